@@ -1,0 +1,308 @@
+//! The words in which the engine speaks with the world: requests from above, leaf I/Os below.
+//!
+//! Nothing here does I/O. A frontend hands a [`Request`] to a shard; the shard plans it into
+//! [`LeafIo`]s and gives each to a [`LeafSink`]; whoever drives the leaves (io_uring, libaio,
+//! threads, the simulator) answers each exactly once, by its [`Cookie`].
+
+use std::fmt;
+
+/// Largest read or write that a device accepts, in bytes (32 MiB).
+pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+
+/// Most pieces of memory that one leaf I/O may gather or scatter.
+pub const PIECES_MAX: u32 = 256;
+
+/// Most bytes that one leaf read or write moves (1 MiB); the planner cuts longer runs.
+pub const LEAF_BYTES_MAX: u64 = 1 << 20;
+
+/// Index of a disk in the table of leaves, the same on every shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeafId(pub u32);
+
+/// Index of a device (an array, or a bare disk) in the table of devices, the same on every shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DeviceId(pub u32);
+
+/// Index of a shard, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ShardId(pub u16);
+
+/// What is asked of a device or of a leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Op {
+    /// Fill the buffer from the device.
+    Read,
+    /// Put the buffer on the device.
+    Write,
+    /// The range reads as zeros afterwards. With [`Flags::NO_UNMAP`] it also stays allocated.
+    WriteZeroes,
+    /// The range's content is no longer needed. A hint: the range may read as before, or as zeros.
+    Discard,
+    /// Everything acknowledged before this was submitted, on any shard, survives loss of power.
+    Flush,
+}
+
+/// Modifiers of a request, as a set of bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No modifier.
+    pub const NONE: Flags = Flags(0);
+    /// Force unit access: this write is durable before it is acknowledged.
+    pub const FUA: Flags = Flags(1);
+    /// Zeroed ranges keep their space (NBD's `NO_HOLE`).
+    pub const NO_UNMAP: Flags = Flags(2);
+    /// Zero only if that is faster than writing; else fail with [`ErrorKind::Unsupported`].
+    pub const FAST_ZERO: Flags = Flags(4);
+
+    /// Whether every bit of `other` is set here.
+    #[inline]
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The union of both sets.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(Flags::FUA, "FUA"), (Flags::NO_UNMAP, "NO_UNMAP"), (Flags::FAST_ZERO, "FAST_ZERO")];
+        f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()
+    }
+}
+
+/// A place in memory, opaque to the engine, which only adds to it.
+///
+/// In the ring it is an address, in the simulator an offset into simulated memory. Whoever submits
+/// a request keeps `len` bytes valid there until the request's completion says the buffer is free.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Buf {
+    /// Address or handle of the first byte.
+    pub addr: u64,
+    /// Which registered buffer of the shard it lies in, or [`Buf::UNREGISTERED`].
+    pub region: u16,
+}
+
+impl Buf {
+    /// The region of memory that no driver registered.
+    pub const UNREGISTERED: u16 = u16::MAX;
+    /// For requests that carry no data.
+    pub const NONE: Buf = Buf { addr: 0, region: Buf::UNREGISTERED };
+
+    /// The place `bytes` further on.
+    #[inline]
+    #[must_use]
+    pub const fn add(self, bytes: u64) -> Buf {
+        Buf { addr: self.addr + bytes, region: self.region }
+    }
+}
+
+/// One request to a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The device asked.
+    pub device: DeviceId,
+    /// What is asked.
+    pub op: Op,
+    /// Modifiers.
+    pub flags: Flags,
+    /// First byte, a multiple of the device's logical block; 0 for a flush.
+    pub offset: u64,
+    /// Bytes, a multiple of the logical block; at most [`REQUEST_BYTES_MAX`] for reads and writes; 0 for a flush.
+    pub len: u64,
+    /// The data, or [`Buf::NONE`].
+    pub buf: Buf,
+    /// Returned in the completion, meaningless to the engine.
+    pub tag: u64,
+}
+
+/// How a request ended. Given exactly once for each accepted request.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The request's own tag.
+    pub tag: u64,
+    /// Success, or the first error met.
+    pub result: Result<(), IoError>,
+    /// The kernel may still touch the buffer: a leaf I/O ran into its time limit. The buffer must
+    /// not be used until [`crate::Shard::pop_released`] returns this tag.
+    pub buffer_busy: bool,
+}
+
+/// A stable, small classification of I/O errors.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum ErrorKind {
+    /// The disk reported an error.
+    Io,
+    /// The disk is gone.
+    Gone,
+    /// No answer within the time limit.
+    TimedOut,
+    /// No space left.
+    NoSpace,
+    /// Outside the device, unaligned, or too long.
+    Invalid,
+    /// The device cannot do this.
+    Unsupported,
+    /// The device is read-only.
+    ReadOnly,
+    /// Too many requests in flight; try again after a completion.
+    Busy,
+    /// The device is stopped or was never there.
+    NoDevice,
+    /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
+    FlushFailed,
+}
+
+/// An error of one request: its kind, and where known the leaf and the place on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoError {
+    /// Which class of error.
+    pub kind: ErrorKind,
+    /// The disk it came from.
+    pub leaf: Option<LeafId>,
+    /// The operating system's error number, or 0.
+    pub errno: i32,
+    /// Byte offset on the leaf.
+    pub offset: u64,
+}
+
+impl IoError {
+    /// An error that no leaf is to blame for.
+    pub const fn of(kind: ErrorKind) -> IoError {
+        IoError { kind, leaf: None, errno: 0, offset: 0 }
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.kind)?;
+        if let Some(leaf) = self.leaf {
+            write!(f, " on disk {} at byte {}", leaf.0, self.offset)?;
+        }
+        if self.errno != 0 {
+            write!(f, " (errno {})", self.errno)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// Names one leaf I/O in flight. The top 8 bits are the driver's own: the engine leaves them 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Cookie(pub u64);
+
+/// One I/O to one leaf: a contiguous range there, in one or several equally spaced pieces of memory.
+///
+/// Striping is regular, so pieces need no list: the first is `first_len` long, every further one
+/// `piece_len` (the last one less), and consecutive pieces after the first start `stride` bytes apart:
+/// piece 0 is at `buf`, piece k ≥ 1 at `buf + first_gap + (k - 1)·stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafIo {
+    /// Which disk.
+    pub leaf: LeafId,
+    /// What to do.
+    pub op: Op,
+    /// Modifiers; FUA on a write means durable when it completes.
+    pub flags: Flags,
+    /// First byte on the leaf.
+    pub offset: u64,
+    /// Bytes on the leaf.
+    pub len: u64,
+    /// Memory of the first piece, or [`Buf::NONE`].
+    pub buf: Buf,
+    /// Bytes in the first piece; equal to `len` when there is one piece only.
+    pub first_len: u32,
+    /// Bytes in each further piece (the last may be shorter).
+    pub piece_len: u32,
+    /// From the start of piece 0 to the start of piece 1.
+    pub first_gap: u32,
+    /// From the start of piece k to the start of piece k + 1, for k ≥ 1.
+    pub stride: u32,
+    /// To be returned with the result.
+    pub cookie: Cookie,
+}
+
+impl LeafIo {
+    /// How many pieces of memory this I/O touches; 1 for operations without data.
+    #[inline]
+    pub fn pieces(&self) -> u32 {
+        if u64::from(self.first_len) >= self.len || self.piece_len == 0 {
+            1
+        } else {
+            1 + (self.len - u64::from(self.first_len)).div_ceil(u64::from(self.piece_len)) as u32
+        }
+    }
+
+    /// Memory and length of piece `k`.
+    #[inline]
+    pub fn piece(&self, k: u32) -> (Buf, u32) {
+        if k == 0 {
+            return (self.buf, u64::from(self.first_len).min(self.len) as u32);
+        }
+        let done = u64::from(self.first_len) + u64::from(k - 1) * u64::from(self.piece_len);
+        let at = u64::from(self.first_gap) + u64::from(k - 1) * u64::from(self.stride);
+        (self.buf.add(at), u64::from(self.piece_len).min(self.len - done) as u32)
+    }
+}
+
+/// How one leaf I/O ended.
+pub type LeafResult = Result<(), LeafError>;
+
+/// Why a leaf I/O failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafError {
+    /// Which class of error.
+    pub kind: ErrorKind,
+    /// The operating system's error number, or 0.
+    pub errno: i32,
+}
+
+impl LeafError {
+    /// An error of this kind with no number.
+    pub const fn of(kind: ErrorKind) -> LeafError {
+        LeafError { kind, errno: 0 }
+    }
+}
+
+impl fmt::Display for LeafError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (errno {})", self.kind, self.errno)
+    }
+}
+
+impl std::error::Error for LeafError {}
+
+/// Takes leaf I/Os. Implemented by every driver; the one door from the engine to the disks.
+///
+/// A driver answers each I/O exactly once through [`crate::Shard::leaf_done`], never from inside
+/// `submit`. An I/O that exceeds its time limit is answered through [`crate::Shard::leaf_late`] and,
+/// when the kernel finally gives it back, through [`crate::Shard::leaf_returned`].
+pub trait LeafSink {
+    /// Starts one I/O. The engine never has more in flight than the limits that it was built with.
+    fn submit(&mut self, io: &LeafIo);
+}
+
+/// Labels and other metadata are read and written through this, by code that runs on no data core.
+///
+/// Offsets and lengths are multiples of 4096 bytes. A `write` that returned is in the disk's cache;
+/// only a `flush` begun after it, or `fua`, makes it durable.
+#[allow(async_fn_in_trait)]
+pub trait MetaIo {
+    /// Size of the leaf in bytes.
+    fn size_bytes(&self, leaf: LeafId) -> u64;
+    /// Reads `len` bytes at `offset`.
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError>;
+    /// Writes `data` at `offset`.
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError>;
+    /// Makes everything written before durable.
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError>;
+}

@@ -1,0 +1,3 @@
+//! The engine of Braid: slots, layouts, planning; sans-I/O.
+pub mod io;
+pub use io::*;
