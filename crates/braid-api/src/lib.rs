@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The types of Braid's HTTP/JSON API, shared by the daemon, the command line and anybody's client.
+//!
+//! What it is: every request, answer, event and error under `/v1`, as plain data.
+//! What it promises: fields are added, never removed or given another meaning, within `/v1`; an unknown
+//! field in an answer is ignored by clients, an unknown field in a request is refused by the daemon (a
+//! misspelt option is never silently dropped). Numbers carry their unit in the name and are bytes,
+//! nanoseconds or counts.
+//! What it never does: no I/O, no logic beyond checking names; it knows nothing of the engine.
+
+#![forbid(unsafe_code)]
+
+mod array;
+mod disk;
+mod error;
+mod event;
+mod export;
+pub mod limits;
+pub mod names;
+mod status;
+
+pub use array::*;
+pub use disk::*;
+pub use error::*;
+pub use event::*;
+pub use export::*;
+pub use limits::Limits;
+pub use status::*;

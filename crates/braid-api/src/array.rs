@@ -1,0 +1,187 @@
+//! Arrays: what is asked of them and what is told of them.
+
+use crate::DiskStats;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Whether an array serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ArrayState {
+    /// It serves reads and writes.
+    Active,
+    /// Members are missing; it serves nothing and waits for them.
+    Incomplete,
+    /// All members are there, but a command stopped it.
+    Stopped,
+    /// It could not be started for another reason, given in `attention`.
+    Failed,
+}
+
+impl ArrayState {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ArrayState::Active => "active",
+            ArrayState::Incomplete => "incomplete",
+            ArrayState::Stopped => "stopped",
+            ArrayState::Failed => "failed",
+        }
+    }
+}
+
+/// How a member does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MemberState {
+    /// Present, and its content counts.
+    InSync,
+    /// No disk with its label was found.
+    Missing,
+    /// Present, but the disk gives errors, or no answers.
+    Failing,
+    /// The disk is not there any more.
+    Gone,
+}
+
+impl MemberState {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            MemberState::InSync => "in_sync",
+            MemberState::Missing => "missing",
+            MemberState::Failing => "failing",
+            MemberState::Gone => "gone",
+        }
+    }
+}
+
+/// One member of an array.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// Its place in the array, from 0.
+    pub role: u16,
+    /// Its identity, as its label says.
+    pub uuid: String,
+    /// The disk that it is on; for a missing one where it was last seen, if that is known.
+    pub disk: Option<String>,
+    /// How it does.
+    pub state: MemberState,
+    /// Size of its data area, in bytes.
+    pub data_bytes: u64,
+    /// Where its data area begins on the disk, in bytes; absent while the member is missing.
+    pub data_offset_bytes: Option<u64>,
+    /// Counters since the daemon opened the disk; absent while the array is not active.
+    pub stats: Option<DiskStats>,
+}
+
+/// A span of an array over which the set of members is the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Zone {
+    /// First byte in the array.
+    pub array_start_bytes: u64,
+    /// Length in the array, in bytes.
+    pub array_bytes: u64,
+    /// First byte in the data area of each of its members.
+    pub member_start_bytes: u64,
+    /// Length on each of its members, in bytes.
+    pub member_bytes: u64,
+    /// The members that it lies on, by role.
+    pub members: Vec<u16>,
+}
+
+/// One array.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Array {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// `concat`, `raid0`, …
+    pub level: String,
+    /// `linear`, `alternate`, …
+    pub layout: String,
+    /// Contiguous bytes on one member before the next member's turn.
+    pub chunk_bytes: u64,
+    /// What the user can write, in bytes.
+    pub size_bytes: u64,
+    /// Smallest unit of reads and writes, in bytes.
+    pub logical_block_bytes: u32,
+    /// Whether it serves.
+    pub state: ArrayState,
+    /// What needs somebody's attention, one sentence each; empty when all is well.
+    pub attention: Vec<String>,
+    /// Whether it is found again after the daemon ends; not with a `mem` or `null` disk in it.
+    pub kept: bool,
+    /// Its members, by role.
+    pub members: Vec<Member>,
+    /// Its zones, in the array's order.
+    pub zones: Vec<Zone>,
+    /// Names of its exports.
+    pub exports: Vec<String>,
+}
+
+/// Every array of the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ArrayList {
+    /// The arrays, by name.
+    pub arrays: Vec<Array>,
+}
+
+/// `POST /v1/arrays`: make an array of disks.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateArray {
+    /// Its name.
+    pub name: String,
+    /// `concat` or `raid0`.
+    pub level: String,
+    /// Contiguous bytes on one member before the next member's turn; 64 KiB if absent.
+    #[serde(default)]
+    pub chunk_bytes: Option<u64>,
+    /// The disks, in the order of their roles, named as on the command line with absolute paths.
+    pub disks: Vec<String>,
+    /// Take disks that carry somebody's data, and destroy it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/arrays/{array}/rename`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameArray {
+    /// The new name.
+    pub name: String,
+}
+
+/// `POST /v1/arrays/{array}/stop`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopArray {
+    /// Stop it although it is exported: its exports wait until it is assembled again.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/assemble`: look for members, and start what is complete.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Assemble {
+    /// Only this array, by name or UUID; absent: every array that was not stopped by a command.
+    #[serde(default)]
+    pub array: Option<String>,
+    /// Disks to look at beside those known and those in the machine, named with absolute paths.
+    #[serde(default)]
+    pub disks: Vec<String>,
+}
+
+/// What an assembly did.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Assembled {
+    /// Arrays that this started.
+    pub started: Vec<String>,
+    /// The arrays that were asked for, as they are now.
+    pub arrays: Vec<Array>,
+}

@@ -1,0 +1,240 @@
+//! The one shape of an error, over HTTP and on the command line.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use utoipa::ToSchema;
+
+/// What went wrong, as a stable word. `docs/errors.md` says of each what it means and whether to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// An argument cannot be right, whatever the state of the machine.
+    InvalidArgument,
+    /// There is no such array, export, disk or path.
+    NotFound,
+    /// The name, or the thing, is there already.
+    Exists,
+    /// It is being used: mounted, held, exported, or owned by another process.
+    InUse,
+    /// It carries somebody's data, which this would destroy.
+    WouldDestroy,
+    /// It would be unsafe, and nobody said that this is meant.
+    NeedsConfirmation,
+    /// The array is not active, so this cannot be done now.
+    Inactive,
+    /// Members are missing.
+    Incomplete,
+    /// A constant limit is reached.
+    LimitReached,
+    /// The operating system does not permit it.
+    PermissionDenied,
+    /// There is no space left.
+    NoSpace,
+    /// A disk reported an error.
+    DiskError,
+    /// A disk did not answer within its time limit.
+    TimedOut,
+    /// Metadata on a disk, or the state file, is damaged.
+    Damaged,
+    /// Written by another, unknown version of Braid.
+    UnknownVersion,
+    /// This build or this machine cannot do it.
+    Unsupported,
+    /// The daemon is stopping.
+    Stopping,
+    /// The daemon cannot be reached. Only a client says this.
+    Unreachable,
+    /// A mistake in Braid itself.
+    Internal,
+    /// A kind that a newer daemon knows and this client does not.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Kind {
+    /// Every kind, in the order in which `docs/errors.md` lists them.
+    pub const ALL: [Kind; 20] = [
+        Kind::InvalidArgument,
+        Kind::NotFound,
+        Kind::Exists,
+        Kind::InUse,
+        Kind::WouldDestroy,
+        Kind::NeedsConfirmation,
+        Kind::Inactive,
+        Kind::Incomplete,
+        Kind::LimitReached,
+        Kind::PermissionDenied,
+        Kind::NoSpace,
+        Kind::DiskError,
+        Kind::TimedOut,
+        Kind::Damaged,
+        Kind::UnknownVersion,
+        Kind::Unsupported,
+        Kind::Stopping,
+        Kind::Unreachable,
+        Kind::Internal,
+        Kind::Unknown,
+    ];
+
+    /// The stable word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Kind::InvalidArgument => "invalid_argument",
+            Kind::NotFound => "not_found",
+            Kind::Exists => "exists",
+            Kind::InUse => "in_use",
+            Kind::WouldDestroy => "would_destroy",
+            Kind::NeedsConfirmation => "needs_confirmation",
+            Kind::Inactive => "inactive",
+            Kind::Incomplete => "incomplete",
+            Kind::LimitReached => "limit_reached",
+            Kind::PermissionDenied => "permission_denied",
+            Kind::NoSpace => "no_space",
+            Kind::DiskError => "disk_error",
+            Kind::TimedOut => "timed_out",
+            Kind::Damaged => "damaged",
+            Kind::UnknownVersion => "unknown_version",
+            Kind::Unsupported => "unsupported",
+            Kind::Stopping => "stopping",
+            Kind::Unreachable => "unreachable",
+            Kind::Internal => "internal",
+            Kind::Unknown => "unknown",
+        }
+    }
+
+    /// The HTTP status that carries it.
+    pub const fn http_status(self) -> u16 {
+        match self {
+            Kind::InvalidArgument => 400,
+            Kind::PermissionDenied => 403,
+            Kind::NotFound => 404,
+            Kind::Exists
+            | Kind::InUse
+            | Kind::WouldDestroy
+            | Kind::NeedsConfirmation
+            | Kind::Inactive
+            | Kind::Incomplete => 409,
+            Kind::Damaged | Kind::UnknownVersion => 422,
+            Kind::LimitReached => 429,
+            Kind::DiskError | Kind::Internal | Kind::Unknown => 500,
+            Kind::Unsupported => 501,
+            Kind::Stopping | Kind::Unreachable => 503,
+            Kind::TimedOut => 504,
+            Kind::NoSpace => 507,
+        }
+    }
+
+    /// The exit status of a command that fails with it.
+    pub const fn exit_status(self) -> u8 {
+        match self {
+            Kind::InvalidArgument => 2,
+            Kind::NotFound => 3,
+            Kind::Exists | Kind::InUse | Kind::WouldDestroy | Kind::NeedsConfirmation | Kind::LimitReached => 4,
+            Kind::Stopping | Kind::Unreachable => 6,
+            Kind::Damaged => 7,
+            Kind::Inactive
+            | Kind::Incomplete
+            | Kind::PermissionDenied
+            | Kind::NoSpace
+            | Kind::DiskError
+            | Kind::TimedOut
+            | Kind::UnknownVersion
+            | Kind::Unsupported
+            | Kind::Internal
+            | Kind::Unknown => 1,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ErrorDetail,
+}
+
+/// One error: the thing, the reason and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// The stable word to decide on.
+    pub kind: Kind,
+    /// One sentence for people: which thing, and why.
+    pub message: String,
+    /// What the error is about, by name: `array`, `disk`, `export`, `path`, `found`, …
+    #[serde(default)]
+    pub context: BTreeMap<String, String>,
+    /// What to do about it; empty where nothing can be said.
+    #[serde(default)]
+    pub remedy: String,
+}
+
+impl ErrorDetail {
+    /// An error of this kind with no context and no remedy yet.
+    pub fn new(kind: Kind, message: impl Into<String>) -> ErrorDetail {
+        ErrorDetail { kind, message: message.into(), context: BTreeMap::new(), remedy: String::new() }
+    }
+
+    /// Adds what the error is about.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl fmt::Display) -> ErrorDetail {
+        self.context.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> ErrorDetail {
+        self.remedy = remedy.into();
+        self
+    }
+}
+
+impl fmt::Display for ErrorDetail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.remedy.is_empty() {
+            write!(f, "\n{}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ErrorDetail {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_is_sent() {
+        for kind in Kind::ALL {
+            let sent = serde_json::to_string(&kind).expect("a kind is a string");
+            assert_eq!(sent, format!("\"{}\"", kind.word()));
+            assert_eq!(serde_json::from_str::<Kind>(&sent).expect("it is read back"), kind);
+        }
+    }
+
+    #[test]
+    fn a_newer_daemons_kind_is_read_as_unknown() {
+        let body = r#"{"error":{"kind":"eaten_by_bears","message":"m","extra":1}}"#;
+        let read: ErrorBody = serde_json::from_str(body).expect("unknown words and fields are allowed in answers");
+        assert_eq!(read.error.kind, Kind::Unknown);
+        assert_eq!(read.error.remedy, "");
+    }
+
+    #[test]
+    fn statuses_fit() {
+        for kind in Kind::ALL {
+            assert!((400..600).contains(&kind.http_status()), "{kind}");
+            assert!((1..=7).contains(&kind.exit_status()), "{kind}");
+        }
+    }
+}

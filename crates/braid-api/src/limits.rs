@@ -1,0 +1,85 @@
+//! The limits that hold everywhere, in one file; `braid status --limits` prints them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Most members of one array.
+pub const ARRAY_MEMBERS_MAX: usize = 128;
+/// Most arrays of one daemon.
+pub const ARRAYS_MAX: usize = 1024;
+/// Most exports of one daemon.
+pub const EXPORTS_MAX: usize = 4096;
+/// Most connections to one export.
+pub const EXPORT_CONNECTIONS_MAX: usize = 64;
+/// Most requests in flight on one connection; further ones wait.
+pub const CONNECTION_REQUESTS_MAX: usize = 256;
+/// Longest request, in bytes.
+pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+/// Time limit of an I/O to a local disk, in milliseconds.
+pub const LEAF_TIMEOUT_MS: u64 = 30_000;
+/// Longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 63;
+/// Largest chunk, in bytes.
+pub const CHUNK_BYTES_MAX: u64 = 64 << 20;
+/// Smallest chunk, in bytes; every chunk is a multiple of it.
+pub const CHUNK_BYTES_MIN: u64 = 4096;
+/// Longest body of an API request, in bytes.
+pub const API_BODY_BYTES_MAX: usize = 1 << 20;
+/// Events that the daemon remembers; older ones are forgotten first.
+pub const EVENTS_MAX: usize = 1024;
+/// Readers that may follow the events at once.
+pub const EVENT_FOLLOWERS_MAX: usize = 64;
+/// Addresses that exports listen on.
+pub const LISTENERS_MAX: usize = 4096;
+
+/// The limits as the API shows them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limits {
+    /// Most members of one array.
+    pub array_members_max: u64,
+    /// Most arrays of one daemon.
+    pub arrays_max: u64,
+    /// Most exports of one daemon.
+    pub exports_max: u64,
+    /// Most connections to one export.
+    pub export_connections_max: u64,
+    /// Most requests in flight on one connection; further ones wait.
+    pub connection_requests_max: u64,
+    /// Longest request, in bytes.
+    pub request_bytes_max: u64,
+    /// Time limit of an I/O to a local disk, in milliseconds.
+    pub leaf_timeout_ms: u64,
+    /// Longest name, in bytes.
+    pub name_bytes_max: u64,
+    /// Smallest chunk, in bytes; every chunk is a multiple of it.
+    pub chunk_bytes_min: u64,
+    /// Largest chunk, in bytes.
+    pub chunk_bytes_max: u64,
+    /// Longest body of an API request, in bytes.
+    pub api_body_bytes_max: u64,
+    /// Events that the daemon remembers.
+    pub events_max: u64,
+    /// Readers that may follow the events at once.
+    pub event_followers_max: u64,
+}
+
+impl Limits {
+    /// The limits of this build.
+    pub const fn current() -> Limits {
+        Limits {
+            array_members_max: ARRAY_MEMBERS_MAX as u64,
+            arrays_max: ARRAYS_MAX as u64,
+            exports_max: EXPORTS_MAX as u64,
+            export_connections_max: EXPORT_CONNECTIONS_MAX as u64,
+            connection_requests_max: CONNECTION_REQUESTS_MAX as u64,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            leaf_timeout_ms: LEAF_TIMEOUT_MS,
+            name_bytes_max: NAME_BYTES_MAX as u64,
+            chunk_bytes_min: CHUNK_BYTES_MIN,
+            chunk_bytes_max: CHUNK_BYTES_MAX,
+            api_body_bytes_max: API_BODY_BYTES_MAX as u64,
+            events_max: EVENTS_MAX as u64,
+            event_followers_max: EVENT_FOLLOWERS_MAX as u64,
+        }
+    }
+}

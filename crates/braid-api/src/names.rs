@@ -1,0 +1,102 @@
+//! What a name may be.
+
+use crate::limits::NAME_BYTES_MAX;
+use std::fmt;
+
+/// Why a name is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameError {
+    /// It is empty.
+    Empty,
+    /// It is longer than [`NAME_BYTES_MAX`].
+    TooLong(usize),
+    /// Its first character is neither a letter nor a digit.
+    FirstCharacter(char),
+    /// It contains this character.
+    Character(char),
+    /// It has the shape of a UUID, which is accepted wherever a name is and so could name something else.
+    LooksLikeUuid,
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NameError::Empty => write!(f, "a name cannot be empty")?,
+            NameError::TooLong(len) => write!(f, "a name has at most {NAME_BYTES_MAX} characters, this one has {len}")?,
+            NameError::FirstCharacter(c) => write!(f, "a name starts with a letter or digit, not with {c:?}")?,
+            NameError::Character(c) => {
+                write!(f, "a name consists of letters, digits, '.', '_' and '-'; it cannot contain {c:?}")?;
+            }
+            NameError::LooksLikeUuid => write!(f, "a name cannot have the shape of a UUID")?,
+        }
+        write!(f, " (a right one: backup-2)")
+    }
+}
+
+impl std::error::Error for NameError {}
+
+/// Checks the name of an array, pool, volume, snapshot, export or node: an ASCII letter or digit, then up to
+/// 62 of letters, digits, `.`, `_`, `-`; and not of the shape of a UUID.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    let first = name.chars().next().ok_or(NameError::Empty)?;
+    if !first.is_ascii_alphanumeric() {
+        return Err(NameError::FirstCharacter(first));
+    }
+    if let Some(bad) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))) {
+        return Err(NameError::Character(bad));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(NameError::TooLong(name.len()));
+    }
+    if is_uuid(name) {
+        return Err(NameError::LooksLikeUuid);
+    }
+    Ok(())
+}
+
+/// Whether `text` has the shape of a UUID in its usual form of 8-4-4-4-12 hexadecimal digits.
+pub fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rule() {
+        for good in ["a", "0", "vm-disk_1.old", "A9", &"x".repeat(63)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        assert_eq!(check_name(""), Err(NameError::Empty));
+        assert_eq!(check_name(&"x".repeat(64)), Err(NameError::TooLong(64)));
+        assert_eq!(check_name("-x"), Err(NameError::FirstCharacter('-')));
+        assert_eq!(check_name(".x"), Err(NameError::FirstCharacter('.')));
+        assert_eq!(check_name("é"), Err(NameError::FirstCharacter('é')));
+        for (bad, c) in [("a/b", '/'), ("a b", ' '), ("a\0", '\0'), ("a@b", '@'), ("aé", 'é'), ("a\n", '\n')] {
+            assert_eq!(check_name(bad), Err(NameError::Character(c)), "{bad:?}");
+        }
+        assert_eq!(check_name("123e4567-e89b-12d3-a456-426614174000"), Err(NameError::LooksLikeUuid));
+    }
+
+    #[test]
+    fn a_refusal_shows_a_right_name() {
+        let text = check_name("a/b").expect_err("a slash is refused").to_string();
+        assert!(text.contains("'/'") && text.contains("backup-2"), "{text}");
+        assert_eq!(check_name("backup-2"), Ok(()));
+    }
+
+    #[test]
+    fn uuids_are_told_from_names() {
+        assert!(is_uuid("123E4567-e89b-12d3-a456-426614174000"));
+        assert!(!is_uuid("123E4567-e89b-12d3-a456-42661417400g"));
+        assert!(!is_uuid("123E4567e89b-12d3-a456-426614174000a"));
+    }
+}
