@@ -1,0 +1,35 @@
+# The doors to this repository. `make` alone lists them.
+#
+# Cargo decides where things are built (CARGO_TARGET_DIR is respected), so no path to a binary stands here.
+
+CARGO ?= cargo
+SHELL := /bin/bash
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench sim fuzz tools
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: ## three disks of 50, 100 and 100 GiB become one of 250 GiB, exported and verified (DEMO_FLAGS=--keep leaves it running)
+	$(CARGO) run --locked --release --quiet -p braid -- demo $(DEMO_FLAGS)
+
+test: ## everything: install what the tests need, then units, simulator, fuzz corpus, end to end
+	scripts/test.sh
+
+check: ## format, lint, arrows between the crates
+	scripts/check.sh
+
+bench: ## the table of speeds, each with its target (FULL=1: long runs; BENCH_FLAGS=--strict: exit 1 on a miss)
+	scripts/install-tools.sh bench
+	$(CARGO) build --locked --release -p braid
+	$(CARGO) run --locked --release --quiet -p braid -- bench --table docs/benchmarks.md $(if $(filter 1,$(FULL)),--full) $(BENCH_FLAGS)
+
+sim: ## the simulator from fresh seeds (SIM_FLAGS="--seed N" replays one)
+	$(CARGO) run --locked --profile verify -p braid-sim -- $(SIM_FLAGS)
+
+fuzz: ## coverage-guided fuzzing of every parser (FUZZ_SECONDS=60 each, FUZZ_TARGET=name for one)
+	scripts/fuzz.sh
+
+tools: ## only install what the tests need
+	scripts/install-tools.sh test

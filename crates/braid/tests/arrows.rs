@@ -1,0 +1,233 @@
+//! Keeps the arrows of DESIGN.md section 10 true: who may know whom, who may know the system, and
+//! what no file of this repository may name.
+//!
+//! Reads what cargo itself resolved (`cargo metadata`), not the manifests' text, so that a renamed or
+//! optional dependency cannot slip through.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Which of our crates each crate may name, in any kind of dependency. A crate missing here is an error.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("braid-geometry", &[]),
+    ("braid-parity", &[]),
+    ("braid-format", &["braid-geometry"]),
+    ("braid-engine", &["braid-geometry", "braid-parity", "braid-format"]),
+    ("braid-ring", &["braid-engine", "braid-geometry"]),
+    ("braid-sim", &["braid-engine", "braid-geometry", "braid-format"]),
+    ("braid-nbd", &["braid-engine", "braid-ring"]),
+    ("braid-api", &["braid-geometry"]),
+    ("braid", &["braid-geometry", "braid-format", "braid-engine", "braid-ring", "braid-nbd", "braid-api", "braid-sim"]),
+];
+
+/// External crates that only the named crate may depend on directly.
+const ONLY: &[(&str, &str)] = &[
+    ("io-uring", "braid-ring"),
+    ("tokio", "braid"),
+    ("axum", "braid"),
+    ("reqwest", "braid"),
+    ("hyper", "braid"),
+    ("clap", "braid"),
+    ("tracing-subscriber", "braid"),
+];
+
+/// Crates whose ordinary dependencies, however deep, must not reach the system.
+const PURE: &[&str] = &["braid-geometry", "braid-parity", "braid-format", "braid-engine", "braid-sim"];
+
+/// What reaching the system looks like.
+const IMPURE: &[&str] =
+    &["io-uring", "tokio", "axum", "reqwest", "hyper", "mio", "rustix", "getrandom", "rand", "socket2"];
+
+/// Licences of dependencies, as SPDX names. One of the alternatives of each has to be here.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "BSL-1.0",
+    "Unicode-3.0",
+    "CC0-1.0",
+    "Unlicense",
+    "0BSD",
+    "MIT-0",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/braid stands two below the root").to_owned()
+}
+
+fn metadata() -> Value {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(out.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("cargo metadata prints JSON")
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+/// Packages of the workspace: name and what they depend on directly, of any kind.
+fn ours(metadata: &Value) -> BTreeMap<String, Vec<String>> {
+    let members: BTreeSet<&str> =
+        metadata["workspace_members"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let packages = metadata["packages"].as_array().expect("a list");
+    packages
+        .iter()
+        .filter(|p| members.contains(text(p, "id")))
+        .map(|p| {
+            let dependencies = p["dependencies"].as_array().expect("a list");
+            (text(p, "name").to_owned(), dependencies.iter().map(|d| text(d, "name").to_owned()).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn a_crate_below_never_knows_one_above() {
+    let ours = ours(&metadata());
+    let table: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    for (name, dependencies) in &ours {
+        let allowed =
+            table.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not in the table of arrows: add it"));
+        for dependency in dependencies.iter().filter(|d| ours.contains_key(*d)) {
+            assert!(allowed.contains(&dependency.as_str()), "{name} may not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn only_the_binary_knows_http_and_only_the_ring_knows_io_uring() {
+    for (name, dependencies) in &ours(&metadata()) {
+        for (external, owner) in ONLY {
+            assert!(
+                name == owner || !dependencies.iter().any(|d| d == external),
+                "{name} depends on {external}: only {owner} may"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_pure_crates_reach_no_system_through_what_they_use() {
+    let metadata = metadata();
+    let names: BTreeMap<&str, &str> =
+        metadata["packages"].as_array().expect("a list").iter().map(|p| (text(p, "id"), text(p, "name"))).collect();
+    let ordinary =
+        |dep: &Value| dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k["kind"].is_null()));
+    let edges: BTreeMap<&str, Vec<&str>> = metadata["resolve"]["nodes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|node| {
+            let deps = node["deps"].as_array().expect("a list").iter();
+            (text(node, "id"), deps.filter(|d| ordinary(d)).map(|d| text(d, "pkg")).collect())
+        })
+        .collect();
+    for (&id, &name) in names.iter().filter(|(_, name)| PURE.contains(name)) {
+        let mut reached = BTreeSet::new();
+        let mut todo = vec![id];
+        while let Some(next) = todo.pop() {
+            if reached.insert(next) {
+                todo.extend(edges[next].iter());
+            }
+        }
+        for id in reached {
+            assert!(!IMPURE.contains(&names[id]), "{name} reaches {} through its dependencies", names[id]);
+        }
+    }
+}
+
+#[test]
+fn every_dependency_has_a_licence_that_we_accept() {
+    for package in metadata()["packages"].as_array().expect("a list") {
+        let licence = text(package, "license").replace('/', " OR ");
+        // "A OR B" needs one of them, "A AND B" all; parentheses only group, so the strict reading is to drop them.
+        let fits = licence.replace(['(', ')'], " ").split(" OR ").any(|alternative| {
+            alternative.split(" AND ").all(|one| {
+                let one = one.trim().split(" WITH ").next().unwrap_or_default().trim().to_owned();
+                LICENCES.contains(&one.as_str())
+            })
+        });
+        assert!(fits, "{} {}: licence {licence:?}", text(package, "name"), text(package, "version"));
+    }
+}
+
+/// Files that git tracks, as text; binary ones are left out.
+fn tracked_texts() -> Vec<(String, String)> {
+    let out = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let listed = match out {
+        Ok(out) if out.status.success() => out.stdout,
+        _ => panic!("this test reads the list of files from git: run it in a checkout, with git installed"),
+    };
+    let listed = String::from_utf8(listed).expect("paths are UTF-8");
+    let files = listed.split('\0').filter(|path| !path.is_empty());
+    files.filter_map(|path| Some((path.to_owned(), std::fs::read_to_string(root().join(path)).ok()?))).collect()
+}
+
+#[test]
+fn no_file_names_the_host_of_a_package_registry() {
+    // In pieces, because this file is read too. Cargo writes its own into Cargo.lock.
+    let hosts = [
+        ["crates.", "io"],
+        ["index.crates.", "io"],
+        ["deb.debian.", "org"],
+        ["archive.ubuntu.", "com"],
+        ["pypi.", "org"],
+        ["registry.npmjs.", "org"],
+        ["proxy.golang.", "org"],
+        ["repo.maven.", "apache.org"],
+    ];
+    for (path, text) in tracked_texts().iter().filter(|(path, _)| !path.ends_with("Cargo.lock")) {
+        for host in hosts.map(|parts| parts.concat()) {
+            assert!(!text.contains(&host), "{path} names {host}");
+        }
+    }
+}
+
+/// Lines of code that mention `word` as a whole word, in files under `crates/` for which `keep` says so.
+fn mentions(word: &str, keep: impl Fn(&str) -> bool) -> Vec<String> {
+    let whole = |line: &str| {
+        line.match_indices(word).any(|(at, _)| {
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            !line[..at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word)
+        })
+    };
+    let mut found = Vec::new();
+    for (path, text) in tracked_texts() {
+        if path.starts_with("crates/") && path.ends_with(".rs") && keep(&path) {
+            let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).enumerate();
+            found.extend(
+                code.filter(|(_, line)| whole(line)).map(|(n, line)| format!("{path}:{}: {}", n + 1, line.trim())),
+            );
+        }
+    }
+    found
+}
+
+#[test]
+fn only_the_ring_crate_has_unsafe_code() {
+    // The tests of the binary hold a counting allocator, which Rust only has as an unsafe trait.
+    let elsewhere = |path: &str| {
+        !path.starts_with("crates/braid-ring/")
+            && !path.starts_with("crates/braid-parity/")
+            && !path.contains("/tests/")
+    };
+    let found = mentions("unsafe", elsewhere);
+    assert!(found.is_empty(), "unsafe code outside of the ring:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_test_is_switched_off_and_nothing_is_left_to_do() {
+    for word in ["todo!", "unimplemented!", "#[ignore", "dbg!"] {
+        let found = mentions(word, |path| !path.ends_with("tests/arrows.rs"));
+        assert!(found.is_empty(), "{word}:\n{}", found.join("\n"));
+    }
+}

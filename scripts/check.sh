@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Format, lint, and the arrows between the crates. Nothing is changed on disk.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+
+$cargo fmt --all --check
+$cargo clippy --locked --workspace --all-targets --quiet -- -D warnings
+
+# The crates that must not know of clocks, files, threads or chance: their libraries (not their tests) once
+# more, with the list in scripts/lint-pure/clippy.toml. A target folder of its own, because the two
+# configurations would otherwise take each other's results for their own.
+pure=(braid-geometry braid-format braid-engine braid-sim)
+target=${CARGO_TARGET_DIR:-target}/lint-pure
+CLIPPY_CONF_DIR=$PWD/scripts/lint-pure $cargo clippy --locked --target-dir "$target" --quiet --lib \
+    "${pure[@]/#/--package=}" -- -D warnings
+
+if [ "${CHECK_ARROWS:-1}" = 1 ]; then # `make test` runs it with all the others
+    $cargo test --locked --quiet -p braid --test arrows
+fi
