@@ -1,0 +1,235 @@
+//! The array as a whole: from an offset in the array to a place on a member.
+
+use crate::compiled::CompiledZone;
+use crate::{GeometryError, Spec, Zone, zones};
+
+/// Up to this many zones the right one is found by counting, which has no branch to be guessed wrong.
+const COUNTED_ZONES_MAX: usize = 8;
+
+/// A contiguous place on one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The member, counted from 0.
+    pub member: u16,
+    /// The zone, counted from 0.
+    pub zone: u16,
+    /// Where it is in the member's data area, in bytes.
+    pub member_offset: u64,
+    /// Bytes from here on that are contiguous both on this member and in the array. At least 1.
+    pub len: u64,
+}
+
+/// A row of chunks at a level with parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripe<'a> {
+    /// Its number; stripes count over the whole array, zone after zone.
+    pub number: u64,
+    /// The zone, counted from 0.
+    pub zone: u16,
+    /// Where its first byte of data is in the array.
+    pub array_start: u64,
+    /// Where its chunks are in the data area of each of its members, in bytes.
+    pub member_offset: u64,
+    /// Bytes of each chunk.
+    pub chunk_bytes: u64,
+    /// The members of the zone in slot order.
+    pub members: &'a [u16],
+    p_slot: usize,
+    parity: usize,
+}
+
+impl Stripe<'_> {
+    /// The member that holds P.
+    #[must_use]
+    pub fn p(&self) -> u16 {
+        self.members[self.p_slot]
+    }
+
+    /// The member that holds Q; `None` at raid5.
+    #[must_use]
+    pub fn q(&self) -> Option<u16> {
+        (self.parity == 2).then(|| self.after_p(1))
+    }
+
+    /// How many chunks of data the stripe has.
+    #[must_use]
+    pub fn data_chunks(&self) -> usize {
+        self.members.len() - self.parity
+    }
+
+    /// The member that holds chunk `index` of the stripe's data, `index` below [`Stripe::data_chunks`].
+    ///
+    /// The data stands in this order in the array, and in this order it takes the coefficients of Q.
+    #[must_use]
+    pub fn data(&self, index: usize) -> u16 {
+        debug_assert!(index < self.data_chunks());
+        self.after_p(self.parity + index)
+    }
+
+    fn after_p(&self, steps: usize) -> u16 {
+        self.members[(self.p_slot + steps) % self.members.len()]
+    }
+}
+
+/// Where every byte of an array lives. Immutable.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    /// The ends of the zones in the array, apart from the rest so that searching them touches one cache line.
+    ends: Vec<u64>,
+    pub(crate) compiled: Vec<CompiledZone>,
+    /// The members of all zones, one zone after the other.
+    pub(crate) slots: Vec<u16>,
+    spec: Spec,
+    member_data_bytes: Vec<u64>,
+    zones: Vec<Zone>,
+}
+
+impl Geometry {
+    /// Lays out an array over members whose data areas have these sizes (in bytes), and derives its zones.
+    ///
+    /// # Errors
+    /// Too few or too many members, a chunk, a number of copies or a layout that cannot be, a member too small for
+    /// one chunk.
+    pub fn plan(spec: Spec, member_data_bytes: &[u64]) -> Result<Geometry, GeometryError> {
+        let zones = zones::plan(&spec, member_data_bytes)?;
+        Ok(Geometry::compile(spec, member_data_bytes, zones))
+    }
+
+    /// Takes a table of zones that was read from a label. It may be damaged or hostile: everything is checked.
+    ///
+    /// The table need not be the one that [`Geometry::plan`] would derive: it is a fact. Members may be larger than
+    /// what it uses.
+    ///
+    /// # Errors
+    /// As [`Geometry::plan`], and [`GeometryError::BadZone`] for zones that do not follow one another without gap,
+    /// overlap on a member, end beyond one, or are not what their members and the level give.
+    pub fn from_zones(spec: Spec, member_data_bytes: &[u64], zones: Vec<Zone>) -> Result<Geometry, GeometryError> {
+        zones::check(&spec, member_data_bytes, &zones)?;
+        Ok(Geometry::compile(spec, member_data_bytes, zones))
+    }
+
+    fn compile(spec: Spec, member_data_bytes: &[u64], zones: Vec<Zone>) -> Geometry {
+        let mut compiled = Vec::with_capacity(zones.len());
+        let mut slots = Vec::new();
+        let mut first_stripe = 0;
+        for zone in &zones {
+            compiled.push(CompiledZone::new(&spec, zone, first_stripe, &mut slots));
+            first_stripe += zone.member_bytes / spec.chunk_bytes;
+        }
+        let ends = zones.iter().map(Zone::array_end).collect();
+        Geometry { ends, compiled, slots, spec, member_data_bytes: member_data_bytes.to_vec(), zones }
+    }
+
+    /// The array's size in bytes. Always above 0.
+    #[must_use]
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// The zones, in the order of the array.
+    #[must_use]
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The sizes of the members' data areas, in bytes.
+    #[must_use]
+    pub fn members(&self) -> &[u64] {
+        &self.member_data_bytes
+    }
+
+    /// The number of the zone that holds an offset of the array; the last zone for offsets beyond the end.
+    #[inline]
+    fn zone_index(&self, array_offset: u64) -> usize {
+        let ends = self.ends.as_slice();
+        let index = if ends.len() <= COUNTED_ZONES_MAX {
+            ends.iter().map(|&end| usize::from(array_offset >= end)).sum()
+        } else {
+            ends.partition_point(|&end| array_offset >= end)
+        };
+        index.min(ends.len() - 1)
+    }
+
+    /// Where the byte at `array_offset` is: its one place at concat and raid0, its first copy at raid1 and raid10, the
+    /// place of the data at raid5 and raid6.
+    ///
+    /// `array_offset` must be below [`Geometry::size_bytes`]. Beyond it a debug build panics, and a release build
+    /// gives a piece that means nothing.
+    #[must_use]
+    #[inline]
+    pub fn locate(&self, array_offset: u64) -> Piece {
+        debug_assert!(array_offset < self.size_bytes());
+        let index = self.zone_index(array_offset);
+        let zone = &self.compiled[index];
+        self.piece(index, zone, array_offset - zone.array_start, 0)
+    }
+
+    #[inline]
+    fn piece(&self, index: usize, zone: &CompiledZone, zone_offset: u64, copy: u64) -> Piece {
+        let spot = zone.spot(zone_offset, copy);
+        Piece {
+            member: self.slots[spot.slot_index],
+            zone: index as u16,
+            member_offset: spot.member_offset,
+            len: spot.len,
+        }
+    }
+
+    /// Gives every copy of the byte at `array_offset`, the first one first; a single one at levels without copies.
+    ///
+    /// `array_offset` as for [`Geometry::locate`].
+    #[inline]
+    pub fn copies(&self, array_offset: u64, out: &mut impl FnMut(Piece)) {
+        debug_assert!(array_offset < self.size_bytes());
+        let index = self.zone_index(array_offset);
+        let zone = &self.compiled[index];
+        for copy in 0..zone.copies() {
+            out(self.piece(index, zone, array_offset - zone.array_start, copy));
+        }
+    }
+
+    /// How many stripes there are in all zones. Meaningful at levels with parity.
+    #[must_use]
+    pub fn stripes(&self) -> u64 {
+        self.compiled.last().map_or(0, |zone| zone.first_stripe + zone.rows)
+    }
+
+    /// The stripe with a number; `None` at levels without parity and beyond the last one.
+    #[must_use]
+    pub fn stripe(&self, number: u64) -> Option<Stripe<'_>> {
+        if self.spec.level.parity() == 0 || number >= self.stripes() {
+            return None;
+        }
+        let index = self.compiled.partition_point(|zone| zone.first_stripe <= number) - 1;
+        let zone = &self.compiled[index];
+        let row = number - zone.first_stripe;
+        Some(Stripe {
+            number,
+            zone: index as u16,
+            array_start: zone.array_start + row * zone.chunks_per_row() * zone.cell_bytes,
+            member_offset: zone.member_start + row * zone.cell_bytes,
+            chunk_bytes: zone.cell_bytes,
+            members: &self.zones[index].members,
+            p_slot: zone.parity_slot(row) as usize,
+            parity: zone.parity() as usize,
+        })
+    }
+
+    /// The stripe that holds an offset of the array; `None` at levels without parity and beyond the end.
+    #[must_use]
+    pub fn stripe_of(&self, array_offset: u64) -> Option<Stripe<'_>> {
+        if self.spec.level.parity() == 0 || array_offset >= self.size_bytes() {
+            return None;
+        }
+        let zone = &self.compiled[self.zone_index(array_offset)];
+        let row = (array_offset - zone.array_start) / (zone.chunks_per_row() * zone.cell_bytes);
+        self.stripe(zone.first_stripe + row)
+    }
+}

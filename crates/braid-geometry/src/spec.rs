@@ -1,0 +1,260 @@
+//! What is asked for: level, layout, chunk, copies, zones.
+
+use crate::{BLOCK_BYTES, CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, GeometryError, MEMBERS_MAX};
+use std::fmt;
+use std::str::FromStr;
+
+/// How the members of an array are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// One member after the other.
+    Concat,
+    /// Chunks in turn over the members.
+    Raid0,
+    /// The same on all members.
+    Raid1,
+    /// Chunks in turn over the members, each in several copies on neighbouring members.
+    Raid10,
+    /// Chunks in turn, one of each stripe is parity.
+    Raid5,
+    /// Chunks in turn, two of each stripe are parity (P and Q).
+    Raid6,
+}
+
+/// The order of chunks within a zone, as Linux md names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layout {
+    /// Concat: one member after the other.
+    Linear,
+    /// Raid0: each zone begins with its first member. What Braid creates.
+    Alternate,
+    /// Raid0: the turn goes by the number of the chunk in the whole array. For arrays that md made.
+    Original,
+    /// Raid1: the same on all members.
+    Mirror,
+    /// Raid10: the copies of a chunk stand beside each other.
+    Near,
+    /// Raid5 and raid6: parity moves to the left from stripe to stripe, data begins after it.
+    LeftSymmetric,
+}
+
+/// Whether the room that only some members have is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum ZonePolicy {
+    /// All zones with enough members for the level are used: the full capacity.
+    #[default]
+    All,
+    /// Only the first zone, which all members share, as md does at redundant levels. (Concat has no zone that members
+    /// share: it always uses all.)
+    Single,
+}
+
+impl Level {
+    /// All levels, in the order in which they are shown.
+    pub const ALL: [Level; 6] = [Level::Concat, Level::Raid0, Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6];
+
+    /// The layouts of this level; the first one is the default.
+    #[must_use]
+    pub const fn layouts(self) -> &'static [Layout] {
+        match self {
+            Level::Concat => &[Layout::Linear],
+            Level::Raid0 => &[Layout::Alternate, Layout::Original],
+            Level::Raid1 => &[Layout::Mirror],
+            Level::Raid10 => &[Layout::Near],
+            Level::Raid5 | Level::Raid6 => &[Layout::LeftSymmetric],
+        }
+    }
+
+    /// How many chunks of each stripe are parity: 1 at raid5, 2 at raid6, else 0.
+    #[must_use]
+    pub const fn parity(self) -> u16 {
+        match self {
+            Level::Raid5 => 1,
+            Level::Raid6 => 2,
+            _ => 0,
+        }
+    }
+
+    /// The name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Concat => "concat",
+            Level::Raid0 => "raid0",
+            Level::Raid1 => "raid1",
+            Level::Raid10 => "raid10",
+            Level::Raid5 => "raid5",
+            Level::Raid6 => "raid6",
+        }
+    }
+}
+
+impl Layout {
+    /// All layouts.
+    pub const ALL: [Layout; 6] =
+        [Layout::Linear, Layout::Alternate, Layout::Original, Layout::Mirror, Layout::Near, Layout::LeftSymmetric];
+
+    /// The name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::Linear => "linear",
+            Layout::Alternate => "alternate",
+            Layout::Original => "original",
+            Layout::Mirror => "mirror",
+            Layout::Near => "near",
+            Layout::LeftSymmetric => "left-symmetric",
+        }
+    }
+}
+
+impl ZonePolicy {
+    /// The name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ZonePolicy::All => "all",
+            ZonePolicy::Single => "single",
+        }
+    }
+}
+
+/// A name that is none of the known ones. Its text lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseNameError {
+    what: &'static str,
+    given: String,
+    known: Vec<&'static str>,
+}
+
+impl fmt::Display for ParseNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: String = self.given.chars().take(40).collect();
+        write!(f, "{shown:?} is not a {}; one of {}", self.what, self.known.join(", "))
+    }
+}
+
+impl std::error::Error for ParseNameError {}
+
+macro_rules! names {
+    ($type:ty, $what:literal, $all:expr) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ParseNameError;
+
+            fn from_str(text: &str) -> Result<Self, ParseNameError> {
+                $all.into_iter().find(|known| known.name() == text).ok_or_else(|| ParseNameError {
+                    what: $what,
+                    given: text.to_owned(),
+                    known: $all.iter().map(|known| known.name()).collect(),
+                })
+            }
+        }
+    };
+}
+
+names!(Level, "level", Level::ALL);
+names!(Layout, "layout", Layout::ALL);
+names!(ZonePolicy, "zone policy", [ZonePolicy::All, ZonePolicy::Single]);
+
+/// What an array is asked to be, without its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// How the members are combined.
+    pub level: Level,
+    /// One of [`Level::layouts`].
+    pub layout: Layout,
+    /// Contiguous bytes on one member before the next one's turn: a multiple of 4 KiB up to 64 MiB. Concat rounds
+    /// each member down to it, raid1 does not use it.
+    pub chunk_bytes: u64,
+    /// Raid10: copies of each chunk, from 2. The other levels do not use it (raid1: one on each member).
+    pub copies: u16,
+    /// Whether the room that only some members have is used.
+    pub zones: ZonePolicy,
+}
+
+impl Spec {
+    /// A level with everything else as it is where nothing is asked for: first layout, 64 KiB, 2 copies, all zones.
+    #[must_use]
+    pub const fn new(level: Level) -> Spec {
+        Spec { level, layout: level.layouts()[0], chunk_bytes: CHUNK_BYTES_DEFAULT, copies: 2, zones: ZonePolicy::All }
+    }
+
+    /// How many members a zone needs at least to keep what the level promises.
+    #[must_use]
+    pub const fn members_min(&self) -> usize {
+        match self.level {
+            Level::Concat | Level::Raid0 => 1,
+            Level::Raid1 | Level::Raid5 => 2,
+            Level::Raid10 => self.copies as usize,
+            Level::Raid6 => 3,
+        }
+    }
+
+    /// To what each member is rounded down, in bytes.
+    #[must_use]
+    pub const fn unit_bytes(&self) -> u64 {
+        match self.level {
+            Level::Raid1 => BLOCK_BYTES,
+            _ => self.chunk_bytes,
+        }
+    }
+
+    /// How many copies of each byte a zone over `width` members holds.
+    #[must_use]
+    pub const fn copies_over(&self, width: usize) -> usize {
+        match self.level {
+            Level::Raid1 => width,
+            Level::Raid10 => self.copies as usize,
+            _ => 1,
+        }
+    }
+
+    /// The array's bytes in a zone over `width` members of which each gives `height_bytes`.
+    ///
+    /// `None` where that overflows. Raid10 may leave a part of the last row unused, to hold whole chunks.
+    #[must_use]
+    pub fn zone_bytes(&self, width: usize, height_bytes: u64) -> Option<u64> {
+        let width_count = width as u64;
+        match self.level {
+            Level::Concat | Level::Raid0 => height_bytes.checked_mul(width_count),
+            Level::Raid1 => Some(height_bytes),
+            Level::Raid10 => {
+                let cells = (height_bytes / self.chunk_bytes).checked_mul(width_count)?;
+                (cells / u64::from(self.copies)).checked_mul(self.chunk_bytes)
+            }
+            Level::Raid5 | Level::Raid6 => {
+                height_bytes.checked_mul(width_count.checked_sub(u64::from(self.level.parity()))?)
+            }
+        }
+    }
+
+    /// Checks everything that does not depend on the sizes of the members.
+    ///
+    /// # Errors
+    /// Too few or too many members, a chunk, a number of copies or a layout that cannot be.
+    pub fn check(&self, members: usize) -> Result<(), GeometryError> {
+        if !self.level.layouts().contains(&self.layout) {
+            return Err(GeometryError::LayoutNotOfLevel { level: self.level, layout: self.layout });
+        }
+        if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(BLOCK_BYTES) || self.chunk_bytes > CHUNK_BYTES_MAX
+        {
+            return Err(GeometryError::BadChunk { chunk_bytes: self.chunk_bytes });
+        }
+        if members > MEMBERS_MAX {
+            return Err(GeometryError::TooManyMembers { given: members });
+        }
+        if self.level == Level::Raid10 && (self.copies < 2 || usize::from(self.copies) > members && members >= 2) {
+            return Err(GeometryError::BadCopies { copies: self.copies, members });
+        }
+        if members < self.members_min() {
+            return Err(GeometryError::TooFewMembers { level: self.level, given: members, needed: self.members_min() });
+        }
+        Ok(())
+    }
+}

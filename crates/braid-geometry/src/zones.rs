@@ -1,0 +1,154 @@
+//! The table of zones: deriving one from the members' sizes, and checking one that was read from a label.
+
+use crate::{BLOCK_BYTES, GeometryError, Level, Spec, TOTAL_BYTES_MAX, ZoneFault, ZonePolicy};
+
+/// A span of an array over which the set of members is the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Zone {
+    /// Where it begins in the array, in bytes.
+    pub array_start: u64,
+    /// How much of the array it holds, in bytes.
+    pub array_bytes: u64,
+    /// Where it begins in the data area of each of its members, in bytes.
+    pub member_start: u64,
+    /// How much of each of its members it takes, in bytes.
+    pub member_bytes: u64,
+    /// Its members (numbers counted from 0), in slot order: ascending.
+    pub members: Vec<u16>,
+}
+
+impl Zone {
+    /// Where it ends in the array, in bytes.
+    #[must_use]
+    pub fn array_end(&self) -> u64 {
+        self.array_start + self.array_bytes
+    }
+
+    /// Where it ends on each of its members, in bytes.
+    #[must_use]
+    pub fn member_end(&self) -> u64 {
+        self.member_start + self.member_bytes
+    }
+}
+
+fn check_total(member_data_bytes: &[u64]) -> Result<(), GeometryError> {
+    let mut total: u64 = 0;
+    for &bytes in member_data_bytes {
+        total = total.checked_add(bytes).filter(|&sum| sum <= TOTAL_BYTES_MAX).ok_or(GeometryError::TooLarge)?;
+    }
+    Ok(())
+}
+
+/// Derives the zones: each member is rounded down to whole chunks; between one height and the next, the members that
+/// still have room form a zone; zones too narrow for the level are left out.
+pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
+    spec.check(member_data_bytes.len())?;
+    check_total(member_data_bytes)?;
+    let unit = spec.unit_bytes();
+    let rounded: Vec<u64> = member_data_bytes.iter().map(|bytes| bytes - bytes % unit).collect();
+    if let Some(member) = rounded.iter().position(|&bytes| bytes == 0) {
+        let data_bytes = member_data_bytes[member];
+        return Err(GeometryError::MemberTooSmall { member, data_bytes, needed_bytes: unit });
+    }
+    let zones = if spec.level == Level::Concat { concat_zones(&rounded) } else { shared_zones(spec, &rounded) };
+    zones.ok_or(GeometryError::TooLarge)
+}
+
+fn concat_zones(rounded: &[u64]) -> Option<Vec<Zone>> {
+    let mut zones = Vec::with_capacity(rounded.len());
+    let mut array_start = 0u64;
+    for (member, &bytes) in rounded.iter().enumerate() {
+        let members = vec![member as u16];
+        zones.push(Zone { array_start, array_bytes: bytes, member_start: 0, member_bytes: bytes, members });
+        array_start = array_start.checked_add(bytes)?;
+    }
+    Some(zones)
+}
+
+fn shared_zones(spec: &Spec, rounded: &[u64]) -> Option<Vec<Zone>> {
+    let mut heights = rounded.to_vec();
+    heights.sort_unstable();
+    heights.dedup();
+    if spec.zones == ZonePolicy::Single {
+        heights.truncate(1);
+    }
+    let mut zones = Vec::with_capacity(heights.len());
+    let (mut array_start, mut member_start) = (0u64, 0u64);
+    for height in heights {
+        let members: Vec<u16> = (0u16..).zip(rounded).filter(|(_, bytes)| **bytes >= height).map(|(m, _)| m).collect();
+        if members.len() < spec.members_min() {
+            break;
+        }
+        let member_bytes = height - member_start;
+        let array_bytes = spec.zone_bytes(members.len(), member_bytes)?;
+        zones.push(Zone { array_start, array_bytes, member_start, member_bytes, members });
+        array_start = array_start.checked_add(array_bytes)?;
+        member_start = height;
+    }
+    Some(zones)
+}
+
+/// Checks a table that was read. Nothing in it is trusted: it may come from a damaged or hostile disk.
+pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> Result<(), GeometryError> {
+    spec.check(member_data_bytes.len())?;
+    check_total(member_data_bytes)?;
+    let shared = spec.level != Level::Concat;
+    // More zones than this cannot come about by planning and growing; the bound keeps the check below short.
+    let zones_max = if shared && spec.zones == ZonePolicy::Single { 1 } else { 2 * member_data_bytes.len() };
+    if zones.is_empty() || zones.len() > zones_max {
+        return Err(GeometryError::BadZone { zone: zones.len().min(zones_max), fault: ZoneFault::Count });
+    }
+    let mut array_start = 0u64;
+    for (index, zone) in zones.iter().enumerate() {
+        check_zone(spec, member_data_bytes, zone, array_start)
+            .and_then(|()| check_overlap(zone, &zones[..index]))
+            .map_err(|fault| GeometryError::BadZone { zone: index, fault })?;
+        array_start += zone.array_bytes;
+    }
+    Ok(())
+}
+
+fn check_zone(spec: &Spec, member_data_bytes: &[u64], zone: &Zone, array_start: u64) -> Result<(), ZoneFault> {
+    let width = zone.members.len();
+    if width < spec.members_min() || width > member_data_bytes.len() || spec.level == Level::Concat && width != 1 {
+        return Err(ZoneFault::Width { found: width });
+    }
+    if zone.array_start != array_start {
+        return Err(ZoneFault::Start { expected: array_start, found: zone.array_start });
+    }
+    let unit = spec.unit_bytes();
+    if zone.member_bytes == 0
+        || !zone.member_bytes.is_multiple_of(unit)
+        || !zone.member_start.is_multiple_of(BLOCK_BYTES)
+    {
+        return Err(ZoneFault::Unaligned);
+    }
+    if !zone.members.is_sorted_by(|a, b| a < b) {
+        return Err(ZoneFault::MemberOrder);
+    }
+    for &member in &zone.members {
+        let data_bytes = *member_data_bytes.get(usize::from(member)).ok_or(ZoneFault::UnknownMember { member })?;
+        let end = zone.member_start.checked_add(zone.member_bytes);
+        if end.is_none_or(|end| end > data_bytes) {
+            return Err(ZoneFault::BeyondMember { member });
+        }
+    }
+    // It cannot overflow: the height fits every one of the members, and all members together have a bound.
+    let expected = spec.zone_bytes(width, zone.member_bytes).unwrap_or(0);
+    if zone.array_bytes != expected || expected == 0 {
+        return Err(ZoneFault::Size { expected, found: zone.array_bytes });
+    }
+    Ok(())
+}
+
+fn check_overlap(zone: &Zone, earlier: &[Zone]) -> Result<(), ZoneFault> {
+    for (other, before) in earlier.iter().enumerate() {
+        if zone.member_start >= before.member_end() || before.member_start >= zone.member_end() {
+            continue;
+        }
+        if let Some(&member) = zone.members.iter().find(|member| before.members.binary_search(member).is_ok()) {
+            return Err(ZoneFault::Overlap { member, other });
+        }
+    }
+    Ok(())
+}
