@@ -15,6 +15,9 @@ pub const PIECES_MAX: u32 = 256;
 /// Most bytes that one leaf read or write moves (1 MiB); the planner cuts longer runs.
 pub const LEAF_BYTES_MAX: u64 = 1 << 20;
 
+/// Blocks of 4 KiB that each shard's driver keeps for the engine's own metadata writes.
+pub const META_BLOCKS: u32 = 64;
+
 /// Index of a disk in the table of leaves, the same on every shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeafId(pub u32);
@@ -170,7 +173,7 @@ pub struct IoError {
     pub leaf: Option<LeafId>,
     /// The operating system's error number, or 0.
     pub errno: i32,
-    /// Byte offset on the leaf.
+    /// Byte offset of the request on its device.
     pub offset: u64,
 }
 
@@ -289,6 +292,10 @@ impl std::error::Error for LeafError {}
 pub trait LeafSink {
     /// Starts one I/O. The engine never has more in flight than the limits that it was built with.
     fn submit(&mut self, io: &LeafIo);
+
+    /// The shard's block of metadata memory number `index`, below [`META_BLOCKS`]: where it is, and
+    /// its bytes. The engine fills it before it submits a write of it, and lets it be until that ended.
+    fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]);
 }
 
 /// Labels and other metadata are read and written through this, by code that runs on no data core.

@@ -1,3 +1,27 @@
-//! The engine of Braid: slots, layouts, planning; sans-I/O.
+//! The engine of Braid: slots, layouts, planning, arrays; sans-I/O.
+//!
+//! What it is: everything that decides which bytes of which disk a request touches, in which
+//! order, and when it may be answered. A [`Shard`] takes [`Request`]s in, gives [`LeafIo`]s to a
+//! [`LeafSink`] and takes their results back.
+//!
+//! What it promises: the same calls in the same order do the same. Each request is answered
+//! exactly once. Nothing is allocated between start and stop by anything on the data path.
+//!
+//! What it never does: read a clock, a random source, a file or the environment; start a thread;
+//! iterate over anything of unstable order. It drives no I/O: `braid-ring` does that with the
+//! kernel, `braid-sim` with simulated disks.
+#![forbid(unsafe_code)]
+
 pub mod io;
+pub mod layout;
+pub mod limits;
+pub mod overlap;
+pub mod plan;
+pub mod shard;
+pub mod touch;
+
 pub use io::*;
+pub use layout::{DeviceLayout, Node};
+pub use limits::Limits;
+pub use shard::{DeviceCounters, Shard, ShardMessage, Shared};
+pub use touch::TouchMap;

@@ -1,0 +1,162 @@
+//! A device's description, compiled into what the planner walks.
+//!
+//! A [`DeviceLayout`] never changes. A change of the device makes a new one with a higher version;
+//! each slot remembers the version that it was planned with, so that everybody can tell when the
+//! last user of an old one has gone.
+
+use std::sync::Arc;
+
+use braid_geometry::Geometry;
+
+use crate::io::LeafId;
+use crate::touch::TouchMap;
+
+/// Most places that one byte may have: as many as an array may have members.
+pub const COPIES_MAX: usize = 128;
+
+/// A device as a tree: what stands on what.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// A span of a disk.
+    Leaf {
+        /// The disk.
+        leaf: LeafId,
+        /// First byte of the span on the disk, a multiple of 4096.
+        start: u64,
+        /// Bytes in the span.
+        len: u64,
+    },
+    /// concat or raid0: every byte on one member.
+    Striped {
+        /// Where each byte lives; its members' sizes are the children's.
+        geometry: Geometry,
+        /// The members, in slot order.
+        members: Vec<Node>,
+    },
+    /// Every byte on every member at the same offset. Overlapping writes are put in one order.
+    Mirror {
+        /// The copies; the size is that of the smallest.
+        members: Vec<Node>,
+    },
+    /// A region of the child takes its first write only after its bit is durable.
+    Touched {
+        /// What the writes go to.
+        child: Box<Node>,
+        /// Which regions have been touched, and where that is recorded.
+        map: Arc<TouchMap>,
+    },
+}
+
+impl Node {
+    /// Bytes that this node offers.
+    pub fn size_bytes(&self) -> u64 {
+        match self {
+            Node::Leaf { len, .. } => *len,
+            Node::Striped { geometry, .. } => geometry.size_bytes(),
+            Node::Mirror { members } => members.iter().map(Node::size_bytes).min().unwrap_or(0),
+            Node::Touched { child, .. } => child.size_bytes(),
+        }
+    }
+}
+
+/// One node, with its children as indices into the layout's table.
+#[derive(Debug)]
+pub(crate) enum FlatNode {
+    Leaf { leaf: LeafId, start: u64, len: u64 },
+    Striped { geometry: Geometry, members: Box<[u32]> },
+    Mirror { members: Box<[u32]> },
+    Touched { child: u32, map: Arc<TouchMap> },
+}
+
+/// A device, ready to be planned against. Immutable.
+#[derive(Debug)]
+pub struct DeviceLayout {
+    version: u32,
+    size_bytes: u64,
+    block_bytes: u32,
+    pub(crate) root: u32,
+    pub(crate) nodes: Box<[FlatNode]>,
+    pub(crate) leaves: Box<[LeafId]>,
+    pub(crate) ordered: bool,
+}
+
+impl DeviceLayout {
+    /// Compiles `root`. Versions of one device rise; 0 is reserved for "never published".
+    ///
+    /// `block_bytes` is the device's logical block, a power of two between 512 and 4096: requests are
+    /// multiples of it, so it must be one of every disk below.
+    ///
+    /// # Panics
+    /// When version is 0, the block is no such power of two, or a striped node's members differ in
+    /// number or size from its geometry's: whoever describes a device checks that first.
+    pub fn new(version: u32, block_bytes: u32, root: &Node) -> DeviceLayout {
+        assert!(version > 0, "layout versions start at 1");
+        assert!(block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes), "logical block {block_bytes}");
+        let mut nodes = Vec::new();
+        let size_bytes = root.size_bytes();
+        let root = flatten(root, &mut nodes);
+        let mut leaves: Vec<LeafId> = Vec::new();
+        for node in &nodes {
+            match node {
+                FlatNode::Leaf { leaf, .. } => leaves.push(*leaf),
+                FlatNode::Touched { map, .. } => leaves.extend(map.places().iter().map(|p| p.0)),
+                FlatNode::Striped { .. } | FlatNode::Mirror { .. } => {}
+            }
+        }
+        leaves.sort_unstable();
+        leaves.dedup();
+        let ordered = nodes.iter().any(|n| matches!(n, FlatNode::Mirror { .. }));
+        DeviceLayout { version, size_bytes, block_bytes, root, nodes: nodes.into(), leaves: leaves.into(), ordered }
+    }
+
+    /// The version, from 1.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Bytes that the device offers.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The logical block in bytes.
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Every disk that the device stands on, once each, in rising order.
+    pub fn leaves(&self) -> &[LeafId] {
+        &self.leaves
+    }
+
+    /// Whether overlapping writes must be put in one order.
+    pub fn ordered(&self) -> bool {
+        self.ordered
+    }
+}
+
+fn flatten(node: &Node, nodes: &mut Vec<FlatNode>) -> u32 {
+    let flat = match node {
+        Node::Leaf { leaf, start, len } => FlatNode::Leaf { leaf: *leaf, start: *start, len: *len },
+        Node::Striped { geometry, members } => {
+            assert_eq!(members.len(), geometry.members().len(), "members of a striped node");
+            for (member, bytes) in members.iter().zip(geometry.members()) {
+                assert!(member.size_bytes() >= *bytes, "a member is smaller than its geometry says");
+            }
+            FlatNode::Striped {
+                geometry: geometry.clone(),
+                members: members.iter().map(|m| flatten(m, nodes)).collect(),
+            }
+        }
+        Node::Mirror { members } => {
+            assert!(!members.is_empty(), "a mirror of nothing");
+            FlatNode::Mirror { members: members.iter().map(|m| flatten(m, nodes)).collect() }
+        }
+        Node::Touched { child, map } => {
+            assert!(map.covers(child.size_bytes()), "the map of touched regions is shorter than the device");
+            FlatNode::Touched { child: flatten(child, nodes), map: Arc::clone(map) }
+        }
+    };
+    nodes.push(flat);
+    nodes.len() as u32 - 1
+}

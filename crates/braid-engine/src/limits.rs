@@ -1,0 +1,38 @@
+//! Every bound of the engine, in one place.
+
+use crate::io::META_BLOCKS;
+
+/// Bounds that a shard is built with. All memory is taken at start from these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Requests in flight on one shard; at most [`SLOTS_MAX`]. One more is refused with `Busy`.
+    pub slots: u32,
+    /// Devices: arrays and bare disks.
+    pub devices: u32,
+    /// Words of the range table, as a power of two.
+    pub range_table_bits: u32,
+}
+
+/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block.
+pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS;
+
+/// Most leaves that a cookie can name.
+pub const LEAVES_MAX: u32 = 1 << 20;
+
+/// Leaf I/Os that one planning step may yield; longer requests go on when these are back.
+pub const STEP_IOS_MAX: usize = 160;
+
+/// Pieces that one planning step may look at, so that a step takes bounded time.
+pub const STEP_PIECES_MAX: u32 = 4096;
+
+/// Bytes that one step of an ordered write may hold in the range table (32 MiB).
+pub const STEP_ORDERED_BYTES_MAX: u64 = 32 << 20;
+
+/// Old layouts of one device that may still have requests in flight.
+pub const RETIRED_LAYOUTS_MAX: usize = 64;
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { slots: SLOTS_MAX, devices: 4096, range_table_bits: 16 }
+    }
+}

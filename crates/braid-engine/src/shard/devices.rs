@@ -1,0 +1,146 @@
+//! The table of devices, as one shard sees it: current layouts, and old ones that still have users.
+
+use std::sync::Arc;
+
+use crate::io::{DeviceId, Op};
+use crate::layout::DeviceLayout;
+use crate::limits::RETIRED_LAYOUTS_MAX;
+
+/// What a device did on one shard since start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DeviceCounters {
+    /// Reads answered.
+    pub reads: u64,
+    /// Writes, zeroing writes included, answered.
+    pub writes: u64,
+    /// Discards answered.
+    pub discards: u64,
+    /// Flushes answered.
+    pub flushes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written or zeroed.
+    pub write_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+impl DeviceCounters {
+    #[inline]
+    pub(crate) fn count(&mut self, op: Op, bytes: u64, failed: bool) {
+        match op {
+            Op::Read => {
+                self.reads += 1;
+                self.read_bytes += bytes;
+            }
+            Op::Write | Op::WriteZeroes => {
+                self.writes += 1;
+                self.write_bytes += bytes;
+            }
+            Op::Discard => self.discards += 1,
+            Op::Flush => self.flushes += 1,
+        }
+        self.errors += u64::from(failed);
+    }
+
+    /// Adds what the device did on another shard.
+    pub fn add(&mut self, other: &DeviceCounters) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.discards += other.discards;
+        self.flushes += other.flushes;
+        self.read_bytes += other.read_bytes;
+        self.write_bytes += other.write_bytes;
+        self.errors += other.errors;
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Device {
+    pub current: Option<Arc<DeviceLayout>>,
+    pub users: u32,
+    pub retired: Vec<(Arc<DeviceLayout>, u32)>,
+    pub counters: DeviceCounters,
+}
+
+impl Device {
+    /// The layout of this version, which has at least one user.
+    #[inline]
+    pub fn layout(&self, version: u32) -> &Arc<DeviceLayout> {
+        match &self.current {
+            Some(current) if current.version() == version => current,
+            _ => &self.retired.iter().find(|(l, _)| l.version() == version).expect("a version with users is kept").0,
+        }
+    }
+
+    /// The version that new requests are planned with, or 0.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.current.as_ref().map_or(0, |l| l.version())
+    }
+}
+
+/// All devices.
+pub(crate) struct Devices {
+    table: Box<[Device]>,
+    drained: Vec<(DeviceId, u32)>,
+}
+
+impl Devices {
+    pub fn new(count: u32) -> Devices {
+        Devices { table: (0..count).map(|_| Device::default()).collect(), drained: Vec::with_capacity(64) }
+    }
+
+    #[inline]
+    pub fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.table.get(device.0 as usize)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, device: u32) -> &mut Device {
+        &mut self.table[device as usize]
+    }
+
+    /// Makes `layout` the one for new requests. Returns the version that must drain, if there was one.
+    pub fn publish(&mut self, id: DeviceId, layout: Option<Arc<DeviceLayout>>) -> Option<u32> {
+        let device = &mut self.table[id.0 as usize];
+        if let (Some(old), Some(new)) = (&device.current, &layout) {
+            assert!(new.version() > old.version(), "layout versions of a device rise");
+        }
+        let old = std::mem::replace(&mut device.current, layout)?;
+        let users = std::mem::take(&mut device.users);
+        let version = old.version();
+        if users == 0 {
+            self.drained.push((id, version));
+        } else {
+            assert!(device.retired.len() < RETIRED_LAYOUTS_MAX, "too many layouts in flight");
+            device.retired.push((old, users));
+        }
+        Some(version)
+    }
+
+    #[inline]
+    pub fn leave(&mut self, id: u32, version: u32) {
+        let device = &mut self.table[id as usize];
+        if device.version() == version {
+            device.users -= 1;
+        } else {
+            self.leave_retired(id, version);
+        }
+    }
+
+    #[cold]
+    fn leave_retired(&mut self, id: u32, version: u32) {
+        let retired = &mut self.table[id as usize].retired;
+        let at = retired.iter().position(|(l, _)| l.version() == version).expect("a version with users is kept");
+        retired[at].1 -= 1;
+        if retired[at].1 == 0 {
+            retired.swap_remove(at);
+            self.drained.push((DeviceId(id), version));
+        }
+    }
+
+    pub fn pop_drained(&mut self) -> Option<(DeviceId, u32)> {
+        self.drained.pop()
+    }
+}

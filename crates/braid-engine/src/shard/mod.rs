@@ -1,0 +1,595 @@
+//! A shard: one core's share of the engine. Requests in, leaf I/Os out, results back; sans-I/O.
+//!
+//! A shard is single-threaded and owns all it changes. What shards share is the range table and
+//! the maps of touched regions (atomics); everything else they tell each other by message.
+//!
+//! One request is one slot. It is planned in steps; a step's leaf I/Os are all answered before the
+//! next step is planned, and nearly every request is one step. A request that must wait for
+//! something other than a leaf I/O (a range that is held, a bit that is not durable yet) waits in a
+//! list and is planned again when that may have changed.
+
+mod devices;
+mod slots;
+mod touching;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use devices::DeviceCounters;
+use devices::Devices;
+use slots::{Slab, State, WaitLists};
+use touching::{Asked, Touching};
+
+use crate::io::{
+    Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LeafError, LeafIo, LeafResult, LeafSink, META_BLOCKS,
+    Op, REQUEST_BYTES_MAX, Request, ShardId,
+};
+use crate::layout::{DeviceLayout, FlatNode};
+use crate::limits::{Limits, SLOTS_MAX, STEP_ORDERED_BYTES_MAX};
+use crate::overlap::{Bucket, RangeTable};
+use crate::plan::{Plan, Precondition, Span, Step, carries_data};
+use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
+
+/// What all shards of an engine share.
+#[derive(Debug)]
+pub struct Shared {
+    ranges: RangeTable,
+    shards: u16,
+}
+
+impl Shared {
+    /// The common part of an engine of `shards` shards.
+    pub fn new(shards: u16, limits: &Limits) -> Shared {
+        Shared { ranges: RangeTable::new(limits.range_table_bits), shards }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// The table of ranges being written.
+    pub fn ranges(&self) -> &RangeTable {
+        &self.ranges
+    }
+}
+
+/// What one shard tells another. Delivered in order between each two shards.
+#[derive(Clone, Debug)]
+pub enum ShardMessage {
+    /// A word of the range table was given back.
+    Released(Bucket),
+    /// To a map's home: make this region's bit durable.
+    Touch {
+        /// The device that the map belongs to.
+        device: DeviceId,
+        /// The map.
+        map: Arc<TouchMap>,
+        /// The region.
+        region: u32,
+    },
+    /// From a map's home: a block of bits was written, or could not be.
+    Touched {
+        /// The device.
+        device: DeviceId,
+        /// The block of bits.
+        block: u32,
+        /// Why not.
+        error: Option<LeafError>,
+    },
+}
+
+/// One core's share of the engine. See the module's page.
+pub struct Shard {
+    id: ShardId,
+    shared: Arc<Shared>,
+    slots: Slab,
+    devices: Devices,
+    plan: Plan,
+    waiting: WaitLists,
+    touching: Touching,
+    done: VecDeque<Completion>,
+    released: VecDeque<u64>,
+    outbox: VecDeque<(ShardId, ShardMessage)>,
+    /// What may have changed for those who wait; worked off at the end of each call.
+    woken: VecDeque<(u64, Option<LeafError>)>,
+    in_flight: u32,
+}
+
+fn range_key(bucket: Bucket) -> u64 {
+    1 << 62 | u64::from(bucket.0)
+}
+
+fn touch_key(device: DeviceId, block: u32) -> u64 {
+    2 << 62 | u64::from(device.0) << 24 | u64::from(block)
+}
+
+impl Shard {
+    /// A shard with all the memory that it will ever need.
+    ///
+    /// # Panics
+    /// When the limits exceed what a cookie can name.
+    pub fn new(id: ShardId, limits: &Limits, shared: Arc<Shared>) -> Shard {
+        assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
+        let everybody = limits.slots as usize * usize::from(shared.shards);
+        Shard {
+            id,
+            slots: Slab::new(limits.slots, META_BLOCKS),
+            devices: Devices::new(limits.devices),
+            plan: Plan::new(),
+            waiting: WaitLists::new(),
+            touching: Touching::new(everybody),
+            done: VecDeque::with_capacity(limits.slots as usize),
+            released: VecDeque::with_capacity(limits.slots as usize),
+            outbox: VecDeque::with_capacity(4 * limits.slots as usize),
+            woken: VecDeque::with_capacity(4 * limits.slots as usize),
+            in_flight: 0,
+            shared,
+        }
+    }
+
+    /// Which shard this is.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Takes a request in. `Err` means it was refused at once and no completion follows.
+    ///
+    /// # Errors
+    /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use).
+    #[inline]
+    pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
+        let device = self.devices.get(request.device).and_then(|d| d.current.as_deref());
+        let layout = device.ok_or(IoError::of(ErrorKind::NoDevice))?;
+        check(request, layout)?;
+        let index = self.slots.take().ok_or(IoError::of(ErrorKind::Busy))?;
+        let version = layout.version();
+        self.devices.get_mut(request.device.0).users += 1;
+        self.in_flight += 1;
+        let slot = &mut self.slots[index];
+        slot.tag = request.tag;
+        slot.start = request.offset;
+        slot.end = request.offset + request.len;
+        slot.cursor = if request.op == Op::Flush { 0 } else { request.offset };
+        slot.buf = request.buf;
+        slot.held = (0, 0);
+        slot.error = None;
+        slot.device = request.device.0;
+        slot.version = version;
+        slot.out = 0;
+        slot.late = 0;
+        slot.op = request.op;
+        slot.flags = request.flags;
+        slot.flushing = request.op == Op::Flush;
+        self.advance(index, sink);
+        if !self.woken.is_empty() {
+            self.work_off(sink);
+        }
+        Ok(())
+    }
+
+    /// A leaf I/O has ended. One that names a slot which has since moved on is ignored.
+    #[inline]
+    pub fn leaf_done(&mut self, cookie: Cookie, result: LeafResult, sink: &mut impl LeafSink) {
+        let Some((index, leaf)) = self.slots.find(cookie) else { return };
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.out > 0, "more results than I/Os");
+        slot.out -= 1;
+        if let Err(error) = result
+            && slot.error.is_none()
+        {
+            slot.error = Some(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start });
+        }
+        if slot.out == 0 {
+            self.answered(index, sink);
+        }
+    }
+
+    /// A leaf I/O ran into its time limit: it counts as failed, but the kernel still has it.
+    pub fn leaf_late(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
+        if let Some((index, _)) = self.slots.find(cookie) {
+            self.slots[index].late += 1;
+            self.leaf_done(cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
+        }
+    }
+
+    /// The kernel gave a late leaf I/O back. Its result no longer matters.
+    pub fn leaf_returned(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
+        let Some((index, _)) = self.slots.find(cookie) else { return };
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.late > 0, "an I/O returned that was not late");
+        slot.late -= 1;
+        if slot.late > 0 || slot.state != State::Late {
+            return;
+        }
+        match self.slots.reserved_block(index) {
+            Some(block) => self.block_free(block, index, sink),
+            None => {
+                let tag = self.slots[index].tag;
+                self.released.push_back(tag);
+                self.let_go(index);
+            }
+        }
+        self.work_off(sink);
+    }
+
+    /// The next request that has ended.
+    #[inline]
+    pub fn pop_done(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// The tag of a request, answered before, whose buffer the kernel has given back since.
+    #[inline]
+    pub fn pop_released(&mut self) -> Option<u64> {
+        self.released.pop_front()
+    }
+
+    /// The next message to deliver to another shard.
+    #[inline]
+    pub fn pop_message(&mut self) -> Option<(ShardId, ShardMessage)> {
+        self.outbox.pop_front()
+    }
+
+    /// Takes a message of another shard in.
+    pub fn message(&mut self, message: ShardMessage, sink: &mut impl LeafSink) {
+        match message {
+            ShardMessage::Released(bucket) => self.woken.push_back((range_key(bucket), None)),
+            ShardMessage::Touched { device, block, error } => self.woken.push_back((touch_key(device, block), error)),
+            ShardMessage::Touch { device, map, region } => self.touch(device, map, region, sink),
+        }
+        self.work_off(sink);
+    }
+
+    /// Makes `layout` the one that new requests of `device` are planned with; none stops the device.
+    ///
+    /// Returns the version that went out of use, if any; [`Shard::pop_drained`] gives it once its
+    /// last request on this shard has ended. Call on every shard.
+    pub fn publish(&mut self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) -> Option<u32> {
+        self.devices.publish(device, layout)
+    }
+
+    /// The next layout version whose last request on this shard has ended.
+    pub fn pop_drained(&mut self) -> Option<(DeviceId, u32)> {
+        self.devices.pop_drained()
+    }
+
+    /// Requests accepted and not yet answered, or answered while the kernel still has their buffer.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// What a device did on this shard since start.
+    pub fn counters(&self, device: DeviceId) -> DeviceCounters {
+        self.devices.get(device).map(|d| d.counters).unwrap_or_default()
+    }
+
+    /// The layout that new requests of the device are planned with.
+    pub fn layout(&self, device: DeviceId) -> Option<&Arc<DeviceLayout>> {
+        self.devices.get(device)?.current.as_ref()
+    }
+
+    /// Slots in use, those of the engine's own writes included: for tests and for a clean stop.
+    pub fn slots_in_use(&self) -> u32 {
+        self.slots.in_use()
+    }
+
+    /// All leaf I/Os of a slot's step are answered.
+    #[inline]
+    fn answered(&mut self, index: u32, sink: &mut impl LeafSink) {
+        if let Some(block) = self.slots.reserved_block(index) {
+            self.block_written(block, index, sink);
+        } else {
+            self.advance(index, sink);
+        }
+        if !self.woken.is_empty() {
+            self.work_off(sink);
+        }
+    }
+
+    /// Takes a slot with no I/O out as far as it goes: to its next step, to a list, or to its end.
+    #[inline]
+    fn advance(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        debug_assert_eq!((slot.out, slot.state), (0, State::Active));
+        if slot.error.is_some() {
+            return self.finish(index);
+        }
+        if !slot.flushing && slot.cursor < slot.end {
+            return self.data_step(index, sink);
+        }
+        if !slot.flushing && slot.flags.has(Flags::FUA) && matches!(slot.op, Op::WriteZeroes | Op::Discard) {
+            // Operations without data have no FUA of their own below: a flush makes them durable.
+            slot.flushing = true;
+            slot.cursor = 0;
+        }
+        if slot.flushing && self.flush_step(index, sink) {
+            return;
+        }
+        self.finish(index);
+    }
+
+    /// Plans and submits one step, or puts the slot into the list of what it must wait for.
+    #[inline]
+    fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        let layout = self.devices.get_mut(slot.device).layout(slot.version);
+        let mut end = slot.end;
+        if layout.ordered && slot.op != Op::Read {
+            if slot.cursor >= slot.held.1 {
+                match hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
+                    Ok(()) => {}
+                    Err(bucket) => {
+                        return self.waiting.park(&mut self.slots, index, range_key(bucket));
+                    }
+                }
+            }
+            end = slot.held.1;
+        }
+        // FUA of operations without data is a flush of its own; a read has none.
+        let flags = if slot.op == Op::Write { slot.flags } else { Flags(slot.flags.0 & !Flags::FUA.0) };
+        let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+        let span = Span { op: slot.op, flags, start: slot.cursor, end, buf };
+        match self.plan.step(layout, &span) {
+            Step::Planned(to) => {
+                slot.cursor = to;
+                let ios = self.plan.ios_mut();
+                slot.out = ios.len() as u32;
+                let generation = slot.generation;
+                for io in ios {
+                    io.cookie = slots::cookie(index, generation, io.leaf);
+                    sink.submit(io);
+                }
+            }
+            Step::Needs(Precondition::RegionTouched { node, region }) => {
+                let FlatNode::Touched { map, .. } = &layout.nodes[node as usize] else {
+                    unreachable!("only a node that keeps a map asks for a region")
+                };
+                let (map, device) = (Arc::clone(map), DeviceId(slot.device));
+                self.waiting.park(&mut self.slots, index, touch_key(device, region / REGIONS_PER_BLOCK));
+                if map.home() == self.id {
+                    self.touch(device, map, region, sink);
+                } else {
+                    self.outbox.push_back((map.home(), ShardMessage::Touch { device, map, region }));
+                }
+            }
+        }
+    }
+
+    /// Asks every leaf of the device to flush, a bounded number at a time. False when all have answered.
+    fn flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = &mut self.slots[index];
+        let layout = self.devices.get_mut(slot.device).layout(slot.version);
+        let first = slot.cursor as usize;
+        let some = &layout.leaves[first..layout.leaves.len().min(first + crate::limits::STEP_IOS_MAX)];
+        slot.cursor += some.len() as u64;
+        slot.out = some.len() as u32;
+        let generation = slot.generation;
+        for leaf in some {
+            sink.submit(&LeafIo {
+                leaf: *leaf,
+                op: Op::Flush,
+                flags: Flags::NONE,
+                offset: 0,
+                len: 0,
+                buf: Buf::NONE,
+                first_len: 0,
+                piece_len: 0,
+                first_gap: 0,
+                stride: 0,
+                cookie: slots::cookie(index, generation, *leaf),
+            });
+        }
+        !some.is_empty()
+    }
+
+    /// Answers a slot's request and lets go of what it held.
+    #[inline]
+    fn finish(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let late = slot.late > 0;
+        let result = slot.error.map_or(Ok(()), Err);
+        self.done.push_back(Completion { tag: slot.tag, result, buffer_busy: late });
+        self.devices.get_mut(slot.device).counters.count(slot.op, slot.end - slot.start, result.is_err());
+        if late {
+            // The range stays held and the buffer quarantined until the kernel gives the I/O back.
+            slot.state = State::Late;
+        } else {
+            self.let_go(index);
+        }
+    }
+
+    #[inline]
+    fn let_go(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let (device, version) = (slot.device, slot.version);
+        self.slots.give(index);
+        self.devices.leave(device, version);
+        self.in_flight -= 1;
+    }
+
+    /// Looks again at those for whom something may have changed, until nothing does.
+    #[cold]
+    fn work_off(&mut self, sink: &mut impl LeafSink) {
+        while let Some((key, error)) = self.woken.pop_front() {
+            // Only those who wait now: one that waits for the same again is not woken twice.
+            let mut last = None;
+            while let Some(index) = self.next_woken(key, &mut last) {
+                if let Some(error) = error {
+                    let slot = &mut self.slots[index];
+                    slot.error = Some(IoError { kind: error.kind, leaf: None, errno: error.errno, offset: slot.start });
+                } else {
+                    self.move_to_current(index);
+                }
+                self.advance(index, sink);
+            }
+        }
+    }
+
+    fn next_woken(&mut self, key: u64, last: &mut Option<u32>) -> Option<u32> {
+        let boundary = *last.get_or_insert_with(|| self.waiting.last(key, &self.slots));
+        if boundary == slots::NONE {
+            return None;
+        }
+        let index = self.waiting.wake_one(&mut self.slots, key)?;
+        if index == boundary {
+            *last = Some(slots::NONE);
+        }
+        Some(index)
+    }
+
+    /// A slot that waits has no I/O out: it goes on with the layout of now, so that no change of
+    /// layout waits for somebody who waits for that change.
+    fn move_to_current(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let device = self.devices.get_mut(slot.device);
+        let version = device.version();
+        if version == slot.version {
+            return;
+        }
+        match &device.current {
+            None => slot.error = Some(IoError::of(ErrorKind::NoDevice)),
+            Some(current) if slot.end > current.size_bytes() => slot.error = Some(IoError::of(ErrorKind::Invalid)),
+            Some(_) => {
+                device.users += 1;
+                let old = std::mem::replace(&mut slot.version, version);
+                let id = slot.device;
+                self.devices.leave(id, old);
+            }
+        }
+    }
+
+    /// This shard is home to the map: sees to it that the region's bit becomes durable.
+    fn touch(&mut self, device: DeviceId, map: Arc<TouchMap>, region: u32, sink: &mut impl LeafSink) {
+        let block = region / REGIONS_PER_BLOCK;
+        if map.is_durable(region) {
+            return self.tell_touched(device, block, None);
+        }
+        if let Asked::Start(at) = self.touching.ask(device, map, region) {
+            let index = self.slots.take_reserved(at);
+            self.write_block(at, index, sink);
+        }
+    }
+
+    /// Submits the block of bits that stands in metadata block `at` to every copy, to be durable when answered.
+    fn write_block(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let write = self.touching.get(at);
+        let (buf, bytes) = sink.meta_block(at);
+        write.map.image(write.block, &write.writing[..], bytes);
+        let offset = u64::from(write.block) * 4096;
+        let slot = &mut self.slots[index];
+        slot.error = None;
+        slot.op = Op::Write;
+        slot.start = offset;
+        slot.out = write.map.places().len() as u32;
+        let generation = slot.generation;
+        for (leaf, start) in write.map.places() {
+            sink.submit(&LeafIo {
+                leaf: *leaf,
+                op: Op::Write,
+                flags: Flags::FUA,
+                offset: start + offset,
+                len: 4096,
+                buf,
+                first_len: 4096,
+                piece_len: 0,
+                first_gap: 0,
+                stride: 0,
+                cookie: slots::cookie(index, generation, *leaf),
+            });
+        }
+    }
+
+    /// Every copy of a block of bits has answered.
+    fn block_written(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let error = self.slots[index].error.map(|e| LeafError { kind: e.kind, errno: e.errno });
+        let write = self.touching.get(at);
+        let (device, block) = (write.device, write.block);
+        if error.is_none() {
+            write.map.set_durable(block, &write.writing[..]);
+        }
+        self.tell_touched(device, block, error);
+        if self.slots[index].late > 0 {
+            self.slots[index].state = State::Late;
+        } else {
+            self.block_free(at, index, sink);
+        }
+    }
+
+    /// The kernel has given a block of bits back: it is written again, or serves somebody else.
+    fn block_free(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        self.slots[index].state = State::Active;
+        if self.touching.ended(at) {
+            return self.write_block(at, index, sink);
+        }
+        self.slots.give(index);
+        while let Some((device, map, region)) = self.touching.pop_backlog() {
+            self.touch(device, map, region, sink);
+        }
+    }
+
+    fn tell_touched(&mut self, device: DeviceId, block: u32, error: Option<LeafError>) {
+        self.woken.push_back((touch_key(device, block), error));
+        for shard in (0..self.shared.shards).map(ShardId).filter(|s| *s != self.id) {
+            self.outbox.push_back((shard, ShardMessage::Touched { device, block, error }));
+        }
+    }
+}
+
+/// Whether the layout can take this request.
+#[inline]
+fn check(request: &Request, layout: &DeviceLayout) -> Result<(), IoError> {
+    let mask = u64::from(layout.block_bytes()) - 1;
+    let inside = request.offset <= layout.size_bytes() && request.len <= layout.size_bytes() - request.offset;
+    let aligned = (request.offset | request.len) & mask == 0;
+    let short = !carries_data(request.op) || request.len <= REQUEST_BYTES_MAX;
+    if inside && aligned && short { Ok(()) } else { Err(IoError::of(ErrorKind::Invalid)) }
+}
+
+/// Takes the next part of an ordered request in the range table, giving back the part before.
+fn hold(
+    shared: &Shared,
+    woken: &mut VecDeque<(u64, Option<LeafError>)>,
+    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
+    id: ShardId,
+    slot: &mut slots::Slot,
+) -> Result<(), Bucket> {
+    if slot.held.0 < slot.held.1 {
+        release(shared, woken, outbox, id, slot);
+    }
+    let (start, end) = (slot.cursor, slot.end.min(slot.cursor + STEP_ORDERED_BYTES_MAX));
+    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
+    shared.ranges.acquire(DeviceId(slot.device), start, end, &mut tell)?;
+    slot.held = (start, end);
+    Ok(())
+}
+
+fn release(
+    shared: &Shared,
+    woken: &mut VecDeque<(u64, Option<LeafError>)>,
+    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
+    id: ShardId,
+    slot: &mut slots::Slot,
+) {
+    let (start, end) = std::mem::take(&mut slot.held);
+    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
+    shared.ranges.release(DeviceId(slot.device), start, end, &mut tell);
+}
+
+#[cold]
+fn tell_released(
+    shared: &Shared,
+    woken: &mut VecDeque<(u64, Option<LeafError>)>,
+    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
+    id: ShardId,
+    bucket: Bucket,
+) {
+    woken.push_back((range_key(bucket), None));
+    for shard in (0..shared.shards).map(ShardId).filter(|s| *s != id) {
+        outbox.push_back((shard, ShardMessage::Released(bucket)));
+    }
+}

@@ -1,0 +1,263 @@
+//! The slab of slots, and the lists of those that wait.
+
+use crate::io::{Buf, Cookie, Flags, IoError, LeafId, Op};
+
+/// No slot: the end of a list.
+pub(crate) const NONE: u32 = u32::MAX;
+
+const LEAF_BITS: u32 = 20;
+const SLOT_BITS: u32 = 12;
+const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+/// Where a slot is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// In the free list.
+    Free,
+    /// Leaf I/Os are out, or it is being advanced right now.
+    Active,
+    /// In a list of those that wait for something that is not a leaf I/O.
+    Waiting,
+    /// Answered, but the kernel still has some of its I/Os.
+    Late,
+}
+
+/// One request in flight, however deep the stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub tag: u64,
+    pub start: u64,
+    pub end: u64,
+    /// First byte not yet planned; for a flush, the first leaf not yet asked.
+    pub cursor: u64,
+    pub buf: Buf,
+    /// The part that is held in the range table; empty when equal.
+    pub held: (u64, u64),
+    pub wait_key: u64,
+    pub error: Option<IoError>,
+    pub device: u32,
+    pub version: u32,
+    pub generation: u32,
+    /// Leaf I/Os submitted and not answered.
+    pub out: u32,
+    /// Leaf I/Os answered by their time limit, which the kernel still has.
+    pub late: u32,
+    pub next: u32,
+    pub op: Op,
+    pub flags: Flags,
+    pub state: State,
+    /// All data is written; what is left is to flush, for FUA on what has none of its own.
+    pub flushing: bool,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        tag: 0,
+        start: 0,
+        end: 0,
+        cursor: 0,
+        buf: Buf::NONE,
+        held: (0, 0),
+        wait_key: 0,
+        error: None,
+        device: 0,
+        version: 0,
+        generation: 0,
+        out: 0,
+        late: 0,
+        next: NONE,
+        op: Op::Read,
+        flags: Flags::NONE,
+        state: State::Free,
+        flushing: false,
+    };
+}
+
+/// All slots of a shard: those for requests first, then one for each metadata block.
+pub(crate) struct Slab {
+    slots: Box<[Slot]>,
+    free: u32,
+    requests: u32,
+}
+
+impl Slab {
+    pub fn new(requests: u32, reserved: u32) -> Slab {
+        assert!(requests + reserved <= 1 << SLOT_BITS, "more slots than a cookie can name");
+        let mut slots = vec![Slot::EMPTY; (requests + reserved) as usize].into_boxed_slice();
+        for (index, slot) in slots.iter_mut().enumerate().take(requests as usize) {
+            slot.next = if index as u32 + 1 < requests { index as u32 + 1 } else { NONE };
+        }
+        Slab { slots, free: if requests > 0 { 0 } else { NONE }, requests }
+    }
+
+    /// A free slot, active and with a new generation, or none.
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        let index = self.free;
+        if index == NONE {
+            return None;
+        }
+        let slot = &mut self.slots[index as usize];
+        self.free = slot.next;
+        slot.state = State::Active;
+        Some(index)
+    }
+
+    /// The slot reserved for metadata block `block`, made active.
+    pub fn take_reserved(&mut self, block: u32) -> u32 {
+        let index = self.requests + block;
+        let slot = &mut self.slots[index as usize];
+        debug_assert_eq!(slot.state, State::Free);
+        slot.state = State::Active;
+        index
+    }
+
+    /// Which metadata block a reserved slot belongs to.
+    #[inline]
+    pub fn reserved_block(&self, index: u32) -> Option<u32> {
+        index.checked_sub(self.requests)
+    }
+
+    #[inline]
+    pub fn give(&mut self, index: u32) {
+        let free = self.free;
+        let reserved = index >= self.requests;
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.state != State::Free && slot.out == 0 && slot.late == 0);
+        slot.state = State::Free;
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        if !reserved {
+            slot.next = free;
+            self.free = index;
+        }
+    }
+
+    /// The slot and leaf that a cookie names; none when the slot has since served another request.
+    #[inline]
+    pub fn find(&self, cookie: Cookie) -> Option<(u32, LeafId)> {
+        let index = (cookie.0 >> LEAF_BITS) as u32 & ((1 << SLOT_BITS) - 1);
+        let generation = (cookie.0 >> (LEAF_BITS + SLOT_BITS)) as u32 & GENERATION_MASK;
+        let slot = self.slots.get(index as usize)?;
+        (slot.generation == generation && slot.state != State::Free)
+            .then_some((index, LeafId(cookie.0 as u32 & ((1 << LEAF_BITS) - 1))))
+    }
+
+    /// Slots for requests that are in use.
+    pub fn in_use(&self) -> u32 {
+        self.slots.iter().filter(|s| s.state != State::Free).count() as u32
+    }
+}
+
+/// The name of a leaf I/O of this slot.
+#[inline]
+pub(crate) fn cookie(index: u32, generation: u32, leaf: LeafId) -> Cookie {
+    Cookie(u64::from(leaf.0) | u64::from(index) << LEAF_BITS | u64::from(generation) << (LEAF_BITS + SLOT_BITS))
+}
+
+impl std::ops::Index<u32> for Slab {
+    type Output = Slot;
+    #[inline]
+    fn index(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slab {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+}
+
+/// Lists of waiting slots, by what they wait for. First come, first woken.
+pub(crate) struct WaitLists {
+    heads: Box<[(u32, u32)]>,
+}
+
+impl WaitLists {
+    pub fn new() -> WaitLists {
+        WaitLists { heads: vec![(NONE, NONE); 256].into() }
+    }
+
+    fn list(key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
+    }
+
+    pub fn park(&mut self, slab: &mut Slab, index: u32, key: u64) {
+        let slot = &mut slab[index];
+        slot.state = State::Waiting;
+        slot.wait_key = key;
+        slot.next = NONE;
+        let (head, tail) = &mut self.heads[WaitLists::list(key)];
+        match *tail {
+            NONE => *head = index,
+            last => slab[last].next = index,
+        }
+        *tail = index;
+    }
+
+    /// The last slot that waits for `key` right now, or [`NONE`].
+    pub fn last(&self, key: u64, slab: &Slab) -> u32 {
+        let (mut index, mut last) = (self.heads[WaitLists::list(key)].0, NONE);
+        while index != NONE {
+            if slab[index].wait_key == key {
+                last = index;
+            }
+            index = slab[index].next;
+        }
+        last
+    }
+
+    /// Takes the first slot that waits for `key` off its list.
+    pub fn wake_one(&mut self, slab: &mut Slab, key: u64) -> Option<u32> {
+        let (head, tail) = &mut self.heads[WaitLists::list(key)];
+        let (mut before, mut index) = (NONE, *head);
+        while index != NONE {
+            let next = slab[index].next;
+            if slab[index].wait_key == key {
+                match before {
+                    NONE => *head = next,
+                    _ => slab[before].next = next,
+                }
+                if next == NONE {
+                    *tail = before;
+                }
+                slab[index].state = State::Active;
+                return Some(index);
+            }
+            (before, index) = (index, next);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_cookie_is_recognised() {
+        let mut slab = Slab::new(2, 0);
+        let index = slab.take().unwrap();
+        let cookie = cookie(index, slab[index].generation, LeafId(7));
+        assert_eq!(slab.find(cookie), Some((index, LeafId(7))));
+        slab.give(index);
+        assert_eq!(slab.find(cookie), None);
+        assert_eq!(slab.take(), Some(index));
+        assert_eq!(slab.find(cookie), None, "the slot serves another request now");
+    }
+
+    #[test]
+    fn waiting_slots_wake_in_order() {
+        let mut slab = Slab::new(8, 0);
+        let mut lists = WaitLists::new();
+        let all: Vec<u32> = (0..6).map(|_| slab.take().unwrap()).collect();
+        for (k, index) in all.iter().enumerate() {
+            lists.park(&mut slab, *index, (k % 2) as u64);
+        }
+        let odd: Vec<u32> = std::iter::from_fn(|| lists.wake_one(&mut slab, 1)).collect();
+        assert_eq!(odd, [all[1], all[3], all[5]]);
+        let even: Vec<u32> = std::iter::from_fn(|| lists.wake_one(&mut slab, 0)).collect();
+        assert_eq!(even, [all[0], all[2], all[4]]);
+    }
+}

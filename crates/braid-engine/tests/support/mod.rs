@@ -1,0 +1,208 @@
+//! A rig of shards over disks in memory, whose leaf I/Os are answered when and in the order a test wants.
+#![allow(dead_code)]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use braid_engine::io::META_BLOCKS;
+use braid_engine::*;
+use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
+
+pub const META_ADDR: u64 = 1 << 40;
+
+/// A small generator of numbers, so that a seed tells a run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// One shard's door to the disks: it only takes I/Os down.
+pub struct Sink {
+    pub queue: VecDeque<LeafIo>,
+    pub meta: Vec<[u8; 4096]>,
+}
+
+impl LeafSink for Sink {
+    fn submit(&mut self, io: &LeafIo) {
+        self.queue.push_back(*io);
+    }
+    fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
+        let buf = Buf { addr: META_ADDR + u64::from(index) * 4096, region: Buf::UNREGISTERED };
+        (buf, &mut self.meta[index as usize])
+    }
+}
+
+/// What happened on the leaves, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    pub leaf: u32,
+    pub op: Op,
+    pub offset: u64,
+    pub len: u64,
+    pub fua: bool,
+}
+
+pub struct Rig {
+    pub shards: Vec<(Shard, Sink)>,
+    pub disks: Vec<Vec<u8>>,
+    pub memory: Vec<u8>,
+    pub log: Rc<RefCell<Vec<Event>>>,
+    pub failing: Option<u32>,
+}
+
+impl Rig {
+    pub fn new(shards: u16, disks: &[u64]) -> Rig {
+        let limits = Limits { slots: 256, devices: 8, range_table_bits: 8 };
+        let shared = Arc::new(Shared::new(shards, &limits));
+        Rig {
+            shards: (0..shards)
+                .map(|id| {
+                    let sink = Sink { queue: VecDeque::new(), meta: vec![[0; 4096]; META_BLOCKS as usize] };
+                    (Shard::new(ShardId(id), &limits, Arc::clone(&shared)), sink)
+                })
+                .collect(),
+            disks: disks.iter().map(|bytes| vec![0; *bytes as usize]).collect(),
+            memory: vec![0; 64 << 20],
+            log: Rc::default(),
+            failing: None,
+        }
+    }
+
+    pub fn publish(&mut self, device: u32, layout: Option<DeviceLayout>) {
+        let layout = layout.map(Arc::new);
+        for (shard, _) in &mut self.shards {
+            shard.publish(DeviceId(device), layout.clone());
+        }
+    }
+
+    pub fn submit(&mut self, shard: usize, request: Request) -> Result<(), IoError> {
+        let (shard, sink) = &mut self.shards[shard];
+        shard.submit(&request, sink)
+    }
+
+    /// Performs and answers the leaf I/O at `at` of this shard's queue.
+    pub fn answer(&mut self, shard: usize, at: usize) {
+        let io = self.shards[shard].1.queue.remove(at).expect("a leaf I/O is there");
+        let result = self.perform(shard, &io);
+        let (shard, sink) = &mut self.shards[shard];
+        shard.leaf_done(io.cookie, result, sink);
+    }
+
+    fn perform(&mut self, shard: usize, io: &LeafIo) -> LeafResult {
+        self.log.borrow_mut().push(Event {
+            leaf: io.leaf.0,
+            op: io.op,
+            offset: io.offset,
+            len: io.len,
+            fua: io.flags.has(Flags::FUA),
+        });
+        if self.failing == Some(io.leaf.0) {
+            return Err(LeafError { kind: ErrorKind::Io, errno: 5 });
+        }
+        let disk = &mut self.disks[io.leaf.0 as usize];
+        let mut at = io.offset as usize;
+        match io.op {
+            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes => disk[at..at + io.len as usize].fill(0),
+            Op::Read | Op::Write => {
+                let mut total = 0;
+                for k in 0..io.pieces() {
+                    let (buf, len) = io.piece(k);
+                    let meta = buf.addr >= META_ADDR;
+                    let memory = if meta {
+                        &mut self.shards[shard].1.meta[((buf.addr - META_ADDR) / 4096) as usize][..len as usize]
+                    } else {
+                        &mut self.memory[buf.addr as usize..][..len as usize]
+                    };
+                    let bytes = &mut disk[at..at + len as usize];
+                    if io.op == Op::Read {
+                        memory.copy_from_slice(bytes)
+                    } else {
+                        bytes.copy_from_slice(memory)
+                    }
+                    at += len as usize;
+                    total += u64::from(len);
+                }
+                assert_eq!(total, io.len, "the pieces add up");
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers every message between shards. True when there was one.
+    pub fn deliver(&mut self) -> bool {
+        let mut any = false;
+        for from in 0..self.shards.len() {
+            while let Some((to, message)) = self.shards[from].0.pop_message() {
+                let (shard, sink) = &mut self.shards[usize::from(to.0)];
+                shard.message(message, sink);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Answers everything, in an order drawn from `random`, until nothing moves.
+    pub fn settle(&mut self, random: &mut Random) {
+        loop {
+            let busy: Vec<usize> = (0..self.shards.len()).filter(|s| !self.shards[*s].1.queue.is_empty()).collect();
+            let moved = self.deliver();
+            if busy.is_empty() {
+                if moved {
+                    continue;
+                }
+                return;
+            }
+            let shard = busy[random.below(busy.len() as u64) as usize];
+            let at = random.below(self.shards[shard].1.queue.len() as u64) as usize;
+            self.answer(shard, at);
+        }
+    }
+
+    pub fn done(&mut self, shard: usize) -> Vec<Completion> {
+        std::iter::from_fn(|| self.shards[shard].0.pop_done()).collect()
+    }
+
+    /// One request on shard 0, to its end.
+    pub fn run(&mut self, request: Request) -> Result<(), IoError> {
+        self.submit(0, request)?;
+        self.settle(&mut Random(1));
+        let done = self.done(0);
+        assert_eq!(done.len(), 1, "exactly one answer");
+        assert_eq!(done[0].tag, request.tag);
+        done[0].result
+    }
+}
+
+pub fn request(op: Op, offset: u64, len: u64, addr: u64) -> Request {
+    let buf = Buf { addr, region: Buf::UNREGISTERED };
+    Request { device: DeviceId(0), op, flags: Flags::NONE, offset, len, buf, tag: offset ^ len << 32 }
+}
+
+pub fn leaf(id: u32, len: u64) -> Node {
+    Node::Leaf { leaf: LeafId(id), start: 0, len }
+}
+
+pub fn striped(level: Level, layout: Layout, chunk_bytes: u64, sizes: &[u64]) -> Node {
+    let spec = Spec { level, layout, chunk_bytes, copies: 1, zones: ZonePolicy::All };
+    let geometry = Geometry::plan(spec, sizes).expect("a plan");
+    let members = sizes.iter().enumerate().map(|(k, bytes)| leaf(k as u32, *bytes)).collect();
+    Node::Striped { geometry, members }
+}
+
+pub fn raid0(chunk_bytes: u64, sizes: &[u64]) -> Node {
+    striped(Level::Raid0, Layout::Alternate, chunk_bytes, sizes)
+}
+
+pub fn concat(chunk_bytes: u64, sizes: &[u64]) -> Node {
+    striped(Level::Concat, Layout::Linear, chunk_bytes, sizes)
+}
