@@ -1,0 +1,63 @@
+//! Error numbers on the wire, and which one a client gets for which error of the engine.
+
+use braid_engine::ErrorKind;
+
+/// An error number of the protocol; the only ones that a client may be shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum Errno {
+    /// Not permitted: a write to a read-only export.
+    Perm = 1,
+    /// Input or output error.
+    Io = 5,
+    /// No memory.
+    NoMemory = 12,
+    /// The request is wrong.
+    Invalid = 22,
+    /// No space, or a write beyond the end.
+    NoSpace = 28,
+    /// Too long to answer in one chunk.
+    Overflow = 75,
+    /// A fast zero that would not be fast.
+    NotSupported = 95,
+    /// The server, or the export, is going away.
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// The number on the wire.
+    #[inline]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// The error for an I/O that failed in the engine. `fast_zero`: the request asked for it, and may be
+    /// told that there is none.
+    pub const fn of_io(kind: ErrorKind, fast_zero: bool) -> Errno {
+        match kind {
+            ErrorKind::NoSpace => Errno::NoSpace,
+            ErrorKind::Invalid => Errno::Invalid,
+            ErrorKind::Unsupported if fast_zero => Errno::NotSupported,
+            ErrorKind::Unsupported => Errno::Invalid,
+            ErrorKind::ReadOnly => Errno::Perm,
+            ErrorKind::NoDevice => Errno::Shutdown,
+            _ => Errno::Io,
+        }
+    }
+
+    /// A few words for people who see the error; at most 30 bytes.
+    pub const fn io_text(kind: ErrorKind) -> &'static str {
+        match kind {
+            ErrorKind::Io => "the disk reported an error",
+            ErrorKind::Gone => "the disk is gone",
+            ErrorKind::TimedOut => "the disk did not answer",
+            ErrorKind::NoSpace => "no space left",
+            ErrorKind::Invalid => "the device refused the range",
+            ErrorKind::Unsupported => "the device cannot do this",
+            ErrorKind::ReadOnly => "the device is read-only",
+            ErrorKind::NoDevice => "the device is stopped",
+            ErrorKind::FlushFailed => "an earlier flush failed",
+            _ => "the request failed",
+        }
+    }
+}

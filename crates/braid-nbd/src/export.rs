@@ -1,0 +1,285 @@
+//! Which exports there are. The control plane changes the table; connections hold what they opened.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use braid_engine::DeviceId;
+
+use crate::codec::{PAYLOAD_BYTES_MAX, transmission_flags};
+
+/// Most exports in one table.
+pub const EXPORTS_MAX: usize = 4096;
+/// Longest name of an export that is served, in bytes (the protocol's own limit is 4,096).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest description of an export, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 255;
+/// Connections that an export takes unless told otherwise.
+pub const CONNECTIONS_DEFAULT: u32 = 64;
+
+/// Says which ranges of an export are holes, for BLOCK_STATUS.
+///
+/// What has no map is one extent of unknown content, which the protocol always allows.
+pub trait Allocation: Send + Sync {
+    /// Calls `extent(len_bytes, state)` for consecutive extents from `offset` on until `len` bytes are
+    /// described or `extent` returns false. States are those of [`crate::codec::state`]; lengths are not 0
+    /// and multiples of the export's smallest block.
+    fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool);
+}
+
+/// What is exported, and how.
+#[derive(Clone)]
+pub struct ExportInfo {
+    /// Name that clients ask for.
+    pub name: String,
+    /// The engine's device.
+    pub device: DeviceId,
+    /// Size in bytes, a multiple of `block_bytes_min`.
+    pub size_bytes: u64,
+    /// Refuse everything that changes data.
+    pub read_only: bool,
+    /// Smallest block that can be addressed, a power of two from 1 to 65,536; requests that are not
+    /// multiples are refused.
+    pub block_bytes_min: u32,
+    /// Block for which I/O is efficient, a power of two, at least 512 and at least the smallest.
+    pub block_bytes_preferred: u32,
+    /// Text for people, or empty.
+    pub description: String,
+    /// Most connections at a time, over all shards.
+    pub connections_max: u32,
+    /// Identifies the device behind the name.
+    pub uuid: Option<[u8; 16]>,
+    /// Where the holes are, if that is known.
+    pub allocation: Option<Arc<dyn Allocation>>,
+}
+
+impl ExportInfo {
+    /// A writable export with the usual block sizes (512 and 4096 bytes) and limits.
+    pub fn new(name: impl Into<String>, device: DeviceId, size_bytes: u64) -> ExportInfo {
+        ExportInfo {
+            name: name.into(),
+            device,
+            size_bytes,
+            read_only: false,
+            block_bytes_min: 512,
+            block_bytes_preferred: 4096,
+            description: String::new(),
+            connections_max: CONNECTIONS_DEFAULT,
+            uuid: None,
+            allocation: None,
+        }
+    }
+
+    /// What the protocol asks of the fields.
+    fn check(&self) -> Result<(), ExportError> {
+        let wrong = |what: &'static str| Err(ExportError::Invalid { name: self.name.clone(), what });
+        if self.name.len() > NAME_BYTES_MAX || self.name.contains('\0') {
+            return wrong("its name is over 255 bytes long or holds a NUL");
+        }
+        if self.description.len() > DESCRIPTION_BYTES_MAX || self.description.contains('\0') {
+            return wrong("its description is over 255 bytes long or holds a NUL");
+        }
+        if !self.block_bytes_min.is_power_of_two() || self.block_bytes_min > 65536 {
+            return wrong("its smallest block is not a power of two up to 65536");
+        }
+        if !self.block_bytes_preferred.is_power_of_two()
+            || self.block_bytes_preferred < self.block_bytes_min.max(512)
+            || self.block_bytes_preferred > PAYLOAD_BYTES_MAX
+        {
+            return wrong(
+                "its preferred block is not a power of two from the larger of 512 and its smallest block to 32 MiB",
+            );
+        }
+        if !self.size_bytes.is_multiple_of(u64::from(self.block_bytes_min)) {
+            return wrong("its size is not a multiple of its smallest block");
+        }
+        Ok(())
+    }
+
+    /// The flags that clients see. `structured`: that style of reply was agreed on.
+    pub fn transmission_flags(&self, structured: bool) -> u16 {
+        use transmission_flags::*;
+        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
+        if self.read_only {
+            flags |= READ_ONLY;
+        } else {
+            flags |= SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        }
+        if structured {
+            flags |= SEND_DF;
+        }
+        flags
+    }
+}
+
+impl fmt::Debug for ExportInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportInfo")
+            .field("name", &self.name)
+            .field("device", &self.device)
+            .field("size_bytes", &self.size_bytes)
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an export's connections have done, summed over all shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportStats {
+    /// READs answered.
+    pub reads: u64,
+    /// WRITEs answered.
+    pub writes: u64,
+    /// All other requests answered.
+    pub others: u64,
+    /// Bytes of READs answered without error.
+    pub read_bytes: u64,
+    /// Bytes of WRITEs answered without error.
+    pub written_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+/// One export, as connections hold it.
+#[derive(Debug)]
+pub struct Export {
+    info: ExportInfo,
+    connections: AtomicU32,
+    removed: AtomicBool,
+    counts: [AtomicU64; 6],
+}
+
+impl Export {
+    fn new(info: ExportInfo) -> Export {
+        Export { info, connections: AtomicU32::new(0), removed: AtomicBool::new(false), counts: Default::default() }
+    }
+
+    /// What it is.
+    #[inline]
+    pub fn info(&self) -> &ExportInfo {
+        &self.info
+    }
+
+    /// Connections in transmission now.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// It was taken out of its table: connections finish what they have and close.
+    #[inline]
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// What its connections have done. Connections add to it at the end of each batch of replies.
+    pub fn stats(&self) -> ExportStats {
+        let [reads, writes, others, read_bytes, written_bytes, errors] =
+            std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed));
+        ExportStats { reads, writes, others, read_bytes, written_bytes, errors }
+    }
+
+    pub(crate) fn add(&self, stats: &ExportStats) {
+        let s = stats;
+        let values = [s.reads, s.writes, s.others, s.read_bytes, s.written_bytes, s.errors];
+        for (count, value) in self.counts.iter().zip(values) {
+            if value != 0 {
+                count.fetch_add(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes one of the places for connections.
+    pub(crate) fn open(self: &Arc<Self>) -> Option<OpenExport> {
+        let max = self.info.connections_max;
+        let more = |n: u32| (n < max).then_some(n + 1);
+        self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(OpenExport(self.clone()))
+    }
+}
+
+/// A connection's hold on its export: one of the export's places, given back when dropped.
+#[derive(Debug)]
+pub struct OpenExport(Arc<Export>);
+
+impl std::ops::Deref for OpenExport {
+    type Target = Export;
+
+    fn deref(&self) -> &Export {
+        &self.0
+    }
+}
+
+impl Drop for OpenExport {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a table did not take an export.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The name is taken.
+    #[error("there is already an export {0:?}")]
+    Exists(String),
+    /// Too many.
+    #[error("there are already {EXPORTS_MAX} exports")]
+    Full,
+    /// A field is wrong.
+    #[error("export {name:?} cannot be served: {what}")]
+    Invalid {
+        /// The export's name.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// The exports that a listener offers. Read at each handshake, changed by the control plane.
+#[derive(Debug, Default)]
+pub struct ExportTable {
+    exports: RwLock<BTreeMap<String, Arc<Export>>>,
+}
+
+impl ExportTable {
+    /// A table without exports.
+    pub fn new() -> ExportTable {
+        ExportTable::default()
+    }
+
+    /// Offers one more export.
+    pub fn add(&self, info: ExportInfo) -> Result<Arc<Export>, ExportError> {
+        info.check()?;
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        if exports.contains_key(&info.name) {
+            return Err(ExportError::Exists(info.name));
+        }
+        if exports.len() >= EXPORTS_MAX {
+            return Err(ExportError::Full);
+        }
+        let export = Arc::new(Export::new(info));
+        exports.insert(export.info.name.clone(), export.clone());
+        Ok(export)
+    }
+
+    /// Takes an export away. Its connections see that at the next message
+    /// [`crate::server::ExportsChanged`], finish what is in flight and close.
+    pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
+        let export = self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name)?;
+        export.removed.store(true, Ordering::Relaxed);
+        Some(export)
+    }
+
+    /// The export of this name. The empty name means the only export there is.
+    pub fn find(&self, name: &str) -> Option<Arc<Export>> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let only = || (name.is_empty() && exports.len() == 1).then(|| exports.values().next()).flatten();
+        exports.get(name).or_else(only).cloned()
+    }
+
+    /// All exports, by name.
+    pub fn list(&self) -> Vec<Arc<Export>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}

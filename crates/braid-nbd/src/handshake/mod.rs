@@ -1,0 +1,255 @@
+//! The server's side of the fixed newstyle handshake: bytes in, bytes and at last a session out.
+//!
+//! No input can make it hold more than a few kilobytes of its own: an option's data is looked at where it
+//! lies and must be there in full, at most [`OPTION_BYTES_MAX`]; longer data is skipped and refused. The
+//! clock is the caller's.
+
+mod context;
+mod parse;
+mod reply;
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use crate::codec::{OPTION_MAGIC, OptionHeader, client_flags, handshake_flags, option, option_reply};
+use crate::event::Cause;
+use crate::export::{Export, ExportTable, OpenExport};
+use crate::transmission::Terms;
+
+use parse::{Fields, Name};
+
+/// Longest data of one option that is looked at; whoever calls [`Handshake::feed`] can hold this and a header.
+pub const OPTION_BYTES_MAX: usize = 16 << 10;
+/// Bytes that [`Handshake::feed`] may want to see at once.
+pub const INPUT_BYTES_MAX: usize = OPTION_BYTES_MAX + size_of::<OptionHeader>();
+/// Most options in one handshake.
+pub const OPTIONS_MAX: u32 = 1024;
+/// Most bytes of options in one handshake, skipped ones included.
+pub const OPTIONS_BYTES_MAX: u64 = 1 << 20;
+/// Time that a client has for its handshake unless told otherwise, in nanoseconds (10 s).
+pub const HANDSHAKE_NS_MAX: u64 = 10_000_000_000;
+
+/// What a finished handshake agreed on.
+#[derive(Debug)]
+pub struct Session {
+    /// The export, with a place among its connections.
+    pub export: OpenExport,
+    /// What requests are judged by.
+    pub terms: Terms,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Step {
+    /// More input, once all output is sent.
+    More,
+    /// Transmission, once all output is sent.
+    Enter(Session),
+    /// The end, once all output is sent.
+    Close(Cause),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    ClientFlags,
+    Option,
+    Skip { option: u32, left: u32 },
+}
+
+/// One client's handshake.
+#[derive(Debug)]
+pub struct Handshake {
+    table: Arc<ExportTable>,
+    state: State,
+    deadline_ns: u64,
+    fixed: bool,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export for which `base:allocation` was chosen.
+    context: Option<String>,
+    options: u32,
+    option_bytes: u64,
+}
+
+impl Handshake {
+    /// Begins: puts the greeting into `out`.
+    pub fn new(table: Arc<ExportTable>, deadline_ns: u64, out: &mut Vec<u8>) -> Handshake {
+        reply::greeting(out, handshake_flags::FIXED_NEWSTYLE | handshake_flags::NO_ZEROES);
+        Handshake {
+            table,
+            state: State::ClientFlags,
+            deadline_ns,
+            fixed: false,
+            no_zeroes: false,
+            structured: false,
+            context: None,
+            options: 0,
+            option_bytes: 0,
+        }
+    }
+
+    /// The time limit has passed.
+    pub fn is_late(&self, now_ns: u64) -> bool {
+        now_ns >= self.deadline_ns
+    }
+
+    /// Looks at the front of `input`, takes at most one message of it and appends the answer to `out`.
+    /// Returns how many bytes it took. Nothing taken and [`Step::More`]: it needs to see more of them.
+    pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.state {
+            State::ClientFlags => self.feed_flags(input),
+            State::Option => self.feed_option(input, out),
+            State::Skip { option, left } => {
+                let took = input.len().min(left as usize);
+                let left = left - took as u32;
+                self.state = State::Skip { option, left };
+                if left == 0 {
+                    self.state = State::Option;
+                    reply::error(out, option, option_reply::ERR_TOO_BIG, "the option's data is too long");
+                }
+                (took, Step::More)
+            }
+        }
+    }
+
+    fn feed_flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(bytes) = input.first_chunk::<4>() else { return (0, Step::More) };
+        let flags = u32::from_be_bytes(*bytes);
+        if flags & !(client_flags::FIXED_NEWSTYLE | client_flags::NO_ZEROES) != 0 {
+            return (4, Step::Close(Cause::ClientFlags(flags)));
+        }
+        self.fixed = flags & client_flags::FIXED_NEWSTYLE != 0;
+        self.no_zeroes = flags & client_flags::NO_ZEROES != 0;
+        self.state = State::Option;
+        (4, Step::More)
+    }
+
+    fn feed_option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let Ok((header, rest)) = OptionHeader::ref_from_prefix(input) else { return (0, Step::More) };
+        let (option, len) = (header.option.get(), header.len.get());
+        if header.magic.get() != OPTION_MAGIC {
+            return (size_of::<OptionHeader>(), Step::Close(Cause::OptionMagic(header.magic.get())));
+        }
+        let too_long = len as usize > OPTION_BYTES_MAX;
+        if !too_long && rest.len() < len as usize {
+            return (0, Step::More);
+        }
+        self.options += 1;
+        self.option_bytes += size_of::<OptionHeader>() as u64 + u64::from(len);
+        if self.options > OPTIONS_MAX || self.option_bytes > OPTIONS_BYTES_MAX {
+            return (size_of::<OptionHeader>(), Step::Close(Cause::OptionFlood));
+        }
+        if !self.fixed && option != option::EXPORT_NAME {
+            return (size_of::<OptionHeader>(), Step::Close(Cause::ClientFlags(0)));
+        }
+        if too_long {
+            if option == option::EXPORT_NAME {
+                return (size_of::<OptionHeader>(), Step::Close(Cause::OptionFlood));
+            }
+            // A failed choice of contexts leaves none chosen.
+            if option == option::SET_META_CONTEXT {
+                self.context = None;
+            }
+            self.state = State::Skip { option, left: len };
+            return (size_of::<OptionHeader>(), Step::More);
+        }
+        let step = self.answer(option, &rest[..len as usize], out);
+        (size_of::<OptionHeader>() + len as usize, step)
+    }
+
+    /// Answers one option whose data is all there.
+    fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        match option {
+            option::EXPORT_NAME => return self.export_name(data, out),
+            option::ABORT => {
+                reply::ack(out, option);
+                return Step::Close(Cause::Left);
+            }
+            option::LIST => self.list(data, out),
+            option::STARTTLS => reply::error(out, option, option_reply::ERR_UNSUP, "TLS is not supported"),
+            option::INFO | option::GO => return self.info(option, data, out),
+            option::STRUCTURED_REPLY => {
+                if data.is_empty() {
+                    self.structured = true;
+                    reply::ack(out, option);
+                } else {
+                    reply::error(out, option, option_reply::ERR_INVALID, "this option has no data");
+                }
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
+            _ => reply::error(out, option, option_reply::ERR_UNSUP, "the option is not known here"),
+        }
+        Step::More
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) {
+        if !data.is_empty() {
+            return reply::error(out, option::LIST, option_reply::ERR_INVALID, "this option has no data");
+        }
+        for export in self.table.list() {
+            reply::server(out, &export.info().name, &export.info().description);
+        }
+        reply::ack(out, option::LIST);
+    }
+
+    /// EXPORT_NAME can only succeed or close.
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let Name::Text(name) = Name::of(data) else {
+            return Step::Close(Cause::NoSuchExport(String::from_utf8_lossy(&data[..data.len().min(64)]).into_owned()));
+        };
+        let Some(export) = self.table.find(name) else { return Step::Close(Cause::NoSuchExport(name.to_owned())) };
+        let Some(open) = export.open() else { return Step::Close(Cause::NoPlace(name.to_owned())) };
+        out.extend_from_slice(&export.info().size_bytes.to_be_bytes());
+        out.extend_from_slice(&export.info().transmission_flags(self.structured).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; 124]);
+        }
+        Step::Enter(self.session(&export, open))
+    }
+
+    /// INFO and GO differ only in what follows.
+    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let refuse = |out: &mut Vec<u8>, kind, text| {
+            reply::error(out, option, kind, text);
+            Step::More
+        };
+        let mut fields = Fields::new(data);
+        let parsed = fields.string().zip(fields.u16());
+        let Some((name, wants)) = parsed.filter(|(_, n)| fields.rest().len() == 2 * usize::from(*n)) else {
+            return refuse(out, option_reply::ERR_INVALID, "the option's lengths do not add up");
+        };
+        let name = match Name::of(name) {
+            Name::Text(name) => name,
+            Name::Bad(text) => return refuse(out, option_reply::ERR_INVALID, text),
+        };
+        let Some(export) = self.table.find(name) else {
+            return refuse(out, option_reply::ERR_UNKNOWN, "there is no such export");
+        };
+        let open = match (option, export.open()) {
+            (_, None) => return refuse(out, option_reply::ERR_POLICY, "the export has no connection to spare"),
+            (option::GO, open) => open,
+            _ => None,
+        };
+        debug_assert_eq!(fields.rest().len(), 2 * usize::from(wants));
+        let wanted = |info: u16| fields.rest().chunks_exact(2).any(|pair| pair == info.to_be_bytes());
+        reply::infos(out, option, export.info(), self.structured, wanted);
+        reply::ack(out, option);
+        match open {
+            Some(open) => Step::Enter(self.session(&export, open)),
+            None => Step::More,
+        }
+    }
+
+    fn session(&self, export: &Export, open: OpenExport) -> Session {
+        let info = export.info();
+        let terms = Terms {
+            size_bytes: info.size_bytes,
+            block_bytes_min: info.block_bytes_min,
+            read_only: info.read_only,
+            structured: self.structured,
+            allocation: self.structured && self.context.as_deref() == Some(&info.name),
+        };
+        Session { export: open, terms }
+    }
+}

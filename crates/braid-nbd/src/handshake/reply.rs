@@ -1,0 +1,72 @@
+//! The server's answers to options, appended to a buffer.
+
+use zerocopy::IntoBytes;
+
+use crate::codec::{
+    Greeting, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionReplyHeader, PAYLOAD_BYTES_MAX, info, option,
+    option_reply,
+};
+use crate::export::ExportInfo;
+
+pub(super) fn greeting(out: &mut Vec<u8>, flags: u16) {
+    let greeting = Greeting { init_magic: INIT_MAGIC.into(), option_magic: OPTION_MAGIC.into(), flags: flags.into() };
+    out.extend_from_slice(greeting.as_bytes());
+}
+
+fn reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
+    let header = OptionReplyHeader {
+        magic: OPTION_REPLY_MAGIC.into(),
+        option: option.into(),
+        kind: kind.into(),
+        len: len.into(),
+    };
+    out.extend_from_slice(header.as_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+pub(super) fn ack(out: &mut Vec<u8>, option: u32) {
+    reply(out, option, option_reply::ACK, &[]);
+}
+
+pub(super) fn error(out: &mut Vec<u8>, option: u32, kind: u32, text: &str) {
+    reply(out, option, kind, &[text.as_bytes()]);
+}
+
+/// One line of LIST.
+pub(super) fn server(out: &mut Vec<u8>, name: &str, description: &str) {
+    let len = (name.len() as u32).to_be_bytes();
+    reply(out, option::LIST, option_reply::SERVER, &[&len, name.as_bytes(), description.as_bytes()]);
+}
+
+pub(super) fn context(out: &mut Vec<u8>, option: u32, id: u32, name: &str) {
+    reply(out, option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
+}
+
+/// What INFO and GO tell of an export: size and flags always, the rest when it is wanted.
+pub(super) fn infos(
+    out: &mut Vec<u8>,
+    option: u32,
+    export: &ExportInfo,
+    structured: bool,
+    wanted: impl Fn(u16) -> bool,
+) {
+    let mut tell = |kind: u16, parts: &[&[u8]]| {
+        let body = parts.concat();
+        reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), &body]);
+    };
+    let flags = export.transmission_flags(structured);
+    tell(info::EXPORT, &[&export.size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
+    if wanted(info::NAME) {
+        tell(info::NAME, &[export.name.as_bytes()]);
+    }
+    if wanted(info::DESCRIPTION) && !export.description.is_empty() {
+        tell(info::DESCRIPTION, &[export.description.as_bytes()]);
+    }
+    if wanted(info::BLOCK_SIZE) {
+        let sizes = [export.block_bytes_min, export.block_bytes_preferred, PAYLOAD_BYTES_MAX];
+        tell(info::BLOCK_SIZE, &[&sizes.map(u32::to_be_bytes).concat()]);
+    }
+}
