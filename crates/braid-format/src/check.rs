@@ -1,0 +1,354 @@
+//! What makes a label believable: checksums, version, features, then every field by itself and against the others.
+//!
+//! `Label::decode` stops at the first problem found here; `examine` shows them all.
+
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use crate::label::{Job, raw_of};
+use crate::raw::{RawLabel, get48};
+use crate::{
+    ANCESTORS_MAX, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
+    MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, VERSION, ZoneSpan, crc, words, zones,
+};
+use braid_geometry::Spec;
+
+/// Largest chunk in bytes.
+const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// Largest region of the write-intent bitmap in bytes.
+const REGION_BYTES_MAX: u32 = 4 << 20;
+
+/// Features of this version that an older program could read but not write: none so far.
+const READ_ONLY_KNOWN: u64 = 0;
+/// Features of this version that an older program must refuse: none so far.
+const INCOMPATIBLE_KNOWN: u64 = 0;
+
+/// One field that makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// Its name.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+type Found<'a> = &'a mut dyn FnMut(Problem);
+
+fn report(found: Found<'_>, field: &'static str, reason: impl Into<String>) {
+    found(Problem { field, reason: reason.into() });
+}
+
+/// Judges the whole label's checksum.
+pub fn checksum(raw: &RawLabel) -> Result<(), LabelError> {
+    let short = LabelError::Short { len: 0 };
+    let bytes: &[u8; LABEL_BYTES] = raw.as_bytes().try_into().map_err(|_| short)?;
+    let (expected, found) = (crc::label_crc(bytes), raw.crc.get());
+    if expected != found {
+        return Err(LabelError::Checksum { expected, found });
+    }
+    // A right label CRC with a wrong header CRC was never written by Braid: say which one is off.
+    let (expected, found) = (crc::header_crc(bytes), raw.header_crc.get());
+    if expected != found {
+        return Err(LabelError::Field {
+            field: "header_crc",
+            reason: format!("it is {found:08x}, the first sector makes {expected:08x}"),
+        });
+    }
+    Ok(())
+}
+
+/// Judges version and features: may this code use the label at all?
+pub fn version(raw: &RawLabel) -> Result<(), LabelError> {
+    let found = raw.version.get();
+    if found > VERSION {
+        return Err(LabelError::NewerVersion { found, supported: VERSION });
+    }
+    if found < VERSION {
+        return Err(LabelError::OlderVersion { found, supported: VERSION });
+    }
+    let bits = raw.features_incompatible.get() & !INCOMPATIBLE_KNOWN;
+    if bits != 0 { Err(LabelError::Incompatible { bits }) } else { Ok(()) }
+}
+
+impl Features {
+    /// Whether this version may write to an array with these features, not only read it.
+    pub fn writable(&self) -> bool {
+        self.read_only & !READ_ONLY_KNOWN == 0
+    }
+}
+
+/// The label of these bytes, whatever its checksum; `None` when they are not even a label.
+/// Used by `examine`, which shows what it can.
+pub fn every_problem(bytes: &[u8]) -> Option<(Option<Label>, Vec<Problem>)> {
+    let raw = raw_of(bytes).ok()?;
+    let mut problems = Vec::new();
+    let label = fields(raw, &mut |p| problems.push(p));
+    Some((label, problems))
+}
+
+/// Judges the fields of the first sector that identify the disk.
+pub fn header(raw: &RawLabel, found: Found<'_>) -> Option<Header> {
+    let uuid = Uuid::from_bytes(raw.array_uuid);
+    if uuid.is_nil() {
+        report(found, "array_uuid", "it is all zeros");
+    }
+    if raw.sequence.get() == 0 {
+        report(found, "sequence", "it is 0; sequence numbers begin at 1");
+    }
+    let name = name(raw).map_err(|reason| report(found, "name", reason)).ok();
+    let state = words::array_state_from(raw.array_state);
+    if state.is_none() {
+        report(found, "array_state", format!("code {} is unknown", raw.array_state));
+    }
+    let id = MemberId::new(get48(raw.member_id));
+    if id.is_none() {
+        report(found, "member_id", "it is 0");
+    }
+    let role = raw.role.get();
+    let members = raw.member_count.get();
+    if members == 0 || usize::from(members) > MEMBERS_MAX {
+        report(found, "member_count", format!("{members} is not between 1 and {MEMBERS_MAX}"));
+        return None;
+    }
+    if role >= members {
+        report(found, "role", format!("{role} is not one of the {members} members"));
+        return None;
+    }
+    let places = places(raw);
+    let mut sound = true;
+    places.problems(&mut |field, reason| {
+        sound = false;
+        report(found, field, reason);
+    });
+    if !sound || uuid.is_nil() {
+        return None;
+    }
+    Some(Header { uuid, name: name?, state: state?, sequence: raw.sequence.get(), id: id?, role, places })
+}
+
+/// Judges every field. What is returned is right only if nothing was reported.
+pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
+    let header = header(raw, found);
+    let features = Features {
+        compatible: raw.features_compatible.get(),
+        read_only: raw.features_read_only.get(),
+        incompatible: raw.features_incompatible.get(),
+    };
+    let reserved = reserved(raw, &features, found);
+    let spec = spec(raw, found);
+    let start_policy = words::start_policy_from(raw.start_policy);
+    if start_policy.is_none() {
+        report(found, "start_policy", format!("code {} is unknown", raw.start_policy));
+    }
+    if raw.clean > 1 {
+        report(found, "clean", format!("{} is neither 0 nor 1", raw.clean));
+    }
+    sizes(raw, found);
+    let lineage = lineage(raw, found);
+    let members = members(raw, found)?;
+    let zones = zones(raw, &members, found);
+    let jobs = jobs(raw, members.len(), found);
+    let header = header?;
+    own_entry(&header, &members, found);
+    Some(Label {
+        array: ArrayPart {
+            features,
+            uuid: header.uuid,
+            sequence: header.sequence,
+            name: header.name,
+            state: header.state,
+            spec: spec?,
+            clean: raw.clean == 1,
+            start_policy: start_policy?,
+            region_bytes: raw.region_bytes.get(),
+            array_bytes: raw.array_bytes.get(),
+            created_unix_s: raw.created_unix_s.get(),
+            lineage,
+            session: raw.session.get(),
+            epoch: raw.epoch.get(),
+            controller: Uuid::from_bytes(raw.controller),
+            jobs,
+            members,
+            zones: zones?,
+            reserved,
+        },
+        member: MemberPart { id: header.id, role: header.role, places: header.places, reserved: raw.reserved_c },
+    })
+}
+
+fn name(raw: &RawLabel) -> Result<Name, String> {
+    let len = raw.name.iter().position(|b| *b == 0).ok_or("it has no end")?;
+    if raw.name[len..].iter().any(|b| *b != 0) {
+        return Err("bytes after its end are not zero".into());
+    }
+    let text = std::str::from_utf8(&raw.name[..len]).map_err(|_| "it is not text")?;
+    Name::new(text).map_err(|e| e.to_string())
+}
+
+fn places(raw: &RawLabel) -> Places {
+    Places {
+        device_bytes: raw.device_bytes.get(),
+        label_start: raw.label_start.get(),
+        copy_start: raw.copy_start.get(),
+        data: Extent::new(raw.data_start.get(), raw.data_bytes.get()),
+        bitmap: Extent::new(raw.bitmap_start.get(), raw.bitmap_bytes.get()),
+        journal: Extent::new(raw.journal_start.get(), raw.journal_bytes.get()),
+    }
+}
+
+/// Reserved bytes are zero, unless a feature that this code does not know may have given them a meaning.
+fn reserved(raw: &RawLabel, features: &Features, found: Found<'_>) -> [u8; 50] {
+    if features.compatible == 0 && features.read_only == 0 {
+        let parts: [(&'static str, &[u8]); 3] =
+            [("reserved_a", &raw.reserved_a), ("reserved_b", &raw.reserved_b), ("reserved_c", &raw.reserved_c)];
+        for (field, bytes) in parts {
+            if bytes.iter().any(|b| *b != 0) {
+                report(found, field, "reserved bytes are not zero");
+            }
+        }
+    }
+    let mut reserved = [0; 50];
+    reserved[..2].copy_from_slice(&raw.reserved_a);
+    reserved[2..].copy_from_slice(&raw.reserved_b);
+    reserved
+}
+
+fn spec(raw: &RawLabel, found: Found<'_>) -> Option<Spec> {
+    let level = words::level_from(raw.level);
+    let layout = words::layout_from(raw.layout);
+    let policy = words::zone_policy_from(raw.zone_policy);
+    for (field, code, known) in [
+        ("level", raw.level, level.is_some()),
+        ("layout", raw.layout, layout.is_some()),
+        ("zone_policy", raw.zone_policy, policy.is_some()),
+    ] {
+        if !known {
+            report(found, field, format!("code {code} is unknown"));
+        }
+    }
+    let chunk = raw.chunk_bytes.get();
+    if chunk == 0 || u64::from(chunk) % BLOCK_BYTES != 0 || chunk > CHUNK_BYTES_MAX {
+        report(found, "chunk_bytes", format!("{chunk} is not a multiple of 4096 up to 64 MiB"));
+        return None;
+    }
+    if usize::from(raw.copies.get()) > MEMBERS_MAX {
+        report(found, "copies", format!("{} copies are more than there can be members", raw.copies.get()));
+    }
+    Some(Spec {
+        level: level?,
+        layout: layout?,
+        chunk_bytes: u64::from(chunk),
+        copies: raw.copies.get(),
+        zones: policy?,
+    })
+}
+
+fn sizes(raw: &RawLabel, found: Found<'_>) {
+    let region = raw.region_bytes.get();
+    if u64::from(region) % BLOCK_BYTES != 0 || region > REGION_BYTES_MAX {
+        report(found, "region_bytes", format!("{region} is not a multiple of 4096 up to 4 MiB"));
+    }
+    let array = raw.array_bytes.get();
+    if array == 0 || array % BLOCK_BYTES != 0 {
+        report(found, "array_bytes", format!("{array} is not a positive multiple of 4096"));
+    }
+}
+
+fn lineage(raw: &RawLabel, found: Found<'_>) -> Lineage {
+    let count = usize::from(raw.ancestor_count);
+    if count > ANCESTORS_MAX {
+        report(found, "ancestor_count", format!("{count} is more than {ANCESTORS_MAX}"));
+    }
+    let (used, unused) = raw.ancestors.split_at(count.min(ANCESTORS_MAX));
+    if unused.iter().any(|id| id.get() != 0) {
+        report(found, "ancestors", "entries after the used ones are not zero");
+    }
+    Lineage { id: raw.lineage.get(), ancestors: used.iter().map(|id| id.get()).collect() }
+}
+
+fn members(raw: &RawLabel, found: Found<'_>) -> Option<Vec<MemberEntry>> {
+    let count = usize::from(raw.member_count.get());
+    // `header` has reported a count out of range.
+    let (used, unused) = raw.members.split_at_checked(count).filter(|_| count > 0)?;
+    if unused.iter().any(|m| m.as_bytes().iter().any(|b| *b != 0)) {
+        report(found, "members", format!("entries after the {count} used ones are not zero"));
+    }
+    let mut members: Vec<MemberEntry> = Vec::with_capacity(count);
+    for (role, entry) in used.iter().enumerate() {
+        let entry = match MemberEntry::from_raw(entry) {
+            Ok(entry) => entry,
+            Err(reason) => {
+                report(found, "members", format!("member {role}: {reason}"));
+                return None;
+            }
+        };
+        if let Some(twin) = members.iter().position(|m| m.id.is_some() && m.id == entry.id) {
+            report(found, "members", format!("members {twin} and {role} have the same id"));
+        }
+        members.push(entry);
+    }
+    Some(members)
+}
+
+fn zones(raw: &RawLabel, members: &[MemberEntry], found: Found<'_>) -> Option<Vec<ZoneSpan>> {
+    let count = usize::from(raw.zone_count.get());
+    let zones = match zones::read(raw.zone_form, count, &raw.zones) {
+        Ok(zones) => zones,
+        Err(reason) => {
+            report(found, "zones", reason);
+            return None;
+        }
+    };
+    if zones::form_of(&zones) != raw.zone_form {
+        report(found, "zone_form", "the table is not in the form that its zones ask for");
+    }
+    // How far each member is used: zones follow each other upwards on every member.
+    let mut used_to = vec![0; members.len()];
+    for (i, zone) in zones.iter().enumerate() {
+        if zone.members == 0 || zone.height_bytes == 0 {
+            report(found, "zones", format!("zone {i} is empty"));
+        }
+        for role in zone.roles().map(usize::from) {
+            let Some(member) = members.get(role) else {
+                report(found, "zones", format!("zone {i} names member {role} of {}", members.len()));
+                break;
+            };
+            let end = zone.start_bytes + zone.height_bytes;
+            if end > member.data_bytes {
+                let data = member.data_bytes;
+                report(found, "zones", format!("zone {i} ends at byte {end} of member {role}, which has {data}"));
+            }
+            if zone.start_bytes < used_to[role] {
+                report(found, "zones", format!("zone {i} overlaps an earlier one on member {role}"));
+            }
+            used_to[role] = end;
+        }
+    }
+    Some(zones)
+}
+
+fn jobs(raw: &RawLabel, members: usize, found: Found<'_>) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (i, entry) in raw.jobs.iter().enumerate() {
+        match Job::from_raw(entry, members) {
+            Ok(Some(job)) if jobs.len() == i => jobs.push(job),
+            Ok(Some(_)) => report(found, "jobs", "there is a gap between them"),
+            Ok(None) => {}
+            Err(reason) => report(found, "jobs", format!("job {i}: {reason}")),
+        }
+    }
+    jobs
+}
+
+/// A label is on the disk of a member that it names itself.
+fn own_entry(header: &Header, members: &[MemberEntry], found: Found<'_>) {
+    let Some(entry) = members.get(usize::from(header.role)) else { return };
+    if entry.id != Some(header.id) {
+        let named = entry.id.map_or("nobody".to_owned(), |id| format!("member {id}"));
+        report(found, "member_id", format!("the table of members has {named} in role {}", header.role));
+    }
+    if entry.data_bytes != header.places.data.bytes {
+        let (table, own) = (entry.data_bytes, header.places.data.bytes);
+        report(found, "data_bytes", format!("it is {own}, and {table} in the table of members"));
+    }
+}

@@ -1,0 +1,247 @@
+//! A disk's two copies of the label, field by field, also when they are damaged.
+
+use uuid::Uuid;
+
+use crate::label::raw_of;
+use crate::raw::{FIELDS, Field, FieldKind, RawLabel};
+use crate::{BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc};
+use zerocopy::IntoBytes;
+
+/// What `examine` found on one disk.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// The disk's size in bytes.
+    pub device_bytes: u64,
+    /// The block at the start of the disk.
+    pub start: CopyReport,
+    /// The block where the copy belongs.
+    pub end: CopyReport,
+    /// Fields in which two copies that are both there differ, in the order of the bytes; checksums left out.
+    pub differences: Vec<Difference>,
+    /// What the disk's size makes impossible, as sentences.
+    pub size_problems: Vec<String>,
+}
+
+/// One copy of the label.
+#[derive(Clone, Debug)]
+pub struct CopyReport {
+    /// Where it was read, in bytes from the start of the disk.
+    pub offset: u64,
+    /// The label, when there is nothing wrong with it.
+    pub label: Result<Label, LabelError>,
+    /// What the first sector alone says, when that sector is whole.
+    pub header: Option<Header>,
+    /// The checksum over the whole; `None` when there is no label.
+    pub checksum: Option<Checksum>,
+    /// The checksum over the first sector.
+    pub header_checksum: Option<Checksum>,
+    /// Every field; empty when there is no label.
+    pub fields: Vec<FieldReport>,
+}
+
+/// A checksum as it is and as it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checksum {
+    /// What the bytes make.
+    pub expected: u32,
+    /// What the label says.
+    pub found: u32,
+}
+
+impl Checksum {
+    /// Whether both are the same.
+    pub fn good(&self) -> bool {
+        self.expected == self.found
+    }
+}
+
+/// One field of one copy.
+#[derive(Clone, Debug)]
+pub struct FieldReport {
+    /// Which field.
+    pub field: &'static Field,
+    /// Its value for people.
+    pub value: String,
+    /// What is wrong with it, where something is; several reasons are joined by `; `.
+    pub problem: Option<String>,
+}
+
+/// A field that the two copies do not say alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Its name.
+    pub field: &'static str,
+    /// What the copy at the start says.
+    pub start: String,
+    /// What the copy at the end says.
+    pub end: String,
+}
+
+impl Examined {
+    /// Whether any Braid label is here, whole or damaged.
+    pub fn any_label(&self) -> bool {
+        self.start.is_label() || self.end.is_label()
+    }
+
+    /// The newer of the labels that are whole.
+    pub fn newest(&self) -> Option<&Label> {
+        crate::newest([&self.start, &self.end].into_iter().filter_map(|copy| copy.label.as_ref().ok()))
+    }
+
+    /// Whether both copies are whole, alike, in their places, and fit the disk.
+    pub fn sound(&self) -> bool {
+        self.start.label.is_ok()
+            && self.end.label.is_ok()
+            && self.differences.is_empty()
+            && self.size_problems.is_empty()
+    }
+}
+
+impl CopyReport {
+    /// Whether a label is here, whole or damaged.
+    pub fn is_label(&self) -> bool {
+        match &self.label {
+            Ok(_) => true,
+            Err(e) => e.is_label(),
+        }
+    }
+}
+
+/// Where the copy of the label must be read, once the disk's first block is known: where that block says, else the
+/// disk's last whole block. `None` when the disk is too small for two blocks.
+pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
+    let last = copy_offset(device_bytes)?;
+    let said = Label::decode(start_block).map(|label| label.member.places.copy_start);
+    let said = said.ok().or_else(|| Header::decode(start_block).map(|header| header.places.copy_start));
+    Some(said.filter(|at| *at <= last && *at >= BLOCK_BYTES && at.is_multiple_of(BLOCK_BYTES)).unwrap_or(last))
+}
+
+/// Looks at the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`copy_place`]. Either may be
+/// short or empty, where it could not be read.
+pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined {
+    let start = report(start_block, 0);
+    let end = report(end_block, copy_place(start_block, device_bytes).unwrap_or(0));
+    let differences = differences(&start, &end);
+    let mut size_problems = Vec::new();
+    for copy in [&start, &end] {
+        if let Ok(label) = &copy.label {
+            size_problems.extend(size_problem(label, copy.offset, device_bytes));
+        }
+    }
+    size_problems.dedup();
+    Examined { device_bytes, start, end, differences, size_problems }
+}
+
+/// What a label says that cannot be on a disk of this size, read at this place.
+pub(crate) fn size_problem(label: &Label, offset: u64, device_bytes: u64) -> Option<String> {
+    let places = &label.member.places;
+    if device_bytes < places.copy_start + BLOCK_BYTES || places.data.end().is_none_or(|end| end > device_bytes) {
+        return Some(format!(
+            "the disk has {device_bytes} bytes; when it was labelled it had {}, and its data reach to byte {}",
+            places.device_bytes,
+            places.data.end().unwrap_or(u64::MAX)
+        ));
+    }
+    if offset != places.label_start && offset != places.copy_start {
+        return Some(format!(
+            "a label stands at byte {offset} that belongs at byte {} or {}: it was copied there",
+            places.label_start, places.copy_start
+        ));
+    }
+    None
+}
+
+fn report(block: &[u8], offset: u64) -> CopyReport {
+    let label = Label::decode(block);
+    let Ok(raw) = raw_of(block) else {
+        return CopyReport { offset, label, header: None, checksum: None, header_checksum: None, fields: Vec::new() };
+    };
+    let (_, problems) = check::every_problem(block).unwrap_or_default();
+    let mut fields: Vec<FieldReport> = FIELDS
+        .iter()
+        .map(|field| {
+            let reasons: Vec<&str> =
+                problems.iter().filter(|p| p.field == field.name).map(|p| p.reason.as_str()).collect();
+            let problem = (!reasons.is_empty()).then(|| reasons.join("; "));
+            FieldReport { field, value: value(field, field.of(block)), problem }
+        })
+        .collect();
+    let mut checksum = None;
+    let mut header_checksum = None;
+    if let Ok(whole) = <&[u8; LABEL_BYTES]>::try_from(raw.as_bytes()) {
+        checksum = Some(Checksum { expected: crc::label_crc(whole), found: raw.crc.get() });
+        header_checksum = Some(Checksum { expected: crc::header_crc(whole), found: raw.header_crc.get() });
+    }
+    mark(&mut fields, "crc", checksum);
+    mark(&mut fields, "header_crc", header_checksum);
+    mark_version(&mut fields, raw);
+    CopyReport { offset, label, header: Header::decode(block), checksum, header_checksum, fields }
+}
+
+fn mark(fields: &mut [FieldReport], name: &str, sum: Option<Checksum>) {
+    if let Some(sum) = sum.filter(|sum| !sum.good()) {
+        set_problem(fields, name, format!("the bytes make 0x{:08x}", sum.expected));
+    }
+}
+
+fn mark_version(fields: &mut [FieldReport], raw: &RawLabel) {
+    if let Err(error) = check::version(raw) {
+        let name = if matches!(error, LabelError::Incompatible { .. }) { "features_incompatible" } else { "version" };
+        set_problem(fields, name, error.to_string());
+    }
+}
+
+fn set_problem(fields: &mut [FieldReport], name: &str, problem: String) {
+    if let Some(report) = fields.iter_mut().find(|f| f.field.name == name) {
+        report.problem = Some(problem);
+    }
+}
+
+fn differences(start: &CopyReport, end: &CopyReport) -> Vec<Difference> {
+    if start.fields.is_empty() || end.fields.is_empty() {
+        return Vec::new();
+    }
+    let pairs = start.fields.iter().zip(&end.fields);
+    pairs
+        .filter(|(a, b)| a.value != b.value && !a.field.name.ends_with("crc"))
+        .map(|(a, b)| Difference { field: a.field.name, start: a.value.clone(), end: b.value.clone() })
+        .collect()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// A field's bytes as people read them. Tables are given as the CRC of their bytes: enough to see whether two differ;
+/// their entries are in [`CopyReport::label`].
+fn value(field: &Field, bytes: &[u8]) -> String {
+    match field.kind {
+        FieldKind::Text => text(bytes),
+        FieldKind::Number => number(bytes).to_string(),
+        FieldKind::Bytes => number(bytes).to_string(),
+        FieldKind::Time => number(bytes).to_string(),
+        FieldKind::Hex => format!("{:#0width$x}", number(bytes), width = 2 + 2 * bytes.len()),
+        FieldKind::Uuid => Uuid::from_slice(bytes).map_or_else(|_| "?".into(), |uuid| uuid.to_string()),
+        FieldKind::Word(word) => {
+            let code = number(bytes) as u8;
+            word(code).map_or_else(|| format!("unknown ({code})"), str::to_owned)
+        }
+        FieldKind::Ids => {
+            let ids: Vec<String> =
+                bytes.chunks(8).map(number).filter(|id| *id != 0).map(|id| format!("{id:#018x}")).collect();
+            if ids.is_empty() { "none".into() } else { ids.join(" ") }
+        }
+        FieldKind::Jobs | FieldKind::Table | FieldKind::Reserved => {
+            if bytes.iter().all(|b| *b == 0) {
+                "empty".into()
+            } else {
+                format!("{} bytes with CRC {:#010x}", bytes.len(), crc32c::crc32c(bytes))
+            }
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+    bytes[..end].escape_ascii().to_string()
+}

@@ -1,0 +1,181 @@
+//! Where things lie on a disk of Braid's. Every place is a field of the label; here are the defaults.
+//!
+//! ```text
+//! 0        4K        64K or 1M        8M            16M                          last 4K block
+//! | label  | free    | bitmap         | journal     | data …                     | copy of the label |
+//! ```
+//! The metadata area is the same for every level, so that an array needs no new layout of its disks when it
+//! gains redundancy.
+
+use crate::BLOCK_BYTES;
+
+/// Where data begin on a disk of 1 GiB or more, in bytes.
+pub const DATA_START_BYTES: u64 = 16 << 20;
+/// Where data begin on a smaller disk, in bytes.
+pub const DATA_START_SMALL_BYTES: u64 = 1 << 20;
+/// Disks under this size have the smaller metadata area, in bytes.
+pub const SMALL_DEVICE_BYTES: u64 = 1 << 30;
+/// Space for the write-intent bitmap on a disk of 1 GiB or more, in bytes.
+pub const BITMAP_BYTES: u64 = 7 << 20;
+/// No offset or size on a disk is larger than this, in bytes: 2^48 blocks.
+pub(crate) const DEVICE_BYTES_MAX: u64 = (1 << 48) * BLOCK_BYTES;
+
+/// A range of bytes on a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Extent {
+    /// First byte.
+    pub start: u64,
+    /// Bytes; 0: there is none.
+    pub bytes: u64,
+}
+
+impl Extent {
+    /// The range of `bytes` from `start`.
+    pub const fn new(start: u64, bytes: u64) -> Extent {
+        Extent { start, bytes }
+    }
+
+    /// The byte after the last; `None` when there is no such number.
+    pub fn end(&self) -> Option<u64> {
+        self.start.checked_add(self.bytes)
+    }
+}
+
+/// Where everything is on one disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// The disk's size when these were chosen, in bytes.
+    pub device_bytes: u64,
+    /// First byte of the label.
+    pub label_start: u64,
+    /// First byte of the label's copy.
+    pub copy_start: u64,
+    /// The data area.
+    pub data: Extent,
+    /// Space for the write-intent bitmap.
+    pub bitmap: Extent,
+    /// Space for the journal.
+    pub journal: Extent,
+}
+
+/// Why a disk cannot hold a label and data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// No room for data.
+    #[error("the disk has {device_bytes} bytes; the smallest that Braid can use has {needed_bytes}")]
+    TooSmall {
+        /// The disk's size.
+        device_bytes: u64,
+        /// The smallest size that would do.
+        needed_bytes: u64,
+    },
+    /// Beyond what the label's fields can say.
+    #[error("the disk has {device_bytes} bytes; Braid uses at most {limit_bytes}")]
+    TooLarge {
+        /// The disk's size.
+        device_bytes: u64,
+        /// The largest size that would do.
+        limit_bytes: u64,
+    },
+}
+
+/// Where the copy of the label goes on a disk of this size: its last whole block of 4 KiB, counted from 0.
+/// `None` when the disk is too small to have one beside the label.
+pub fn copy_offset(device_bytes: u64) -> Option<u64> {
+    let offset = (device_bytes / BLOCK_BYTES).checked_sub(1)? * BLOCK_BYTES;
+    (offset >= BLOCK_BYTES).then_some(offset)
+}
+
+impl Places {
+    /// The defaults for a disk of this size.
+    pub fn for_device(device_bytes: u64) -> Result<Places, PlaceError> {
+        let data_start = if device_bytes < SMALL_DEVICE_BYTES { DATA_START_SMALL_BYTES } else { DATA_START_BYTES };
+        let needed_bytes = data_start + 2 * BLOCK_BYTES;
+        if device_bytes < needed_bytes {
+            return Err(PlaceError::TooSmall { device_bytes, needed_bytes });
+        }
+        if device_bytes > DEVICE_BYTES_MAX {
+            return Err(PlaceError::TooLarge { device_bytes, limit_bytes: DEVICE_BYTES_MAX });
+        }
+        let copy_start = device_bytes / BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES;
+        let (bitmap_start, journal_start) =
+            if data_start == DATA_START_BYTES { (1 << 20, (1 << 20) + BITMAP_BYTES) } else { (64 << 10, 256 << 10) };
+        Ok(Places {
+            device_bytes,
+            label_start: 0,
+            copy_start,
+            data: Extent::new(data_start, copy_start - data_start),
+            bitmap: Extent::new(bitmap_start, journal_start - bitmap_start),
+            journal: Extent::new(journal_start, data_start - journal_start),
+        })
+    }
+
+    /// What is wrong with these places, as field and reason; each at most once.
+    pub(crate) fn problems(&self, found: &mut dyn FnMut(&'static str, String)) {
+        let parts = [
+            ("label_start", Extent::new(self.label_start, BLOCK_BYTES)),
+            ("copy_start", Extent::new(self.copy_start, BLOCK_BYTES)),
+            ("data_start", self.data),
+            ("bitmap_start", self.bitmap),
+            ("journal_start", self.journal),
+        ];
+        if self.device_bytes > DEVICE_BYTES_MAX {
+            found("device_bytes", format!("no disk has {} bytes", self.device_bytes));
+        }
+        if self.data.bytes == 0 {
+            found("data_bytes", "there is no room for data".into());
+        }
+        for (i, (field, part)) in parts.iter().enumerate() {
+            if part.start % BLOCK_BYTES != 0 || part.bytes % BLOCK_BYTES != 0 {
+                found(field, format!("{} bytes at {} are not whole blocks", part.bytes, part.start));
+                continue;
+            }
+            let Some(end) = part.end().filter(|end| *end <= self.device_bytes) else {
+                found(
+                    field,
+                    format!("{} bytes at {} lie beyond the disk's {}", part.bytes, part.start, self.device_bytes),
+                );
+                continue;
+            };
+            let overlapped = parts[..i].iter().find(|(_, other)| {
+                part.bytes > 0 && other.bytes > 0 && part.start < other.end().unwrap_or(u64::MAX) && other.start < end
+            });
+            if let Some((other, _)) = overlapped {
+                found(field, format!("it overlaps `{other}`"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_sound_for_every_size() {
+        let sizes = [
+            (1 << 20) + 8192,
+            (1 << 20) + 8192 + 4095,
+            (64 << 20) + 512,
+            SMALL_DEVICE_BYTES - 1,
+            SMALL_DEVICE_BYTES,
+            50 << 30,
+            (100u64 << 40) + 512,
+            DEVICE_BYTES_MAX,
+        ];
+        for size in sizes {
+            let places = Places::for_device(size).unwrap();
+            places.problems(&mut |field, reason| panic!("{size}: {field}: {reason}"));
+            assert_eq!(Some(places.copy_start), copy_offset(size));
+            assert!(size - (places.copy_start + BLOCK_BYTES) < BLOCK_BYTES);
+        }
+        assert_eq!(Places::for_device(50 << 30).unwrap().data.start, 16 << 20);
+        assert_eq!(Places::for_device(SMALL_DEVICE_BYTES - 1).unwrap().data.start, 1 << 20);
+        assert!(Places::for_device((1 << 20) + 8191).is_err());
+        assert!(Places::for_device(0).is_err());
+        assert!(Places::for_device(u64::MAX).is_err());
+        assert_eq!(copy_offset(4096), None);
+        assert_eq!(copy_offset(8191), None);
+        assert_eq!(copy_offset(8192), Some(4096));
+    }
+}

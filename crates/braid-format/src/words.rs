@@ -1,0 +1,74 @@
+//! The codes that stand in the label for levels, layouts and states, and the words for them.
+//!
+//! A code, once given, keeps its meaning for ever.
+
+use braid_geometry::{Layout, Level, ZonePolicy};
+
+use crate::label::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
+
+/// Two functions between a type and its codes, and one from code to word.
+macro_rules! codes {
+    ($type:ident, $to:ident, $from:ident, $word:ident: $($variant:ident = $code:literal $text:literal),* $(,)?) => {
+        pub(crate) fn $to(value: $type) -> u8 {
+            match value { $($type::$variant => $code,)* }
+        }
+        pub(crate) fn $from(code: u8) -> Option<$type> {
+            match code { $($code => Some($type::$variant),)* _ => None }
+        }
+        pub(crate) fn $word(code: u8) -> Option<&'static str> {
+            match code { $($code => Some($text),)* _ => None }
+        }
+    };
+}
+
+codes!(Level, level_code, level_from, level_word:
+    Concat = 1 "concat", Raid0 = 2 "raid0", Raid1 = 3 "raid1", Raid10 = 4 "raid10", Raid5 = 5 "raid5", Raid6 = 6 "raid6");
+codes!(Layout, layout_code, layout_from, layout_word:
+    Linear = 1 "linear", Alternate = 2 "alternate", Original = 3 "original", Mirror = 4 "mirror", Near = 5 "near",
+    LeftSymmetric = 6 "left-symmetric");
+codes!(ZonePolicy, zone_policy_code, zone_policy_from, zone_policy_word: All = 1 "all", Single = 2 "single");
+codes!(ArrayState, array_state_code, array_state_from, array_state_word:
+    Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
+codes!(MemberState, member_state_code, member_state_from, member_state_word:
+    Absent = 0 "absent", InSync = 1 "in sync", Filling = 2 "filling", Out = 3 "out", Spare = 4 "spare");
+codes!(StartPolicy, start_policy_code, start_policy_from, start_policy_word:
+    ByLevel = 0 "by level", Auto = 1 "auto");
+codes!(JobKind, job_kind_code, job_kind_from, job_kind_word:
+    Rebuild = 1 "rebuild", Resync = 2 "resync", Check = 3 "check", Repair = 4 "repair", Replace = 5 "replace",
+    Evacuate = 6 "evacuate", Grow = 7 "grow");
+codes!(JobState, job_state_code, job_state_from, job_state_word: Running = 1 "running", Paused = 2 "paused");
+
+pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
+    match code {
+        0 => Some("no"),
+        1 => Some("yes"),
+        _ => None,
+    }
+}
+
+pub(crate) fn zone_form_word(code: u8) -> Option<&'static str> {
+    match code {
+        crate::zones::FORM_SETS => Some("sets of members"),
+        crate::zones::FORM_SPANS => Some("single members"),
+        _ => None,
+    }
+}
+
+/// Makes a state print as its word.
+macro_rules! display_words {
+    ($($type:ident, $to:ident, $word:ident;)*) => {$(
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad($word($to(*self)).unwrap_or("unknown"))
+            }
+        }
+    )*};
+}
+
+display_words! {
+    ArrayState, array_state_code, array_state_word;
+    MemberState, member_state_code, member_state_word;
+    StartPolicy, start_policy_code, start_policy_word;
+    JobKind, job_kind_code, job_kind_word;
+    JobState, job_state_code, job_state_word;
+}
