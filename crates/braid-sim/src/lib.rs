@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The engine of Braid in a world that owns time, disks and chance.
+//!
+//! **What it is.** One thread, one seed, virtual time. The same `braid_engine` code that runs on
+//! io_uring runs here on simulated disks with volatile caches, through power cuts, kills, hangs, late
+//! writes and errors; shards are interleaved by the seed, with delays between them.
+//!
+//! **What it promises.** A seed replays exactly: every seed is run twice and must hash alike. What
+//! the engine promised its users is judged by an oracle from outside, by what reads return, never by
+//! looking into the engine. A run counts what it exercised and fails if something never happened.
+//!
+//! **What it never does.** Read a clock, the environment or a random source; iterate over anything
+//! of unstable order; start a thread.
+
+#![forbid(unsafe_code)]
+
+pub mod content;
+pub mod counters;
+pub mod disk;
+pub mod memory;
+pub mod meta;
+pub mod queue;
+pub mod rng;
+pub mod trace;
+pub mod world;

@@ -1,0 +1,122 @@
+//! Sectors that say what they are.
+//!
+//! Every 512 bytes that the workload writes name the device, the block, the sector in it and the
+//! version, and the rest is a pattern that follows from those. So a stray, torn or foreign sector
+//! identifies itself, and nothing passes for data by luck.
+
+use crate::rng::mix;
+
+/// Bytes in the unit that a disk writes whole in the worst case.
+pub const SECTOR_BYTES: usize = 512;
+/// Bytes in one block, the unit of the workload's requests.
+pub const BLOCK_BYTES: usize = 4096;
+/// Sectors in one block.
+pub const BLOCK_SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
+
+const MAGIC_DATA: u64 = u64::from_le_bytes(*b"simdata1");
+const MAGIC_JUNK: u64 = u64::from_le_bytes(*b"simjunk1");
+/// What simulated memory holds where nobody put anything.
+pub const POISON: u8 = 0xdb;
+
+/// Which write a sector came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The workload's own number of the device; never used twice in a run.
+    pub device: u64,
+    /// Block on that device.
+    pub block: u64,
+    /// Version of the block; never used twice in a run.
+    pub version: u64,
+}
+
+/// What one sector turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sector {
+    /// All zeros.
+    Zero,
+    /// Written by the workload, whole and in the right place within its block.
+    Data(Identity),
+    /// Written by the workload, but bytes are wrong.
+    Damaged(Identity),
+    /// What a disk held when it was new.
+    Junk,
+    /// The poison of memory that nobody filled.
+    Poison,
+    /// Something else (a label, for example).
+    Other,
+}
+
+fn header(id: &Identity, sector: usize) -> [u64; 6] {
+    let sum = mix(id.device ^ mix(id.block ^ mix(id.version ^ mix(sector as u64))));
+    [MAGIC_DATA, id.device, id.block, id.version, sector as u64, sum]
+}
+
+fn fill(words: &[u64], out: &mut [u8]) {
+    let (head, rest) = out.split_at_mut(words.len() * 8);
+    for (bytes, word) in head.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    let mut x = words[words.len() - 1];
+    for bytes in rest.chunks_exact_mut(8) {
+        x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.copy_from_slice(&x.to_le_bytes());
+    }
+}
+
+/// Fills one block of memory with the given version.
+pub fn write_block(id: &Identity, out: &mut [u8]) {
+    assert_eq!(out.len(), BLOCK_BYTES);
+    for (sector, bytes) in out.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+        fill(&header(id, sector), bytes);
+    }
+}
+
+/// Fills one sector of a disk that has never been written.
+pub fn write_junk(disk: u64, sector: u64, out: &mut [u8]) {
+    fill(&[MAGIC_JUNK, disk, sector, mix(disk ^ mix(sector))], out);
+}
+
+/// Says what a sector is that was found as number `sector` of a block.
+pub fn read_sector(bytes: &[u8], sector: usize) -> Sector {
+    assert_eq!(bytes.len(), SECTOR_BYTES);
+    let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("a slice of 8 bytes"));
+    match word(0) {
+        0 if bytes.iter().all(|b| *b == 0) => Sector::Zero,
+        MAGIC_DATA => {
+            let id = Identity { device: word(1), block: word(2), version: word(3) };
+            let mut expect = [0; SECTOR_BYTES];
+            fill(&header(&id, sector), &mut expect);
+            if expect == bytes { Sector::Data(id) } else { Sector::Damaged(id) }
+        }
+        MAGIC_JUNK => Sector::Junk,
+        _ if bytes.iter().all(|b| *b == POISON) => Sector::Poison,
+        _ => Sector::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_identify_themselves() {
+        let id = Identity { device: 3, block: 17, version: 99 };
+        let mut block = vec![0; BLOCK_BYTES];
+        write_block(&id, &mut block);
+        for (s, bytes) in block.chunks(SECTOR_BYTES).enumerate() {
+            assert_eq!(read_sector(bytes, s), Sector::Data(id));
+            assert_eq!(read_sector(bytes, (s + 1) % BLOCK_SECTORS), Sector::Damaged(id), "a sector out of its place");
+        }
+        for at in [40, 48, 300, 511] {
+            let mut bad = block[..SECTOR_BYTES].to_vec();
+            bad[at] ^= 1;
+            assert_eq!(read_sector(&bad, 0), Sector::Damaged(id), "byte {at}");
+        }
+        assert_eq!(read_sector(&[0; SECTOR_BYTES], 0), Sector::Zero);
+        assert_eq!(read_sector(&[POISON; SECTOR_BYTES], 0), Sector::Poison);
+        assert_eq!(read_sector(&[1; SECTOR_BYTES], 0), Sector::Other);
+        let mut junk = [0; SECTOR_BYTES];
+        write_junk(1, 5, &mut junk);
+        assert_eq!(read_sector(&junk, 0), Sector::Junk);
+    }
+}

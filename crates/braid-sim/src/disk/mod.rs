@@ -1,0 +1,329 @@
+//! A simulated disk: what it holds, what it only caches, and what is left of that after a crash.
+//!
+//! A write *lands* in the cache at some moment between its submission and its completion, in one or
+//! several parts. Landed data is what reads see. It becomes durable by FUA, by a flush that was begun
+//! after the write had completed, or by luck: at a power cut each torn unit (512 or 4096 bytes) keeps
+//! the durable content or that of any later write, independently of its neighbours.
+//!
+//! A flush that fails leaves the data in the cache readable and *doomed*: no later flush makes it
+//! durable, and reopening the disk decides what remains. (So do Linux's page cache and many disks.)
+
+mod profile;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use profile::Profile;
+
+use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, SECTOR_BYTES};
+use crate::rng::Rng;
+
+type Block = Box<[u8; BLOCK_BYTES]>;
+
+/// One write to one block that is not durable yet.
+struct Pending {
+    op: u64,
+    /// Which completion of this disk it was; `None` while it is in flight.
+    completed: Option<u64>,
+    sectors: u8,
+    doomed: bool,
+    data: Block,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// `None`: as the disk came from the factory.
+    durable: Option<Block>,
+    /// In the order in which they landed.
+    pending: Vec<Pending>,
+}
+
+/// What happens to unflushed data at a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Survival {
+    /// All of it is lost.
+    None,
+    /// All of it survives.
+    All,
+    /// Each torn unit for itself, with this chance in a million to be newer than what is durable.
+    Some(u32),
+}
+
+/// A disk as it lies on the table, whatever process uses it.
+pub struct SimDisk {
+    /// Number of the disk, for junk and traces.
+    pub id: u64,
+    /// How it behaves.
+    pub profile: Profile,
+    blocks: Vec<Slot>,
+    dirty: BTreeSet<usize>,
+    unreadable: BTreeSet<u64>,
+    completions: u64,
+    junk: bool,
+    /// It does not answer any more: pulled, and its cache lost power.
+    pub gone: bool,
+    /// A flush failed since it was last opened.
+    pub flush_failed: bool,
+}
+
+impl SimDisk {
+    /// A new disk of `size_bytes`, a multiple of 4096. With `junk` it is full of something, else of zeros.
+    pub fn new(id: u64, size_bytes: u64, junk: bool, profile: Profile) -> SimDisk {
+        assert_eq!(size_bytes % BLOCK_BYTES as u64, 0);
+        let blocks = (0..size_bytes / BLOCK_BYTES as u64).map(|_| Slot::default()).collect();
+        SimDisk {
+            id,
+            profile,
+            blocks,
+            dirty: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+            completions: 0,
+            junk,
+            gone: false,
+            flush_failed: false,
+        }
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        (self.blocks.len() * BLOCK_BYTES) as u64
+    }
+
+    /// Sectors that are in the cache only.
+    pub fn dirty_sectors(&self) -> u64 {
+        self.dirty.iter().flat_map(|b| &self.blocks[*b].pending).map(|p| u64::from(p.sectors.count_ones())).sum()
+    }
+
+    /// What a read at `offset` sees now. False when a sector of it cannot be read.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
+        let mut readable = true;
+        for_blocks(offset, out.len(), |block, from, to, at| {
+            let piece = &mut out[at..at + (to - from)];
+            for (i, bytes) in piece.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+                let sector = from / SECTOR_BYTES + i;
+                self.read_sector(block, sector, bytes);
+                readable &= !self.unreadable.contains(&((block * BLOCK_SECTORS + sector) as u64));
+            }
+        });
+        readable
+    }
+
+    fn read_sector(&self, block: usize, sector: usize, out: &mut [u8]) {
+        let slot = &self.blocks[block];
+        let newest = slot.pending.iter().rev().find(|p| p.sectors & (1 << sector) != 0);
+        match newest.map(|p| &p.data).or(slot.durable.as_ref()) {
+            Some(data) => out.copy_from_slice(&data[sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES]),
+            None => self.factory(block, sector, out),
+        }
+    }
+
+    fn factory(&self, block: usize, sector: usize, out: &mut [u8]) {
+        if self.junk {
+            content::write_junk(self.id, (block * BLOCK_SECTORS + sector) as u64, out);
+        } else {
+            out.fill(0);
+        }
+    }
+
+    /// Part of a write arrives in the cache: `data` at `offset`, multiples of 512 bytes.
+    pub fn land(&mut self, op: u64, offset: u64, data: &[u8]) {
+        for_blocks(offset, data.len(), |block, from, to, at| {
+            let mut bytes: Block = Box::new([0; BLOCK_BYTES]);
+            bytes[from..to].copy_from_slice(&data[at..at + (to - from)]);
+            let sectors = sector_mask(from / SECTOR_BYTES, to / SECTOR_BYTES);
+            for sector in from / SECTOR_BYTES..to / SECTOR_BYTES {
+                self.unreadable.remove(&((block * BLOCK_SECTORS + sector) as u64));
+            }
+            self.blocks[block].pending.push(Pending { op, completed: None, sectors, doomed: false, data: bytes });
+            self.dirty.insert(block);
+        });
+    }
+
+    /// A write is answered with success. With `durable` (FUA, or a disk without a cache) its data
+    /// is on the medium.
+    pub fn complete_write(&mut self, op: u64, offset: u64, len: usize, durable: bool) {
+        self.completions += 1;
+        let now = self.completions;
+        let durable = durable || !self.profile.volatile;
+        let mut touched = Vec::new();
+        for_blocks(offset, len, |block, _, _, _| touched.push(block));
+        for block in touched {
+            for pending in self.blocks[block].pending.iter_mut().filter(|p| p.op == op) {
+                pending.completed = Some(now);
+            }
+            if durable {
+                self.settle(block, |p| p.op == op);
+            }
+        }
+    }
+
+    /// To be remembered when a flush is submitted, and given to [`SimDisk::complete_flush`].
+    pub fn flush_begins(&self) -> u64 {
+        self.completions
+    }
+
+    /// A flush is answered with success: every write completed before it was submitted is durable.
+    pub fn complete_flush(&mut self, begun: u64) {
+        for block in self.dirty.clone() {
+            self.settle(block, |p| !p.doomed && p.completed.is_some_and(|c| c <= begun));
+        }
+    }
+
+    /// A flush fails: what is in the cache will not become durable any more, except by luck.
+    pub fn fail_flush(&mut self, rng: &mut Rng) {
+        self.flush_failed = true;
+        for block in self.dirty.clone() {
+            for pending in &mut self.blocks[block].pending {
+                pending.doomed |= pending.completed.is_some() && rng.coin();
+            }
+        }
+    }
+
+    /// Moves what `ready` chooses of a block to the medium, and drops what it overtakes.
+    fn settle(&mut self, block: usize, ready: impl Fn(&Pending) -> bool) {
+        let Some(last) = self.blocks[block].pending.iter().rposition(&ready) else { return };
+        let mut image = self.durable_image(block);
+        let slot = &mut self.blocks[block];
+        let mut settled = 0u8;
+        for i in (0..=last).rev() {
+            let pending = &mut slot.pending[i];
+            // An older write that is not ready is overtaken where a newer one reached the medium.
+            let sectors = pending.sectors & !settled;
+            if ready(pending) {
+                copy_sectors(&pending.data, &mut image, sectors);
+                settled |= sectors;
+                pending.sectors = 0;
+            } else {
+                pending.sectors = sectors;
+            }
+        }
+        slot.pending.retain(|p| p.sectors != 0);
+        slot.durable = Some(image);
+        if slot.pending.is_empty() {
+            self.dirty.remove(&block);
+        }
+    }
+
+    fn durable_image(&self, block: usize) -> Block {
+        match &self.blocks[block].durable {
+            Some(data) => data.clone(),
+            None => {
+                let mut image: Block = Box::new([0; BLOCK_BYTES]);
+                for (sector, bytes) in image.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+                    self.factory(block, sector, bytes);
+                }
+                image
+            }
+        }
+    }
+
+    /// The power fails. Returns how many sectors lost something.
+    pub fn cut_power(&mut self, survival: Survival, rng: &mut Rng) -> u64 {
+        let unit = self.profile.torn_bytes / SECTOR_BYTES;
+        let mut lost = 0;
+        for block in std::mem::take(&mut self.dirty) {
+            let mut image = self.durable_image(block);
+            let slot = &mut self.blocks[block];
+            for first in (0..BLOCK_SECTORS).step_by(unit) {
+                let mask = sector_mask(first, first + unit);
+                let there = slot.pending.iter().filter(|p| p.sectors & mask != 0).count();
+                let keep = match survival {
+                    Survival::None => 0,
+                    Survival::All => there,
+                    Survival::Some(p) if there > 0 && rng.chance(p) => rng.between(1, there as u64) as usize,
+                    Survival::Some(_) => 0,
+                };
+                lost += u64::from(keep < there);
+                for pending in slot.pending.iter().filter(|p| p.sectors & mask != 0).take(keep) {
+                    copy_sectors(&pending.data, &mut image, pending.sectors & mask);
+                }
+            }
+            slot.pending.clear();
+            slot.durable = Some(image);
+        }
+        self.flush_failed = false;
+        lost
+    }
+
+    /// The disk is opened anew, without loss of power: what a failed flush doomed is decided now.
+    /// Returns how many writes to a block were dropped.
+    pub fn reopen(&mut self, rng: &mut Rng) -> u64 {
+        let mut dropped = 0;
+        for block in self.dirty.clone() {
+            let slot = &mut self.blocks[block];
+            slot.pending.retain_mut(|p| {
+                let keep = !p.doomed || rng.coin();
+                p.doomed = false;
+                p.completed = p.completed.or(Some(0));
+                dropped += u64::from(!keep);
+                keep
+            });
+            if slot.pending.is_empty() {
+                self.dirty.remove(&block);
+            }
+        }
+        self.flush_failed = false;
+        dropped
+    }
+
+    /// A sector can no longer be read, until it is written.
+    pub fn make_unreadable(&mut self, offset: u64) {
+        self.unreadable.insert(offset / SECTOR_BYTES as u64);
+    }
+
+    /// Every sector can be read again.
+    pub fn heal(&mut self) {
+        self.unreadable.clear();
+    }
+
+    /// Bits on the medium turn, within `[offset, offset + len)`, and the disk does not notice.
+    pub fn rot(&mut self, offset: u64, len: u64, rng: &mut Rng) {
+        let at = offset + rng.below(len);
+        let block = (at / BLOCK_BYTES as u64) as usize;
+        let mut image = self.durable_image(block);
+        image[at as usize % BLOCK_BYTES] ^= 1 << rng.below(8);
+        self.blocks[block].durable = Some(image);
+    }
+
+    /// Everything that is not as it came from the factory, by block number: for comparing disks.
+    pub fn written(&self) -> BTreeMap<u64, Vec<u8>> {
+        let mut all = BTreeMap::new();
+        for (block, slot) in self.blocks.iter().enumerate() {
+            if slot.durable.is_some() || !slot.pending.is_empty() {
+                let mut bytes = vec![0; BLOCK_BYTES];
+                self.read((block * BLOCK_BYTES) as u64, &mut bytes);
+                all.insert(block as u64, bytes);
+            }
+        }
+        all
+    }
+}
+
+/// The bits of sectors `first..end` of a block.
+pub fn sector_mask(first: usize, end: usize) -> u8 {
+    (((1u16 << end) - 1) & !((1u16 << first) - 1)) as u8
+}
+
+fn copy_sectors(from: &[u8; BLOCK_BYTES], to: &mut [u8; BLOCK_BYTES], sectors: u8) {
+    for sector in (0..BLOCK_SECTORS).filter(|s| sectors & (1 << s) != 0) {
+        let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+        to[range.clone()].copy_from_slice(&from[range]);
+    }
+}
+
+/// Calls `each(block, from, to, at)` for every block of a range: bytes `from..to` of the block are bytes `at..` of the range.
+fn for_blocks(offset: u64, len: usize, mut each: impl FnMut(usize, usize, usize, usize)) {
+    assert!(
+        offset.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES),
+        "unaligned: {offset}+{len}"
+    );
+    let (mut at, offset) = (0, offset as usize);
+    while at < len {
+        let (block, from) = ((offset + at) / BLOCK_BYTES, (offset + at) % BLOCK_BYTES);
+        let to = BLOCK_BYTES.min(from + len - at);
+        each(block, from, to, at);
+        at += to - from;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! How a disk behaves: drawn anew for every disk of every seed.
+
+use crate::rng::Rng;
+
+/// Times and chances of one disk. Chances are per million I/Os.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// What survives a power cut whole: 512 or 4096 bytes.
+    pub torn_bytes: usize,
+    /// Completed writes may still be lost until a flush.
+    pub volatile: bool,
+    /// Least time an I/O takes.
+    pub latency_ns_min: u64,
+    /// Usual most.
+    pub latency_ns_max: u64,
+    /// Chance to take up to a hundred times as long, so that others overtake it.
+    pub slow: u32,
+    /// Chance that a read fails, once.
+    pub read_error: u32,
+    /// Chance that a read finds a sector that stays unreadable until it is written.
+    pub latent_error: u32,
+    /// Chance that a write fails, having landed wholly, in part or not at all.
+    pub write_error: u32,
+    /// Chance that a flush fails.
+    pub flush_error: u32,
+    /// Chance that an I/O takes longer than its time limit.
+    pub hang: u32,
+}
+
+impl Profile {
+    /// A disk that makes no errors.
+    pub fn healthy(rng: &mut Rng) -> Profile {
+        let latency_ns_min = rng.between(1_000, 50_000);
+        Profile {
+            torn_bytes: if rng.coin() { 512 } else { 4096 },
+            volatile: rng.below(10) != 0,
+            latency_ns_min,
+            latency_ns_max: latency_ns_min + rng.between(0, 300_000),
+            slow: rng.probability(200_000),
+            read_error: 0,
+            latent_error: 0,
+            write_error: 0,
+            flush_error: 0,
+            hang: 0,
+        }
+    }
+
+    /// A disk that makes some.
+    pub fn faulty(rng: &mut Rng) -> Profile {
+        Profile {
+            read_error: rng.probability(20_000),
+            latent_error: rng.probability(5_000),
+            write_error: rng.probability(20_000),
+            flush_error: rng.probability(50_000),
+            hang: rng.probability(10_000),
+            ..Profile::healthy(rng)
+        }
+    }
+
+    /// The same disk after its faults were repaired.
+    pub fn repaired(self) -> Profile {
+        Profile { read_error: 0, latent_error: 0, write_error: 0, flush_error: 0, hang: 0, ..self }
+    }
+
+    /// How long the next I/O takes, in nanoseconds.
+    pub fn latency_ns(&self, rng: &mut Rng) -> u64 {
+        let usual = rng.between(self.latency_ns_min, self.latency_ns_max);
+        if rng.chance(self.slow) { usual * rng.between(2, 100) } else { usual }
+    }
+}

@@ -1,0 +1,165 @@
+//! Simulated memory: what a [`Buf`] points into.
+//!
+//! Bytes move at the moment a simulated disk moves them, not when an I/O is submitted. What is freed
+//! is poisoned at once, and a place is not handed out again before all others have been: an engine or
+//! a driver that gives a buffer back too early writes poison or destroys somebody's data, and is seen.
+
+use braid_engine::io::{Buf, LeafIo};
+
+use crate::content::{BLOCK_BYTES, POISON};
+
+/// Bytes in one allocation unit.
+const UNIT_BYTES: usize = BLOCK_BYTES;
+
+/// One arena.
+pub struct Memory {
+    bytes: Vec<u8>,
+    used: Vec<bool>,
+    next: usize,
+}
+
+impl Memory {
+    /// An arena of `len` bytes, a multiple of 4096.
+    pub fn new(len: usize) -> Memory {
+        assert_eq!(len % UNIT_BYTES, 0);
+        Memory { bytes: vec![POISON; len], used: vec![false; len / UNIT_BYTES], next: 0 }
+    }
+
+    /// `len` bytes of poison, or nothing when no run of units is free.
+    pub fn alloc(&mut self, len: usize) -> Option<Buf> {
+        let want = len.div_ceil(UNIT_BYTES).max(1);
+        let total = self.used.len();
+        // First fit from where the last search ended, once around.
+        let mut run = 0;
+        for step in 0..total + want {
+            let at = (self.next + step) % total;
+            if at == 0 {
+                run = 0;
+            }
+            run = if self.used[at] { 0 } else { run + 1 };
+            if run == want {
+                let first = at + 1 - want;
+                self.used[first..first + want].fill(true);
+                self.next = (at + 1) % total;
+                return Some(Buf { addr: (first * UNIT_BYTES) as u64, region: 0 });
+            }
+        }
+        None
+    }
+
+    /// Gives `len` bytes back.
+    pub fn free(&mut self, buf: Buf, len: usize) {
+        let first = buf.addr as usize / UNIT_BYTES;
+        let want = len.div_ceil(UNIT_BYTES).max(1);
+        assert!(self.used[first..first + want].iter().all(|u| *u), "freed twice");
+        self.used[first..first + want].fill(false);
+        self.bytes[first * UNIT_BYTES..(first + want) * UNIT_BYTES].fill(POISON);
+    }
+
+    /// Forgets all allocations: the process died.
+    pub fn clear(&mut self) {
+        self.used.fill(false);
+        self.bytes.fill(POISON);
+        self.next = 0;
+    }
+
+    /// Units that are not in use.
+    pub fn free_units(&self) -> usize {
+        self.used.iter().filter(|u| !**u).count()
+    }
+
+    /// The bytes at a place.
+    pub fn slice(&self, buf: Buf, len: usize) -> &[u8] {
+        &self.bytes[buf.addr as usize..buf.addr as usize + len]
+    }
+
+    /// The bytes at a place, to be changed.
+    pub fn slice_mut(&mut self, buf: Buf, len: usize) -> &mut [u8] {
+        &mut self.bytes[buf.addr as usize..buf.addr as usize + len]
+    }
+
+    /// Calls `each` with every stretch of memory behind `len` bytes of a leaf I/O from `skip` on, in the leaf's order.
+    pub fn stretches(io: &LeafIo, skip: u64, len: u64, mut each: impl FnMut(Buf, usize)) {
+        let (mut at, end) = (0u64, skip + len);
+        for k in 0..io.pieces() {
+            let (buf, piece_len) = io.piece(k);
+            let (from, to) = (at.max(skip), (at + u64::from(piece_len)).min(end));
+            if from < to {
+                each(buf.add(from - at), (to - from) as usize);
+            }
+            at += u64::from(piece_len);
+        }
+        assert!(at >= end, "the pieces of a leaf I/O cover less than its length");
+    }
+
+    /// Copies from memory what a leaf write gathers.
+    pub fn gather(&self, io: &LeafIo, skip: u64, out: &mut [u8]) {
+        let mut done = 0;
+        Memory::stretches(io, skip, out.len() as u64, |buf, len| {
+            out[done..done + len].copy_from_slice(self.slice(buf, len));
+            done += len;
+        });
+    }
+
+    /// Copies to memory what a leaf read scatters.
+    pub fn scatter(&mut self, io: &LeafIo, skip: u64, data: &[u8]) {
+        let mut done = 0;
+        Memory::stretches(io, skip, data.len() as u64, |buf, len| {
+            self.slice_mut(buf, len).copy_from_slice(&data[done..done + len]);
+            done += len;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_engine::io::{Cookie, Flags, LeafId, Op};
+
+    #[test]
+    fn allocations_do_not_meet() {
+        let mut m = Memory::new(8 * UNIT_BYTES);
+        let a = m.alloc(3 * UNIT_BYTES).unwrap();
+        let b = m.alloc(3 * UNIT_BYTES).unwrap();
+        assert_eq!((a.addr, b.addr), (0, 3 * UNIT_BYTES as u64));
+        assert!(m.alloc(3 * UNIT_BYTES).is_none());
+        m.slice_mut(a, 10).fill(1);
+        m.free(a, 3 * UNIT_BYTES);
+        assert_eq!(m.slice(a, 10), [POISON; 10]);
+        // No run may wrap around the end: two units there and three here are no five.
+        assert!(m.alloc(5 * UNIT_BYTES).is_none());
+        assert!(m.alloc(3 * UNIT_BYTES).is_some());
+    }
+
+    #[test]
+    fn strided_pieces_gather_in_the_order_of_the_leaf() {
+        let mut m = Memory::new(8 * UNIT_BYTES);
+        let whole = m.alloc(6 * UNIT_BYTES).unwrap();
+        for (i, b) in m.slice_mut(whole, 6 * UNIT_BYTES).chunks_mut(UNIT_BYTES).enumerate() {
+            b.fill(i as u8);
+        }
+        // Units 0, 2, 4 of a stripe over two members.
+        let io = LeafIo {
+            leaf: LeafId(0),
+            op: Op::Write,
+            flags: Flags::NONE,
+            offset: 0,
+            len: 3 * UNIT_BYTES as u64,
+            buf: whole,
+            first_len: UNIT_BYTES as u32,
+            piece_len: UNIT_BYTES as u32,
+            first_gap: 2 * UNIT_BYTES as u32,
+            stride: 2 * UNIT_BYTES as u32,
+            cookie: Cookie(0),
+        };
+        let mut out = vec![9; 2 * UNIT_BYTES];
+        m.gather(&io, 512, &mut out);
+        let (zeros, twos) = (UNIT_BYTES - 512, UNIT_BYTES);
+        assert!(out[..zeros].iter().all(|b| *b == 0));
+        assert!(out[zeros..zeros + twos].iter().all(|b| *b == 2));
+        assert!(out[zeros + twos..].iter().all(|b| *b == 4));
+        m.scatter(&io, UNIT_BYTES as u64, &vec![7; UNIT_BYTES]);
+        assert_eq!(m.slice(whole.add(2 * UNIT_BYTES as u64), 1), [7]);
+        assert_eq!(m.slice(whole.add(3 * UNIT_BYTES as u64), 1), [3]);
+    }
+}

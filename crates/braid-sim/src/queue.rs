@@ -1,0 +1,83 @@
+//! Things to come, by virtual time; those of one instant in the order in which they were put.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+struct Entry<T> {
+    at_ns: u64,
+    order: u64,
+    what: T,
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives its greatest first: the earliest is the greatest.
+        (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
+    }
+}
+
+/// A queue by virtual time.
+pub struct EventQueue<T> {
+    heap: BinaryHeap<Entry<T>>,
+    order: u64,
+}
+
+impl<T> Default for EventQueue<T> {
+    fn default() -> Self {
+        EventQueue { heap: BinaryHeap::new(), order: 0 }
+    }
+}
+
+impl<T> EventQueue<T> {
+    /// Puts one thing that happens at `at_ns`.
+    pub fn push(&mut self, at_ns: u64, what: T) {
+        self.heap.push(Entry { at_ns, order: self.order, what });
+        self.order += 1;
+    }
+
+    /// The earliest, with its time.
+    pub fn pop(&mut self) -> Option<(u64, T)> {
+        self.heap.pop().map(|e| (e.at_ns, e.what))
+    }
+
+    /// When the earliest happens.
+    pub fn next_at(&self) -> Option<u64> {
+        self.heap.peek().map(|e| e.at_ns)
+    }
+
+    /// Forgets everything that `keep` does not want, leaving the order of the rest.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.heap.retain(|e| keep(&e.what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earliest_first_then_first_come() {
+        let mut q = EventQueue::default();
+        for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
+            q.push(at, name);
+        }
+        q.retain(|n| *n != 'b');
+        assert_eq!(q.next_at(), Some(1));
+        let order: Vec<char> = std::iter::from_fn(|| q.pop().map(|e| e.1)).collect();
+        assert_eq!(order, ['a', 'c', 'd']);
+    }
+}

@@ -1,0 +1,458 @@
+//! Time, chance, disks and memory: everything outside the process that is being simulated.
+//!
+//! I/Os are submitted here; [`World::next`] lets time pass to the next thing that the process notices.
+
+use std::collections::BTreeMap;
+
+use braid_engine::io::{Cookie, ErrorKind, LeafError, LeafId, LeafIo, LeafResult, Op};
+
+use crate::content::SECTOR_BYTES;
+use crate::counters::Counters;
+use crate::disk::{SimDisk, Survival};
+use crate::memory::Memory;
+use crate::meta::{MetaRequest, MetaResult};
+use crate::queue::EventQueue;
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// The time limit of a leaf I/O, in nanoseconds.
+pub const TIME_LIMIT_NS: u64 = 30_000_000_000;
+
+/// How a process ends that does not end by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crash {
+    /// The machine loses power: so do the disks' caches.
+    Power,
+    /// The process is killed: what it had submitted lands, or does not, and the disks go on.
+    Kill,
+}
+
+/// What the process notices.
+#[derive(Debug)]
+pub enum Happening {
+    /// A leaf I/O of a shard was answered.
+    LeafDone(u16, Cookie, LeafResult),
+    /// A leaf I/O of a shard ran into its time limit.
+    LeafLate(u16, Cookie),
+    /// One that had been late came back.
+    LeafReturned(u16, Cookie),
+    /// An I/O of a label procedure was answered.
+    MetaDone(u64, MetaResult),
+    /// The oldest message from the first shard may be taken by the second.
+    Deliver(u16, u16),
+    /// A shard may take a layout from its mailbox.
+    Publish(u16),
+    /// Somebody asked to be woken.
+    Wake(u64),
+    /// The moment of a crash that was planned has come.
+    CrashPoint,
+}
+
+enum Event {
+    Land(u64, usize),
+    Answer(u64),
+    Late(u64),
+    Pass(Happening),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    Shard(u16, Cookie),
+    Meta(u64),
+}
+
+/// Where an I/O's bytes are.
+enum Place {
+    /// In the arena of the process, behind the pieces of a leaf I/O.
+    Arena,
+    /// In the kernel's or the procedure's own memory.
+    Own(Vec<u8>),
+}
+
+struct Running {
+    disk: usize,
+    io: LeafIo,
+    owner: Owner,
+    place: Place,
+    /// Parts that have not landed: offset and length within the I/O.
+    parts: Vec<Option<(u64, u64)>>,
+    result: LeafResult,
+    flush_begun: u64,
+    late: bool,
+}
+
+/// Everything but the process.
+pub struct World {
+    /// Nanoseconds since the start of the run.
+    pub now_ns: u64,
+    /// The chance of disks and delays.
+    pub rng: Rng,
+    /// What happened.
+    pub trace: Trace,
+    /// What was exercised.
+    pub counters: Counters,
+    /// All disks, plugged in or not.
+    pub disks: Vec<SimDisk>,
+    /// Which disk each leaf of the process is.
+    pub leaves: Vec<usize>,
+    /// The memory of the process.
+    pub memory: Memory,
+    /// Steps so far that changed what a crash leaves behind.
+    pub steps: u64,
+    /// Report a crash point when this many steps have been made.
+    pub crash_at_step: Option<u64>,
+    queue: EventQueue<Event>,
+    running: BTreeMap<u64, Running>,
+    last_op: u64,
+    crash_due: bool,
+}
+
+impl World {
+    /// A world without disks.
+    pub fn new(rng: Rng, trace: Trace, memory_bytes: usize) -> World {
+        World {
+            now_ns: 0,
+            rng,
+            trace,
+            counters: Counters::default(),
+            disks: Vec::new(),
+            leaves: Vec::new(),
+            memory: Memory::new(memory_bytes),
+            steps: 0,
+            crash_at_step: None,
+            queue: EventQueue::default(),
+            running: BTreeMap::new(),
+            last_op: 0,
+            crash_due: false,
+        }
+    }
+
+    /// Notes an event in the trace.
+    pub fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.event(self.now_ns, what);
+    }
+
+    /// Lets something happen `in_ns` from now.
+    pub fn after(&mut self, in_ns: u64, what: Happening) {
+        self.queue.push(self.now_ns + in_ns, Event::Pass(what));
+    }
+
+    /// Lets something happen at a time that has not passed.
+    pub fn at(&mut self, at_ns: u64, what: Happening) {
+        assert!(at_ns >= self.now_ns);
+        self.queue.push(at_ns, Event::Pass(what));
+    }
+
+    /// I/Os that are out.
+    pub fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Takes a leaf I/O from a shard.
+    pub fn submit(&mut self, shard: u16, io: &LeafIo) {
+        assert_eq!(io.cookie.0 >> 56, 0, "the top of a cookie is the driver's");
+        self.start(Owner::Shard(shard, io.cookie), *io, Place::Arena);
+    }
+
+    /// Takes an I/O from a label procedure.
+    pub fn submit_meta(&mut self, id: u64, request: MetaRequest) {
+        let (leaf, op, offset, data, fua) = match request {
+            MetaRequest::Read(leaf, offset, len) => (leaf, Op::Read, offset, vec![0; len], false),
+            MetaRequest::Write(leaf, offset, data, fua) => (leaf, Op::Write, offset, data, fua),
+            MetaRequest::Flush(leaf) => (leaf, Op::Flush, 0, Vec::new(), false),
+        };
+        assert!(offset % 4096 == 0 && data.len() % 4096 == 0, "label I/O is in blocks of 4096 bytes");
+        let io = LeafIo {
+            leaf,
+            op,
+            flags: if fua { braid_engine::io::Flags::FUA } else { braid_engine::io::Flags::NONE },
+            offset,
+            len: data.len() as u64,
+            buf: braid_engine::io::Buf::NONE,
+            first_len: data.len() as u32,
+            piece_len: 0,
+            first_gap: 0,
+            stride: 0,
+            cookie: Cookie(0),
+        };
+        self.start(Owner::Meta(id), io, Place::Own(data));
+    }
+
+    fn start(&mut self, owner: Owner, io: LeafIo, place: Place) {
+        self.last_op += 1;
+        let op = self.last_op;
+        let disk = self.leaves[io.leaf.0 as usize];
+        self.note(format_args!("op {op} {owner:?} disk {disk} {:?} {:?} {}+{}", io.op, io.flags, io.offset, io.len));
+        let size = self.disks[disk].size_bytes();
+        assert!(io.offset + io.len <= size, "an I/O beyond the end of disk {disk}: {}+{} of {size}", io.offset, io.len);
+        let mut running = Running {
+            disk,
+            io,
+            owner,
+            place,
+            parts: Vec::new(),
+            result: Ok(()),
+            flush_begun: self.disks[disk].flush_begins(),
+            late: false,
+        };
+        let mut takes = self.disks[disk].profile.latency_ns(&mut self.rng);
+        if self.disks[disk].gone {
+            running.result = Err(LeafError::of(ErrorKind::Gone));
+            self.queue.push(self.now_ns + takes, Event::Answer(op));
+            self.running.insert(op, running);
+            return;
+        }
+        let profile = self.disks[disk].profile;
+        if self.rng.chance(profile.hang) {
+            takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
+            self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
+            self.fault("hang");
+        } else {
+            self.decide_result(&mut running);
+        }
+        self.cut_into_parts(&mut running);
+        for part in 0..running.parts.len() {
+            let at = self.now_ns + self.rng.between(0, takes);
+            self.queue.push(at, Event::Land(op, part));
+        }
+        self.queue.push(self.now_ns + takes, Event::Answer(op));
+        self.running.insert(op, running);
+    }
+
+    fn decide_result(&mut self, running: &mut Running) {
+        let profile = self.disks[running.disk].profile;
+        let (chance, kind, name) = match running.io.op {
+            Op::Read => (profile.read_error, ErrorKind::Io, "read error"),
+            Op::Write | Op::WriteZeroes | Op::Discard => (profile.write_error, ErrorKind::Io, "write error"),
+            Op::Flush => (profile.flush_error, ErrorKind::Io, "flush error"),
+        };
+        if self.rng.chance(chance) {
+            running.result = Err(LeafError { kind, errno: 5 });
+            self.fault(name);
+        } else if running.io.op == Op::Read && self.rng.chance(profile.latent_error) {
+            let sector = self.rng.below(running.io.len / SECTOR_BYTES as u64);
+            self.disks[running.disk].make_unreadable(running.io.offset + sector * SECTOR_BYTES as u64);
+            self.fault("latent error");
+        }
+    }
+
+    fn fault(&mut self, name: &str) {
+        self.counters.add("fault", name);
+        self.note(format_args!("fault: {name}"));
+    }
+
+    fn cut_into_parts(&mut self, running: &mut Running) {
+        let (op, len) = (running.io.op, running.io.len);
+        match op {
+            Op::Flush => {}
+            Op::Read => running.parts.push(Some((0, len))),
+            Op::Write | Op::WriteZeroes | Op::Discard => {
+                // A long write lands in several parts, in any order; each part is seen as a whole.
+                let sectors = len / SECTOR_BYTES as u64;
+                let mut at = 0;
+                while at < sectors {
+                    let rest = sectors - at;
+                    let take =
+                        if running.parts.len() < 3 && self.rng.coin() { self.rng.between(1, rest) } else { rest };
+                    running.parts.push(Some((at * SECTOR_BYTES as u64, take * SECTOR_BYTES as u64)));
+                    at += take;
+                }
+            }
+        }
+    }
+
+    /// Lets time pass until the process notices something; `None` when nothing is left to happen.
+    pub fn next(&mut self) -> Option<Happening> {
+        loop {
+            if std::mem::take(&mut self.crash_due) {
+                return Some(Happening::CrashPoint);
+            }
+            let (at_ns, event) = self.queue.pop()?;
+            debug_assert!(at_ns >= self.now_ns);
+            self.now_ns = at_ns;
+            let noticed = match event {
+                Event::Land(op, part) => {
+                    self.land(op, part);
+                    None
+                }
+                Event::Answer(op) => self.answer(op),
+                Event::Late(op) => self.late(op),
+                Event::Pass(happening) => Some(happening),
+            };
+            if noticed.is_some() {
+                return noticed;
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        if self.crash_at_step == Some(self.steps) {
+            self.crash_at_step = None;
+            self.crash_due = true;
+        }
+    }
+
+    fn land(&mut self, op: u64, part: usize) {
+        let Some(running) = self.running.get_mut(&op) else { return };
+        let Some((skip, len)) = running.parts[part].take() else { return };
+        let disk = &mut self.disks[running.disk];
+        let offset = running.io.offset + skip;
+        if running.io.op == Op::Read {
+            if running.result.is_ok() {
+                let mut data = vec![0; len as usize];
+                if !disk.read(offset, &mut data) {
+                    running.result = Err(LeafError { kind: ErrorKind::Io, errno: 5 });
+                }
+                match &mut running.place {
+                    Place::Arena => self.memory.scatter(&running.io, skip, &data),
+                    Place::Own(own) => *own = data,
+                }
+            }
+            return;
+        }
+        // A write that fails may have landed in part.
+        if running.result.is_err() && self.rng.coin() {
+            return;
+        }
+        let mut data = vec![0; len as usize];
+        match (running.io.op, &running.place) {
+            (Op::Write, Place::Arena) => self.memory.gather(&running.io, skip, &mut data),
+            (Op::Write, Place::Own(own)) => data.copy_from_slice(&own[skip as usize..(skip + len) as usize]),
+            // What a disk does with a discarded range is its own affair: zeros, or nothing.
+            (Op::Discard, _) if self.rng.coin() => return,
+            _ => {}
+        }
+        disk.land(op, offset, &data);
+        let disk = running.disk;
+        self.note(format_args!("op {op} lands on disk {disk} {offset}+{len}"));
+        self.step();
+    }
+
+    fn answer(&mut self, op: u64) -> Option<Happening> {
+        let mut running = self.running.remove(&op)?;
+        let fua = running.io.flags.has(braid_engine::io::Flags::FUA);
+        let disk = &mut self.disks[running.disk];
+        match (running.io.op, running.result) {
+            // A write that failed may still be flushed later, as far as it landed.
+            (Op::Write | Op::WriteZeroes | Op::Discard, result) => {
+                disk.complete_write(op, running.io.offset, running.io.len as usize, fua && result.is_ok());
+                if fua && result.is_ok() {
+                    self.step();
+                }
+            }
+            (Op::Flush, Ok(())) => {
+                disk.complete_flush(running.flush_begun);
+                self.step();
+            }
+            (Op::Flush, Err(_)) => {
+                if !disk.gone {
+                    disk.fail_flush(&mut self.rng);
+                }
+            }
+            (Op::Read, _) => {}
+        }
+        let result = running.result;
+        self.note(format_args!("op {op} answered {result:?}"));
+        match running.owner {
+            Owner::Shard(shard, cookie) if running.late => Some(Happening::LeafReturned(shard, cookie)),
+            Owner::Shard(shard, cookie) => Some(Happening::LeafDone(shard, cookie, result)),
+            Owner::Meta(_) if running.late => None,
+            Owner::Meta(id) => {
+                let data = match &mut running.place {
+                    Place::Own(data) if running.io.op == Op::Read => std::mem::take(data),
+                    _ => Vec::new(),
+                };
+                Some(Happening::MetaDone(id, result.map(|()| data)))
+            }
+        }
+    }
+
+    fn late(&mut self, op: u64) -> Option<Happening> {
+        let running = self.running.get_mut(&op)?;
+        running.late = true;
+        let owner = running.owner;
+        self.note(format_args!("op {op} exceeds its time limit"));
+        match owner {
+            Owner::Shard(shard, cookie) => Some(Happening::LeafLate(shard, cookie)),
+            Owner::Meta(id) => Some(Happening::MetaDone(id, Err(LeafError::of(ErrorKind::TimedOut)))),
+        }
+    }
+
+    /// A disk is pulled: what is in flight on it fails, and its cache loses power.
+    pub fn pull(&mut self, disk: usize) {
+        self.fault("pull");
+        self.note(format_args!("disk {disk} is pulled"));
+        let ops: Vec<u64> = self.running.iter().filter(|(_, r)| r.disk == disk).map(|(op, _)| *op).collect();
+        for op in ops {
+            self.land_the_rest(op);
+            let running = self.running.get_mut(&op).expect("listed just now");
+            running.result = Err(LeafError::of(ErrorKind::Gone));
+        }
+        let survival = self.draw_survival();
+        let lost = self.disks[disk].cut_power(survival, &mut self.rng);
+        self.disks[disk].gone = true;
+        self.note(format_args!("disk {disk} lost {lost} units"));
+    }
+
+    /// Of an I/O that nobody will answer properly, each part lands or does not.
+    fn land_the_rest(&mut self, op: u64) {
+        for part in 0..self.running[&op].parts.len() {
+            if self.running[&op].io.op != Op::Read && self.rng.coin() {
+                self.land(op, part);
+            } else if let Some(running) = self.running.get_mut(&op) {
+                running.parts[part] = None;
+            }
+        }
+    }
+
+    fn draw_survival(&mut self) -> Survival {
+        match self.rng.below(4) {
+            0 => Survival::None,
+            1 => Survival::All,
+            _ => Survival::Some(self.rng.between(0, 1_000_000) as u32),
+        }
+    }
+
+    /// The process is no more; nothing that was to happen to it happens.
+    pub fn crash(&mut self, how: Crash) {
+        self.note(format_args!("crash: {how:?}"));
+        let ops: Vec<u64> = self.running.keys().copied().collect();
+        for op in ops {
+            self.land_the_rest(op);
+        }
+        let survival = self.draw_survival();
+        let mut lost = 0;
+        for disk in self.disks.iter_mut() {
+            lost += match how {
+                Crash::Power => disk.cut_power(survival, &mut self.rng),
+                Crash::Kill => disk.reopen(&mut self.rng),
+            };
+        }
+        self.note(format_args!("{lost} units lost, survival {survival:?}"));
+        self.forget();
+    }
+
+    /// The process ended by itself; its files are closed.
+    pub fn leave(&mut self) {
+        assert!(self.running.is_empty(), "the process ended with I/Os in flight");
+        for disk in self.disks.iter_mut() {
+            disk.reopen(&mut self.rng);
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.running.clear();
+        self.queue = EventQueue::default();
+        self.memory.clear();
+        self.leaves.clear();
+        self.crash_due = false;
+    }
+
+    /// Whether a failed flush or a pull made this leaf lose what it had answered.
+    pub fn leaf_is_broken(&self, leaf: LeafId) -> bool {
+        let disk = &self.disks[self.leaves[leaf.0 as usize]];
+        disk.gone || disk.flush_failed
+    }
+}
