@@ -18,6 +18,7 @@ pub mod counters;
 pub mod disk;
 pub mod memory;
 pub mod meta;
+pub mod oracle;
 pub mod queue;
 pub mod rng;
 pub mod trace;

@@ -1,0 +1,337 @@
+//! Which versions of each block may be read, judged from outside: by requests, answers and crashes only.
+//!
+//! Every write has a version. A version is *possible* in a sector until one that began after it had
+//! ended certainly replaced it:
+//!
+//! - While the process lives, and after it was killed, an acknowledged write is certain.
+//! - After a power cut only a *required* one is: acknowledged with FUA, or acknowledged before a
+//!   flush began that was itself acknowledged; or read after a recovery, for what was once read after
+//!   a recovery never goes back.
+//!
+//! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
+//! each sector for itself. What is none of the possible versions is a violation.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
+use crate::world::Crash;
+
+/// All sectors of a block.
+const ALL: u8 = 0xff;
+
+/// What a version puts into a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// What stood on the disks when the device was made: anything but data of a device that is in use.
+    Initial,
+    /// Blocks that identify themselves.
+    Data,
+    /// Zeros.
+    Zero,
+    /// Zeros, or what was there before: a discard.
+    MaybeZero,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Not answered yet.
+    Running,
+    /// Answered with success, in this life of the machine.
+    Acknowledged,
+    /// Whether it happened is not known.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    id: u64,
+    content: Content,
+    state: State,
+    begun: u64,
+    ended: u64,
+    /// Sectors in which it is still possible.
+    possible: u8,
+    /// Sectors in which a power cut does not undo it.
+    required: u8,
+    /// Which life of the process wrote it.
+    life: u32,
+}
+
+const NOT_ENDED: u64 = u64::MAX;
+
+impl Version {
+    /// Whether, for a reader that began at `reader`, this version has replaced `older` in `sector`.
+    fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
+        let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
+        self.content != Content::MaybeZero && certain && self.begun > older.ended && self.ended < reader
+    }
+
+    fn shows(&self, device: u64, block: u64, seen: &Sector, initial: impl Fn(&Sector) -> bool) -> bool {
+        match (self.content, seen) {
+            (Content::Initial, seen) => initial(seen),
+            (Content::Data, Sector::Data(id)) => *id == Identity { device, block, version: self.id },
+            (Content::Zero | Content::MaybeZero, Sector::Zero) => true,
+            _ => false,
+        }
+    }
+}
+
+struct Device {
+    name: String,
+    blocks: Vec<Vec<Version>>,
+    reads: BTreeMap<u64, u32>,
+    live: bool,
+}
+
+/// A write that was begun: to be ended by [`Oracle::write_ended`].
+#[derive(Clone, Copy, Debug)]
+pub struct WriteToken {
+    device: u64,
+    first: u64,
+    count: u64,
+    /// The version that the blocks must bear.
+    pub version: u64,
+    fua: bool,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Acknowledged.
+    Done,
+    /// Answered with an error: it may have happened in part.
+    Failed,
+}
+
+/// Something was read that must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Judges all devices of a run.
+#[derive(Default)]
+pub struct Oracle {
+    devices: BTreeMap<u64, Device>,
+    clock: u64,
+    last_device: u64,
+    last_version: u64,
+    life: u32,
+}
+
+impl Oracle {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A device of `blocks` blocks came into being. Returns the number under which it is known.
+    pub fn device_made(&mut self, name: &str, blocks: u64) -> u64 {
+        self.last_device += 1;
+        let now = self.tick();
+        let initial = Version {
+            id: 0,
+            content: Content::Initial,
+            state: State::Acknowledged,
+            begun: now,
+            ended: now,
+            possible: ALL,
+            required: ALL,
+            life: self.life,
+        };
+        let blocks = (0..blocks).map(|_| vec![initial.clone()]).collect();
+        let device = Device { name: name.to_owned(), blocks, reads: BTreeMap::new(), live: true };
+        self.devices.insert(self.last_device, device);
+        self.last_device
+    }
+
+    /// The device was deleted: what stood on it may be seen by a bare array made later.
+    pub fn device_deleted(&mut self, device: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").live = false;
+    }
+
+    /// Blocks of a device.
+    pub fn blocks(&self, device: u64) -> u64 {
+        self.devices[&device].blocks.len() as u64
+    }
+
+    /// A write of `count` blocks from `first` on is about to be submitted.
+    pub fn write_begun(&mut self, device: u64, first: u64, count: u64, content: Content, fua: bool) -> WriteToken {
+        self.last_version += 1;
+        let (version, begun, life) = (self.last_version, self.tick(), self.life);
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        let oldest_read = of.reads.keys().next().copied().unwrap_or(begun);
+        for block in first..first + count {
+            let versions = &mut of.blocks[block as usize];
+            prune(versions, oldest_read);
+            versions.push(Version {
+                id: version,
+                content,
+                state: State::Running,
+                begun,
+                ended: NOT_ENDED,
+                possible: ALL,
+                required: 0,
+                life,
+            });
+        }
+        WriteToken { device, first, count, version, fua }
+    }
+
+    /// The write was answered.
+    pub fn write_ended(&mut self, write: &WriteToken, ending: Ending) {
+        let now = self.tick();
+        let of = self.devices.get_mut(&write.device).expect("a device that was made");
+        for block in write.first..write.first + write.count {
+            let version = of.blocks[block as usize].iter_mut().find(|v| v.id == write.version);
+            let version = version.expect("a running version is kept");
+            version.ended = now;
+            match ending {
+                Ending::Done => {
+                    version.state = State::Acknowledged;
+                    version.required = if write.fua && version.content != Content::MaybeZero { ALL } else { 0 };
+                }
+                Ending::Failed => version.state = State::Unknown,
+            }
+        }
+    }
+
+    /// The write was refused before it was accepted: it never happened.
+    pub fn write_refused(&mut self, write: &WriteToken) {
+        let of = self.devices.get_mut(&write.device).expect("a device that was made");
+        for block in write.first..write.first + write.count {
+            of.blocks[block as usize].retain(|v| v.id != write.version);
+        }
+    }
+
+    /// A flush is about to be submitted.
+    pub fn flush_begun(&mut self) -> u64 {
+        self.tick()
+    }
+
+    /// A flush that began at `begun` was acknowledged.
+    pub fn flush_done(&mut self, device: u64, begun: u64) {
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        for version in of.blocks.iter_mut().flatten() {
+            if version.state == State::Acknowledged && version.ended < begun && version.content != Content::MaybeZero {
+                version.required = version.possible;
+            }
+        }
+    }
+
+    /// A read is about to be submitted.
+    pub fn read_begun(&mut self, device: u64) -> u64 {
+        let now = self.tick();
+        *self.devices.get_mut(&device).expect("a device that was made").reads.entry(now).or_insert(0) += 1;
+        now
+    }
+
+    /// A read that began at `begun` was answered: with these bytes from block `first` on, or with an error.
+    pub fn read_ended(&mut self, device: u64, begun: u64, first: u64, data: Option<&[u8]>) -> Result<(), Violation> {
+        self.devices.get_mut(&device).expect("a device that was made").reads.remove(&begun);
+        let Some(data) = data else { return Ok(()) };
+        for (i, bytes) in data.chunks_exact(BLOCK_BYTES).enumerate() {
+            self.judge(device, begun, first + i as u64, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, device: u64, begun: u64, block: u64, bytes: &[u8]) -> Result<(), Violation> {
+        let live: Vec<u64> = self.devices.iter().filter(|(_, d)| d.live).map(|(n, _)| *n).collect();
+        let initial = |seen: &Sector| match seen {
+            Sector::Data(id) | Sector::Damaged(id) => id.device < device && live.binary_search(&id.device).is_err(),
+            Sector::Poison => false,
+            Sector::Zero | Sector::Junk | Sector::Other => true,
+        };
+        let life = self.life;
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        let versions = &mut of.blocks[block as usize];
+        for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+            let seen = content::read_sector(bytes, sector);
+            let bit = 1u8 << sector;
+            let shows = |v: &Version| v.shows(device, block, &seen, initial);
+            let may_be = |v: &Version| {
+                v.possible & bit != 0 && !versions.iter().any(|newer| newer.replaced(v, sector, begun))
+            };
+            let found: Vec<u64> = versions.iter().filter(|v| may_be(v) && shows(v)).map(|v| v.id).collect();
+            if found.is_empty() {
+                let may_be: Vec<String> = versions.iter().filter(|v| may_be(v)).map(describe).collect();
+                let all: Vec<String> = versions.iter().map(describe).collect();
+                return Err(Violation(format!(
+                    "block {block} of {} (device {device}), sector {sector}, read {seen:?}; possible: {}; known: {}",
+                    of.name,
+                    may_be.join(", "),
+                    all.join(", "),
+                )));
+            }
+            // Seen after a recovery: it must never be an older one again.
+            let settled = versions.iter().all(|v| v.life < life || !(shows(v) && found.contains(&v.id)));
+            if settled {
+                for version in versions.iter_mut().filter(|v| v.life < life) {
+                    if found.contains(&version.id) {
+                        version.required |= bit;
+                    } else {
+                        version.possible &= !bit;
+                        version.required &= !bit;
+                    }
+                }
+            }
+        }
+        versions.retain(|v| v.possible != 0 || v.state == State::Running);
+        Ok(())
+    }
+
+    /// The process is gone. Devices in `weak` lost more than the crash explains (a flush of theirs had
+    /// failed, or a disk of theirs was pulled): of those only what is required is certain.
+    pub fn crashed(&mut self, how: Crash, weak: &[u64]) {
+        let now = self.tick();
+        self.life += 1;
+        for (number, device) in &mut self.devices {
+            let weak = weak.contains(number);
+            device.reads.clear();
+            for versions in &mut device.blocks {
+                for version in versions.iter_mut() {
+                    match version.state {
+                        State::Running => {
+                            version.ended = now;
+                            version.state = State::Unknown;
+                        }
+                        State::Acknowledged if how == Crash::Power || weak => version.state = State::Unknown,
+                        _ => {}
+                    }
+                }
+                prune(versions, now);
+            }
+        }
+    }
+}
+
+/// Drops what no read that began at or after `oldest_read` can see, whatever crashes come.
+fn prune(versions: &mut Vec<Version>, oldest_read: u64) {
+    if versions.len() < 2 {
+        return;
+    }
+    for i in 0..versions.len() {
+        for sector in 0..BLOCK_SECTORS {
+            let bit = 1u8 << sector;
+            let (older, newer) = (&versions[i], &versions);
+            let gone = newer.iter().any(|n| n.required & bit != 0 && n.replaced(older, sector, oldest_read));
+            if gone {
+                versions[i].possible &= !bit;
+            }
+        }
+    }
+    versions.retain(|v| v.possible != 0 || v.state == State::Running);
+}
+
+fn describe(v: &Version) -> String {
+    format!("{:?} {} ({:?}, life {}, possible {:02x}, required {:02x})", v.content, v.id, v.state, v.life, v.possible, v.required)
+}
+
+#[cfg(test)]
+mod tests;
