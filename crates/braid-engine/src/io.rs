@@ -235,6 +235,24 @@ pub struct LeafIo {
 }
 
 impl LeafIo {
+    /// An I/O with all its memory in one piece.
+    #[inline]
+    pub const fn simple(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, buf: Buf, cookie: Cookie) -> LeafIo {
+        LeafIo {
+            leaf,
+            op,
+            flags,
+            offset,
+            len,
+            buf,
+            first_len: if matches!(op, Op::Read | Op::Write) { len as u32 } else { 0 },
+            piece_len: 0,
+            first_gap: 0,
+            stride: 0,
+            cookie,
+        }
+    }
+
     /// How many pieces of memory this I/O touches; 1 for operations without data.
     #[inline]
     pub fn pieces(&self) -> u32 {

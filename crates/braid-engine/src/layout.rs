@@ -78,6 +78,8 @@ pub struct DeviceLayout {
     pub(crate) nodes: Box<[FlatNode]>,
     pub(crate) leaves: Box<[LeafId]>,
     pub(crate) ordered: bool,
+    /// Every byte has one place and nothing has to be true first.
+    simple: bool,
 }
 
 impl DeviceLayout {
@@ -105,8 +107,18 @@ impl DeviceLayout {
         }
         leaves.sort_unstable();
         leaves.dedup();
+        let simple = nodes.iter().all(|n| matches!(n, FlatNode::Leaf { .. } | FlatNode::Striped { .. }));
         let ordered = nodes.iter().any(|n| matches!(n, FlatNode::Mirror { .. }));
-        DeviceLayout { version, size_bytes, block_bytes, root, nodes: nodes.into(), leaves: leaves.into(), ordered }
+        DeviceLayout {
+            version,
+            size_bytes,
+            block_bytes,
+            root,
+            nodes: nodes.into(),
+            leaves: leaves.into(),
+            ordered,
+            simple,
+        }
     }
 
     /// The version, from 1.
@@ -127,6 +139,30 @@ impl DeviceLayout {
     /// Every disk that the device stands on, once each, in rising order.
     pub fn leaves(&self) -> &[LeafId] {
         &self.leaves
+    }
+
+    /// The one place of `[at, at + len)`, when all of it is on one leaf and nothing has to be true
+    /// first: what nearly every small request comes to. `at + len` must lie inside the device.
+    #[inline]
+    pub(crate) fn single_place(&self, mut at: u64, len: u64) -> Option<(LeafId, u64)> {
+        if !self.simple {
+            return None;
+        }
+        let mut node = self.root;
+        loop {
+            match &self.nodes[node as usize] {
+                FlatNode::Leaf { leaf, start, .. } => return Some((*leaf, start + at)),
+                FlatNode::Striped { geometry, members } => {
+                    let piece = geometry.locate(at);
+                    if piece.len < len {
+                        return None;
+                    }
+                    node = members[piece.member as usize];
+                    at = piece.member_offset;
+                }
+                FlatNode::Mirror { .. } | FlatNode::Touched { .. } => return None,
+            }
+        }
     }
 
     /// Whether overlapping writes must be put in one order.

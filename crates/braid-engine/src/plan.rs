@@ -70,19 +70,7 @@ impl Default for Plan {
 impl Plan {
     /// An empty plan, with all the memory that it will ever need.
     pub fn new() -> Plan {
-        let io = LeafIo {
-            leaf: LeafId(0),
-            op: Op::Read,
-            flags: Flags::NONE,
-            offset: 0,
-            len: 0,
-            buf: Buf::NONE,
-            first_len: 0,
-            piece_len: 0,
-            first_gap: 0,
-            stride: 0,
-            cookie: Cookie(0),
-        };
+        let io = LeafIo::simple(LeafId(0), Op::Read, Flags::NONE, 0, 0, Buf::NONE, Cookie(0));
         Plan {
             ios: Box::new([io; STEP_IOS_MAX]),
             count: 0,
@@ -141,19 +129,8 @@ impl Plan {
             }
         }
         debug_assert!(copies <= COPIES_MAX);
-        self.ios[self.count] = LeafIo {
-            leaf: place.leaf,
-            op: span.op,
-            flags: span.flags,
-            offset: place.offset,
-            len,
-            buf: if carries_data(span.op) { buf } else { Buf::NONE },
-            first_len: if carries_data(span.op) { len as u32 } else { 0 },
-            piece_len: 0,
-            first_gap: 0,
-            stride: 0,
-            cookie: Cookie(0),
-        };
+        let buf = if carries_data(span.op) { buf } else { Buf::NONE };
+        self.ios[self.count] = LeafIo::simple(place.leaf, span.op, span.flags, place.offset, len, buf, Cookie(0));
         self.count += 1;
     }
 }
@@ -191,7 +168,7 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     let further = io.len - u64::from(io.first_len);
     let piece_len = u64::from(io.piece_len);
     let pieces = further.div_ceil(piece_len);
-    if further % piece_len != 0 || len > piece_len || pieces + 1 >= u64::from(PIECES_MAX) {
+    if !further.is_multiple_of(piece_len) || len > piece_len || pieces + 1 >= u64::from(PIECES_MAX) {
         return false;
     }
     if pieces == 1 {

@@ -58,6 +58,8 @@ impl DeviceCounters {
 #[derive(Default)]
 pub(crate) struct Device {
     pub current: Option<Arc<DeviceLayout>>,
+    /// The version that new requests are planned with, or 0.
+    pub version: u32,
     pub users: u32,
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
@@ -68,15 +70,9 @@ impl Device {
     #[inline]
     pub fn layout(&self, version: u32) -> &Arc<DeviceLayout> {
         match &self.current {
-            Some(current) if current.version() == version => current,
+            Some(current) if self.version == version => current,
             _ => &self.retired.iter().find(|(l, _)| l.version() == version).expect("a version with users is kept").0,
         }
-    }
-
-    /// The version that new requests are planned with, or 0.
-    #[inline]
-    pub fn version(&self) -> u32 {
-        self.current.as_ref().map_or(0, |l| l.version())
     }
 }
 
@@ -97,7 +93,17 @@ impl Devices {
     }
 
     #[inline]
-    pub fn get_mut(&mut self, device: u32) -> &mut Device {
+    pub fn get_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
+        self.table.get_mut(device.0 as usize)
+    }
+
+    #[inline]
+    pub fn at(&self, device: u32) -> &Device {
+        &self.table[device as usize]
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, device: u32) -> &mut Device {
         &mut self.table[device as usize]
     }
 
@@ -107,6 +113,7 @@ impl Devices {
         if let (Some(old), Some(new)) = (&device.current, &layout) {
             assert!(new.version() > old.version(), "layout versions of a device rise");
         }
+        device.version = layout.as_ref().map_or(0, |l| l.version());
         let old = std::mem::replace(&mut device.current, layout)?;
         let users = std::mem::take(&mut device.users);
         let version = old.version();
@@ -119,10 +126,16 @@ impl Devices {
         Some(version)
     }
 
+    /// Counts a request that was answered.
+    #[inline]
+    pub fn count(&mut self, id: u32, op: Op, bytes: u64, failed: bool) {
+        self.table[id as usize].counters.count(op, bytes, failed);
+    }
+
     #[inline]
     pub fn leave(&mut self, id: u32, version: u32) {
         let device = &mut self.table[id as usize];
-        if device.version() == version {
+        if device.version == version {
             device.users -= 1;
         } else {
             self.leave_retired(id, version);

@@ -21,11 +21,11 @@ use slots::{Slab, State, WaitLists};
 use touching::{Asked, Touching};
 
 use crate::io::{
-    Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LeafError, LeafIo, LeafResult, LeafSink, META_BLOCKS,
-    Op, REQUEST_BYTES_MAX, Request, ShardId,
+    Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafIo, LeafResult,
+    LeafSink, META_BLOCKS, Op, REQUEST_BYTES_MAX, Request, ShardId,
 };
 use crate::layout::{DeviceLayout, FlatNode};
-use crate::limits::{Limits, SLOTS_MAX, STEP_ORDERED_BYTES_MAX};
+use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
 use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
@@ -139,28 +139,38 @@ impl Shard {
     /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use).
     #[inline]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
-        let device = self.devices.get(request.device).and_then(|d| d.current.as_deref());
-        let layout = device.ok_or(IoError::of(ErrorKind::NoDevice))?;
+        let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
+        let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         check(request, layout)?;
         let index = self.slots.take().ok_or(IoError::of(ErrorKind::Busy))?;
-        let version = layout.version();
-        self.devices.get_mut(request.device.0).users += 1;
+        device.users += 1;
         self.in_flight += 1;
         let slot = &mut self.slots[index];
         slot.tag = request.tag;
         slot.start = request.offset;
         slot.end = request.offset + request.len;
-        slot.cursor = if request.op == Op::Flush { 0 } else { request.offset };
         slot.buf = request.buf;
         slot.held = (0, 0);
         slot.error = None;
         slot.device = request.device.0;
-        slot.version = version;
-        slot.out = 0;
+        slot.version = device.version;
         slot.late = 0;
         slot.op = request.op;
         slot.flags = request.flags;
         slot.flushing = request.op == Op::Flush;
+        if carries_data(request.op)
+            && request.len.wrapping_sub(1) < LEAF_BYTES_MAX
+            && let Some((leaf, offset)) = layout.single_place(request.offset, request.len)
+        {
+            // Nearly every small request: one place, no step to come.
+            slot.cursor = slot.end;
+            slot.out = 1;
+            let cookie = slots::cookie(index, slot.generation, leaf);
+            sink.submit(&LeafIo::simple(leaf, request.op, request.flags, offset, request.len, request.buf, cookie));
+            return Ok(());
+        }
+        slot.out = 0;
+        slot.cursor = if request.op == Op::Flush { 0 } else { request.offset };
         self.advance(index, sink);
         if !self.woken.is_empty() {
             self.work_off(sink);
@@ -314,7 +324,7 @@ impl Shard {
     #[inline]
     fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
-        let layout = self.devices.get_mut(slot.device).layout(slot.version);
+        let layout = self.devices.at(slot.device).layout(slot.version);
         let mut end = slot.end;
         if layout.ordered && slot.op != Op::Read {
             if slot.cursor >= slot.held.1 {
@@ -360,26 +370,15 @@ impl Shard {
     /// Asks every leaf of the device to flush, a bounded number at a time. False when all have answered.
     fn flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
-        let layout = self.devices.get_mut(slot.device).layout(slot.version);
+        let layout = self.devices.at(slot.device).layout(slot.version);
         let first = slot.cursor as usize;
-        let some = &layout.leaves[first..layout.leaves.len().min(first + crate::limits::STEP_IOS_MAX)];
+        let some = &layout.leaves[first..layout.leaves.len().min(first + STEP_IOS_MAX)];
         slot.cursor += some.len() as u64;
         slot.out = some.len() as u32;
         let generation = slot.generation;
         for leaf in some {
-            sink.submit(&LeafIo {
-                leaf: *leaf,
-                op: Op::Flush,
-                flags: Flags::NONE,
-                offset: 0,
-                len: 0,
-                buf: Buf::NONE,
-                first_len: 0,
-                piece_len: 0,
-                first_gap: 0,
-                stride: 0,
-                cookie: slots::cookie(index, generation, *leaf),
-            });
+            let cookie = slots::cookie(index, generation, *leaf);
+            sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
         }
         !some.is_empty()
     }
@@ -391,7 +390,7 @@ impl Shard {
         let late = slot.late > 0;
         let result = slot.error.map_or(Ok(()), Err);
         self.done.push_back(Completion { tag: slot.tag, result, buffer_busy: late });
-        self.devices.get_mut(slot.device).counters.count(slot.op, slot.end - slot.start, result.is_err());
+        self.devices.count(slot.device, slot.op, slot.end - slot.start, result.is_err());
         if late {
             // The range stays held and the buffer quarantined until the kernel gives the I/O back.
             slot.state = State::Late;
@@ -446,8 +445,8 @@ impl Shard {
     /// layout waits for somebody who waits for that change.
     fn move_to_current(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        let device = self.devices.get_mut(slot.device);
-        let version = device.version();
+        let device = self.devices.at_mut(slot.device);
+        let version = device.version;
         if version == slot.version {
             return;
         }
@@ -488,19 +487,8 @@ impl Shard {
         slot.out = write.map.places().len() as u32;
         let generation = slot.generation;
         for (leaf, start) in write.map.places() {
-            sink.submit(&LeafIo {
-                leaf: *leaf,
-                op: Op::Write,
-                flags: Flags::FUA,
-                offset: start + offset,
-                len: 4096,
-                buf,
-                first_len: 4096,
-                piece_len: 0,
-                first_gap: 0,
-                stride: 0,
-                cookie: slots::cookie(index, generation, *leaf),
-            });
+            let cookie = slots::cookie(index, generation, *leaf);
+            sink.submit(&LeafIo::simple(*leaf, Op::Write, Flags::FUA, start + offset, 4096, buf, cookie));
         }
     }
 
