@@ -9,11 +9,14 @@
 //! was decoded gives the same bytes. This crate does no I/O, reads no clock and draws no random number.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod check;
 mod crc;
 mod error;
 pub mod examine;
+pub mod foreign;
+pub mod fuzz;
 mod label;
 mod layout;
 mod name;
@@ -34,6 +37,7 @@ pub use place::{
     BITMAP_BYTES, DATA_START_BYTES, DATA_START_SMALL_BYTES, Extent, PlaceError, Places, SMALL_DEVICE_BYTES, copy_offset,
 };
 pub use raw::{FIELDS, Field, FieldKind, RawLabel, RawMember, RawSpan, RawZone};
+pub use uuid::Uuid;
 pub use zones::ZoneSpan;
 
 /// The first eight bytes of every label.

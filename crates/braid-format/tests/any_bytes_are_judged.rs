@@ -1,5 +1,7 @@
 //! Labels survive the way to the disk and back; whatever else stands there is refused and never believed.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use braid_format::{FIELDS, Header, Label, LabelError, examine};

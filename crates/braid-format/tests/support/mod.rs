@@ -1,5 +1,5 @@
 //! Labels for tests: one of each golden file, and random ones.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use braid_format::{
     ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId, MemberPart,

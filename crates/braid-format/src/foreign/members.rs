@@ -1,0 +1,149 @@
+//! Disks that belong to a RAID, a volume group, a pool or an encryption layer, and Braid's own.
+
+use super::{Class, Sink, View, signature};
+use crate::{BLOCK_BYTES, Extent, Header, Label, MAGIC, copy_offset};
+
+/// A Braid label in either place, whole or damaged.
+pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
+    let places = [Some(0), copy_offset(view.device_bytes)];
+    let at: Vec<u64> = places.into_iter().flatten().filter(|at| view.is(*at, &MAGIC)).collect();
+    let Some(first) = at.first() else { return };
+    let mut this = signature("braid", Class::Braid, *first, MAGIC.len());
+    this.ranges = at.iter().map(|at| Extent::new(*at, MAGIC.len() as u64)).collect();
+    for block in at.iter().filter_map(|at| view.slice(*at, BLOCK_BYTES as usize)) {
+        let known = Label::decode(block).map(|l| (l.array.name, l.array.uuid)).ok();
+        if let Some((name, uuid)) = known.or_else(|| Header::decode(block).map(|h| (h.name, h.uuid))) {
+            this.label = Some(name.to_string());
+            this.uuid = Some(uuid.to_string());
+            break;
+        }
+    }
+    found(this);
+}
+
+/// include/uapi/linux/raid/md_p.h: the superblock's magic, little-endian in version 1, the host's order in 0.90.
+const MD_MAGIC: u32 = 0xa92b_4efc;
+
+/// Where md's version 0.90 has its superblock: in the last whole 64 KiB but one (MD_NEW_SIZE_SECTORS).
+pub(super) fn md_090_offset(device_bytes: u64) -> Option<u64> {
+    const RESERVED: u64 = 64 << 10;
+    (device_bytes / RESERVED * RESERVED).checked_sub(RESERVED)
+}
+
+/// Where md's version 1.0 has its superblock: 8 KiB before the end, rounded down to 4 KiB.
+fn md_10_offset(device_bytes: u64) -> Option<u64> {
+    (device_bytes / 512).checked_sub(16).map(|sector| sector / 8 * 8 * 512)
+}
+
+/// md: version 0.90 near the end; 1.0 at the end, 1.1 at 0, 1.2 at 4096. In version 1 set_uuid is at 16, set_name at
+/// 32, and super_offset (in sectors) at 144 says where the superblock itself is.
+pub(super) fn md(view: &View<'_>, found: Sink<'_>) {
+    let version_1 = [("md 1.1", Some(0)), ("md 1.2", Some(4096)), ("md 1.0", md_10_offset(view.device_bytes))];
+    for (kind, offset) in version_1 {
+        let Some(offset) = offset else { continue };
+        let sound = view.le32(offset) == MD_MAGIC
+            && view.le32(offset + 4) == 1
+            && view.le64(offset + 144).checked_mul(512) == Some(offset);
+        if sound {
+            let mut this = signature(kind, Class::Member, offset, 4);
+            this.uuid = view.uuid(offset + 16);
+            this.label = view.text(offset + 32, 32);
+            found(this);
+        }
+    }
+    let Some(offset) = md_090_offset(view.device_bytes) else { return };
+    let magic = |read: u32| read == MD_MAGIC || read.swap_bytes() == MD_MAGIC;
+    // major_version 0 at 4, minor_version 90 or more at 8.
+    if magic(view.le32(offset)) && view.le32(offset + 4) == 0 {
+        found(signature("md 0.90", Class::Member, offset, 4));
+    }
+}
+
+/// LVM2 (lib/format_text/layout.h, lib/label/label.h): a label in one of the first four sectors, "LABELONE", with
+/// the type "LVM2 001" at 24; the PV header follows at the offset given at 20 and begins with 32 letters of id.
+pub(super) fn lvm(view: &View<'_>, found: Sink<'_>) {
+    for offset in (0..4u64).map(|sector| sector * 512) {
+        if view.is(offset, b"LABELONE") && view.is(offset + 24, b"LVM2 001") {
+            let mut this = signature("lvm2", Class::Member, offset, 8);
+            let header = u64::from(view.le32(offset + 20)).min(512);
+            this.uuid = view.text(offset + header, 32);
+            found(this);
+            return;
+        }
+    }
+}
+
+/// LUKS On-Disk Format 1.2.3 and LUKS2 On-Disk Format 1.1: magic at 0 and version (big-endian) at 6; uuid as text at
+/// 168, in version 2 a label at 24. Version 2 has a second header, with another magic, at one of these offsets.
+pub(super) fn luks(view: &View<'_>, found: Sink<'_>) {
+    let primary = view.is(0, b"LUKS\xba\xbe");
+    let seconds: Vec<u64> =
+        [16u64, 32, 64].map(|kib| kib << 10).into_iter().filter(|at| view.is(*at, b"SKUL\xba\xbe")).collect();
+    if !primary && seconds.is_empty() {
+        return;
+    }
+    let head = if primary { 0 } else { seconds[0] };
+    let first = view.get::<2>(head + 6).is_some_and(|v| *v == [0, 1]);
+    let mut this = signature(if first { "luks1" } else { "luks2" }, Class::Encrypted, head, 6);
+    this.ranges = primary.then_some(0).into_iter().chain(seconds).map(|at| Extent::new(at, 6)).collect();
+    this.uuid = view.text(head + 168, 40);
+    this.label = if first { None } else { view.text(head + 24, 48) };
+    found(this);
+}
+
+/// ZFS On-Disk Specification, chapter 1: four labels of 256 KiB, two at each end of the device, which counts in whole
+/// labels; in each a list of names and values at 16 KiB.
+pub(super) fn zfs_offsets(device_bytes: u64) -> impl Iterator<Item = u64> {
+    const LABEL: u64 = 256 << 10;
+    let whole = device_bytes / LABEL * LABEL;
+    let starts = [Some(0), Some(LABEL), whole.checked_sub(2 * LABEL), whole.checked_sub(LABEL)];
+    let fits = whole >= 4 * LABEL;
+    starts.into_iter().flatten().filter(move |_| fits).map(|start| start + (16 << 10))
+}
+
+/// ZFS: the list is encoded as XDR (1), of either byte order, version 0 with unique names (1), all big-endian, and has
+/// the pool's id among its first names.
+pub(super) fn zfs(view: &View<'_>, found: Sink<'_>) {
+    let is_list = |at: &u64| {
+        let head = view.get::<12>(*at);
+        let sound =
+            head.is_some_and(|h| h[0] == 1 && h[1] <= 1 && h[2..4] == [0, 0] && h[4..] == [0, 0, 0, 0, 0, 0, 0, 1]);
+        let names = view.slice(*at, BLOCK_BYTES as usize).unwrap_or_default();
+        sound && names.windows(9).any(|w| w == b"pool_guid")
+    };
+    let lists: Vec<u64> = zfs_offsets(view.device_bytes).filter(is_list).collect();
+    let Some(first) = lists.first() else { return };
+    let mut this = signature("zfs", Class::Member, *first, 12);
+    this.ranges = lists.iter().map(|at| Extent::new(*at, 12)).collect();
+    this.label = zfs_name(view, *first);
+    found(this);
+}
+
+/// The value of "name": pairs of (encoded size, decoded size, length of name, name, type, count, value).
+fn zfs_name(view: &View<'_>, list: u64) -> Option<String> {
+    const STRING: u32 = 9;
+    let mut at = list + 12;
+    while at < list + BLOCK_BYTES {
+        let (size, name_len) = (view.be32(at), view.be32(at + 8));
+        if size < 16 || name_len > 64 {
+            return None;
+        }
+        let value = at + 12 + u64::from(name_len.next_multiple_of(4));
+        if view.slice(at + 12, name_len as usize) == Some(b"name") && view.be32(value) == STRING {
+            return view.text(value + 12, view.be32(value + 8).min(256) as usize);
+        }
+        at += u64::from(size);
+    }
+    None
+}
+
+/// DRBD with internal metadata (drbd_meta_data.h): a block of 4 KiB at the end, magic (big-endian) at 60 in version 8
+/// as in 9: 0x83740267 plus 4, 5 or 6; device_uuid at 48.
+pub(super) fn drbd(view: &View<'_>, found: Sink<'_>) {
+    let Some(offset) = copy_offset(view.device_bytes) else { return };
+    if matches!(view.be32(offset + 60), 0x8374_026b..=0x8374_026d) {
+        let mut this = signature("drbd", Class::Member, offset + 60, 4);
+        this.uuid = view.get::<8>(offset + 40).map(|id| format!("{:016x}", u64::from_be_bytes(*id)));
+        found(this);
+    }
+}

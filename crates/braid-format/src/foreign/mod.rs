@@ -1,0 +1,215 @@
+//! What already stands on a disk: file systems, partition tables, volume managers, Braid's own labels.
+//!
+//! Only bytes are judged, at the places that [`ranges`] lists; the caller reads them. Each signature comes with the
+//! byte ranges that make it one: zeros there, and nobody takes the disk for it any more.
+//!
+//! Offsets and magic numbers are facts of those formats; each has its source beside it: the format's own
+//! specification where one is public, else the header of the project that defines it.
+
+mod boot;
+mod magic;
+mod members;
+
+use std::fmt;
+
+use crate::{BLOCK_BYTES, Extent};
+
+/// What kind of thing a signature belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Class {
+    /// Files live here.
+    FileSystem,
+    /// The disk is cut into partitions.
+    PartitionTable,
+    /// Part of a RAID, of a volume group, of a storage pool.
+    Member,
+    /// Encrypted.
+    Encrypted,
+    /// Swap space.
+    Swap,
+    /// A Braid label.
+    Braid,
+}
+
+/// One thing that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Signature {
+    /// Its name: `ext4`, `gpt`, `md 1.2`, ….
+    pub kind: &'static str,
+    /// What kind of thing that is.
+    pub class: Class,
+    /// The name that it bears, where it bears one.
+    pub label: Option<String>,
+    /// Its identity, where it has one.
+    pub uuid: Option<String>,
+    /// The bytes that make it one, in ascending order.
+    pub ranges: Vec<Extent>,
+}
+
+/// Everything that was found on a disk; at least one thing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// In the order in which they were looked for.
+    pub signatures: Vec<Signature>,
+}
+
+impl Found {
+    /// Whether something other than Braid's own label is here.
+    pub fn is_foreign(&self) -> bool {
+        self.signatures.iter().any(|s| s.class != Class::Braid)
+    }
+
+    /// The signature of this kind.
+    pub fn kind(&self, kind: &str) -> Option<&Signature> {
+        self.signatures.iter().find(|s| s.kind == kind)
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.class {
+            Class::FileSystem => write!(f, "{} file system", self.kind)?,
+            Class::PartitionTable => write!(f, "{} partition table", self.kind)?,
+            Class::Member => write!(f, "{} member", self.kind)?,
+            Class::Encrypted => write!(f, "{} volume", self.kind)?,
+            Class::Swap => write!(f, "swap space")?,
+            Class::Braid => write!(f, "Braid label")?,
+        }
+        match &self.label {
+            Some(label) => write!(f, " \"{label}\""),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, signature) in self.signatures.iter().enumerate() {
+            write!(f, "{}{signature}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. What lies in a last, broken
+/// block is not looked at (a GPT's second copy there goes with its first).
+pub fn ranges(device_bytes: u64) -> Vec<Extent> {
+    let end = device_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    let mut wanted = vec![
+        // Nearly everything: up to btrfs (64 KiB + 4 KiB) and the swap of hosts with pages of 64 KiB.
+        (0, 72 << 10),
+        // md 1.0, DRBD, the second GPT, Braid's copy.
+        (end.saturating_sub(16 << 10), 16 << 10),
+        (members::md_090_offset(device_bytes).unwrap_or(0), BLOCK_BYTES),
+    ];
+    wanted.extend(members::zfs_offsets(device_bytes).map(|offset| (offset, BLOCK_BYTES)));
+    wanted.sort_unstable();
+    let mut ranges: Vec<Extent> = Vec::new();
+    for (start, bytes) in wanted {
+        let (start, stop) = (start / BLOCK_BYTES * BLOCK_BYTES, (start + bytes).min(end));
+        match ranges.last_mut() {
+            Some(last) if start <= last.start + last.bytes => last.bytes = last.bytes.max(stop.max(start) - last.start),
+            _ if start < stop => ranges.push(Extent::new(start, stop - start)),
+            _ => {}
+        }
+    }
+    ranges
+}
+
+/// Reads what [`ranges`] lists and says what stands there; `None` where nothing is known.
+///
+/// `read` gives the bytes at an offset; fewer than asked for are judged as they are.
+///
+/// # Errors
+/// The first error of `read`.
+pub fn identify<E>(
+    device_bytes: u64,
+    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<Option<Found>, E> {
+    let mut pieces = Vec::new();
+    for range in ranges(device_bytes) {
+        pieces.push((range.start, read(range.start, range.bytes as usize)?));
+    }
+    Ok(identify_pieces(device_bytes, &pieces))
+}
+
+/// The same of bytes that were already read, each piece with its offset.
+pub fn identify_pieces(device_bytes: u64, pieces: &[(u64, Vec<u8>)]) -> Option<Found> {
+    let view = View { device_bytes, pieces };
+    let mut signatures = Vec::new();
+    let mut found = |signature: Signature| signatures.push(signature);
+    members::braid(&view, &mut found);
+    boot::partitions(&view, &mut found);
+    boot::file_systems(&view, &mut found);
+    magic::simple(&view, &mut found);
+    magic::ext(&view, &mut found);
+    magic::swap(&view, &mut found);
+    members::md(&view, &mut found);
+    members::lvm(&view, &mut found);
+    members::luks(&view, &mut found);
+    members::zfs(&view, &mut found);
+    members::drbd(&view, &mut found);
+    (!signatures.is_empty()).then_some(Found { signatures })
+}
+
+type Sink<'a> = &'a mut dyn FnMut(Signature);
+
+/// The bytes that were read.
+struct View<'a> {
+    device_bytes: u64,
+    pieces: &'a [(u64, Vec<u8>)],
+}
+
+impl View<'_> {
+    /// `N` bytes at an offset; `None` where they were not read.
+    fn get<const N: usize>(&self, offset: u64) -> Option<&[u8; N]> {
+        self.slice(offset, N).and_then(|bytes| bytes.first_chunk())
+    }
+
+    /// `len` bytes at an offset; `None` where they were not read.
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        self.pieces.iter().find_map(|(start, bytes)| {
+            let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
+            bytes.get(from..from.checked_add(len)?)
+        })
+    }
+
+    fn is(&self, offset: u64, magic: &[u8]) -> bool {
+        self.slice(offset, magic.len()) == Some(magic)
+    }
+
+    fn le16(&self, offset: u64) -> u16 {
+        self.get(offset).copied().map_or(0, u16::from_le_bytes)
+    }
+
+    fn le32(&self, offset: u64) -> u32 {
+        self.get(offset).copied().map_or(0, u32::from_le_bytes)
+    }
+
+    fn be32(&self, offset: u64) -> u32 {
+        self.get(offset).copied().map_or(0, u32::from_be_bytes)
+    }
+
+    fn le64(&self, offset: u64) -> u64 {
+        self.get(offset).copied().map_or(0, u64::from_le_bytes)
+    }
+
+    /// Text padded with zeros or blanks; `None` when there is none, or nothing a person could read.
+    fn text(&self, offset: u64, len: usize) -> Option<String> {
+        let bytes = self.slice(offset, len)?;
+        let bytes = bytes.split(|b| *b == 0).next()?;
+        let text = std::str::from_utf8(bytes).ok()?.trim();
+        (!text.is_empty() && !text.chars().any(char::is_control)).then(|| text.to_owned())
+    }
+
+    /// Sixteen bytes of UUID in the order of their text; `None` for all zeros.
+    fn uuid(&self, offset: u64) -> Option<String> {
+        let uuid = uuid::Uuid::from_bytes(*self.get(offset)?);
+        (!uuid.is_nil()).then(|| uuid.to_string())
+    }
+}
+
+/// A signature made by the bytes at one place.
+fn signature(kind: &'static str, class: Class, offset: u64, bytes: usize) -> Signature {
+    Signature { kind, class, label: None, uuid: None, ranges: vec![Extent::new(offset, bytes as u64)] }
+}
