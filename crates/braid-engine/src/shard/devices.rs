@@ -126,12 +126,6 @@ impl Devices {
         Some(version)
     }
 
-    /// Counts a request that was answered.
-    #[inline]
-    pub fn count(&mut self, id: u32, op: Op, bytes: u64, failed: bool) {
-        self.table[id as usize].counters.count(op, bytes, failed);
-    }
-
     #[inline]
     pub fn leave(&mut self, id: u32, version: u32) {
         let device = &mut self.table[id as usize];

@@ -165,11 +165,13 @@ impl Shard {
             // Nearly every small request: one place, no step to come.
             slot.cursor = slot.end;
             slot.out = 1;
+            slot.single = true;
             let cookie = slots::cookie(index, slot.generation, leaf);
             sink.submit(&LeafIo::simple(leaf, request.op, request.flags, offset, request.len, request.buf, cookie));
             return Ok(());
         }
         slot.out = 0;
+        slot.single = false;
         slot.cursor = if request.op == Op::Flush { 0 } else { request.offset };
         self.advance(index, sink);
         if !self.woken.is_empty() {
@@ -191,6 +193,9 @@ impl Shard {
             slot.error = Some(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start });
         }
         if slot.out == 0 {
+            if slot.single {
+                return self.finish(index);
+            }
             self.answered(index, sink);
         }
     }
@@ -388,18 +393,26 @@ impl Shard {
     fn finish(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         let late = slot.late > 0;
-        let result = slot.error.map_or(Ok(()), Err);
+        let result = match slot.error {
+            None => Ok(()),
+            Some(error) => Err(error),
+        };
         self.done.push_back(Completion { tag: slot.tag, result, buffer_busy: late });
-        self.devices.count(slot.device, slot.op, slot.end - slot.start, result.is_err());
+        let device = self.devices.at_mut(slot.device);
+        device.counters.count(slot.op, slot.end - slot.start, result.is_err());
         if late {
             // The range stays held and the buffer quarantined until the kernel gives the I/O back.
             slot.state = State::Late;
-        } else {
+        } else if slot.held.0 < slot.held.1 || device.version != slot.version {
             self.let_go(index);
+        } else {
+            device.users -= 1;
+            self.in_flight -= 1;
+            self.slots.give(index);
         }
     }
 
-    #[inline]
+    #[cold]
     fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         if slot.held.0 < slot.held.1 {
@@ -482,6 +495,7 @@ impl Shard {
         let offset = u64::from(write.block) * 4096;
         let slot = &mut self.slots[index];
         slot.error = None;
+        slot.single = false;
         slot.op = Op::Write;
         slot.start = offset;
         slot.out = write.map.places().len() as u32;

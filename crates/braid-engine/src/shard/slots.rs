@@ -48,6 +48,8 @@ pub(crate) struct Slot {
     pub state: State,
     /// All data is written; what is left is to flush, for FUA on what has none of its own.
     pub flushing: bool,
+    /// One leaf I/O is all there is to it.
+    pub single: bool,
 }
 
 impl Slot {
@@ -70,6 +72,7 @@ impl Slot {
         flags: Flags::NONE,
         state: State::Free,
         flushing: false,
+        single: false,
     };
 }
 
