@@ -40,8 +40,8 @@ impl Divisor {
 /// What a cell of the grid holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cell {
-    /// Copy `copy` of the chunk `chunk` of the zone.
-    Data { chunk: u64, copy: u16 },
+    /// Copy `copy` of the chunk `chunk` of the zone: the first `data_bytes` of the cell, the rest is unused.
+    Data { chunk: u64, copy: u16, data_bytes: u64 },
     /// The parity of its row.
     P,
     /// The second parity of its row.
@@ -64,6 +64,7 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug)]
 pub(crate) struct CompiledZone {
     pub array_start: u64,
+    pub array_bytes: u64,
     pub member_start: u64,
     /// Bytes of one cell.
     pub cell_bytes: u64,
@@ -77,8 +78,6 @@ pub(crate) struct CompiledZone {
     pub slots_start: usize,
     /// Rows of cells.
     pub rows: u64,
-    /// Array chunks (cells' worth of array) in the zone.
-    pub chunks: u64,
     /// Rows of chunks in all zones before: the stripe number of row 0.
     pub first_stripe: u64,
 }
@@ -105,6 +104,7 @@ impl CompiledZone {
         }
         CompiledZone {
             array_start: zone.array_start,
+            array_bytes: zone.array_bytes,
             member_start: zone.member_start,
             cell_bytes,
             cell_shift,
@@ -114,7 +114,6 @@ impl CompiledZone {
             width: Divisor::new(width as u64),
             slots_start,
             rows: zone.member_bytes / cell_bytes,
-            chunks: zone.array_bytes / cell_bytes,
             first_stripe,
         }
     }
@@ -170,7 +169,8 @@ impl CompiledZone {
         Spot {
             slot_index: self.slots_start + slot as usize,
             member_offset: self.member_start + self.row_offset(row) + within,
-            len: self.cell_bytes.saturating_sub(within),
+            // The last chunk can be cut; then the zone ends before the cell does.
+            len: self.cell_bytes.wrapping_sub(within).min(self.array_bytes.saturating_sub(zone_offset)),
         }
     }
 
@@ -193,18 +193,32 @@ impl CompiledZone {
         if self.parity == 0 {
             let number = row * self.width.value + slot;
             let chunk = number / self.copies;
-            if chunk >= self.chunks {
+            let left_bytes = self.array_bytes.saturating_sub(chunk * self.cell_bytes);
+            if left_bytes == 0 {
                 return Cell::Unused;
             }
-            return Cell::Data { chunk, copy: (number % self.copies) as u16 };
+            let data_bytes = left_bytes.min(self.cell_bytes);
+            return Cell::Data { chunk, copy: (number % self.copies) as u16, data_bytes };
         }
         let p = self.parity_slot(row);
         let after_p = if slot >= p { slot - p } else { slot + self.width.value - p };
         match after_p {
             0 => Cell::P,
             1 if self.parity == 2 => Cell::Q,
-            _ => Cell::Data { chunk: row * self.per_row.value + after_p - u64::from(self.parity), copy: 0 },
+            _ => Cell::Data {
+                chunk: row * self.per_row.value + after_p - u64::from(self.parity),
+                copy: 0,
+                data_bytes: self.cell_bytes,
+            },
         }
+    }
+
+    /// How many rows, from the first one, have no unused bytes.
+    pub fn full_rows(&self) -> u64 {
+        if self.parity > 0 {
+            return self.rows;
+        }
+        self.array_bytes / self.cell_bytes * self.copies / self.width.value
     }
 
     /// After how many rows the pattern of the cells of a slot comes again.
@@ -215,4 +229,29 @@ impl CompiledZone {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BLOCK_BYTES, MEMBERS_MAX, TOTAL_BYTES_MAX};
+
+    #[test]
+    fn dividing_by_multiplication_is_exact() {
+        let largest = TOTAL_BYTES_MAX / BLOCK_BYTES;
+        for value in 1..=MEMBERS_MAX as u64 {
+            let divisor = Divisor::new(value);
+            let check = |x: u64| assert_eq!(divisor.divide(x), (x / value, x % value), "{x} by {value}");
+            for shift in 0..=50 {
+                let near = (1u64 << shift) / value * value;
+                for x in near.saturating_sub(2)..near + 3 {
+                    check(x.min(largest));
+                }
+            }
+            for below in 0..1000 {
+                check(largest - below);
+                check(below);
+            }
+        }
+    }
 }

@@ -97,12 +97,14 @@ fn place_in_zone(zone: &CompiledZone, slot: u64, zone_member_offset: u64) -> Pla
     let within = zone_member_offset % zone.cell_bytes;
     let len = zone.cell_bytes - within;
     match zone.cell(slot, row) {
-        Cell::Data { chunk, copy } => {
-            Place::Data { array_offset: zone.array_start + chunk * zone.cell_bytes + within, copy, len }
-        }
+        Cell::Data { chunk, copy, data_bytes } if within < data_bytes => Place::Data {
+            array_offset: zone.array_start + chunk * zone.cell_bytes + within,
+            copy,
+            len: data_bytes - within,
+        },
         Cell::P => Place::Parity { stripe: zone.first_stripe + row, q: false, len },
         Cell::Q => Place::Parity { stripe: zone.first_stripe + row, q: true, len },
-        Cell::Unused => Place::Unused { len },
+        Cell::Data { .. } | Cell::Unused => Place::Unused { len },
     }
 }
 

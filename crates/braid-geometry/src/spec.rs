@@ -234,6 +234,18 @@ impl Spec {
         }
     }
 
+    /// How many bytes a member of raid0 with `rounded_bytes` of whole chunks adds to the end of the array.
+    ///
+    /// All of them where the chunk is a power of two. Else Linux md masks the member's size with the chunk's bits
+    /// instead of dividing (`raid0_size` in the kernel's `raid0.c`, as the arrays with a chunk of 96 KiB in
+    /// `tests/golden/md-layouts` show), and the array ends up to a chunk per member earlier. Braid does as md does,
+    /// so that an array of either is the same block device with the other.
+    #[must_use]
+    pub const fn raid0_end_bytes(&self, rounded_bytes: u64) -> u64 {
+        const SECTOR_BYTES: u64 = 512;
+        rounded_bytes & !(self.chunk_bytes - SECTOR_BYTES)
+    }
+
     /// Checks everything that does not depend on the sizes of the members.
     ///
     /// # Errors

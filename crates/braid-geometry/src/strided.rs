@@ -88,8 +88,8 @@ fn push(rows: &mut Vec<StridedRun>, row: StridedRun) {
 
 fn push_zone(rows: &mut Vec<StridedRun>, member: u16, zone: &CompiledZone, slot: u64) {
     let period = zone.period_rows();
-    // Only the last row can have unused cells; it is not part of what comes again.
-    let repeats = (zone.rows - 1) / period;
+    // Rows at the end that are not all used are not part of what comes again; they are few.
+    let repeats = zone.full_rows() / period;
     if repeats > 0 {
         let cell_blocks = zone.cell_bytes / BLOCK_BYTES;
         let chunks_per_period = match zone.parity() {
@@ -118,16 +118,27 @@ fn merged_rows(member: u16, zone: &CompiledZone, slot: u64, cells: std::ops::Ran
     let array_start_block = zone.array_start / BLOCK_BYTES;
     let mut runs: Vec<Run> = Vec::new();
     for row in cells {
-        let (kind, array_start_block) = match zone.cell(slot, row) {
-            Cell::Data { chunk, .. } => (Kind::Data, array_start_block + chunk * cell_blocks),
-            Cell::P => (Kind::P, zone.first_stripe + row),
-            Cell::Q => (Kind::Q, zone.first_stripe + row),
-            Cell::Unused => (Kind::Unused, 0),
+        let (kind, array_start_block, length_blocks) = match zone.cell(slot, row) {
+            Cell::Data { chunk, data_bytes, .. } => {
+                (Kind::Data, array_start_block + chunk * cell_blocks, data_bytes / BLOCK_BYTES)
+            }
+            Cell::P => (Kind::P, zone.first_stripe + row, cell_blocks),
+            Cell::Q => (Kind::Q, zone.first_stripe + row, cell_blocks),
+            Cell::Unused => (Kind::Unused, 0, cell_blocks),
         };
         let member_start_block = zone.member_start / BLOCK_BYTES + row * cell_blocks;
-        let run = Run { member, member_start_block, array_start_block, length_blocks: cell_blocks, kind };
-        if !runs.last_mut().is_some_and(|last| last.merge(&run)) {
-            runs.push(run);
+        let run = Run { member, member_start_block, array_start_block, length_blocks, kind };
+        let rest = Run {
+            member_start_block: member_start_block + length_blocks,
+            array_start_block: 0,
+            length_blocks: cell_blocks - length_blocks,
+            kind: Kind::Unused,
+            ..run
+        };
+        for run in [run, rest] {
+            if run.length_blocks > 0 && !runs.last_mut().is_some_and(|last| last.merge(&run)) {
+                runs.push(run);
+            }
         }
     }
     runs

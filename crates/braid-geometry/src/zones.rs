@@ -7,7 +7,8 @@ use crate::{BLOCK_BYTES, GeometryError, Level, Spec, TOTAL_BYTES_MAX, ZoneFault,
 pub struct Zone {
     /// Where it begins in the array, in bytes.
     pub array_start: u64,
-    /// How much of the array it holds, in bytes.
+    /// How much of the array it holds, in bytes. Whole chunks, but for the last zone of a raid0 whose chunk is no power
+    /// of two (see [`Spec::raid0_end_bytes`]).
     pub array_bytes: u64,
     /// Where it begins in the data area of each of its members, in bytes.
     pub member_start: u64,
@@ -85,7 +86,19 @@ fn shared_zones(spec: &Spec, rounded: &[u64]) -> Option<Vec<Zone>> {
         array_start = array_start.checked_add(array_bytes)?;
         member_start = height;
     }
+    if spec.level == Level::Raid0 {
+        let end = rounded.iter().map(|&bytes| spec.raid0_end_bytes(bytes.min(member_start))).sum();
+        cut(&mut zones, end);
+    }
     Some(zones)
+}
+
+/// Ends the array at `end`.
+fn cut(zones: &mut Vec<Zone>, end: u64) {
+    zones.retain(|zone| zone.array_start < end);
+    if let Some(last) = zones.last_mut() {
+        last.array_bytes = last.array_bytes.min(end - last.array_start);
+    }
 }
 
 /// Checks a table that was read. Nothing in it is trusted: it may come from a damaged or hostile disk.
@@ -100,7 +113,8 @@ pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> R
     }
     let mut array_start = 0u64;
     for (index, zone) in zones.iter().enumerate() {
-        check_zone(spec, member_data_bytes, zone, array_start)
+        let last = index + 1 == zones.len();
+        check_zone(spec, member_data_bytes, zone, array_start, last)
             .and_then(|()| check_overlap(zone, &zones[..index]))
             .map_err(|fault| GeometryError::BadZone { zone: index, fault })?;
         array_start += zone.array_bytes;
@@ -108,7 +122,13 @@ pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> R
     Ok(())
 }
 
-fn check_zone(spec: &Spec, member_data_bytes: &[u64], zone: &Zone, array_start: u64) -> Result<(), ZoneFault> {
+fn check_zone(
+    spec: &Spec,
+    member_data_bytes: &[u64],
+    zone: &Zone,
+    array_start: u64,
+    last: bool,
+) -> Result<(), ZoneFault> {
     let width = zone.members.len();
     if width < spec.members_min() || width > member_data_bytes.len() || spec.level == Level::Concat && width != 1 {
         return Err(ZoneFault::Width { found: width });
@@ -135,7 +155,11 @@ fn check_zone(spec: &Spec, member_data_bytes: &[u64], zone: &Zone, array_start: 
     }
     // It cannot overflow: the height fits every one of the members, and all members together have a bound.
     let expected = spec.zone_bytes(width, zone.member_bytes).unwrap_or(0);
-    if zone.array_bytes != expected || expected == 0 {
+    // The end may be cut by less than a chunk per member, see `Spec::raid0_end_bytes`.
+    let may_be_cut = last && spec.level == Level::Raid0 && !spec.chunk_bytes.is_power_of_two();
+    let cut_max = if may_be_cut { spec.chunk_bytes * member_data_bytes.len() as u64 - 1 } else { 0 };
+    let sizes = expected.saturating_sub(cut_max).max(1)..=expected;
+    if !sizes.contains(&zone.array_bytes) || !zone.array_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(ZoneFault::Size { expected, found: zone.array_bytes });
     }
     Ok(())

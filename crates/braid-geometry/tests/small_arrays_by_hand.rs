@@ -87,7 +87,7 @@ fn raid10_near() {
 
 #[test]
 fn raid5_left_symmetric() {
-    check(spec(Level::Raid5), &["03P69P", "1P47Pa", "P258Pb"]);
+    check(spec(Level::Raid5), &["03P69P", "1P47Pa", "P25P8b"]);
     // The second zone, over two, is a mirror in effect.
     check(spec(Level::Raid5), &["03P", "1P46P8", "P25P7P"]);
 }
