@@ -12,6 +12,7 @@
 //! kernel, `braid-sim` with simulated disks.
 #![forbid(unsafe_code)]
 
+pub mod allocation;
 pub mod io;
 pub mod layout;
 pub mod limits;

@@ -180,6 +180,13 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
+/// The first place of the byte at `at`, and for how many bytes from there on it holds.
+pub(crate) fn first_place(layout: &DeviceLayout, op: Op, at: u64) -> Option<(LeafId, u64, u64)> {
+    let mut places = [Place { leaf: LeafId(0), offset: 0 }; COPIES_MAX];
+    let (_, len) = resolve(layout, layout.root, op, at, &mut places).ok()?;
+    Some((places[0].leaf, places[0].offset, len))
+}
+
 /// Every place of the byte at `at` that `op` must go to, and for how many bytes from there on that holds.
 ///
 /// Reads go to one place; which copy of a mirror is read is the first, until reads are balanced.

@@ -1,0 +1,77 @@
+//! Which parts of a device hold data, and which are known to read as zeros.
+//!
+//! The engine knows where bytes live; whether a disk holds anything there, only the disk can say
+//! (a file by its holes). So the caller brings the answer for one leaf, and this module puts the
+//! answers of all leaves together in the order of the device. Used for NBD's `base:allocation`.
+
+use crate::io::{LeafId, Op};
+use crate::layout::DeviceLayout;
+use crate::plan::first_place;
+
+/// A run of a device's bytes that are alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is stored there, and it reads as zeros.
+    pub hole: bool,
+}
+
+/// What a leaf says of one place: whether it is a hole, and up to which byte that holds.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    leaf: LeafId,
+    from: u64,
+    to: u64,
+    hole: bool,
+}
+
+/// Leaves whose last answer is remembered while one question is worked on.
+const KNOWN_MAX: usize = 16;
+
+/// Gives the runs of `[offset, offset + len)` in order to `each`, until that returns false.
+///
+/// `probe(leaf, offset, len)` says of the leaf's bytes from `offset` whether they are a hole, and for
+/// how many bytes, at least 1, that holds; more than `len` is welcome, it saves questions later.
+/// The range must lie inside the device. What changes meanwhile may be told as it was or as it is.
+pub fn extents(
+    layout: &DeviceLayout,
+    offset: u64,
+    len: u64,
+    probe: &mut impl FnMut(LeafId, u64, u64) -> Extent,
+    each: &mut impl FnMut(Extent) -> bool,
+) {
+    debug_assert!(offset.checked_add(len).is_some_and(|end| end <= layout.size_bytes()), "a range inside the device");
+    let end = offset + len;
+    let mut known: Vec<Known> = Vec::with_capacity(KNOWN_MAX);
+    let mut run = Extent { len: 0, hole: false };
+    let mut at = offset;
+    while at < end {
+        let Some((leaf, place, holds)) = first_place(layout, Op::Read, at) else { break };
+        let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {
+            Some(known) => *known,
+            None => {
+                let said = probe(leaf, place, end - at);
+                let fresh = Known { leaf, from: place, to: place.saturating_add(said.len.max(1)), hole: said.hole };
+                match known.iter().position(|k| k.leaf == leaf) {
+                    Some(old) => known[old] = fresh,
+                    None if known.len() < KNOWN_MAX => known.push(fresh),
+                    None => known[(leaf.0 as usize) % KNOWN_MAX] = fresh,
+                }
+                fresh
+            }
+        };
+        let here = holds.min(answer.to - place).min(end - at);
+        if run.len > 0 && run.hole != answer.hole {
+            if !each(run) {
+                return;
+            }
+            run.len = 0;
+        }
+        run = Extent { len: run.len + here, hole: answer.hole };
+        at += here;
+    }
+    if run.len > 0 {
+        each(run);
+    }
+}

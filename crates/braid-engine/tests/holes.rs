@@ -1,0 +1,81 @@
+//! The holes of the members, put together, are the holes of the device.
+
+mod support;
+
+use braid_engine::allocation::{Extent, extents};
+use braid_engine::*;
+use support::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Disks of which every other `grain` bytes are a hole, starting with data on even disks.
+fn is_hole(leaf: u32, offset: u64, grain: u64) -> bool {
+    (offset / grain + u64::from(leaf)) % 2 == 1
+}
+
+#[test]
+fn runs_agree_with_every_single_block() {
+    let disks = [2 * MIB, 3 * MIB, 3 * MIB];
+    for (grain, chunk) in [(65536, 65536), (4096, 65536), (1 << 20, 4096), (12288, 8192)] {
+        for node in [raid0(chunk, &disks), concat(chunk, &disks)] {
+            let layout = DeviceLayout::new(1, 512, &node);
+            let mut asked = 0;
+            let mut probe = |leaf: LeafId, offset: u64, _| {
+                asked += 1;
+                Extent { len: grain - offset % grain, hole: is_hole(leaf.0, offset, grain) }
+            };
+            let mut random = Random(grain ^ chunk);
+            for _ in 0..50 {
+                let len = 512 * (1 + random.below(4000));
+                let offset = 512 * random.below((node.size_bytes() - len) / 512);
+                let mut at = offset;
+                let mut last = None;
+                extents(&layout, offset, len, &mut probe, &mut |run| {
+                    assert_ne!(last, Some(run.hole), "neighbouring runs differ");
+                    last = Some(run.hole);
+                    for byte in (at..at + run.len).step_by(512) {
+                        let mut one = None;
+                        let single = &mut |leaf: LeafId, offset: u64, _| {
+                            one = Some(is_hole(leaf.0, offset, grain));
+                            Extent { len: 1, hole: false }
+                        };
+                        extents(&layout, byte, 1, single, &mut |_| true);
+                        assert_eq!(one, Some(run.hole), "grain {grain} chunk {chunk} byte {byte}");
+                    }
+                    at += run.len;
+                    true
+                });
+                assert_eq!(at, offset + len, "the runs cover the range");
+            }
+            assert!(asked > 0);
+        }
+    }
+}
+
+#[test]
+fn an_empty_array_is_one_hole_asked_once_a_disk() {
+    let disks = [50 << 30, 100 << 30, 100 << 30];
+    let layout = DeviceLayout::new(1, 512, &raid0(65536, &disks));
+    let (mut asked, mut runs) = (0, Vec::new());
+    let probe = &mut |leaf: LeafId, offset: u64, _| {
+        asked += 1;
+        Extent { len: disks[leaf.0 as usize] - offset, hole: true }
+    };
+    extents(&layout, 0, 4 << 30, probe, &mut |run| {
+        runs.push(run);
+        true
+    });
+    assert_eq!(runs, [Extent { len: 4 << 30, hole: true }]);
+    assert_eq!(asked, 3);
+}
+
+#[test]
+fn the_reader_may_stop() {
+    let layout = DeviceLayout::new(1, 512, &leaf(0, MIB));
+    let mut runs = 0;
+    extents(&layout, 0, MIB, &mut |_, offset, _| Extent { len: 4096, hole: (offset / 4096) % 2 == 0 }, &mut |_| {
+        runs += 1;
+        runs < 3
+    });
+    assert_eq!(runs, 3);
+}
