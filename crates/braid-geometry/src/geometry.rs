@@ -3,8 +3,9 @@
 use crate::compiled::CompiledZone;
 use crate::{GeometryError, Spec, Zone, zones};
 
-/// Up to this many zones the right one is found by counting, which has no branch to be guessed wrong.
-const COUNTED_ZONES_MAX: usize = 8;
+/// Up to one zone more than this, the right one is found by counting the ends that lie before: four comparisons and no
+/// branch to be guessed wrong.
+const COUNTED_ENDS: usize = 4;
 
 /// A contiguous place on one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,9 @@ impl Stripe<'_> {
 /// Where every byte of an array lives. Immutable.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// The ends of the zones in the array, apart from the rest so that searching them touches one cache line.
+    /// The ends of the first zones, without the last one; the places left over hold what no offset reaches.
+    counted_ends: [u64; COUNTED_ENDS],
+    /// The ends of all zones in the array.
     ends: Vec<u64>,
     pub(crate) compiled: Vec<CompiledZone>,
     /// The members of all zones, one zone after the other.
@@ -116,8 +119,12 @@ impl Geometry {
             compiled.push(CompiledZone::new(&spec, zone, first_stripe, &mut slots));
             first_stripe += zone.member_bytes / spec.chunk_bytes;
         }
-        let ends = zones.iter().map(Zone::array_end).collect();
-        Geometry { ends, compiled, slots, spec, member_data_bytes: member_data_bytes.to_vec(), zones }
+        let ends: Vec<u64> = zones.iter().map(Zone::array_end).collect();
+        let mut counted_ends = [u64::MAX; COUNTED_ENDS];
+        for (counted, end) in counted_ends.iter_mut().zip(&ends[..ends.len() - 1]) {
+            *counted = *end;
+        }
+        Geometry { counted_ends, ends, compiled, slots, spec, member_data_bytes: member_data_bytes.to_vec(), zones }
     }
 
     /// The array's size in bytes. Always above 0.
@@ -148,13 +155,11 @@ impl Geometry {
     /// The number of the zone that holds an offset of the array; the last zone for offsets beyond the end.
     #[inline]
     fn zone_index(&self, array_offset: u64) -> usize {
-        let ends = self.ends.as_slice();
-        let index = if ends.len() <= COUNTED_ZONES_MAX {
-            ends.iter().map(|&end| usize::from(array_offset >= end)).sum()
+        if self.ends.len() <= COUNTED_ENDS + 1 {
+            self.counted_ends.iter().map(|&end| usize::from(array_offset >= end)).sum()
         } else {
-            ends.partition_point(|&end| array_offset >= end)
-        };
-        index.min(ends.len() - 1)
+            self.ends[..self.ends.len() - 1].partition_point(|&end| array_offset >= end)
+        }
     }
 
     /// Where the byte at `array_offset` is: its one place at concat and raid0, its first copy at raid1 and raid10, the
