@@ -35,6 +35,16 @@ impl ArrayPart {
                 .checked_add(array_bytes)
                 .ok_or_else(|| refuse("zones", format!("the array ends beyond any number at zone {i}")))?;
         }
+        // The end of a raid0 whose chunk is no power of two lies a little before the last zone's; the geometry knows how
+        // far it may.
+        let cut = array_start.saturating_sub(self.array_bytes);
+        if let Some(last) = zones.last_mut()
+            && cut < last.array_bytes
+            && cut <= self.spec.cut_bytes_max(self.members.len())
+        {
+            last.array_bytes -= cut;
+            array_start -= cut;
+        }
         if array_start != self.array_bytes {
             let reason = format!("it is {}, and the zones make {array_start}", self.array_bytes);
             return Err(refuse("array_bytes", reason));

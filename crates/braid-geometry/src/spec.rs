@@ -246,6 +246,16 @@ impl Spec {
         rounded_bytes & !(self.chunk_bytes - SECTOR_BYTES)
     }
 
+    /// By how many bytes the last zone may be shorter than [`Spec::zone_bytes`] says, in an array of so many members:
+    /// 0, but for a raid0 whose chunk is no power of two (see [`Spec::raid0_end_bytes`]).
+    #[must_use]
+    pub const fn cut_bytes_max(&self, members: usize) -> u64 {
+        match self.level {
+            Level::Raid0 if !self.chunk_bytes.is_power_of_two() => self.chunk_bytes * members as u64 - 1,
+            _ => 0,
+        }
+    }
+
     /// Checks everything that does not depend on the sizes of the members.
     ///
     /// # Errors

@@ -155,9 +155,7 @@ fn check_zone(
     }
     // It cannot overflow: the height fits every one of the members, and all members together have a bound.
     let expected = spec.zone_bytes(width, zone.member_bytes).unwrap_or(0);
-    // The end may be cut by less than a chunk per member, see `Spec::raid0_end_bytes`.
-    let may_be_cut = last && spec.level == Level::Raid0 && !spec.chunk_bytes.is_power_of_two();
-    let cut_max = if may_be_cut { spec.chunk_bytes * member_data_bytes.len() as u64 - 1 } else { 0 };
+    let cut_max = if last { spec.cut_bytes_max(member_data_bytes.len()) } else { 0 };
     let sizes = expected.saturating_sub(cut_max).max(1)..=expected;
     if !sizes.contains(&zone.array_bytes) || !zone.array_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(ZoneFault::Size { expected, found: zone.array_bytes });
