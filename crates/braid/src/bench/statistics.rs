@@ -1,0 +1,72 @@
+//! Medians, and how far a ratio of medians can be trusted.
+
+/// A ratio of two medians and the interval in which 95 of 100 resamplings of the slices put it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// Median of the first over median of the second.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}
+
+/// The middle of `values`, or the mean of the two in the middle; NaN of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+/// `median(a) / median(b)` with its interval, by resampling pairs: slice i of `a` was run beside slice i of `b`,
+/// and what disturbed one disturbed the other, so they are drawn together.
+///
+/// # Panics
+/// When the two are not of the same length, or empty: then they are no pairs.
+pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Ratio {
+    assert!(!a.is_empty() && a.len() == b.len(), "{} and {} slices are no pairs", a.len(), b.len());
+    const RESAMPLINGS: usize = 2000;
+    let mut random = super::pattern::Random::new(0x5eed); // always the same: an interval is no place for chance
+    let mut ratios: Vec<f64> = (0..RESAMPLINGS)
+        .map(|_| {
+            let drawn: Vec<usize> = a.iter().map(|_| random.below(a.len() as u64) as usize).collect();
+            let side = |of: &[f64]| median(&drawn.iter().map(|&i| of[i]).collect::<Vec<_>>());
+            side(a) / side(b)
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| ratios[((RESAMPLINGS - 1) as f64 * share).round() as usize];
+    Ratio { value: median(a) / median(b), low: at(0.025), high: at(0.975) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_steady_ratio_has_a_narrow_interval_and_a_noisy_one_a_wide_one() {
+        let steady = ratio_of_medians(&[2.0, 2.0, 2.0, 2.0, 2.0], &[1.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(steady, Ratio { value: 2.0, low: 2.0, high: 2.0 });
+        let noisy = ratio_of_medians(&[1.0, 4.0, 2.0, 3.0, 9.0], &[1.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(noisy.value, 3.0);
+        assert!(noisy.low < 3.0 && noisy.high > 3.0 && noisy.low >= 1.0 && noisy.high <= 9.0, "{noisy:?}");
+    }
+
+    #[test]
+    fn what_disturbs_both_of_a_pair_does_not_widen_the_interval() {
+        let load = [1.0, 5.0, 2.0, 8.0, 3.0];
+        let twice: Vec<f64> = load.iter().map(|x| 2.0 * x).collect();
+        assert_eq!(ratio_of_medians(&twice, &load), Ratio { value: 2.0, low: 2.0, high: 2.0 });
+    }
+}

@@ -1,0 +1,115 @@
+//! Blocks that say who they are, so that one that went astray names itself.
+//!
+//! Every 512 bytes of a device are a unit: the byte offset of the unit on the device, the run's seed, then words that both
+//! determine. A unit of another place, of another run, torn or overwritten is told from the right one.
+
+use std::fmt;
+
+/// Bytes of one unit.
+pub const UNIT_BYTES: usize = 512;
+
+/// What a wrong unit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Byte offset on the device at which the unit was read.
+    pub offset: u64,
+    /// What it says of itself.
+    pub found: Found,
+}
+
+/// What a unit that is not the expected one says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Only zeros.
+    Zeros,
+    /// Whole, but of this other offset of the same run: it went astray.
+    OtherPlace(u64),
+    /// Whole, but of another run (or an older state).
+    OtherRun,
+    /// Its beginning is right, and word number `.0` is not.
+    Torn(usize),
+    /// Nothing that this wrote.
+    Foreign,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "byte {}: ", self.offset)?;
+        match self.found {
+            Found::Zeros => write!(f, "zeros where written data should be"),
+            Found::OtherPlace(place) => write!(f, "the data of byte {place}"),
+            Found::OtherRun => write!(f, "data of an earlier run"),
+            Found::Torn(word) => write!(f, "torn from byte {} on", word * 8),
+            Found::Foreign => write!(f, "data that was not written here"),
+        }
+    }
+}
+
+#[inline]
+fn word(seed: u64, offset: u64, index: usize) -> u64 {
+    match index {
+        0 => offset,
+        1 => seed,
+        _ => (offset ^ seed.rotate_left(17)).wrapping_add(index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    }
+}
+
+/// Fills `data` with the units that belong at `offset` in the run of `seed`.
+///
+/// # Panics
+/// When the length is no multiple of [`UNIT_BYTES`].
+pub fn fill(data: &mut [u8], offset: u64, seed: u64) {
+    assert_eq!(data.len() % UNIT_BYTES, 0, "whole units only");
+    for (unit, place) in data.chunks_exact_mut(UNIT_BYTES).zip((offset..).step_by(UNIT_BYTES)) {
+        for (index, bytes) in unit.chunks_exact_mut(8).enumerate() {
+            bytes.copy_from_slice(&word(seed, place, index).to_le_bytes());
+        }
+    }
+}
+
+/// The first unit of `data`, read at `offset`, that is not what [`fill`] puts there.
+pub fn check(data: &[u8], offset: u64, seed: u64) -> Option<Mismatch> {
+    for (unit, place) in data.chunks_exact(UNIT_BYTES).zip((offset..).step_by(UNIT_BYTES)) {
+        let read = |index: usize| {
+            u64::from_le_bytes(unit[index * 8..][..8].try_into().expect("eight bytes are eight bytes"))
+        };
+        let fits = |seed, place| (0..UNIT_BYTES / 8).find(|&index| read(index) != word(seed, place, index));
+        let Some(bad_word) = fits(seed, place) else { continue };
+        let found = if unit.iter().all(|&byte| byte == 0) {
+            Found::Zeros
+        } else if fits(read(1), read(0)).is_none() {
+            if read(1) == seed { Found::OtherPlace(read(0)) } else { Found::OtherRun }
+        } else if bad_word >= 2 {
+            Found::Torn(bad_word)
+        } else {
+            Found::Foreign
+        };
+        return Some(Mismatch { offset: place, found });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(offset: u64, seed: u64) -> Vec<u8> {
+        let mut data = vec![0; 4096];
+        fill(&mut data, offset, seed);
+        data
+    }
+
+    #[test]
+    fn a_right_block_is_right_and_each_kind_of_wrong_one_is_named() {
+        let right = block(8192, 5);
+        assert_eq!(check(&right, 8192, 5), None);
+        let found = |data: &[u8]| check(data, 8192, 5).map(|m| (m.offset, m.found));
+        assert_eq!(found(&[0; 4096]), Some((8192, Found::Zeros)));
+        assert_eq!(found(&block(4096, 5)), Some((8192, Found::OtherPlace(4096))));
+        assert_eq!(found(&block(8192, 4)), Some((8192, Found::OtherRun)));
+        assert_eq!(found(&[7; 4096]), Some((8192, Found::Foreign)));
+        let mut torn = right.clone();
+        torn[512 + 256..1024].fill(0);
+        assert_eq!(found(&torn), Some((8704, Found::Torn(32))));
+    }
+}

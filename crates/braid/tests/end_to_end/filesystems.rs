@@ -1,0 +1,108 @@
+//! Real file systems of the real kernel on an export: nbdfuse shows it as a file, a loop device as a disk.
+
+use std::fs;
+
+use crate::support::*;
+
+/// An export as a block device; taken down in reverse order.
+struct Block {
+    device: String,
+    mounted: Option<String>,
+    nbdfuse: Running,
+    folder: String,
+}
+
+impl Block {
+    fn of(daemon: &Daemon, uri: &str) -> Block {
+        need_root();
+        let folder = daemon.folder.join("fuse");
+        fs::create_dir(&folder).expect("a folder can be made");
+        let file = format!("{folder}/nbd");
+        let mut nbdfuse = command("nbdfuse");
+        nbdfuse.args([&file, uri]);
+        let nbdfuse = Running::start(&daemon.folder, "nbdfuse", &mut nbdfuse);
+        wait_for("nbdfuse to mount", || fs::metadata(&file).ok().filter(|found| found.len() > 0));
+        let device = run("losetup", &["--find", "--show", "--direct-io=on", &file]).trim().to_owned();
+        Block { device, mounted: None, nbdfuse, folder }
+    }
+
+    fn mount(&mut self, daemon: &Daemon, kind: &str) -> String {
+        let at = daemon.folder.join("mounted");
+        fs::create_dir_all(&at).expect("a folder can be made");
+        run("mount", &["-t", kind, &self.device, &at]);
+        self.mounted = Some(at.clone());
+        at
+    }
+
+    fn unmount(&mut self) {
+        if let Some(at) = self.mounted.take() {
+            run("umount", &[&at]);
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Also after a failure: each step whatever the one before said.
+        if let Some(at) = self.mounted.take() {
+            let _ = command("umount").arg(&at).output();
+        }
+        let _ = command("losetup").args(["--detach", &self.device]).output();
+        let _ = command("fusermount3").args(["-u", &self.folder]).output();
+        self.nbdfuse.kill();
+        let _ = command("umount").args(["-l", &self.folder]).output();
+    }
+}
+
+/// mkfs, mount, write, unmount, fsck, mount again, compare.
+fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
+    let daemon = Daemon::start();
+    let disks: Vec<String> = [100, 200, 200]
+        .iter()
+        .enumerate()
+        .map(|(i, mib)| daemon.folder.sparse(&format!("disk{i}"), mib * MIB))
+        .collect();
+    let uri = daemon.array("data", "raid0", &disks.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut block = Block::of(&daemon, &uri);
+    let device = block.device.clone();
+    run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
+
+    let at = block.mount(&daemon, kind);
+    let mut sums = Vec::new();
+    for i in 0..40u64 {
+        let path = format!("{at}/file{i}");
+        // Small ones, large ones, and holes.
+        fs::write(&path, noise(1 + i * i * 700, i)).expect("a file can be written");
+        sums.push((path.clone(), checksum(&path)));
+    }
+    for i in (0..40).step_by(3) {
+        fs::remove_file(&sums[i].0).expect("a file can be removed");
+    }
+    let sums: Vec<_> = sums.into_iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, sum)| sum).collect();
+    run("sync", &["-f", &at]);
+    run("fstrim", &[&at]);
+    block.unmount();
+    run(fsck[0], &[&fsck[1..], &[&device]].concat());
+
+    block.mount(&daemon, kind);
+    for (path, sum) in &sums {
+        assert_eq!(checksum(path), *sum, "{path}");
+    }
+    block.unmount();
+    run(fsck[0], &[&fsck[1..], &[&device]].concat());
+}
+
+#[test]
+fn ext4_lives_on_an_export() {
+    story("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
+}
+
+#[test]
+fn xfs_lives_on_an_export() {
+    story("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
+
+#[test]
+fn btrfs_lives_on_an_export() {
+    story("btrfs", &["mkfs.btrfs", "-q", "-f"], &["btrfs", "check", "--readonly"]);
+}

@@ -1,0 +1,17 @@
+//! Whole stories with the real program, real clients and the real kernel.
+//!
+//! Each test has a folder and a daemon of its own. What it starts ends with it: by its own id, and by the kernel if
+//! the test itself is killed. Tests that need root say so and fail where they do not have it. docs/testing.md
+//! says how to run one of them.
+
+mod clients;
+mod command_line;
+mod crashes;
+mod daemons;
+mod faults;
+mod filesystems;
+mod hostile;
+mod nbd;
+mod returning;
+mod support;
+mod the_demo;

@@ -1,0 +1,215 @@
+//! The doors through which bytes from outside come in, each with what must hold whatever they are.
+//!
+//! Every function returns for every input; a panic is a finding. Called by the fuzz targets, and by the test that
+//! replays the kept corpus.
+
+use std::sync::Arc;
+
+use braid_nbd::codec::RequestHeader;
+use braid_nbd::handshake::{Handshake, INPUT_BYTES_MAX, Step};
+use braid_nbd::transmission::{Command, Terms, Verdict, judge};
+use braid_nbd::{ExportInfo, ExportTable};
+use zerocopy::FromBytes;
+
+/// One entry: its name (that of its folder in the corpus) and the function.
+pub type Entry = (&'static str, fn(&[u8]));
+
+/// All entries.
+pub const ALL: &[Entry] = &[
+    ("label", label),
+    ("nbd_handshake", nbd_handshake),
+    ("nbd_transmission", nbd_transmission),
+    ("sizes", sizes),
+    ("disk_names", disk_names),
+    ("api_bodies", api_bodies),
+];
+
+/// Labels, and whatever else stands on a disk: as they are, and once more with right checksums, so that what lies behind
+/// those is reached too.
+pub fn label(data: &[u8]) {
+    braid_format::fuzz::fuzz_label(data);
+    if data.len() >= 4096 {
+        let mut sealed = data.to_vec();
+        seal(&mut sealed[..4096]);
+        braid_format::fuzz::fuzz_label(&sealed);
+    }
+}
+
+/// Puts right checksums into a label, as `docs/format.md` draws them: of the first sector at byte 508, of all at byte 8.
+pub fn seal(label: &mut [u8]) {
+    label[8..12].fill(0);
+    let header = crc32c(&label[..508]);
+    label[508..512].copy_from_slice(&header.to_le_bytes());
+    let all = crc32c(label);
+    label[8..12].copy_from_slice(&all.to_le_bytes());
+}
+
+/// CRC-32C by its definition, bit by bit: slow, and nobody else's code.
+fn crc32c(data: &[u8]) -> u32 {
+    !data.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+fn exports() -> Arc<ExportTable> {
+    let table = Arc::new(ExportTable::new());
+    for (index, (name, size)) in [("data", 64 << 20), ("", 4096), ("read-only", 1 << 40)].into_iter().enumerate() {
+        let mut info = ExportInfo::new(name, braid_engine::DeviceId(index as u32), size);
+        info.read_only = name == "read-only";
+        table.add(info).expect("these exports are in order");
+    }
+    table
+}
+
+/// A client's side of the handshake, arriving in pieces; what follows it is taken for requests.
+pub fn nbd_handshake(data: &[u8]) {
+    let Some((&first, stream)) = data.split_first() else { return };
+    // How much arrives at a time: everything, or a few bytes.
+    let step = if first == 0 { usize::MAX } else { usize::from(first) };
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(exports(), u64::MAX, &mut out);
+    let (mut taken, mut arrived) = (0, 0);
+    loop {
+        let (took, next) = handshake.feed(&stream[taken..arrived], &mut out);
+        taken += took;
+        assert!(taken <= arrived, "it took what was not there");
+        // One message has one bounded answer, however it is meant; the answers are sent before more is read.
+        assert!(out.len() <= 64 << 10, "an answer of {} bytes", out.len());
+        out.clear();
+        match next {
+            Step::Close(_) => return,
+            Step::Enter(session) => {
+                requests(&stream[taken..], &session.terms);
+                return;
+            }
+            Step::More if took > 0 => {}
+            Step::More => {
+                assert!(arrived - taken <= INPUT_BYTES_MAX, "it wants more than it said");
+                if arrived == stream.len() {
+                    return;
+                }
+                arrived = arrived.saturating_add(step).min(stream.len());
+            }
+        }
+    }
+}
+
+/// Requests, under terms that the first bytes choose.
+pub fn nbd_transmission(data: &[u8]) {
+    let [flags, size @ .., blocks] = match data.first_chunk::<8>() {
+        Some(head) => *head,
+        None => return,
+    };
+    let block_bytes_min = 1u32 << (blocks % 17);
+    let size = size.iter().fold(0u64, |size, &byte| size << 8 | u64::from(byte));
+    let terms = Terms {
+        size_bytes: size / u64::from(block_bytes_min) * u64::from(block_bytes_min),
+        block_bytes_min,
+        read_only: flags & 1 != 0,
+        structured: flags & 2 != 0,
+        allocation: flags & 4 != 0,
+    };
+    requests(&data[8..], &terms);
+}
+
+fn requests(mut stream: &[u8], terms: &Terms) {
+    while let Ok((header, rest)) = RequestHeader::ref_from_prefix(stream) {
+        let (offset, len) = (header.offset.get(), u64::from(header.len.get()));
+        let payload = match judge(header, terms) {
+            Verdict::Close(_) => return,
+            Verdict::Serve(Command::Disconnect) => return,
+            Verdict::Serve(Command::Flush) => 0,
+            Verdict::Serve(command) => {
+                assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= terms.size_bytes), "{command:?}");
+                assert_eq!((offset | len) % u64::from(terms.block_bytes_min), 0, "{command:?}");
+                let changes = matches!(command, Command::Write(_) | Command::Trim(_) | Command::WriteZeroes(_));
+                assert!(!(changes && terms.read_only), "{command:?}");
+                match command {
+                    Command::Write(_) => len as usize,
+                    Command::BlockStatus { .. } => {
+                        assert!(terms.allocation);
+                        0
+                    }
+                    _ => 0,
+                }
+            }
+            Verdict::Refuse(refusal, payload) => {
+                assert!(refusal.text.len() <= 38 && payload <= header.len.get());
+                payload as usize
+            }
+        };
+        stream = rest.get(payload..).unwrap_or_default();
+    }
+}
+
+/// Sizes and rates, as people type them.
+pub fn sizes(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(bytes) = braid_geometry::units::parse_size(&text) {
+        let shown = braid_geometry::units::format_size(bytes);
+        let again = braid_geometry::units::parse_size(&shown).expect("what is shown can be typed");
+        // Cut to two decimals, never more than there is.
+        assert!(again <= bytes && bytes - again <= bytes / 100, "{bytes} is shown as {shown}");
+    } else if let Err(error) = braid_geometry::units::parse_size(&text) {
+        assert!(!error.to_string().is_empty());
+    }
+    let _ = braid_geometry::units::parse_rate(&text);
+}
+
+/// Names of disks, as people type them.
+pub fn disk_names(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match braid_ring::spec::DiskSpec::parse(&text) {
+        Ok(spec) => {
+            let shown = spec.to_string();
+            let again = braid_ring::spec::DiskSpec::parse(&shown);
+            assert_eq!(again.as_ref(), Ok(&spec), "{text:?} is shown as {shown:?}");
+            let _ = (spec.keeps_nothing(), spec.path());
+        }
+        Err(error) => {
+            assert!(!error.problem.is_empty() && !error.example.is_empty());
+            let example = error.example;
+            assert!(error.to_string().contains(example));
+        }
+    }
+}
+
+/// Bodies of requests to the API: the first byte says for which.
+pub fn api_bodies(data: &[u8]) {
+    use braid_api::{AddExport, Assemble, CreateArray, RenameArray, StopArray, names};
+    let Some((which, body)) = data.split_first() else { return };
+    match which % 6 {
+        0 => {
+            if let Ok(request) = serde_json::from_slice::<CreateArray>(body) {
+                let _ = names::check_name(&request.name);
+                let _ = request.level.parse::<braid_geometry::Level>();
+                for disk in &request.disks {
+                    disk_names(disk.as_bytes());
+                }
+                again(&request, |r| serde_json::to_vec(r), |b| serde_json::from_slice::<CreateArray>(b));
+            }
+        }
+        1 => {
+            if let Ok(request) = serde_json::from_slice::<AddExport>(body) {
+                let _ = request.name.as_deref().map(names::check_name);
+                again(&request, |r| serde_json::to_vec(r), |b| serde_json::from_slice::<AddExport>(b));
+            }
+        }
+        2 => drop(serde_json::from_slice::<RenameArray>(body).map(|request| names::check_name(&request.name))),
+        3 => drop(serde_json::from_slice::<Assemble>(body)),
+        4 => drop(serde_json::from_slice::<StopArray>(body)),
+        // An answer, as a client reads it from a daemon that is not its own.
+        _ => drop(serde_json::from_slice::<braid_api::ErrorBody>(body).map(|body| body.error.kind.exit_status())),
+    }
+}
+
+/// What was understood can be written down, and is then understood again.
+fn again<T>(
+    value: &T,
+    write: impl Fn(&T) -> serde_json::Result<Vec<u8>>,
+    read: impl Fn(&[u8]) -> serde_json::Result<T>,
+) {
+    let written = write(value).expect("a request can be written");
+    let read = read(&written).expect("what was written can be read");
+    assert_eq!(write(&read).expect("a request can be written"), written);
+}
