@@ -15,7 +15,10 @@ pub mod codec;
 pub mod errno;
 pub mod event;
 pub mod export;
+pub mod fuzz;
 pub mod handshake;
+pub mod memory;
+pub mod server;
 pub mod transmission;
 
 pub use errno::Errno;

@@ -1,0 +1,59 @@
+//! Doors for fuzzers: any bytes go in, nothing may panic, and everything is given back at the end.
+
+use std::sync::Arc;
+
+use braid_engine::DeviceId;
+
+use crate::event::EventQueue;
+use crate::export::{ExportInfo, ExportTable};
+use crate::memory::MemoryHost;
+use crate::server::{Server, ServerConfig};
+
+/// Size of the export that the doors serve, in bytes.
+pub const EXPORT_BYTES: usize = 1 << 20;
+
+/// The bytes of a client that chooses export "a" and nothing else.
+const CHOOSE: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01a";
+/// The same, with structured replies and `base:allocation`.
+const CHOOSE_STRUCTURED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0\
+    IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
+    IHAVEOPT\0\0\0\x01\0\0\0\x01a";
+
+/// A client sends these bytes, `step` at a time, and closes. Returns what the server said.
+pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
+    let table = Arc::new(ExportTable::new());
+    let mut second = ExportInfo::new("second", DeviceId(0), EXPORT_BYTES as u64);
+    second.read_only = true;
+    second.description = "cannot be written".to_owned();
+    for info in [ExportInfo::new("a", DeviceId(0), EXPORT_BYTES as u64), second] {
+        table.add(info).expect("a table with room");
+    }
+    let mut host = MemoryHost::new(8 << 20, EXPORT_BYTES);
+    let mut server =
+        Server::new(ServerConfig { connections_max: 1, ..ServerConfig::default() }, Arc::new(EventQueue::new()));
+    let socket = host.socket();
+    server.connect(&mut host, socket, String::new(), table);
+    host.run(&mut server);
+    for part in bytes.chunks(step.max(1)) {
+        host.client_sends(socket, part);
+        host.run(&mut server);
+    }
+    host.client_ends(socket);
+    host.run(&mut server);
+    assert!(host.is_closed(socket), "the client is gone");
+    assert_eq!(server.connections(), 0, "and so is its connection");
+    assert_eq!(host.used_bytes(), 0, "with all of its memory");
+    host.take_output(socket)
+}
+
+/// Any bytes as a handshake.
+pub fn fuzz_handshake(bytes: &[u8]) {
+    converse(bytes, usize::MAX);
+}
+
+/// Any bytes after a handshake; the first chooses how they arrive, and which style of reply is used.
+pub fn fuzz_transmission(bytes: &[u8]) {
+    let Some((&how, rest)) = bytes.split_first() else { return };
+    let choose = if how & 1 == 0 { CHOOSE } else { CHOOSE_STRUCTURED };
+    converse(&[choose, rest].concat(), if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 2) });
+}

@@ -1,0 +1,328 @@
+//! A host in memory, for tests and fuzz targets: an arena, one disk, sockets made of queues, a clock that
+//! stands still until it is moved. It checks what a ring could not forgive: memory freed twice or used
+//! after it was freed, two receives on one socket, requests outside the disk.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_engine::{Buf, Completion, ErrorKind, Flags, IoError, Op, Request};
+
+use crate::server::{Host, SEND_PIECES_MAX, SendPiece, Server};
+
+/// Where the arena begins: not at 0, so that [`Buf::NONE`] lies outside.
+const ARENA_BASE: u64 = 1 << 20;
+const UNIT: usize = 4096;
+/// What fills memory that nobody may use.
+const POISON: u8 = 0xa5;
+
+#[derive(Default)]
+struct Socket {
+    inbox: VecDeque<u8>,
+    /// The client sends no more.
+    ended: bool,
+    recv: Option<(Buf, u32, bool, u64)>,
+    /// What is left of the pieces being sent.
+    send: Option<(VecDeque<SendPiece>, u64, i32)>,
+    outbox: Vec<u8>,
+    /// How many more bytes the client takes.
+    window: usize,
+    closed: bool,
+}
+
+/// How requests to the disk end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disk {
+    /// At once, in order.
+    Prompt,
+    /// Only when [`MemoryHost::finish_io`] says so.
+    Held,
+    /// With this error, at once.
+    Failing(ErrorKind),
+    /// Refused before they begin, as an engine with no slot left does.
+    Busy,
+}
+
+/// The host. Its fields that are public are knobs.
+pub struct MemoryHost {
+    /// The clock.
+    pub now_ns: u64,
+    /// How requests to the disk end.
+    pub behaviour: Disk,
+    /// The disk's bytes.
+    pub disk: Vec<u8>,
+    /// Every request that the engine was given, in order.
+    pub log: Vec<(Op, Flags, u64, u64)>,
+    arena: Vec<u8>,
+    used: BTreeMap<u64, usize>,
+    sockets: Vec<Socket>,
+    started: VecDeque<Request>,
+    done: VecDeque<Completion>,
+    timers: Vec<(u64, u64)>,
+}
+
+impl MemoryHost {
+    /// A host with an arena and a disk of these many bytes.
+    pub fn new(arena_bytes: usize, disk_bytes: usize) -> MemoryHost {
+        MemoryHost {
+            now_ns: 1,
+            behaviour: Disk::Prompt,
+            disk: vec![0; disk_bytes],
+            log: Vec::new(),
+            arena: vec![POISON; arena_bytes],
+            used: BTreeMap::new(),
+            sockets: Vec::new(),
+            started: VecDeque::new(),
+            done: VecDeque::new(),
+            timers: Vec::new(),
+        }
+    }
+
+    /// A new socket whose client takes everything.
+    pub fn socket(&mut self) -> usize {
+        self.sockets.push(Socket { window: usize::MAX, ..Socket::default() });
+        self.sockets.len() - 1
+    }
+
+    /// The client sends bytes.
+    pub fn client_sends(&mut self, socket: usize, bytes: &[u8]) {
+        self.sockets[socket].inbox.extend(bytes);
+    }
+
+    /// The client sends no more.
+    pub fn client_ends(&mut self, socket: usize) {
+        self.sockets[socket].ended = true;
+    }
+
+    /// The client takes so many more bytes, and then none.
+    pub fn client_takes(&mut self, socket: usize, bytes: usize) {
+        self.sockets[socket].window = bytes;
+    }
+
+    /// What was sent to the client since the last call.
+    pub fn take_output(&mut self, socket: usize) -> Vec<u8> {
+        std::mem::take(&mut self.sockets[socket].outbox)
+    }
+
+    /// Bytes that the server has not taken yet.
+    pub fn untaken(&self, socket: usize) -> usize {
+        self.sockets[socket].inbox.len()
+    }
+
+    /// The server closed it.
+    pub fn is_closed(&self, socket: usize) -> bool {
+        self.sockets[socket].closed
+    }
+
+    /// Bytes of the arena in use.
+    pub fn used_bytes(&self) -> usize {
+        self.used.values().sum()
+    }
+
+    /// Requests that wait for [`MemoryHost::finish_io`].
+    pub fn held_io(&self) -> usize {
+        self.started.len()
+    }
+
+    /// Ends the oldest held request: as it should, with an error, or late (its buffer stays busy).
+    pub fn finish_io(&mut self, result: Result<(), ErrorKind>, buffer_busy: bool) -> Option<u64> {
+        let request = self.started.pop_front()?;
+        let result = result.map_err(IoError::of).and_then(|()| self.carry_out(&request));
+        self.done.push_back(Completion { tag: request.tag, result, buffer_busy });
+        Some(request.tag)
+    }
+
+    /// Lets everything happen that can happen now.
+    pub fn run(&mut self, server: &mut Server<usize>) {
+        while self.turn(server) {}
+    }
+
+    /// One turn of the loop; false: nothing happened.
+    pub fn turn(&mut self, server: &mut Server<usize>) -> bool {
+        let mut moved = false;
+        let due: Vec<u64> = self.timers.iter().filter(|timer| timer.0 <= self.now_ns).map(|timer| timer.1).collect();
+        self.timers.retain(|timer| timer.0 > self.now_ns);
+        for token in due {
+            server.timer(self, token);
+            moved = true;
+        }
+        for socket in 0..self.sockets.len() {
+            while let Some((token, result)) = self.network(socket) {
+                server.net_done(self, token, result);
+                moved = true;
+            }
+        }
+        while self.behaviour != Disk::Held && !self.started.is_empty() {
+            let error = if let Disk::Failing(kind) = self.behaviour { Err(kind) } else { Ok(()) };
+            self.finish_io(error, false);
+        }
+        while let Some(completion) = self.done.pop_front() {
+            server.io_done(self, &completion);
+            moved = true;
+        }
+        server.end_of_batch(self);
+        moved || self.sockets.iter().any(Socket::can_move) || !self.done.is_empty()
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<(), IoError> {
+        let (from, len) = (request.offset as usize, request.len as usize);
+        let end = from.checked_add(len).filter(|&end| end <= self.disk.len());
+        let end = end.ok_or(IoError::of(ErrorKind::Invalid))?;
+        match request.op {
+            Op::Read => {
+                let at = self.at(request.buf, len);
+                self.arena[at..at + len].copy_from_slice(&self.disk[from..end]);
+            }
+            Op::Write => {
+                let at = self.at(request.buf, len);
+                self.disk[from..end].copy_from_slice(&self.arena[at..at + len]);
+            }
+            Op::WriteZeroes | Op::Discard => self.disk[from..end].fill(0),
+            Op::Flush => {}
+        }
+        Ok(())
+    }
+
+    /// Index of a buffer in the arena; it must lie in memory that is in use.
+    fn at(&self, buf: Buf, len: usize) -> usize {
+        let (&start, &held) = self.used.range(..=buf.addr).next_back().expect("memory in use");
+        assert!(buf.addr + len as u64 <= start + held as u64, "the range leaves its buffer");
+        (buf.addr - ARENA_BASE) as usize
+    }
+
+    /// The next thing that a socket's operations in flight come to.
+    fn network(&mut self, socket: usize) -> Option<(u64, i32)> {
+        if let Some(done) = self.network_recv(socket) {
+            return Some(done);
+        }
+        self.network_send(socket)
+    }
+
+    fn network_recv(&mut self, socket: usize) -> Option<(u64, i32)> {
+        let it = &mut self.sockets[socket];
+        let (buf, len, whole, token) = it.recv?;
+        let has = it.inbox.len().min(len as usize);
+        let enough = if whole { has == len as usize } else { has > 0 };
+        if !it.closed && !it.ended && !enough {
+            return None;
+        }
+        it.recv = None;
+        if it.closed {
+            return Some((token, 0));
+        }
+        let bytes: Vec<u8> = it.inbox.drain(..has).collect();
+        let at = self.at(buf, len as usize);
+        self.arena[at..at + has].copy_from_slice(&bytes);
+        Some((token, has as i32))
+    }
+
+    fn network_send(&mut self, socket: usize) -> Option<(u64, i32)> {
+        let mut it = std::mem::take(&mut self.sockets[socket]);
+        let mut result = None;
+        if let Some((pieces, token, total)) = &mut it.send {
+            while let Some(piece) = pieces.front_mut() {
+                let take = (piece.len as usize).min(it.window);
+                let at = self.at(piece.buf, piece.len as usize);
+                it.outbox.extend_from_slice(&self.arena[at..at + take]);
+                it.window -= if it.window == usize::MAX { 0 } else { take };
+                piece.buf = piece.buf.add(take as u64);
+                piece.len -= take as u32;
+                if piece.len > 0 {
+                    break;
+                }
+                pieces.pop_front();
+            }
+            if pieces.is_empty() {
+                result = Some((*token, *total));
+            } else if it.closed {
+                result = Some((*token, -32));
+            }
+        }
+        if result.is_some() {
+            it.send = None;
+        }
+        self.sockets[socket] = it;
+        result
+    }
+}
+
+impl Socket {
+    fn can_move(&self) -> bool {
+        let recv = self.recv.is_some_and(|(_, len, whole, _)| {
+            self.closed || self.ended || if whole { self.inbox.len() >= len as usize } else { !self.inbox.is_empty() }
+        });
+        recv || (self.send.is_some() && (self.window > 0 || self.closed))
+    }
+}
+
+impl Host for MemoryHost {
+    type Socket = usize;
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<(), IoError> {
+        if self.behaviour == Disk::Busy {
+            return Err(IoError::of(ErrorKind::Busy));
+        }
+        assert!(request.tag < 1 << 48, "tags have 48 bits");
+        self.log.push((request.op, request.flags, request.offset, request.len));
+        self.started.push_back(*request);
+        Ok(())
+    }
+
+    fn alloc(&mut self, len: usize) -> Option<Buf> {
+        let len = len.max(1).next_multiple_of(UNIT);
+        let mut from = ARENA_BASE;
+        for (&start, &held) in &self.used {
+            if start - from >= len as u64 {
+                break;
+            }
+            from = start + held as u64;
+        }
+        if from + len as u64 > ARENA_BASE + self.arena.len() as u64 {
+            return None;
+        }
+        self.used.insert(from, len);
+        Some(Buf { addr: from, region: Buf::UNREGISTERED })
+    }
+
+    fn free(&mut self, buf: Buf, len: usize) {
+        let held = self.used.remove(&buf.addr).expect("freed what was not in use");
+        assert_eq!(held, len.max(1).next_multiple_of(UNIT), "freed with another length");
+        let at = (buf.addr - ARENA_BASE) as usize;
+        self.arena[at..at + held].fill(POISON);
+    }
+
+    fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
+        let at = self.at(buf, len);
+        &mut self.arena[at..at + len]
+    }
+
+    fn copy(&mut self, from: Buf, to: Buf, len: usize) {
+        let (from, to) = (self.at(from, len), self.at(to, len));
+        self.arena.copy_within(from..from + len, to);
+    }
+
+    fn recv(&mut self, socket: usize, buf: Buf, len: u32, whole: bool, token: u64) {
+        assert!(len > 0 && token < 1 << 48);
+        self.at(buf, len as usize);
+        let before = self.sockets[socket].recv.replace((buf, len, whole, token));
+        assert_eq!(before, None, "one receive at a time");
+    }
+
+    fn send(&mut self, socket: usize, pieces: &[SendPiece], token: u64) {
+        assert!((1..=SEND_PIECES_MAX).contains(&pieces.len()) && token < 1 << 48);
+        let total = pieces.iter().map(|piece| piece.len).sum::<u32>() as i32;
+        let before = self.sockets[socket].send.replace((pieces.iter().copied().collect(), token, total));
+        assert!(before.is_none(), "one send at a time");
+    }
+
+    fn close(&mut self, socket: usize) {
+        self.sockets[socket].closed = true;
+    }
+
+    fn timer_at(&mut self, at_ns: u64, token: u64) -> bool {
+        self.timers.push((at_ns, token));
+        true
+    }
+}

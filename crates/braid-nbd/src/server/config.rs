@@ -1,0 +1,67 @@
+//! The server's limits, all of them in one place.
+
+use crate::handshake::HANDSHAKE_NS_MAX;
+
+/// Requests of one connection that may be unanswered at a time; more wait in the socket.
+pub const REQUESTS_MAX: usize = 256;
+/// Data of READs and WRITEs of one connection that may be in memory at a time, in bytes (32 MiB).
+pub const BYTES_MAX: u32 = 32 << 20;
+/// A request's data is cut into segments of this many bytes (1 MiB): what one buffer holds and one
+/// request to the engine moves.
+pub const SEGMENT_BYTES: u32 = 1 << 20;
+/// Segments of one connection: one for each request, and one more for each full segment of data.
+pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as usize;
+/// A connection's stream buffer at first, in bytes.
+pub const STREAM_BYTES: u32 = 32 << 10;
+/// A connection's stream buffer once it was seen full, in bytes.
+pub const STREAM_BYTES_LARGE: u32 = 256 << 10;
+/// What is left of a payload is received straight into its buffer from this many bytes on.
+pub const DIRECT_BYTES: u32 = 32 << 10;
+/// Bytes asked of the stream after a payload that was received straight: the next request's header, and
+/// not much of its payload, which would have to be copied.
+pub const ASK_BYTES_AFTER_DIRECT: u32 = 4096;
+/// Most bytes received at once straight into a payload's buffer: what must arrive within
+/// [`ServerConfig::payload_ns`].
+pub const DIRECT_BYTES_MAX: u32 = 256 << 10;
+/// Room for one reply's header, in bytes.
+pub const HEAD_BYTES: usize = 64;
+/// A send takes no further reply once it holds this many bytes (1 MiB).
+pub const SEND_BYTES: u64 = 1 << 20;
+/// Most extents in one answer to BLOCK_STATUS.
+pub const EXTENTS_MAX: usize = 512;
+
+/// Limits that tests and the daemon may set.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Connections of this shard at a time.
+    pub connections_max: u16,
+    /// Memory of this shard for large stream buffers, in bytes.
+    pub large_streams_bytes_max: u64,
+    /// Time for a handshake.
+    pub handshake_ns: u64,
+    /// Time for the next part of a payload (at most 256 KiB) to arrive.
+    pub payload_ns: u64,
+    /// Time for one send (about 1 MiB) to be taken, when others wait for its memory or the connection is closing.
+    pub replies_ns: u64,
+    /// Time that a request waits for memory before it fails with ENOMEM.
+    pub memory_ns: u64,
+    /// Time for the last replies when the server stops.
+    pub stop_ns: u64,
+    /// Between two looks at the clock while something has a limit.
+    pub tick_ns: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            connections_max: 1024,
+            large_streams_bytes_max: 16 << 20,
+            handshake_ns: HANDSHAKE_NS_MAX,
+            payload_ns: 30_000_000_000,
+            replies_ns: 30_000_000_000,
+            memory_ns: 30_000_000_000,
+            stop_ns: 5_000_000_000,
+            tick_ns: 1_000_000_000,
+        }
+    }
+}

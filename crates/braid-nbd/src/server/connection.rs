@@ -1,0 +1,354 @@
+//! One client: its life from the greeting to the last buffer given back.
+//!
+//! `input.rs` takes requests in, `output.rs` sends replies, this file holds both together and ends them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use braid_engine::{Buf, Completion, Op};
+
+use super::config::{HEAD_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
+use super::host::{Host, SEND_PIECES_MAX, SendPiece};
+use super::input::{Input, Wait};
+use super::request::{Failure, Kind, Requests};
+use super::shared::Shared;
+use crate::errno::Errno;
+use crate::event::{Cause, NbdEvent};
+use crate::export::{ExportStats, ExportTable};
+use crate::handshake::{Handshake, Session};
+
+/// How far a connection is from its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// It is not ending.
+    Not,
+    /// Nothing more is taken in; what was is answered.
+    Drain,
+    /// The socket is closed; what is in flight comes back.
+    Closed,
+}
+
+/// What goes out before the first reply, and what the handshake knows.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub handshake: Handshake,
+}
+
+pub(super) struct Connection<S> {
+    pub index: u16,
+    pub token: u64,
+    pub socket: S,
+    pub peer: String,
+    /// Until transmission.
+    pub greeting: Option<Box<Greeting>>,
+    /// The handshake's output that is not sent yet.
+    pub greeting_out: Vec<u8>,
+    /// From transmission on.
+    pub session: Option<Session>,
+    pub requests: Requests,
+
+    /// The stream buffer; bytes `start..end` are not taken yet.
+    pub stream: Buf,
+    pub stream_len: u32,
+    pub start: u32,
+    pub end: u32,
+    /// How many bytes the next receive into the stream asks for at most.
+    pub ask: u32,
+    pub input: Input,
+    pub wait: Wait,
+    /// Counts the pump's turns that got somewhere.
+    pub progress: u64,
+    /// What the receive in flight fills.
+    pub recv: Option<Target>,
+    pub recv_since_ns: u64,
+
+    /// Memory for replies' headers.
+    pub head: Buf,
+    pub ready: VecDeque<u16>,
+    pub sending: Vec<u16>,
+    pub pieces: Vec<SendPiece>,
+    pub send_out: bool,
+    pub send_since_ns: u64,
+    pub stats: ExportStats,
+
+    /// Segments that the engine has.
+    pub in_engine: u32,
+    pub ending: Ending,
+    pub ending_since_ns: u64,
+    pub cause: Option<Cause>,
+    /// Already in the list of connections that the end of the batch looks at.
+    pub dirty: bool,
+}
+
+/// Where received bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    Stream { asked: u32 },
+    Payload,
+}
+
+pub(super) const TOKEN_RECV: u64 = 0;
+pub(super) const TOKEN_SEND: u64 = 1;
+
+impl<S: Copy> Connection<S> {
+    /// Sets a connection up, the only time that it allocates. `None`: the arena is full.
+    pub fn new<H: Host<Socket = S>>(
+        host: &mut H,
+        (index, token): (u16, u64),
+        socket: S,
+        peer: String,
+        table: Arc<ExportTable>,
+        deadline_ns: u64,
+    ) -> Option<Box<Connection<S>>> {
+        let head = host.alloc(HEAD_BYTES * REQUESTS_MAX)?;
+        let Some(stream) = host.alloc(STREAM_BYTES as usize) else {
+            host.free(head, HEAD_BYTES * REQUESTS_MAX);
+            return None;
+        };
+        let mut greeting_out = Vec::new();
+        let handshake = Handshake::new(table, deadline_ns, &mut greeting_out);
+        Some(Box::new(Connection {
+            index,
+            token,
+            socket,
+            peer,
+            greeting: Some(Box::new(Greeting { handshake })),
+            greeting_out,
+            session: None,
+            requests: Requests::new(),
+            stream,
+            stream_len: STREAM_BYTES,
+            start: 0,
+            end: 0,
+            ask: u32::MAX,
+            input: Input::Header,
+            wait: Wait::No,
+            progress: 0,
+            recv: None,
+            recv_since_ns: 0,
+            head,
+            ready: VecDeque::with_capacity(REQUESTS_MAX),
+            sending: Vec::with_capacity(REQUESTS_MAX),
+            pieces: Vec::with_capacity(SEND_PIECES_MAX),
+            send_out: false,
+            send_since_ns: 0,
+            stats: ExportStats::default(),
+            in_engine: 0,
+            ending: Ending::Not,
+            ending_since_ns: 0,
+            cause: None,
+            dirty: false,
+        }))
+    }
+
+    /// The engine answered a segment.
+    #[inline]
+    pub fn io_done<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16, done: &Completion) {
+        debug_assert_eq!(self.requests.segment(segment).tag, done.tag, "an answer to another segment");
+        self.in_engine -= 1;
+        if done.buffer_busy {
+            let held = self.requests.segment(segment);
+            let buf = std::mem::replace(&mut held.buf, Buf::NONE);
+            shared.quarantine(held.tag, buf, held.len);
+        }
+        let slot = self.requests.segment(segment).slot;
+        if let Err(error) = done.result {
+            let at = self.requests.segment(segment).at;
+            self.fail_slot(slot, error.kind, at);
+        }
+        if self.requests.slot(slot).kind == Kind::Write {
+            self.requests.free_buffer(host, segment);
+        }
+        self.finish_part(host, slot);
+    }
+
+    /// Notes a request's first failure.
+    pub fn fail_slot(&mut self, slot: u16, kind: braid_engine::ErrorKind, at: u32) {
+        let slot = self.requests.slot(slot);
+        if slot.failure.is_none() {
+            let fast = slot.flags.has(braid_engine::Flags::FAST_ZERO);
+            let offset = (slot.op != Op::Flush).then_some(slot.offset + u64::from(at));
+            slot.failure = Some(Failure { errno: Errno::of_io(kind, fast), text: Errno::io_text(kind), offset });
+        }
+    }
+
+    /// One part of a request is done; with the last one its reply is ready.
+    #[inline]
+    pub fn finish_part<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16) {
+        let it = self.requests.slot(slot);
+        it.pending -= 1;
+        if it.pending > 0 {
+            return;
+        }
+        if it.silent || self.ending == Ending::Closed {
+            self.requests.close(host, slot);
+        } else {
+            self.ready.push_back(slot);
+        }
+    }
+
+    /// Takes nothing more in, answers what there is, then closes.
+    pub fn drain<H: Host<Socket = S>>(&mut self, host: &mut H, cause: Cause) {
+        if self.ending != Ending::Not {
+            return;
+        }
+        self.ending = Ending::Drain;
+        self.ending_since_ns = host.now_ns();
+        self.cause = Some(cause);
+        self.abandon_input(host);
+    }
+
+    /// Closes now; whatever is in flight only comes back to be freed.
+    pub fn fail<H: Host<Socket = S>>(&mut self, host: &mut H, cause: Cause) {
+        if self.ending == Ending::Closed {
+            return;
+        }
+        if self.ending == Ending::Not {
+            self.cause = Some(cause);
+        }
+        self.shut(host);
+    }
+
+    /// The socket ends; replies that were not sent never will be.
+    pub fn shut<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        self.ending = Ending::Closed;
+        self.ending_since_ns = host.now_ns();
+        host.close(self.socket);
+        self.abandon_input(host);
+        while let Some(slot) = self.ready.pop_front() {
+            self.requests.close(host, slot);
+        }
+    }
+
+    /// Lets go of a request that was only half taken in: it gets no reply.
+    fn abandon_input<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        self.wait = Wait::No;
+        self.start = self.end;
+        let input = std::mem::replace(&mut self.input, Input::Header);
+        let slot = match input {
+            Input::Header => return,
+            // The kernel still fills its buffer: `net_done` comes back here.
+            Input::Payload { .. } if self.recv == Some(Target::Payload) => {
+                self.input = input;
+                return;
+            }
+            Input::Payload { slot, .. } | Input::Submit { slot, .. } | Input::Discard { slot, .. } => slot,
+        };
+        self.requests.slot(slot).silent = true;
+        self.finish_part(host, slot);
+    }
+
+    /// A receive came back.
+    pub fn received<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, result: i32) {
+        let target = self.recv.take().expect("one receive was in flight");
+        if self.ending != Ending::Not {
+            if target == Target::Payload {
+                self.abandon_input(host);
+            }
+            return;
+        }
+        match (result, target) {
+            (..0, _) => self.fail(host, Cause::Socket(-result)),
+            (0, _) => self.drain(host, Cause::Gone { in_flight: self.requests.in_flight() }),
+            (n, Target::Stream { asked }) => {
+                let n = n as u32;
+                self.end += n;
+                self.after_stream(host, shared, n, asked);
+                self.pump(host, shared);
+            }
+            (n, Target::Payload) => {
+                self.payload_arrived(n as u32);
+                self.pump(host, shared);
+            }
+        }
+    }
+
+    /// A send came back.
+    pub fn sent<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, result: i32) {
+        self.send_out = false;
+        for k in 0..self.sending.len() {
+            let slot = self.sending[k];
+            self.requests.close(host, slot);
+        }
+        self.sending.clear();
+        if result < 0 {
+            self.fail(host, Cause::Socket(-result));
+        }
+        if self.wait != Wait::Memory {
+            self.pump(host, shared);
+        }
+    }
+
+    /// At the end of a batch: sends what is ready, receives more, closes when drained. True: it is over, and
+    /// all it had is given back.
+    pub fn settle<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
+        if self.ending != Ending::Closed {
+            self.send_ready(host);
+        }
+        match self.ending {
+            Ending::Not => self.receive(host),
+            Ending::Drain => {
+                let idle = self.requests.in_flight() == 0 && self.greeting_out.is_empty();
+                if idle && !self.send_out {
+                    self.shut(host);
+                }
+            }
+            Ending::Closed => {}
+        }
+        if self.ending == Ending::Closed && !self.send_out && self.recv.is_none() && self.in_engine == 0 {
+            self.release(host, shared);
+            return true;
+        }
+        false
+    }
+
+    fn release<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
+        debug_assert_eq!(self.requests.in_flight(), 0, "every request was answered or let go");
+        host.free(self.head, HEAD_BYTES * REQUESTS_MAX);
+        host.free(self.stream, self.stream_len as usize);
+        if self.stream_len == STREAM_BYTES_LARGE {
+            shared.large_streams_bytes -= u64::from(STREAM_BYTES_LARGE);
+        }
+        let export = self.session.as_ref().map(|session| session.export.info().name.clone());
+        // Before the event, so that whoever sees it finds the place free.
+        self.session = None;
+        let peer = std::mem::take(&mut self.peer);
+        let cause = self.cause.take().unwrap_or(Cause::Stopping);
+        shared.events.push(NbdEvent::Disconnected { peer, export, cause });
+    }
+
+    /// Whether a time limit runs.
+    pub fn is_timed(&self) -> bool {
+        let payload = matches!(self.input, Input::Payload { .. } | Input::Discard { .. });
+        self.greeting.is_some()
+            || self.send_out
+            || (self.recv.is_some() && payload)
+            || self.wait == Wait::Memory
+            || self.ending != Ending::Not
+    }
+
+    /// Ends the connection if one of its time limits has passed.
+    pub fn check_time<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &Shared) {
+        let now = host.now_ns();
+        let over = |since: u64, limit: u64| now.saturating_sub(since) >= limit;
+        let limits = &shared.config;
+        if self.greeting.as_ref().is_some_and(|greeting| greeting.handshake.is_late(now)) {
+            return self.fail(host, Cause::HandshakeLate);
+        }
+        let payload = matches!(self.input, Input::Payload { .. } | Input::Discard { .. });
+        if payload && self.recv.is_some() && over(self.recv_since_ns, limits.payload_ns) {
+            return self.fail(host, Cause::PayloadLate);
+        }
+        let contested = self.ending == Ending::Drain || !shared.waiters.is_empty();
+        if self.send_out && contested && over(self.send_since_ns, limits.replies_ns) {
+            return self.fail(host, Cause::RepliesLate);
+        }
+        if shared.stopping
+            && self.ending == Ending::Drain
+            && self.send_out
+            && over(self.ending_since_ns, limits.stop_ns)
+        {
+            self.fail(host, Cause::Stopping);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the server needs of the shard that it runs on. The ring implements it; so does a memory in tests.
+
+use braid_engine::{Buf, IoError, Request};
+
+/// Bytes of memory that a send gathers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendPiece {
+    /// Where they are.
+    pub buf: Buf,
+    /// How many.
+    pub len: u32,
+}
+
+/// Most pieces in one send.
+pub const SEND_PIECES_MAX: usize = 256;
+
+/// The shard, as the server sees it. All memory is the shard's arena; nothing here blocks.
+pub trait Host {
+    /// Names a socket.
+    type Socket: Copy;
+
+    /// Monotonic time, the same for all of one turn of the shard's loop.
+    fn now_ns(&self) -> u64;
+    /// Hands a request to the engine. `Err`: refused at once, no completion follows.
+    fn submit(&mut self, request: &Request) -> Result<(), IoError>;
+    /// Memory for `len` bytes, aligned to 4 KiB; `None` while there is none.
+    fn alloc(&mut self, len: usize) -> Option<Buf>;
+    /// Gives back what `alloc` gave for the same `len`.
+    fn free(&mut self, buf: Buf, len: usize);
+    /// The bytes at `buf`.
+    fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8];
+    /// Copies `len` bytes; the ranges may overlap.
+    fn copy(&mut self, from: Buf, to: Buf, len: usize);
+    /// Receives up to `len` bytes, or, where `whole`, all of them if the stream has them. One at a time a socket.
+    fn recv(&mut self, socket: Self::Socket, buf: Buf, len: u32, whole: bool, token: u64);
+    /// Sends all pieces, at most [`SEND_PIECES_MAX`]. One at a time a socket.
+    fn send(&mut self, socket: Self::Socket, pieces: &[SendPiece], token: u64);
+    /// Ends a socket: what is in flight on it ends soon, each with its answer.
+    fn close(&mut self, socket: Self::Socket);
+    /// Calls back at a time. False: there is no room for another timer.
+    fn timer_at(&mut self, at_ns: u64, token: u64) -> bool;
+}

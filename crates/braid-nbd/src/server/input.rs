@@ -1,0 +1,413 @@
+//! From bytes to requests in the engine.
+//!
+//! `pump` takes what the stream buffer holds until it runs out of bytes, or of something that the next
+//! request needs; then it waits and reads nothing more from the socket, which is all the back-pressure
+//! there is. Small payloads are copied once, out of the stream into a buffer of their own; long ones are
+//! received straight into it.
+
+use braid_engine::{Buf, ErrorKind, Flags, Op, Request};
+use zerocopy::FromBytes;
+
+use super::config::*;
+use super::connection::{Connection, Ending, TOKEN_RECV, Target};
+use super::host::Host;
+use super::request::{Failure, Kind, NONE, Slot};
+use super::shared::Shared;
+use crate::codec::{REQUEST_BYTES, RequestHeader};
+use crate::errno::Errno;
+use crate::event::{Cause, NbdEvent};
+use crate::handshake::Step;
+use crate::transmission::{Breach, Command, Refusal, Verdict, judge};
+
+/// What the next bytes of the stream are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Input {
+    /// A request.
+    Header,
+    /// Not wanted yet: the engine must first take this segment, and those after it.
+    Submit { slot: u16, segment: u16, left: u32 },
+    /// The payload of a WRITE: `left` bytes, beginning with those for `segment` from `filled` on.
+    Payload { slot: u16, left: u32, segment: u16, filled: u32 },
+    /// The payload of a refused WRITE.
+    Discard { slot: u16, left: u32 },
+}
+
+/// Why nothing is taken in just now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// Something is, or would be if it came.
+    No,
+    /// A reply must be sent first: the connection's own limits.
+    Own,
+    /// Others must give something back: memory of the shard, or room in the engine.
+    Memory,
+}
+
+/// Whether the pump goes on.
+pub(super) enum Turn {
+    Again,
+    Starved,
+    Wait(Wait),
+}
+
+impl<S: Copy> Connection<S> {
+    /// Takes in as much as it can.
+    pub fn pump<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
+        self.wait = Wait::No;
+        if self.greeting.is_some() {
+            self.pump_handshake(host, shared);
+        }
+        if self.session.is_none() {
+            return;
+        }
+        while self.ending == Ending::Not {
+            let turn = match self.input {
+                Input::Header => self.take_header(host, shared),
+                Input::Submit { slot, segment, left } => self.take_submit(host, shared, slot, segment, left),
+                Input::Payload { slot, left, segment, filled } => {
+                    self.take_payload(host, shared, slot, left, segment, filled)
+                }
+                Input::Discard { slot, left } => self.take_discard(host, slot, left),
+            };
+            match turn {
+                Turn::Again => self.progress += 1,
+                Turn::Starved => return,
+                Turn::Wait(wait) => {
+                    self.wait = wait;
+                    if wait == Wait::Memory {
+                        shared.enqueue(self.index, host.now_ns());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn pump_handshake<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
+        // The client must not speak before it was answered; what it sent all the same waits.
+        while self.greeting_out.is_empty() && self.ending == Ending::Not {
+            let Some(greeting) = self.greeting.as_mut() else { return };
+            let bytes = host.memory(self.stream.add(u64::from(self.start)), (self.end - self.start) as usize);
+            let (took, step) = greeting.handshake.feed(bytes, &mut self.greeting_out);
+            self.start += took as u32;
+            match step {
+                Step::More if took == 0 => return,
+                Step::More => {}
+                Step::Close(cause) => return self.drain(host, cause),
+                Step::Enter(session) => {
+                    let export = session.export.info().name.clone();
+                    shared.events.push(NbdEvent::Connected { peer: self.peer.clone(), export });
+                    self.session = Some(session);
+                    self.greeting = None;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn take_header<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> Turn {
+        if ((self.end - self.start) as usize) < REQUEST_BYTES {
+            return Turn::Starved;
+        }
+        let bytes = host.memory(self.stream.add(u64::from(self.start)), REQUEST_BYTES);
+        let header = RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has");
+        let terms = self.session.as_ref().expect("there are no requests before transmission").terms;
+        match judge(&header, &terms) {
+            Verdict::Serve(command) => self.serve(host, shared, &header, command),
+            Verdict::Refuse(refusal, payload) => self.refuse(host, &header, refusal, payload),
+            Verdict::Close(breach) => {
+                let cause = match breach {
+                    Breach::Magic(magic) => Cause::RequestMagic(magic),
+                    Breach::Payload(len) => Cause::PayloadAbsurd(len),
+                };
+                // What came before it was in order, and is answered.
+                self.drain(host, cause);
+                Turn::Starved
+            }
+        }
+    }
+
+    /// Takes a slot for a request whose header is taken from the stream herewith.
+    #[inline]
+    pub(super) fn open(&mut self, slot: Slot) -> u16 {
+        self.start += REQUEST_BYTES as u32;
+        self.requests.open(slot)
+    }
+
+    fn refuse<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        header: &RequestHeader,
+        refusal: Refusal,
+        left: u32,
+    ) -> Turn {
+        if !self.requests.has_room(0) {
+            return Turn::Wait(Wait::Own);
+        }
+        let kind = match header.kind.get() {
+            crate::codec::command::READ => Kind::Read,
+            crate::codec::command::WRITE => Kind::Write,
+            _ => Kind::Other,
+        };
+        let slot = self.open(Slot::new(header, kind, Op::Read, Flags::NONE));
+        let failure = Failure { errno: refusal.errno, text: refusal.text, offset: None };
+        self.requests.slot(slot).failure = Some(failure);
+        self.discard(host, slot, left)
+    }
+
+    /// The rest of a request's payload is thrown away; then its reply, an error, is ready.
+    fn discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> Turn {
+        if left == 0 {
+            self.input = Input::Header;
+            self.finish_part(host, slot);
+        } else {
+            self.input = Input::Discard { slot, left };
+        }
+        Turn::Again
+    }
+
+    #[inline]
+    fn serve<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        header: &RequestHeader,
+        command: Command,
+    ) -> Turn {
+        let len = header.len.get();
+        let data = match command {
+            Command::Read | Command::Write(_) => len,
+            Command::Disconnect => {
+                self.drain(host, Cause::Left);
+                return Turn::Starved;
+            }
+            _ => 0,
+        };
+        if !self.requests.has_room(data) {
+            return Turn::Wait(Wait::Own);
+        }
+        match command {
+            Command::Read => self.begin_read(host, shared, header),
+            Command::Write(flags) => {
+                let slot = self.open(Slot::new(header, Kind::Write, Op::Write, flags).charged());
+                self.input = Input::Payload { slot, left: len, segment: NONE, filled: 0 };
+                Turn::Again
+            }
+            Command::Flush => self.begin_plain(header, Op::Flush, Flags::NONE),
+            Command::Trim(flags) => self.begin_plain(header, Op::Discard, flags),
+            Command::WriteZeroes(flags) => self.begin_plain(header, Op::WriteZeroes, flags),
+            Command::Cache => {
+                let slot = self.open(Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
+                self.finish_part(host, slot);
+                Turn::Again
+            }
+            Command::BlockStatus { one } => self.block_status(host, shared, header, one),
+            Command::Disconnect => Turn::Starved,
+        }
+    }
+
+    /// A request without data: one segment with no buffer.
+    fn begin_plain(&mut self, header: &RequestHeader, op: Op, flags: Flags) -> Turn {
+        let slot = self.open(Slot::new(header, Kind::Other, op, flags));
+        let segment = self.requests.push_segment(slot, Buf::NONE, 0, header.len.get());
+        self.input = Input::Submit { slot, segment, left: 0 };
+        Turn::Again
+    }
+
+    /// All of a READ's memory is taken at once or not at all: whoever holds some and waits for more could
+    /// wait for ever.
+    #[inline]
+    fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &RequestHeader) -> Turn {
+        let len = header.len.get();
+        let slot = self.open(Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
+        let mut at = 0;
+        while at < len {
+            let part = SEGMENT_BYTES.min(len - at);
+            let Some(buf) = self.alloc(host, shared, part) else {
+                return self.no_memory(host, shared, slot);
+            };
+            self.requests.push_segment(slot, buf, at, part);
+            at += part;
+        }
+        let segment = self.requests.slot(slot).first;
+        self.input = Input::Submit { slot, segment, left: 0 };
+        Turn::Again
+    }
+
+    /// Memory for a segment, unless others wait for some already.
+    #[inline]
+    pub(super) fn alloc<H: Host>(&mut self, host: &mut H, shared: &Shared, len: u32) -> Option<Buf> {
+        if shared.others_wait(self.index) {
+            return None;
+        }
+        host.alloc(len as usize)
+    }
+
+    /// Undoes the beginning of a request that found no memory; or refuses it, if it waited too long.
+    fn no_memory<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &Shared, slot: u16) -> Turn {
+        if shared.giving_up == Some(self.index) {
+            let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
+            self.requests.slot(slot).failure = Some(failure);
+            return self.discard(host, slot, 0);
+        }
+        self.start -= REQUEST_BYTES as u32;
+        self.requests.slot(slot).pending = 0;
+        self.requests.close(host, slot);
+        Turn::Wait(Wait::Memory)
+    }
+
+    /// Hands segments to the engine, this one and those after it.
+    #[inline]
+    fn take_submit<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        slot: u16,
+        mut segment: u16,
+        left: u32,
+    ) -> Turn {
+        let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
+        let of = *self.requests.slot(slot);
+        while segment != NONE {
+            let tag = shared.next_tag(self.index, segment);
+            let part = self.requests.segment(segment);
+            part.tag = tag;
+            let (at, len, buf, next) = (part.at, part.len, part.buf, part.next);
+            let request = Request {
+                device,
+                op: of.op,
+                flags: of.flags,
+                offset: of.offset + u64::from(at),
+                len: u64::from(len),
+                buf,
+                tag,
+            };
+            match host.submit(&request) {
+                Ok(()) => {
+                    self.in_engine += 1;
+                    self.requests.slot(slot).pending += 1;
+                }
+                Err(error) if error.kind == ErrorKind::Busy => {
+                    self.input = Input::Submit { slot, segment, left };
+                    return Turn::Wait(Wait::Memory);
+                }
+                Err(error) => self.fail_slot(slot, error.kind, at),
+            }
+            segment = next;
+        }
+        if left > 0 {
+            self.input = Input::Payload { slot, left, segment: NONE, filled: 0 };
+        } else {
+            self.input = Input::Header;
+            self.finish_part(host, slot);
+        }
+        Turn::Again
+    }
+
+    /// Moves what the stream has of a payload into its segment; a full segment goes to the engine.
+    #[inline]
+    fn take_payload<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        slot: u16,
+        left: u32,
+        mut segment: u16,
+        mut filled: u32,
+    ) -> Turn {
+        if segment == NONE {
+            let len = SEGMENT_BYTES.min(left);
+            let Some(buf) = self.alloc(host, shared, len) else {
+                if shared.giving_up == Some(self.index) {
+                    let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
+                    self.requests.slot(slot).failure.get_or_insert(failure);
+                    return self.discard(host, slot, left);
+                }
+                return Turn::Wait(Wait::Memory);
+            };
+            let at = self.requests.slot(slot).len - left;
+            segment = self.requests.push_segment(slot, buf, at, len);
+        }
+        let part = self.requests.segment(segment);
+        let take = (self.end - self.start).min(part.len - filled);
+        if take > 0 {
+            host.copy(self.stream.add(u64::from(self.start)), part.buf.add(u64::from(filled)), take as usize);
+            self.start += take;
+            filled += take;
+        }
+        if filled < part.len {
+            self.input = Input::Payload { slot, left, segment, filled };
+            return Turn::Starved;
+        }
+        let left = left - part.len;
+        self.input = Input::Submit { slot, segment, left };
+        Turn::Again
+    }
+
+    fn take_discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> Turn {
+        let take = (self.end - self.start).min(left);
+        self.start += take;
+        if take == 0 {
+            return Turn::Starved;
+        }
+        self.discard(host, slot, left - take)
+    }
+
+    /// What to do about the stream buffer after a receive of `n` bytes into it.
+    pub fn after_stream<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, n: u32, asked: u32) {
+        if n < asked {
+            return;
+        }
+        // More waits than was asked for: ask for more, and have room for it.
+        if self.ask < self.stream_len {
+            self.ask = u32::MAX;
+        } else if self.stream_len < STREAM_BYTES_LARGE && shared.may_grow(self.session.is_some()) {
+            let Some(large) = host.alloc(STREAM_BYTES_LARGE as usize) else { return };
+            let held = (self.end - self.start) as usize;
+            host.copy(self.stream.add(u64::from(self.start)), large, held);
+            host.free(self.stream, self.stream_len as usize);
+            (self.stream, self.stream_len) = (large, STREAM_BYTES_LARGE);
+            (self.start, self.end) = (0, held as u32);
+            shared.large_streams_bytes += u64::from(STREAM_BYTES_LARGE);
+        }
+    }
+
+    /// `n` bytes came straight into the payload's segment.
+    pub fn payload_arrived(&mut self, n: u32) {
+        self.ask = ASK_BYTES_AFTER_DIRECT;
+        if let Input::Payload { filled, .. } = &mut self.input {
+            *filled += n;
+        }
+    }
+
+    /// Receives more, if there is anything to do with it.
+    #[inline]
+    pub fn receive<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        if self.recv.is_some() || self.wait != Wait::No || !self.greeting_out.is_empty() && self.greeting.is_some() {
+            return;
+        }
+        self.recv_since_ns = host.now_ns();
+        let token = self.token | TOKEN_RECV;
+        if let Input::Payload { segment, filled, .. } = self.input
+            && segment != NONE
+        {
+            let part = self.requests.segment(segment);
+            let rest = part.len - filled;
+            if self.start == self.end && rest >= DIRECT_BYTES {
+                self.recv = Some(Target::Payload);
+                let buf = part.buf.add(u64::from(filled));
+                return host.recv(self.socket, buf, rest.min(DIRECT_BYTES_MAX), true, token);
+            }
+        }
+        let held = self.end - self.start;
+        if self.start > 0 {
+            if held > 0 {
+                host.copy(self.stream.add(u64::from(self.start)), self.stream, held as usize);
+            }
+            (self.start, self.end) = (0, held);
+        }
+        let asked = self.ask.min(self.stream_len - self.end);
+        self.recv = Some(Target::Stream { asked });
+        host.recv(self.socket, self.stream.add(u64::from(self.end)), asked, false, token);
+    }
+}

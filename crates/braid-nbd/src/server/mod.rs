@@ -1,0 +1,232 @@
+//! The server on one shard: a bounded table of connections, driven by what the shard reports.
+//!
+//! [`Server`] is written against [`Host`], so that tests and fuzzers drive it without a socket.
+//! `frontend.rs` binds it to the ring. Every call does what it must for one connection and marks it; the end of
+//! a batch sends all replies that became ready and receives more.
+
+mod config;
+mod connection;
+mod host;
+mod input;
+mod output;
+mod request;
+mod shared;
+mod status;
+
+use std::sync::Arc;
+
+use braid_engine::Completion;
+
+pub use config::{BYTES_MAX, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
+pub use host::{Host, SEND_PIECES_MAX, SendPiece};
+
+use crate::event::{Cause, EventQueue, NbdEvent};
+use crate::export::ExportTable;
+use connection::{Connection, Ending, TOKEN_RECV, TOKEN_SEND};
+use input::Wait;
+use shared::Shared;
+
+/// Below a connection's index in its tokens: which of its operations it is.
+const KIND_BITS: u32 = 4;
+const INDEX_BITS: u32 = 12;
+const GENERATION_BITS: u32 = 48 - KIND_BITS - INDEX_BITS;
+
+/// All connections of one shard.
+pub struct Server<S> {
+    connections: Vec<Option<Box<Connection<S>>>>,
+    free: Vec<u16>,
+    generation: u64,
+    /// Connections that the end of the batch looks at.
+    dirty: Vec<u16>,
+    tick_armed: bool,
+    shared: Shared,
+}
+
+impl<S: Copy> Server<S> {
+    /// A server without connections. Its tables are allocated here.
+    pub fn new(config: ServerConfig, events: Arc<EventQueue>) -> Server<S> {
+        let connections_max = config.connections_max.min(1 << INDEX_BITS);
+        Server {
+            connections: (0..connections_max).map(|_| None).collect(),
+            free: (0..connections_max).rev().collect(),
+            generation: 0,
+            dirty: Vec::with_capacity(usize::from(connections_max)),
+            tick_armed: false,
+            shared: Shared::new(ServerConfig { connections_max, ..config }, events),
+        }
+    }
+
+    /// Connections that exist, whatever their state.
+    pub fn connections(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// A client arrived. It sees the exports of `table`.
+    pub fn connect<H: Host<Socket = S>>(&mut self, host: &mut H, socket: S, peer: String, table: Arc<ExportTable>) {
+        let refuse = |shared: &Shared, peer, cause| {
+            shared.events.push(NbdEvent::Disconnected { peer, export: None, cause });
+        };
+        if self.shared.stopping || self.free.is_empty() {
+            host.close(socket);
+            let cause = if self.shared.stopping { Cause::Stopping } else { Cause::NoRoom };
+            return refuse(&self.shared, peer, cause);
+        }
+        let index = self.free.pop().expect("just seen not to be empty");
+        self.generation = (self.generation + 1) & ((1 << GENERATION_BITS) - 1);
+        let token = self.generation << (KIND_BITS + INDEX_BITS) | u64::from(index) << KIND_BITS;
+        let deadline_ns = host.now_ns() + self.shared.config.handshake_ns;
+        match Connection::new(host, (index, token), socket, peer.clone(), table, deadline_ns) {
+            Some(connection) => {
+                self.connections[usize::from(index)] = Some(connection);
+                self.mark(index);
+            }
+            None => {
+                self.free.push(index);
+                host.close(socket);
+                refuse(&self.shared, peer, Cause::NoRoom);
+            }
+        }
+    }
+
+    /// A connection has changed: the end of the batch must look at it.
+    #[inline]
+    fn mark(&mut self, index: u16) {
+        if let Some(connection) = &mut self.connections[usize::from(index)]
+            && !std::mem::replace(&mut connection.dirty, true)
+        {
+            self.dirty.push(index);
+        }
+    }
+
+    /// The engine answered.
+    #[inline]
+    pub fn io_done<H: Host<Socket = S>>(&mut self, host: &mut H, completion: &Completion) {
+        let (index, segment) = Shared::split_tag(completion.tag);
+        let Some(Some(connection)) = self.connections.get_mut(usize::from(index)) else {
+            debug_assert!(false, "a connection outlives what it gave the engine");
+            return;
+        };
+        connection.io_done(host, &mut self.shared, segment, completion);
+        self.mark(index);
+    }
+
+    /// A late I/O ended: its buffer may be used again.
+    pub fn released<H: Host<Socket = S>>(&mut self, host: &mut H, tag: u64) {
+        if let Some((buf, len)) = self.shared.released(tag)
+            && buf != braid_engine::Buf::NONE
+        {
+            host.free(buf, len as usize);
+        }
+    }
+
+    /// A receive or send came back: bytes, or a negative error number.
+    #[inline]
+    pub fn net_done<H: Host<Socket = S>>(&mut self, host: &mut H, token: u64, result: i32) {
+        let index = (token >> KIND_BITS & ((1 << INDEX_BITS) - 1)) as u16;
+        let Some(Some(connection)) = self.connections.get_mut(usize::from(index)) else { return };
+        let kind = token & ((1 << KIND_BITS) - 1);
+        if connection.token != token - kind {
+            debug_assert!(false, "a connection outlives what it gave the socket");
+            return;
+        }
+        match kind {
+            TOKEN_RECV => connection.received(host, &mut self.shared, result),
+            TOKEN_SEND => connection.sent(host, &mut self.shared, result),
+            _ => debug_assert!(false, "there is no such kind of token"),
+        }
+        self.mark(index);
+    }
+
+    /// The tick: looks at every time limit that runs.
+    pub fn timer<H: Host<Socket = S>>(&mut self, host: &mut H, _token: u64) {
+        self.tick_armed = false;
+        for index in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            if connection.is_timed() {
+                connection.check_time(host, &self.shared);
+                self.mark(index as u16);
+            }
+        }
+        let waited = host.now_ns().saturating_sub(self.shared.head_since_ns);
+        if let Some(&first) = self.shared.waiters.front()
+            && waited >= self.shared.config.memory_ns
+        {
+            self.shared.giving_up = Some(first);
+            self.serve_waiters(host);
+            self.shared.giving_up = None;
+        }
+    }
+
+    /// Exports were removed: their connections finish and close.
+    pub fn exports_changed<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        for index in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[index]
+                && connection.session.as_ref().is_some_and(|session| session.export.is_removed())
+            {
+                connection.drain(host, Cause::ExportRemoved);
+                self.mark(index as u16);
+            }
+        }
+    }
+
+    /// Takes no more clients and no more requests; what is in flight is answered.
+    pub fn stop<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        self.shared.stopping = true;
+        for index in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[index] {
+                connection.drain(host, Cause::Stopping);
+                self.mark(index as u16);
+            }
+        }
+    }
+
+    /// Once a turn of the shard's loop, after everything else.
+    #[inline]
+    pub fn end_of_batch<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        if !self.shared.waiters.is_empty() {
+            self.serve_waiters(host);
+        }
+        let mut timed = !self.shared.waiters.is_empty();
+        for k in 0..self.dirty.len() {
+            let index = self.dirty[k];
+            let Some(connection) = &mut self.connections[usize::from(index)] else { continue };
+            connection.dirty = false;
+            if connection.settle(host, &mut self.shared) {
+                self.connections[usize::from(index)] = None;
+                self.free.push(index);
+                self.shared.waiters.retain(|&waiter| waiter != index);
+            } else {
+                timed |= connection.is_timed();
+            }
+        }
+        self.dirty.clear();
+        if timed && !self.tick_armed {
+            self.tick_armed = host.timer_at(host.now_ns() + self.shared.config.tick_ns, 0);
+        }
+    }
+
+    /// Lets those who wait for memory try again, the first first, until one still finds none. Whoever got
+    /// some and wants more goes to the end.
+    fn serve_waiters<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        while let Some(&first) = self.shared.waiters.front() {
+            let Some(connection) = &mut self.connections[usize::from(first)] else {
+                self.shared.waiters.pop_front();
+                continue;
+            };
+            let before = connection.progress;
+            if connection.wait == Wait::Memory && connection.ending == Ending::Not {
+                connection.pump(host, &mut self.shared);
+                if connection.wait == Wait::Memory && connection.progress == before {
+                    return;
+                }
+            }
+            let again = connection.wait == Wait::Memory;
+            self.shared.waiters.pop_front();
+            self.shared.head_since_ns = host.now_ns();
+            if again {
+                self.shared.waiters.push_back(first);
+            }
+            self.mark(first);
+        }
+    }
+}

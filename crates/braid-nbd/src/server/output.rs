@@ -1,0 +1,114 @@
+//! From finished requests to bytes: headers are written at the last moment, side by side, and sent together
+//! with the data where it lies, all that is ready in one send.
+
+use super::config::{HEAD_BYTES, REQUESTS_MAX, SEND_BYTES};
+use super::connection::{Connection, TOKEN_SEND};
+use super::host::{Host, SEND_PIECES_MAX, SendPiece};
+use super::request::{Failure, Kind, Slot};
+use crate::codec;
+use crate::export::ExportStats;
+
+/// Writes a reply's header; data that belongs to it follows. Returns its length and whether data follows.
+#[inline]
+fn encode(out: &mut [u8], slot: &Slot, structured: bool) -> (usize, bool) {
+    match (&slot.failure, slot.kind) {
+        (Some(Failure { errno, text, offset }), _) if structured => {
+            (codec::encode_error(out, slot.cookie, errno.code(), *offset, text), false)
+        }
+        (Some(failure), _) => (codec::encode_simple(out, slot.cookie, failure.errno.code()), false),
+        (None, Kind::Read) if structured => {
+            (codec::encode_offset_data(out, slot.cookie, true, slot.offset, slot.len), true)
+        }
+        (None, Kind::Read) => (codec::encode_simple(out, slot.cookie, 0), true),
+        (None, Kind::Status) => {
+            let extents = slot.data / 8;
+            (codec::encode_block_status(out, slot.cookie, codec::BASE_ALLOCATION_ID, extents), true)
+        }
+        (None, _) => (codec::encode_simple(out, slot.cookie, 0), false),
+    }
+}
+
+impl<S: Copy> Connection<S> {
+    /// Sends what is ready, unless a send is under way.
+    #[inline]
+    pub fn send_ready<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        if self.send_out {
+            return;
+        }
+        self.pieces.clear();
+        if !self.greeting_out.is_empty() {
+            self.gather_greeting(host);
+        } else if !self.ready.is_empty() {
+            self.gather_replies(host);
+        }
+        if self.pieces.is_empty() {
+            return;
+        }
+        self.send_out = true;
+        self.send_since_ns = host.now_ns();
+        host.send(self.socket, &self.pieces, self.token | TOKEN_SEND);
+    }
+
+    /// The handshake's answers, as much as the memory for headers takes.
+    fn gather_greeting<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        let len = self.greeting_out.len().min(HEAD_BYTES * REQUESTS_MAX);
+        host.memory(self.head, len).copy_from_slice(&self.greeting_out[..len]);
+        self.greeting_out.drain(..len);
+        if self.greeting_out.is_empty() {
+            // Long lists of exports are rare; what they took is not kept.
+            self.greeting_out = Vec::new();
+        }
+        self.pieces.push(SendPiece { buf: self.head, len: len as u32 });
+    }
+
+    fn gather_replies<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        let Some(session) = &self.session else { return };
+        let structured = session.terms.structured;
+        let (mut used, mut bytes) = (0, 0);
+        // The last piece is a header that the next one can be joined to.
+        let mut joinable = false;
+        while let Some(&slot) = self.ready.front() {
+            let of = *self.requests.slot(slot);
+            let pieces = 1 + (of.data as usize).div_ceil(super::config::SEGMENT_BYTES as usize);
+            if bytes >= SEND_BYTES || self.pieces.len() + pieces > SEND_PIECES_MAX {
+                break;
+            }
+            self.ready.pop_front();
+            self.sending.push(slot);
+            let at = self.head.add(used as u64);
+            let (len, has_data) = encode(host.memory(at, HEAD_BYTES), &of, structured);
+            used += len;
+            match self.pieces.last_mut() {
+                Some(last) if joinable => last.len += len as u32,
+                _ => self.pieces.push(SendPiece { buf: at, len: len as u32 }),
+            }
+            joinable = !has_data;
+            let (mut segment, mut left) = (of.first, if has_data { of.data } else { 0 });
+            while left > 0 {
+                let part = self.requests.segment(segment);
+                let len = part.len.min(left);
+                self.pieces.push(SendPiece { buf: part.buf, len });
+                segment = part.next;
+                left -= len;
+            }
+            bytes += u64::from(of.data);
+            count(&mut self.stats, &of);
+        }
+        // All shards share the export's counts: once a batch is enough.
+        session.export.add(&std::mem::take(&mut self.stats));
+    }
+}
+
+fn count(stats: &mut ExportStats, slot: &Slot) {
+    match slot.kind {
+        Kind::Read => stats.reads += 1,
+        Kind::Write => stats.writes += 1,
+        Kind::Status | Kind::Other => stats.others += 1,
+    }
+    match (slot.failure.is_some(), slot.kind) {
+        (true, _) => stats.errors += 1,
+        (false, Kind::Read) => stats.read_bytes += u64::from(slot.len),
+        (false, Kind::Write) => stats.written_bytes += u64::from(slot.len),
+        _ => {}
+    }
+}

@@ -1,0 +1,195 @@
+//! A connection's requests in flight: fixed tables, filled at set-up, never grown.
+//!
+//! A *slot* is one request of the client. Its data lies in *segments*, each one buffer and one request to
+//! the engine. A request without data has a segment too, with no buffer, so that everything the engine
+//! answers is a segment.
+
+use braid_engine::{Buf, Flags, Op};
+
+use super::config::{BYTES_MAX, REQUESTS_MAX, SEGMENTS_MAX};
+use super::host::Host;
+use crate::codec::RequestHeader;
+use crate::errno::Errno;
+
+pub(super) const NONE: u16 = u16::MAX;
+
+/// What kind of answer a request gets, and how it is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Status,
+    Other,
+}
+
+/// Why a request failed: shown to the client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub errno: Errno,
+    pub text: &'static str,
+    /// Where in the export, if the failure has a place.
+    pub offset: Option<u64>,
+}
+
+/// One request of the client, until its reply is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub cookie: u64,
+    pub offset: u64,
+    pub len: u32,
+    /// Bytes of data in the reply, if it is no error.
+    pub data: u32,
+    pub kind: Kind,
+    pub op: Op,
+    pub flags: Flags,
+    /// Segments that the engine has, and one more while the request is still being taken in.
+    pub pending: u16,
+    /// List of its segments.
+    pub first: u16,
+    last: u16,
+    pub failure: Option<Failure>,
+    /// Nobody wants the reply.
+    pub silent: bool,
+    /// Bytes counted against the connection's limit.
+    charged: u32,
+}
+
+/// One buffer, and one request to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub slot: u16,
+    pub next: u16,
+    /// [`Buf::NONE`]: it has none (any more).
+    pub buf: Buf,
+    pub len: u32,
+    /// From the request's offset.
+    pub at: u32,
+    /// The tag that it was submitted with.
+    pub tag: u64,
+}
+
+const EMPTY_SLOT: Slot = Slot {
+    cookie: 0,
+    offset: 0,
+    len: 0,
+    data: 0,
+    kind: Kind::Other,
+    op: Op::Flush,
+    flags: Flags::NONE,
+    pending: 0,
+    first: NONE,
+    last: NONE,
+    failure: None,
+    silent: false,
+    charged: 0,
+};
+
+impl Slot {
+    /// A request that was just read, pending until it is all taken in.
+    #[inline]
+    pub fn new(header: &RequestHeader, kind: Kind, op: Op, flags: Flags) -> Slot {
+        let (cookie, offset, len) = (header.cookie.get(), header.offset.get(), header.len.get());
+        let data = if kind == Kind::Read { len } else { 0 };
+        Slot { cookie, offset, len, data, kind, op, flags, pending: 1, ..EMPTY_SLOT }
+    }
+
+    /// The same, its bytes counted against the connection's limit.
+    #[inline]
+    pub fn charged(self) -> Slot {
+        Slot { charged: self.len, ..self }
+    }
+}
+
+const EMPTY_SEGMENT: Segment = Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0 };
+
+/// The tables of one connection.
+#[derive(Debug)]
+pub(super) struct Requests {
+    slots: Box<[Slot]>,
+    segments: Box<[Segment]>,
+    free_slots: Vec<u16>,
+    free_segments: Vec<u16>,
+    bytes: u32,
+}
+
+impl Requests {
+    pub fn new() -> Requests {
+        Requests {
+            slots: vec![EMPTY_SLOT; REQUESTS_MAX].into(),
+            segments: vec![EMPTY_SEGMENT; SEGMENTS_MAX].into(),
+            free_slots: (0..REQUESTS_MAX as u16).rev().collect(),
+            free_segments: (0..SEGMENTS_MAX as u16).rev().collect(),
+            bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub fn slot(&mut self, slot: u16) -> &mut Slot {
+        &mut self.slots[usize::from(slot)]
+    }
+
+    #[inline]
+    pub fn segment(&mut self, segment: u16) -> &mut Segment {
+        &mut self.segments[usize::from(segment)]
+    }
+
+    /// Requests that are not answered yet.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        (REQUESTS_MAX - self.free_slots.len()) as u32
+    }
+
+    /// Whether a request with this much data may come in now. One alone always may.
+    #[inline]
+    pub fn has_room(&self, bytes: u32) -> bool {
+        !self.free_slots.is_empty()
+            && (self.bytes == 0 || u64::from(self.bytes) + u64::from(bytes) <= u64::from(BYTES_MAX))
+    }
+
+    /// Takes a slot, with one count pending for whoever takes the request in. [`Requests::has_room`] said yes.
+    #[inline]
+    pub fn open(&mut self, request: Slot) -> u16 {
+        let slot = self.free_slots.pop().expect("has_room was asked before");
+        self.bytes += request.charged;
+        *self.slot(slot) = request;
+        slot
+    }
+
+    /// Adds a segment at the end of a slot's list.
+    #[inline]
+    pub fn push_segment(&mut self, slot: u16, buf: Buf, at: u32, len: u32) -> u16 {
+        let segment = self.free_segments.pop().expect("the limit on bytes leaves enough of them");
+        *self.segment(segment) = Segment { slot, next: NONE, buf, len, at, tag: 0 };
+        let last = std::mem::replace(&mut self.slot(slot).last, segment);
+        match last {
+            NONE => self.slot(slot).first = segment,
+            last => self.segment(last).next = segment,
+        }
+        segment
+    }
+
+    /// Gives back a segment's buffer.
+    #[inline]
+    pub fn free_buffer<H: Host>(&mut self, host: &mut H, segment: u16) {
+        let segment = self.segment(segment);
+        let buf = std::mem::replace(&mut segment.buf, Buf::NONE);
+        if buf != Buf::NONE {
+            host.free(buf, segment.len as usize);
+        }
+    }
+
+    /// Gives back a slot with all its segments and buffers.
+    #[inline]
+    pub fn close<H: Host>(&mut self, host: &mut H, slot: u16) {
+        let Slot { mut first, charged, pending, .. } = *self.slot(slot);
+        debug_assert_eq!(pending, 0, "the engine may still use the buffers");
+        while first != NONE {
+            self.free_buffer(host, first);
+            let next = self.segment(first).next;
+            self.free_segments.push(first);
+            first = next;
+        }
+        self.bytes -= charged;
+        self.free_slots.push(slot);
+    }
+}

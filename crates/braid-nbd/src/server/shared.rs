@@ -1,0 +1,102 @@
+//! What the connections of one shard share: limits, the queue for memory, buffers in quarantine, tags.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use braid_engine::Buf;
+
+use super::config::{STREAM_BYTES_LARGE, ServerConfig};
+use crate::event::EventQueue;
+
+/// Buffers that a late I/O may still write to. As many as the engine has slots would be the worst case;
+/// room for this many is there from the start.
+const QUARANTINE_EXPECTED: usize = 4096;
+
+const SEGMENT_BITS: u32 = 9;
+const INDEX_BITS: u32 = 12;
+const COUNT_BITS: u32 = 48 - SEGMENT_BITS - INDEX_BITS;
+
+pub(super) struct Shared {
+    pub config: ServerConfig,
+    pub events: Arc<EventQueue>,
+    /// Connections that wait for memory or room in the engine, the longest waiting first.
+    pub waiters: VecDeque<u16>,
+    /// Since when the first of them is the first.
+    pub head_since_ns: u64,
+    /// The connection whose request is refused for want of memory, while it is asked.
+    pub giving_up: Option<u16>,
+    pub large_streams_bytes: u64,
+    pub stopping: bool,
+    quarantine: Vec<(u64, Buf, u32)>,
+    count: u64,
+}
+
+impl Shared {
+    pub fn new(config: ServerConfig, events: Arc<EventQueue>) -> Shared {
+        Shared {
+            waiters: VecDeque::with_capacity(usize::from(config.connections_max)),
+            config,
+            events,
+            head_since_ns: 0,
+            giving_up: None,
+            large_streams_bytes: 0,
+            stopping: false,
+            quarantine: Vec::with_capacity(QUARANTINE_EXPECTED),
+            count: 0,
+        }
+    }
+
+    /// Somebody else waits longer than this connection does.
+    #[inline]
+    pub fn others_wait(&self, index: u16) -> bool {
+        self.waiters.front().is_some_and(|&first| first != index)
+    }
+
+    /// Puts a connection at the end of the queue, once.
+    pub fn enqueue(&mut self, index: u16, now_ns: u64) {
+        if self.waiters.is_empty() {
+            self.head_since_ns = now_ns;
+        }
+        if !self.waiters.contains(&index) {
+            self.waiters.push_back(index);
+        }
+    }
+
+    /// Whether another connection may have a large stream buffer.
+    pub fn may_grow(&self, in_transmission: bool) -> bool {
+        let after = self.large_streams_bytes + u64::from(STREAM_BYTES_LARGE);
+        in_transmission && self.waiters.is_empty() && after <= self.config.large_streams_bytes_max
+    }
+
+    /// Which connection and segment a tag names.
+    #[inline]
+    pub fn split_tag(tag: u64) -> (u16, u16) {
+        let segment = tag & ((1 << SEGMENT_BITS) - 1);
+        let index = tag >> SEGMENT_BITS & ((1 << INDEX_BITS) - 1);
+        (index as u16, segment as u16)
+    }
+
+    /// A tag for a segment: unlike any of the last 100 million, and unlike any in quarantine.
+    #[inline]
+    pub fn next_tag(&mut self, index: u16, segment: u16) -> u64 {
+        loop {
+            self.count = (self.count + 1) & ((1 << COUNT_BITS) - 1);
+            let tag = self.count << (SEGMENT_BITS + INDEX_BITS) | u64::from(index) << SEGMENT_BITS | u64::from(segment);
+            if self.quarantine.is_empty() || self.quarantine.iter().all(|held| held.0 != tag) {
+                return tag;
+            }
+        }
+    }
+
+    /// Keeps a buffer that a late I/O may still touch, until [`Shared::released`].
+    pub fn quarantine(&mut self, tag: u64, buf: Buf, len: u32) {
+        self.quarantine.push((tag, buf, len));
+    }
+
+    /// The late I/O of this tag has ended: its buffer.
+    pub fn released(&mut self, tag: u64) -> Option<(Buf, u32)> {
+        let at = self.quarantine.iter().position(|held| held.0 == tag)?;
+        let (_, buf, len) = self.quarantine.swap_remove(at);
+        Some((buf, len))
+    }
+}
