@@ -249,7 +249,7 @@ fn sizes(raw: &RawLabel, found: Found<'_>) {
         report(found, "region_bytes", format!("{region} is not a multiple of 4096 up to 4 MiB"));
     }
     let array = raw.array_bytes.get();
-    if array == 0 || array % BLOCK_BYTES != 0 {
+    if array == 0 || !array.is_multiple_of(BLOCK_BYTES) {
         report(found, "array_bytes", format!("{array} is not a positive multiple of 4096"));
     }
 }

@@ -133,22 +133,15 @@ pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Exami
 }
 
 /// What a label says that cannot be on a disk of this size, read at this place.
-pub(crate) fn size_problem(label: &Label, offset: u64, device_bytes: u64) -> Option<String> {
-    let places = &label.member.places;
-    if device_bytes < places.copy_start + BLOCK_BYTES || places.data.end().is_none_or(|end| end > device_bytes) {
-        return Some(format!(
-            "the disk has {device_bytes} bytes; when it was labelled it had {}, and its data reach to byte {}",
-            places.device_bytes,
-            places.data.end().unwrap_or(u64::MAX)
-        ));
-    }
-    if offset != places.label_start && offset != places.copy_start {
-        return Some(format!(
+fn size_problem(label: &Label, offset: u64, device_bytes: u64) -> Option<String> {
+    let misplaced = || {
+        let places = &label.member.places;
+        format!(
             "a label stands at byte {offset} that belongs at byte {} or {}: it was copied there",
             places.label_start, places.copy_start
-        ));
-    }
-    None
+        )
+    };
+    label.fits(device_bytes).err().or_else(|| (!label.belongs_at(offset)).then(misplaced))
 }
 
 fn report(block: &[u8], offset: u64) -> CopyReport {

@@ -312,7 +312,7 @@ impl Label {
             session: U64::new(array.session),
             epoch: U64::new(array.epoch),
             controller: array.controller.into_bytes(),
-            jobs: std::array::from_fn(|i| array.jobs.get(i).map_or(RawJob::new_zeroed_job(), Job::to_raw)),
+            jobs: std::array::from_fn(|i| array.jobs.get(i).map_or(RawJob::new_zeroed_job(), |job| job.to_raw())),
             reserved_b: pad(&array.reserved[2..]),
             member_id: put48(member.id.0).ok_or_else(|| too_much("member_id", "wider than 48 bits".into()))?,
             role: U16::new(member.role),
@@ -335,6 +335,38 @@ impl Label {
         crc::seal(&mut bytes);
         Label::decode(&bytes)?;
         Ok(bytes)
+    }
+
+    /// Whether this label belongs at this byte of the disk.
+    pub fn belongs_at(&self, offset: u64) -> bool {
+        offset == self.member.places.label_start || offset == self.member.places.copy_start
+    }
+
+    /// Whether a disk of this size still holds everything that the label says; if not, a sentence that says why.
+    pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
+        let places = &self.member.places;
+        let needed = places.data.end().unwrap_or(u64::MAX).max(places.copy_start + BLOCK_BYTES);
+        if needed <= device_bytes {
+            return Ok(());
+        }
+        Err(format!(
+            "the disk has {device_bytes} bytes, {} when it was labelled; Braid's data and label reach to byte {needed}",
+            places.device_bytes
+        ))
+    }
+
+    /// What the first sector says of it.
+    pub fn header(&self) -> Header {
+        let (array, member) = (&self.array, &self.member);
+        Header {
+            uuid: array.uuid,
+            name: array.name.clone(),
+            state: array.state,
+            sequence: array.sequence,
+            id: member.id,
+            role: member.role,
+            places: member.places,
+        }
     }
 
     /// Sequence numbers order the labels of an array: first by epoch, then by sequence.
@@ -397,7 +429,7 @@ impl RawJob {
 }
 
 impl Job {
-    fn to_raw(&self) -> RawJob {
+    fn to_raw(self) -> RawJob {
         RawJob {
             kind: words::job_kind_code(self.kind),
             state: words::job_state_code(self.state),

@@ -1,0 +1,187 @@
+//! Creating an array.
+
+use braid_format::{
+    ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name, Places,
+    StartPolicy, Uuid, foreign, zone_table,
+};
+use braid_geometry::{Geometry, Level, Spec};
+
+use super::array::Array;
+use super::erase::{erase_targets, wipe};
+use super::error::LifecycleError;
+use super::join::try_join_all;
+use super::planted::{Planted, planted};
+use super::write::{LabelCopy, Target, write_block, write_labels};
+use crate::{LeafId, MetaIo};
+
+/// What is to be created. The random values come from the caller.
+#[derive(Clone, Debug)]
+pub struct CreateRequest {
+    /// The array's name. That no other array has it is for the caller to know.
+    pub name: Name,
+    /// Level, layout, chunk, copies, zones.
+    pub spec: Spec,
+    /// The disks, in the order of their roles.
+    pub leaves: Vec<LeafId>,
+    /// The array's new identity.
+    pub uuid: Uuid,
+    /// A new identity for each disk.
+    pub member_ids: Vec<MemberId>,
+    /// A random id for the line of members.
+    pub lineage: u64,
+    /// A random id of this run: the array is started at once.
+    pub session: u64,
+    /// The time, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Overwrite what is on the disks.
+    pub force: bool,
+}
+
+/// Creates an array and starts it.
+///
+/// 1. Look at every disk; refuse one that bears something, unless forced. Nothing was written so far.
+/// 2. Forced: zero the signatures that are there, and older labels, durably.
+/// 3. Write the label as *forming* on all members, both copies. Only when all are durable:
+/// 4. Write it as *active* on all members, both copies. When all are durable, the array exists.
+///
+/// # Errors
+/// What was refused, before anything was written; or [`LifecycleError::CreateFailed`] with a disk's error.
+pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array, LifecycleError> {
+    let (geometry, mut label, mut targets) = plan(io, request)?;
+    // Refuse before the first write what the label cannot hold.
+    for target in &targets {
+        braid_format::Label { array: label.clone(), member: target.part.clone() }.encode()?;
+    }
+    let found = try_join_all(request.leaves.iter().map(|leaf| inspect(io, *leaf, request.force))).await?;
+    if request.force {
+        try_join_all(request.leaves.iter().zip(&found).map(|(leaf, found)| clear(io, *leaf, found.as_ref()))).await?;
+    }
+    let undo = Undo { io, label: label.clone(), targets: targets.clone() };
+    if planted(Planted::ActiveTooEarly) {
+        for target in targets.chunks_mut(1) {
+            write_labels(io, target, &label).await?;
+            let active = ArrayPart { sequence: 2, state: ArrayState::Active, ..label.clone() };
+            write_labels(io, target, &active).await?;
+        }
+    }
+    if let Err(error) = write_labels(io, &mut targets, &label).await {
+        return Err(undo.forming(error).await);
+    }
+    label.sequence += 1;
+    label.state = ArrayState::Active;
+    if let Err(error) = write_labels(io, &mut targets, &label).await {
+        return Err(undo.active(error).await);
+    }
+    Ok(Array::new(label, geometry, targets))
+}
+
+/// Works out places, geometry and label; touches nothing.
+fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPart, Vec<Target>), LifecycleError> {
+    let CreateRequest { spec, leaves, member_ids, .. } = request;
+    if !matches!(spec.level, Level::Concat | Level::Raid0) {
+        return Err(LifecycleError::LevelNotReady { level: spec.level });
+    }
+    if let Some((_, leaf)) = leaves.iter().enumerate().find(|(i, leaf)| leaves[..*i].contains(leaf)) {
+        return Err(LifecycleError::Twice { leaf: *leaf });
+    }
+    let same_id = member_ids.iter().enumerate().any(|(i, id)| member_ids[..i].contains(id));
+    if member_ids.len() != leaves.len() || same_id {
+        return Err(LifecycleError::Identities { given: member_ids.len(), disks: leaves.len() });
+    }
+    let place = |leaf: &LeafId| {
+        Places::for_device(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
+    };
+    let places = leaves.iter().map(place).collect::<Result<Vec<Places>, _>>()?;
+    let sizes: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
+    let geometry = Geometry::plan(*spec, &sizes)?;
+    let entry = |(id, data_bytes): (&MemberId, &u64)| MemberEntry {
+        id: Some(*id),
+        data_bytes: *data_bytes,
+        state: MemberState::InSync,
+        write_mostly: false,
+    };
+    let label = ArrayPart {
+        features: Features::default(),
+        uuid: request.uuid,
+        sequence: 1,
+        name: request.name.clone(),
+        state: ArrayState::Forming,
+        spec: *spec,
+        clean: false,
+        start_policy: StartPolicy::ByLevel,
+        region_bytes: 0,
+        array_bytes: geometry.size_bytes(),
+        created_unix_s: request.created_unix_s,
+        lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
+        session: request.session,
+        epoch: 0,
+        controller: Uuid::nil(),
+        jobs: Vec::new(),
+        members: member_ids.iter().zip(&sizes).map(entry).collect(),
+        zones: zone_table(&geometry),
+        reserved: [0; 50],
+    };
+    let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
+        leaf: *leaf,
+        part: MemberPart { id: member_ids[role], role: role as u16, places, reserved: [0; 28] },
+        doubtful: LabelCopy::Start,
+    };
+    let targets = leaves.iter().zip(places).enumerate().map(target).collect();
+    Ok((geometry, label, targets))
+}
+
+/// Says what is on a disk; refuses it unless forced.
+async fn inspect<M: MetaIo>(io: &M, leaf: LeafId, force: bool) -> Result<Option<foreign::Found>, LifecycleError> {
+    let size_bytes = io.size_bytes(leaf);
+    let mut pieces = Vec::new();
+    for range in foreign::ranges(size_bytes) {
+        let piece = io.read(leaf, range.start, range.bytes as usize).await;
+        let action = "read what is on the disk";
+        let piece = piece.map_err(|source| LifecycleError::Io { leaf, action, offset: range.start, source })?;
+        pieces.push((range.start, piece));
+    }
+    match foreign::identify_pieces(size_bytes, &pieces) {
+        Some(found) if !force => Err(LifecycleError::NotEmpty { leaf, found: found.to_string() }),
+        found => Ok(found),
+    }
+}
+
+/// Zeroes the bytes that make what was found what it is, and older labels of Braid's in all their places.
+async fn clear<M: MetaIo>(io: &M, leaf: LeafId, found: Option<&foreign::Found>) -> Result<(), LifecycleError> {
+    wipe(io, leaf).await?;
+    let signatures = found.into_iter().flat_map(|found| &found.signatures);
+    for range in signatures.filter(|s| s.class != foreign::Class::Braid).flat_map(|s| &s.ranges) {
+        let (from, to) = (range.start / 4096 * 4096, (range.start + range.bytes).next_multiple_of(4096));
+        let action = "read what is on the disk";
+        let block = io.read(leaf, from, (to - from) as usize).await;
+        let mut block = block.map_err(|source| LifecycleError::Io { leaf, action, offset: from, source })?;
+        let at = (range.start - from) as usize;
+        block[at..at + range.bytes as usize].fill(0);
+        write_block(io, leaf, from, block, true).await?;
+    }
+    Ok(())
+}
+
+/// Takes back a create that a disk's error stopped. Best effort: each step leaves what a start understands.
+struct Undo<'a, M> {
+    io: &'a M,
+    label: ArrayPart,
+    targets: Vec<Target>,
+}
+
+impl<M: MetaIo> Undo<'_, M> {
+    /// No member says *active* yet: erase what was written.
+    async fn forming(self, error: LifecycleError) -> LifecycleError {
+        let undone = erase_targets(self.io, &self.targets).await.is_ok();
+        LifecycleError::CreateFailed { undone, source: Box::new(error) }
+    }
+
+    /// Some members may say *active*: announce the end first, as a delete does. If that cannot be written everywhere,
+    /// the labels stay, and the next start finishes the deletion.
+    async fn active(mut self, error: LifecycleError) -> LifecycleError {
+        let deleting = ArrayPart { sequence: 3, state: ArrayState::Deleting, ..self.label };
+        let announced = write_labels(self.io, &mut self.targets, &deleting).await.is_ok();
+        let undone = announced && erase_targets(self.io, &self.targets).await.is_ok();
+        LifecycleError::CreateFailed { undone, source: Box::new(error) }
+    }
+}

@@ -1,0 +1,180 @@
+//! One disk: reading both copies of its label, and what they mean together.
+
+use braid_format::{ArrayState, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, copy_offset, examine};
+
+use super::write::LabelCopy;
+use crate::{LeafError, LeafId, MetaIo};
+
+/// A disk that was looked at.
+#[derive(Clone, Debug)]
+pub struct FoundDisk {
+    /// Which one.
+    pub leaf: LeafId,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// What its labels mean.
+    pub verdict: DiskVerdict,
+}
+
+/// What the two copies of a disk's label mean together.
+#[derive(Clone, Debug)]
+pub enum DiskVerdict {
+    /// No label.
+    Unlabelled,
+    /// A member of an array.
+    Member(Box<MemberDisk>),
+    /// What a create or a delete that was interrupted left: only the first sector of a label can be read.
+    Remnant(Box<Header>),
+    /// A label is here, and the disk cannot be used.
+    Unusable {
+        /// Why not.
+        problem: DiskProblem,
+        /// Whose it is, where that can still be read.
+        header: Option<Box<Header>>,
+    },
+}
+
+/// A disk with a label that can be believed.
+#[derive(Clone, Debug)]
+pub struct MemberDisk {
+    /// Which disk.
+    pub leaf: LeafId,
+    /// The newer of its copies.
+    pub label: Label,
+    /// The copy to be written first at the next change: the one that is damaged or older.
+    pub doubtful: LabelCopy,
+    /// What is wrong with the other copy, where something is.
+    pub other_copy: Option<String>,
+    /// Whether the disk is larger than when it was labelled.
+    pub grown: bool,
+}
+
+/// Why a disk with a label cannot be used.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskProblem {
+    /// Neither copy could be read.
+    #[error("the disk cannot be read: {0}")]
+    Unreadable(LeafError),
+    /// Both copies are damaged.
+    #[error("both copies are damaged; of the first: {0}")]
+    Damaged(LabelError),
+    /// A newer version of Braid wrote it, or it is nonsense with a right checksum.
+    #[error("{0}")]
+    Unsupported(LabelError),
+    /// The two copies belong to different arrays or members.
+    #[error("its two copies of the label belong to different members: one was copied there")]
+    TwoMembers,
+    /// The two copies bear one sequence number and say different things.
+    #[error("its two copies of the label differ under one sequence number")]
+    Contradiction,
+    /// The disk has shrunk.
+    #[error("{0}")]
+    TooSmall(String),
+}
+
+/// One copy, as it was read.
+enum Read {
+    Nothing,
+    Failed(LeafError),
+    Whole(Box<Label>),
+    Broken(LabelError, Option<Box<Header>>),
+}
+
+/// Reads both copies and judges them. Changes nothing.
+pub(super) async fn look<M: MetaIo>(io: &M, leaf: LeafId) -> FoundDisk {
+    let size_bytes = io.size_bytes(leaf);
+    if copy_offset(size_bytes).is_none() {
+        return FoundDisk { leaf, size_bytes, verdict: DiskVerdict::Unlabelled };
+    }
+    let start = io.read(leaf, 0, LABEL_BYTES).await;
+    let place = examine::copy_place(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
+    let end = io.read(leaf, place, LABEL_BYTES).await;
+    let verdict = judge(leaf, size_bytes, read(start, 0), read(end, place));
+    FoundDisk { leaf, size_bytes, verdict }
+}
+
+fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
+    let block = match block {
+        Ok(block) => block,
+        Err(error) => return Read::Failed(error),
+    };
+    match Label::decode(&block) {
+        Ok(label) if label.belongs_at(offset) => Read::Whole(Box::new(label)),
+        // A label of something else: of the partition that ends here, or copied with a whole disk. Not this disk's.
+        Ok(_) => Read::Nothing,
+        Err(error) if !error.is_label() => Read::Nothing,
+        Err(error) => Read::Broken(error, Header::decode(&block).map(Box::new)),
+    }
+}
+
+fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
+    let unusable = |problem, header| DiskVerdict::Unusable { problem, header };
+    // A copy that only a newer version understands forbids to believe an older one beside it.
+    for copy in [&start, &end] {
+        if let Read::Broken(error, header) = copy {
+            if !matches!(error, LabelError::Checksum { .. }) {
+                return unusable(DiskProblem::Unsupported(error.clone()), header.clone());
+            }
+        }
+    }
+    let member = |label: Box<Label>, doubtful, other_copy| {
+        if let Err(reason) = label.fits(size_bytes) {
+            return unusable(DiskProblem::TooSmall(reason), Some(Box::new(label.header())));
+        }
+        let grown = size_bytes > label.member.places.device_bytes;
+        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, grown }))
+    };
+    match (start, end) {
+        (Read::Whole(start), Read::Whole(end)) => {
+            if (start.array.uuid, &start.member) != (end.array.uuid, &end.member) {
+                unusable(DiskProblem::TwoMembers, None)
+            } else if start.order() > end.order() {
+                let other = format!("the copy at the end is older (sequence {})", end.array.sequence);
+                member(start, LabelCopy::End, Some(other))
+            } else if start.order() < end.order() {
+                let other = format!("the label at the start is older (sequence {})", start.array.sequence);
+                member(end, LabelCopy::Start, Some(other))
+            } else if start.array != end.array {
+                unusable(DiskProblem::Contradiction, Some(Box::new(start.header())))
+            } else {
+                member(start, LabelCopy::Start, None)
+            }
+        }
+        (Read::Whole(label), other) => {
+            member(label, LabelCopy::End, Some(format!("the copy at the end: {}", why(&other))))
+        }
+        (other, Read::Whole(label)) => {
+            member(label, LabelCopy::Start, Some(format!("the label at the start: {}", why(&other))))
+        }
+        (Read::Broken(error, header), end) => {
+            let from_end = if let Read::Broken(_, header) = end { header } else { None };
+            broken(error, header.or(from_end))
+        }
+        (start, Read::Broken(error, header)) => match (start, header) {
+            // The first block may have said the same, had it been readable.
+            (Read::Failed(failed), None) => unusable(DiskProblem::Unreadable(failed), None),
+            (_, header) => broken(error, header),
+        },
+        (Read::Failed(error), _) | (_, Read::Failed(error)) => unusable(DiskProblem::Unreadable(error), None),
+        (Read::Nothing, Read::Nothing) => DiskVerdict::Unlabelled,
+    }
+}
+
+/// No copy is whole. While an array is in use that cannot come from a crash: it is damage. While one is being made or
+/// removed it can.
+fn broken(error: LabelError, header: Option<Box<Header>>) -> DiskVerdict {
+    match header {
+        Some(header) if header.state != ArrayState::Active => DiskVerdict::Remnant(header),
+        header => DiskVerdict::Unusable { problem: DiskProblem::Damaged(error), header },
+    }
+}
+
+fn why(copy: &Read) -> String {
+    match copy {
+        Read::Nothing => "there is none".into(),
+        Read::Failed(error) => error.to_string(),
+        Read::Broken(error, _) => error.to_string(),
+        Read::Whole(_) => "it is whole".into(),
+    }
+}

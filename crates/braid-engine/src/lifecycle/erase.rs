@@ -1,0 +1,123 @@
+//! Taking labels off disks: at the end of a delete, and by `wipe`. Only blocks that hold a label are touched.
+
+use braid_format::{ArrayState, Header, LABEL_BYTES, Label, MAGIC, copy_offset, examine};
+
+use super::error::LifecycleError;
+use super::join::try_join_all;
+use super::scan::{FoundArray, Status};
+use super::start::targets_of;
+use super::write::{LabelCopy, Target, erase_block, flush, write_labels};
+use crate::{LeafId, MetaIo};
+
+/// What `wipe` did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wiped {
+    /// Where labels were, now zeros; offsets in bytes.
+    pub erased: Vec<u64>,
+    /// Where a label stands that is not this disk's (of a partition on it, say); left alone.
+    pub left: Vec<u64>,
+}
+
+/// Zeroes both copies on each target. The copy at the end goes first: the one at the start says where the other is.
+pub(super) async fn erase_targets<M: MetaIo>(io: &M, targets: &[Target]) -> Result<(), LifecycleError> {
+    let erase = |target: Target| async move {
+        for copy in [LabelCopy::End, LabelCopy::Start] {
+            erase_block(io, target.leaf, copy.offset(&target.part)).await?;
+        }
+        Ok::<(), LifecycleError>(())
+    };
+    try_join_all(targets.iter().map(|target| erase(target.clone()))).await?;
+    Ok(())
+}
+
+/// Finishes a delete that was interrupted.
+pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Result<(), LifecycleError> {
+    let mut targets = targets_of(found);
+    let remnants = found.remnants.iter().map(|(leaf, _)| *leaf);
+    try_join_all(targets.iter().map(|t| t.leaf).chain(remnants.clone()).map(|leaf| flush(io, leaf))).await?;
+    if let Some(newest) = &found.newest {
+        // Before: some members say "deleting". After: all do. Then none can come back as active.
+        write_labels(io, &mut targets, newest).await?;
+    }
+    erase_targets(io, &targets).await?;
+    try_join_all(remnants.map(|leaf| wipe(io, leaf))).await?;
+    Ok(())
+}
+
+/// Removes the labels of an array that is not started: one whose creation was interrupted, or, with `force`, one that
+/// is incomplete or refused. Members that are not here keep their labels.
+///
+/// # Errors
+/// [`LifecycleError::NotReady`] where it may not be deleted like this, or a disk's error.
+pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) -> Result<(), LifecycleError> {
+    let allowed = match &found.status {
+        Status::Ready | Status::InterruptedCreate | Status::InterruptedDelete => true,
+        // Which of two twins is meant nobody knows: those are wiped one by one.
+        Status::Refused { reasons } => force && reasons.iter().all(|r| !matches!(r, super::Refusal::Twins { .. })),
+        Status::Incomplete { .. } => force,
+    };
+    if !allowed {
+        return Err(LifecycleError::NotReady { status: Box::new(found.status.clone()) });
+    }
+    let mut found = found.clone();
+    let mut targets = targets_of(&found);
+    if let Some(newest) = &mut found.newest {
+        let active = |disk: &super::MemberDisk| disk.label.array.state == ArrayState::Active;
+        let any_active =
+            newest.state == ArrayState::Active || found.members.iter().any(|m| m.disk.as_ref().is_some_and(active));
+        if any_active {
+            try_join_all(targets.iter().map(|t| flush(io, t.leaf))).await?;
+            // As in `start`: everyone at the newest label first, then the next one. Not so where some are still
+            // forming: a crash in between would complete what was never acknowledged.
+            if found.status != Status::InterruptedCreate {
+                write_labels(io, &mut targets, newest).await?;
+            }
+            newest.sequence += 1;
+            newest.state = ArrayState::Deleting;
+            write_labels(io, &mut targets, newest).await?;
+        }
+    }
+    erase_targets(io, &targets).await?;
+    let others = found.remnants.iter().map(|(leaf, _)| *leaf).chain(found.outsiders.iter().map(|(leaf, _)| *leaf));
+    try_join_all(others.map(|leaf| wipe(io, leaf))).await?;
+    Ok(())
+}
+
+/// Removes Braid's labels from a disk, whole or damaged, and nothing else.
+///
+/// # Errors
+/// A disk's.
+pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleError> {
+    let size_bytes = io.size_bytes(leaf);
+    let mut wiped = Wiped::default();
+    let Some(last) = copy_offset(size_bytes) else { return Ok(wiped) };
+    let read = |offset: u64| async move {
+        let block = io.read(leaf, offset, LABEL_BYTES).await;
+        block.map_err(|source| LifecycleError::Io { leaf, action: "read the label", offset, source })
+    };
+    let start = read(0).await?;
+    let mut places = vec![last];
+    places.extend(examine::copy_place(&start, size_bytes).filter(|place| *place != last));
+    // The start goes last, as in a delete.
+    places.push(0);
+    for offset in places {
+        let block = if offset == 0 { start.clone() } else { read(offset).await? };
+        if !block.starts_with(&MAGIC) {
+            continue;
+        }
+        if belongs_elsewhere(&block, offset) {
+            wiped.left.push(offset);
+        } else {
+            erase_block(io, leaf, offset).await?;
+            wiped.erased.push(offset);
+        }
+    }
+    wiped.erased.sort_unstable();
+    Ok(wiped)
+}
+
+/// Whether a readable label says that its place is another one.
+fn belongs_elsewhere(block: &[u8], offset: u64) -> bool {
+    let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block));
+    header.is_some_and(|h| offset != h.places.label_start && offset != h.places.copy_start)
+}

@@ -1,0 +1,52 @@
+//! Bugs that the crash sweep must notice. In anything but a test none of them exists.
+
+/// One mistake that somebody could make here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Planted {
+    /// The copies of a label are written without waiting for the first to be durable.
+    BothCopiesAtOnce,
+    /// Labels are acknowledged while they are only in the disk's cache.
+    NotDurable,
+    /// `active` is written on a member before all have `forming`.
+    ActiveTooEarly,
+    /// A delete erases labels without saying `deleting` first.
+    EraseUnannounced,
+    /// A start does not flush before it believes what it read.
+    StartWithoutFlush,
+    /// A start serves without writing the newest label on all.
+    NewestNotWritten,
+    /// A start raises the sequence number while some members are still a step behind.
+    RaisedWhileBehind,
+    /// A doubtful copy is written last, over the good one first.
+    GoodCopyFirst,
+    /// The label of one member is written on all.
+    WrongRole,
+    /// A delete zeroes the block after the label too.
+    ErasesTooMuch,
+    /// A label that says `forming` is started as if it were active.
+    FormingServed,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this bug is compiled in and switched on.
+#[cfg(test)]
+pub(super) fn planted(bug: Planted) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this bug is compiled in and switched on: never.
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) const fn planted(_: Planted) -> bool {
+    false
+}
+
+/// Switches a bug on for this thread, or all off.
+#[cfg(test)]
+pub(super) fn plant(bug: Option<Planted>) {
+    PLANTED.set(bug);
+}

@@ -1,0 +1,361 @@
+//! Finding arrays again from the labels of the disks that are there, whatever their order and paths.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberState, Name, Uuid};
+
+use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, look};
+use super::join::join_all;
+use super::planted::{Planted, planted};
+use crate::{LeafId, MetaIo};
+
+/// Everything that was found.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// The arrays, in the order of their UUIDs.
+    pub arrays: Vec<FoundArray>,
+    /// The disks, in the order in which they were given.
+    pub disks: Vec<FoundDisk>,
+}
+
+/// An array of which at least one disk is here.
+#[derive(Clone, Debug)]
+pub struct FoundArray {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name, as the newest label has it.
+    pub name: Name,
+    /// The newest label; `None` where only remnants of labels are left.
+    pub newest: Option<ArrayPart>,
+    /// Every role and who is here for it; empty without a newest label.
+    pub members: Vec<FoundMember>,
+    /// Whether it can be started, and if not, why not.
+    pub status: Status,
+    /// Disks that bear its label and are no members (any more), each with the reason.
+    pub outsiders: Vec<(LeafId, String)>,
+    /// Disks on which only the first sector of its label is left.
+    pub remnants: Vec<(LeafId, Box<Header>)>,
+    /// Other arrays here with the same name.
+    pub same_name: Vec<Uuid>,
+}
+
+/// One role of an array that was found.
+#[derive(Clone, Debug)]
+pub struct FoundMember {
+    /// Which role.
+    pub role: u16,
+    /// What the newest label says of it.
+    pub entry: MemberEntry,
+    /// The disk, where it is here.
+    pub disk: Option<MemberDisk>,
+}
+
+/// Whether an array can be started.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Status {
+    /// Every member is here and believable.
+    Ready,
+    /// Members are missing.
+    Incomplete {
+        /// Which.
+        missing: Vec<Missing>,
+    },
+    /// It was being created when the power went. It was never acknowledged; it is never served.
+    InterruptedCreate,
+    /// It was being deleted when the power went. The next start finishes that.
+    InterruptedDelete,
+    /// Something is wrong that a person must look at.
+    Refused {
+        /// What, at least one thing.
+        reasons: Vec<Refusal>,
+    },
+}
+
+/// A member that is not here.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Missing {
+    /// Its role.
+    pub role: u16,
+    /// Its identity.
+    pub id: Option<MemberId>,
+    /// Size of its data area in bytes.
+    pub data_bytes: u64,
+    /// The disk that seems to be it and cannot be used, and why not.
+    pub seems: Option<(LeafId, DiskProblem)>,
+}
+
+/// Why an array is not started although its disks are here.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Several disks claim one role.
+    #[error(
+        "several disks say that they are member {role} ({id}): one is a copy of the other, or the same disk by a second path; detach the copy, or wipe its label"
+    )]
+    Twins {
+        /// The role.
+        role: u16,
+        /// The identity that they share.
+        id: MemberId,
+        /// The disks.
+        leaves: Vec<LeafId>,
+    },
+    /// Labels with one sequence number say different things.
+    #[error("labels with the same sequence number {sequence} say different things: the members were used apart")]
+    Diverged {
+        /// The number.
+        sequence: u64,
+    },
+    /// A member missed changes of the label: it was away while the array lived on.
+    #[error(
+        "member {role} is stale: its label has sequence {sequence}, the newest has {newest}; --force uses it as it is, and what was written meanwhile may be lost"
+    )]
+    Stale {
+        /// Its role.
+        role: u16,
+        /// The disk.
+        leaf: LeafId,
+        /// Its label's sequence number.
+        sequence: u64,
+        /// The newest label's.
+        newest: u64,
+    },
+    /// A member's data area is not what the newest label says.
+    #[error("member {role} has a data area of {found} bytes; the newest label says {expected}")]
+    WrongSize {
+        /// Its role.
+        role: u16,
+        /// The disk.
+        leaf: LeafId,
+        /// In its own label, in bytes.
+        found: u64,
+        /// In the newest label, in bytes.
+        expected: u64,
+    },
+    /// The zones cannot be.
+    #[error("{0}")]
+    Zones(String),
+    /// A newer version left a feature with which this one may not write.
+    #[error("the array uses features (bits {bits:#x}) with which this version may not write to it: use a newer braid")]
+    ReadOnlyFeatures {
+        /// The bits.
+        bits: u64,
+    },
+    /// Another array here has the same name.
+    #[error("another array of this name is here; rename or detach one, or start this one by its UUID")]
+    SameName,
+}
+
+impl Refusal {
+    /// Whether `--force` overrides it.
+    pub fn can_be_forced(&self) -> bool {
+        matches!(self, Refusal::Stale { .. })
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {}", self.role)?;
+        if let Some(id) = self.id {
+            write!(f, " (id {id}, {} of data)", braid_geometry::units::format_size(self.data_bytes))?;
+        }
+        match &self.seems {
+            Some((_, problem)) => write!(f, ", whose disk is here but: {problem}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+            items.iter().enumerate().try_for_each(|(i, x)| write!(f, "{}{x}", if i == 0 { "" } else { "; " }))
+        }
+        match self {
+            Status::Ready => write!(f, "ready"),
+            Status::Incomplete { missing } => {
+                write!(f, "waiting for ")?;
+                list(f, missing)
+            }
+            Status::InterruptedCreate => {
+                write!(f, "its creation was interrupted and never completed; delete it, or wipe its disks")
+            }
+            Status::InterruptedDelete => write!(f, "its deletion was interrupted; the next start finishes it"),
+            Status::Refused { reasons } => list(f, reasons),
+        }
+    }
+}
+
+impl FoundArray {
+    /// The members whose disks are here.
+    pub fn disks(&self) -> impl Iterator<Item = &MemberDisk> {
+        self.members.iter().filter_map(|member| member.disk.as_ref())
+    }
+
+    /// The members that must be here and are not.
+    pub fn missing(&self) -> impl Iterator<Item = &FoundMember> {
+        let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
+        self.members.iter().filter(needed).filter(|m| m.disk.is_none())
+    }
+}
+
+/// Looks at all these disks and says which arrays they make. Changes nothing. The order of the disks does not matter.
+pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
+    let disks = join_all(leaves.iter().map(|leaf| look(io, *leaf))).await;
+    let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.judge(uuid)).collect();
+    let names: Vec<(Uuid, Name)> = arrays.iter().map(|a| (a.uuid, a.name.clone())).collect();
+    for array in &mut arrays {
+        let namesakes = names.iter().filter(|(uuid, name)| *uuid != array.uuid && *name == array.name);
+        array.same_name = namesakes.map(|(uuid, _)| *uuid).collect();
+    }
+    Scan { arrays, disks }
+}
+
+/// The disks of one array.
+#[derive(Default)]
+struct Group<'a> {
+    members: Vec<&'a MemberDisk>,
+    remnants: Vec<(LeafId, &'a Header)>,
+    unusable: Vec<(LeafId, &'a DiskProblem, &'a Header)>,
+}
+
+fn groups(disks: &[FoundDisk]) -> BTreeMap<Uuid, Group<'_>> {
+    let mut groups: BTreeMap<Uuid, Group<'_>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for disk in disks.iter().filter(|disk| seen.insert(disk.leaf)) {
+        match &disk.verdict {
+            DiskVerdict::Unlabelled | DiskVerdict::Unusable { header: None, .. } => {}
+            DiskVerdict::Member(member) => groups.entry(member.label.array.uuid).or_default().members.push(member),
+            DiskVerdict::Remnant(header) => {
+                groups.entry(header.uuid).or_default().remnants.push((disk.leaf, header.as_ref()));
+            }
+            DiskVerdict::Unusable { problem, header: Some(header) } => {
+                groups.entry(header.uuid).or_default().unusable.push((disk.leaf, problem, header.as_ref()));
+            }
+        }
+    }
+    // A disk that cannot be used makes no array by itself; it is listed among the disks.
+    groups.retain(|_, group| !group.members.is_empty() || !group.remnants.is_empty());
+    groups
+}
+
+impl Group<'_> {
+    fn judge(self, uuid: Uuid) -> FoundArray {
+        let remnants: Vec<_> = self.remnants.iter().map(|(leaf, h)| (*leaf, Box::new((*h).clone()))).collect();
+        let Some(newest) = self.members.iter().max_by_key(|m| m.label.order()).map(|m| &m.label.array) else {
+            let header = self.remnants[0].1;
+            let deleting = self.remnants.iter().any(|(_, h)| h.state == ArrayState::Deleting);
+            let status = if deleting { Status::InterruptedDelete } else { Status::InterruptedCreate };
+            let (members, outsiders, same_name) = (Vec::new(), Vec::new(), Vec::new());
+            let name = header.name.clone();
+            return FoundArray { uuid, name, newest: None, members, status, outsiders, remnants, same_name };
+        };
+        let (members, outsiders, mut reasons) = self.seat(newest);
+        reasons.extend(self.diverged());
+        let fatal = !reasons.is_empty();
+        reasons.extend(members.iter().filter_map(|m| behind(m, newest)));
+        if !newest.features.writable() {
+            reasons.push(Refusal::ReadOnlyFeatures { bits: newest.features.read_only });
+        }
+        if let Err(error) = newest.geometry() {
+            reasons.push(Refusal::Zones(error.to_string()));
+        }
+        let name = newest.name.clone();
+        let newest = Some(newest.clone());
+        let same_name = Vec::new();
+        let mut found =
+            FoundArray { uuid, name, newest, members, status: Status::Ready, outsiders, remnants, same_name };
+        found.status = self.status(&found, fatal, reasons);
+        found
+    }
+
+    /// Gives each disk the role that the newest label gives to its identity.
+    fn seat(&self, newest: &ArrayPart) -> (Vec<FoundMember>, Vec<(LeafId, String)>, Vec<Refusal>) {
+        let entries = newest.members.iter().enumerate();
+        let mut members: Vec<FoundMember> =
+            entries.map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None }).collect();
+        let (mut outsiders, mut reasons) = (Vec::new(), Vec::new());
+        for disk in &self.members {
+            let id = disk.label.member.id;
+            let Some(member) = members.iter_mut().find(|m| m.entry.id == Some(id)) else {
+                outsiders.push((disk.leaf, format!("member {id} was replaced and is no longer part of the array")));
+                continue;
+            };
+            if let Some(twin) = &member.disk {
+                let known = reasons.iter_mut().find_map(|r| match r {
+                    Refusal::Twins { id: of, leaves, .. } if *of == id => Some(leaves),
+                    _ => None,
+                });
+                match known {
+                    Some(leaves) => leaves.push(disk.leaf),
+                    None => reasons.push(Refusal::Twins { role: member.role, id, leaves: vec![twin.leaf, disk.leaf] }),
+                }
+                continue;
+            }
+            let (found, expected) = (disk.label.member.places.data.bytes, member.entry.data_bytes);
+            if found != expected {
+                reasons.push(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected });
+            }
+            member.disk = Some((*disk).clone());
+        }
+        (members, outsiders, reasons)
+    }
+
+    /// Two labels of one sequence number must say the same.
+    fn diverged(&self) -> Option<Refusal> {
+        let mut by_order = BTreeMap::new();
+        self.members.iter().find_map(|disk| {
+            let other = *by_order.entry(disk.label.order()).or_insert(&disk.label.array);
+            (*other != disk.label.array).then_some(Refusal::Diverged { sequence: disk.label.array.sequence })
+        })
+    }
+
+    fn status(&self, found: &FoundArray, fatal: bool, reasons: Vec<Refusal>) -> Status {
+        let newest_state = found.newest.as_ref().map(|n| n.state);
+        let stale = reasons.iter().any(|r| matches!(r, Refusal::Stale { .. }));
+        // Twins, strangers and stale disks are cleared up by a person before anything is erased.
+        if fatal || (stale && newest_state != Some(ArrayState::Forming)) {
+            return Status::Refused { reasons };
+        }
+        if newest_state == Some(ArrayState::Deleting) {
+            return Status::InterruptedDelete;
+        }
+        // A create is acknowledged when no label says "forming" any more.
+        let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
+        if forming && !planted(Planted::FormingServed) {
+            return Status::InterruptedCreate;
+        }
+        if !reasons.is_empty() {
+            return Status::Refused { reasons };
+        }
+        let missing: Vec<Missing> = found.missing().map(|m| self.missing(m)).collect();
+        if missing.is_empty() { Status::Ready } else { Status::Incomplete { missing } }
+    }
+
+    fn missing(&self, member: &FoundMember) -> Missing {
+        let seems = self.unusable.iter().find(|(_, _, header)| Some(header.id) == member.entry.id);
+        Missing {
+            role: member.role,
+            id: member.entry.id,
+            data_bytes: member.entry.data_bytes,
+            seems: seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())),
+        }
+    }
+}
+
+/// A crash leaves labels at most one step apart. Further behind is stale; a label that is still forming is not: it
+/// never was in use.
+fn behind(member: &FoundMember, newest: &ArrayPart) -> Option<Refusal> {
+    let disk = member.disk.as_ref()?;
+    let label = &disk.label.array;
+    let needed = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
+    let near =
+        label.state == ArrayState::Forming || label.epoch == newest.epoch && newest.sequence - label.sequence <= 1;
+    (needed && !near).then_some(Refusal::Stale {
+        role: member.role,
+        leaf: disk.leaf,
+        sequence: label.sequence,
+        newest: newest.sequence,
+    })
+}

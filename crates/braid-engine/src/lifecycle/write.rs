@@ -1,0 +1,108 @@
+//! Writing labels: two copies on each disk, one after the other, all disks at once.
+
+use braid_format::{ArrayPart, BLOCK_BYTES, Label, MemberPart};
+
+use super::error::LifecycleError;
+use super::join::try_join_all;
+use super::planted::{Planted, planted};
+use crate::{LeafId, MetaIo};
+
+/// Which of a disk's two copies of the label.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LabelCopy {
+    /// At the start of the disk.
+    Start,
+    /// At its end.
+    End,
+}
+
+impl LabelCopy {
+    pub(super) fn other(self) -> LabelCopy {
+        match self {
+            LabelCopy::Start => LabelCopy::End,
+            LabelCopy::End => LabelCopy::Start,
+        }
+    }
+
+    pub(super) fn offset(self, member: &MemberPart) -> u64 {
+        match self {
+            LabelCopy::Start => member.places.label_start,
+            LabelCopy::End => member.places.copy_start,
+        }
+    }
+}
+
+/// A disk on which labels are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub leaf: LeafId,
+    pub part: MemberPart,
+    /// The copy that may be torn or older: it is written first, so that the other stays whole meanwhile.
+    pub doubtful: LabelCopy,
+}
+
+/// Writes this label on all targets. When it returns `Ok`, both copies are durable on all of them. When it fails, or
+/// the power does, each target still has a whole copy, of this label or of the one before.
+pub(super) async fn write_labels<M: MetaIo>(
+    io: &M,
+    targets: &mut [Target],
+    array: &ArrayPart,
+) -> Result<(), LifecycleError> {
+    let first = targets.first().map(|t| t.part.clone());
+    let mut writes = Vec::with_capacity(targets.len());
+    for target in targets {
+        let member = if planted(Planted::WrongRole) { first.clone() } else { None };
+        let member = member.unwrap_or_else(|| target.part.clone());
+        // Encoded before anything is written: a label that the format cannot hold changes no disk.
+        let bytes = Label { array: array.clone(), member }.encode()?;
+        writes.push((target, bytes));
+    }
+    try_join_all(writes.into_iter().map(|(target, bytes)| write_both(io, target, bytes.to_vec()))).await?;
+    Ok(())
+}
+
+async fn write_both<M: MetaIo>(io: &M, target: &mut Target, bytes: Vec<u8>) -> Result<(), LifecycleError> {
+    let mut first = target.doubtful;
+    if planted(Planted::GoodCopyFirst) {
+        first = first.other();
+    }
+    let durable = !planted(Planted::NotDurable);
+    if planted(Planted::BothCopiesAtOnce) {
+        for copy in [first, first.other()] {
+            write_block(io, target.leaf, copy.offset(&target.part), bytes.clone(), false).await?;
+        }
+        return flush(io, target.leaf).await;
+    }
+    for copy in [first, first.other()] {
+        // Set before the write begins: should it fail, this copy is the doubtful one.
+        target.doubtful = copy;
+        write_block(io, target.leaf, copy.offset(&target.part), bytes.clone(), durable).await?;
+    }
+    Ok(())
+}
+
+/// Writes one block of a label.
+pub(super) async fn write_block<M: MetaIo>(
+    io: &M,
+    leaf: LeafId,
+    offset: u64,
+    bytes: Vec<u8>,
+    durable: bool,
+) -> Result<(), LifecycleError> {
+    let result = io.write(leaf, offset, bytes, durable).await;
+    result.map_err(|source| LifecycleError::Io { leaf, action: "write the label", offset, source })
+}
+
+/// Zeroes one block of a label, durably.
+pub(super) async fn erase_block<M: MetaIo>(io: &M, leaf: LeafId, offset: u64) -> Result<(), LifecycleError> {
+    let blocks = if planted(Planted::ErasesTooMuch) && offset == 0 { 2 } else { 1 };
+    let zeros = vec![0; blocks * BLOCK_BYTES as usize];
+    let result = io.write(leaf, offset, zeros, true).await;
+    result.map_err(|source| LifecycleError::Io { leaf, action: "erase the label", offset, source })
+}
+
+/// Makes everything written before durable.
+pub(super) async fn flush<M: MetaIo>(io: &M, leaf: LeafId) -> Result<(), LifecycleError> {
+    let result = io.flush(leaf).await;
+    result.map_err(|source| LifecycleError::Io { leaf, action: "flush the disk", offset: 0, source })
+}
