@@ -15,6 +15,7 @@
 pub mod allocation;
 pub mod io;
 pub mod layout;
+pub mod lifecycle;
 pub mod limits;
 pub mod overlap;
 pub mod plan;
