@@ -1,1 +1,48 @@
-//! Placeholder.
+//! The shards' threads and everything between the engine and the kernel: drivers, disks, buffers, sockets, timers.
+//!
+//! What it is: [`Ring::start`] makes one thread a shard, each with a [`braid_engine::Shard`], an io_uring (or, where
+//! that is forbidden, libaio or a few threads), an arena of buffers and the [`Frontend`]s that live there. The
+//! control plane reaches them by a [`RingHandle`].
+//!
+//! What it promises: a busy shard enters the kernel once a turn, an idle one sleeps until something happens. Each
+//! leaf I/O is answered exactly once; one that exceeds its time limit is answered then, and its buffer is let go only when
+//! the kernel has given it back. Nothing is allocated for an I/O after start. An opened [`Disk`] is held exclusively.
+//!
+//! What it never does: decide where a byte lives, or in which order. That is the engine's.
+//!
+//! Where to find what: `spec` reads disks' names, `disk` opens them; `shard` is the loop, `port` carries leaf I/Os out,
+//! `driver` speaks with the kernel; `frontend` and `net` are what servers see; `ring`, `meta` and `link` are the outside.
+
+pub mod arena;
+pub mod disk;
+pub mod driver;
+pub mod error;
+mod faults;
+pub mod frontend;
+mod link;
+mod map;
+mod meta;
+mod net;
+mod pending;
+mod port;
+mod ring;
+mod shard;
+pub mod spec;
+pub mod stats;
+mod throttle;
+mod timer;
+mod wake;
+
+pub use disk::{Disk, OpenOptions};
+pub use driver::{DriverInfo, DriverKind};
+pub use error::{RingError, RingErrorKind};
+pub use frontend::{Cx, Frontend, TAG_LIMIT};
+pub use meta::RingMeta;
+pub use net::{RecvMode, SEND_PIECES_MAX, SOCKETS_MAX, SendPiece, SocketId};
+pub use pending::Pending;
+pub use port::LEAVES_MAX;
+pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
+pub use spec::{DiskSpec, FaultRules, SpecError};
+pub use stats::{Histogram, LeafStats};
+pub use throttle::BURST_NS;
+pub use timer::TIMERS_MAX;

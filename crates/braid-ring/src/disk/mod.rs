@@ -1,0 +1,190 @@
+//! Opened disks: what a [`DiskSpec`] names, held for exclusive use, ready to be given to the shards.
+
+mod file;
+mod holder;
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) use file::FileDisk;
+
+use crate::error::{RingError, RingErrorKind};
+use crate::faults::Faults;
+use crate::map::Map;
+use crate::spec::{DiskSpec, FaultRules};
+use crate::throttle::Throttle;
+
+/// How to open a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenOptions {
+    /// Hold it so that nobody else (another Braid, a mount) can use it at the same time. Without, it is only looked at.
+    pub exclusive: bool,
+    /// For writing, too.
+    pub write: bool,
+}
+
+impl Default for OpenOptions {
+    /// Exclusive, for reading and writing.
+    fn default() -> OpenOptions {
+        OpenOptions { exclusive: true, write: true }
+    }
+}
+
+/// What is at the bottom of a disk.
+pub(crate) enum Base {
+    File(FileDisk),
+    Mem(Map),
+    Null,
+}
+
+/// A disk that is open. Dropping it closes it and lets go of its lock.
+pub struct Disk {
+    spec: DiskSpec,
+    base: Base,
+    size_bytes: u64,
+    /// From the outermost `throttled(…)` to the innermost.
+    pub(crate) throttles: Vec<Throttle>,
+    /// From the outermost `faulty(…)` to the innermost.
+    pub(crate) faults: Vec<Arc<Faults>>,
+    write: bool,
+    /// A flush has failed: later ones must not claim what nobody knows. Sticks until the disk is opened again.
+    flush_failed: AtomicBool,
+}
+
+impl Disk {
+    /// Opens what `spec` names; creates a file that is absent when the name gives its size.
+    ///
+    /// # Errors
+    /// Says which disk, which operation, why, who holds it where that can be found out, and what to do.
+    pub fn open(spec: &DiskSpec, options: OpenOptions) -> Result<Disk, RingError> {
+        let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
+        let (base, size_bytes) = loop {
+            match inner {
+                DiskSpec::Throttled { disk, limits } => {
+                    throttles.push(Throttle::new(limits));
+                    inner = disk;
+                }
+                DiskSpec::Faulty { disk, rules } => {
+                    faults.push(Arc::new(Faults::new(rules)));
+                    inner = disk;
+                }
+                DiskSpec::Mem { size_bytes } => {
+                    let bytes = usize::try_from(*size_bytes).unwrap_or(usize::MAX);
+                    let map =
+                        Map::new(bytes).map_err(|e| RingError::os(e, format!("making the memory disk {inner}")))?;
+                    break (Base::Mem(map), *size_bytes);
+                }
+                DiskSpec::Null { size_bytes } => break (Base::Null, *size_bytes),
+                DiskSpec::Path(path) => {
+                    let file = FileDisk::open(path, None, options)?;
+                    let size = file.size_bytes;
+                    break (Base::File(file), size);
+                }
+                DiskSpec::File { path, size_bytes, alloc } => {
+                    let file = FileDisk::open(path, size_bytes.map(|s| (s, *alloc)), options)?;
+                    let size = file.size_bytes;
+                    break (Base::File(file), size);
+                }
+            }
+        };
+        Ok(Disk {
+            spec: spec.clone(),
+            base,
+            size_bytes,
+            throttles,
+            faults,
+            write: options.write,
+            flush_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// The name it was opened by.
+    pub fn spec(&self) -> &DiskSpec {
+        &self.spec
+    }
+
+    /// Bytes that it holds, a multiple of [`Disk::logical_block_bytes`].
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// What offsets and lengths must be multiples of, in bytes: 512 or 4096 on most disks.
+    pub fn logical_block_bytes(&self) -> u32 {
+        match &self.base {
+            Base::File(file) => file.logical_block_bytes,
+            Base::Mem(_) | Base::Null => 512,
+        }
+    }
+
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.write
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        matches!(&self.base, Base::File(file) if file.block_device)
+    }
+
+    /// Whether I/O goes past the page cache. True for `mem` and `null`, which have none.
+    pub fn is_direct(&self) -> bool {
+        !matches!(&self.base, Base::File(file) if file.buffered_because.is_some())
+    }
+
+    /// Why I/O goes through the page cache, where it does: for the status.
+    pub fn buffered_because(&self) -> Option<&str> {
+        match &self.base {
+            Base::File(file) => file.buffered_because.as_deref(),
+            Base::Mem(_) | Base::Null => None,
+        }
+    }
+
+    /// Whether a flush has failed since it was opened.
+    pub fn has_failed_flush(&self) -> bool {
+        self.flush_failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_flush_failed(&self) {
+        self.flush_failed.store(true, Ordering::Release);
+    }
+
+    /// Replaces the rules of the outermost `faulty(…)` of its name. Hung I/Os go on.
+    ///
+    /// # Errors
+    /// When the name has no `faulty(…)`.
+    pub fn set_faults(&self, rules: &FaultRules) -> Result<(), RingError> {
+        let Some(faults) = self.faults.first() else {
+            return Err(RingError::new(
+                RingErrorKind::Unsupported,
+                format!("disk {} has no rules to change", self.spec),
+                format!("open it as faulty({})", self.spec),
+            ));
+        };
+        faults.set(rules);
+        Ok(())
+    }
+
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// The file beneath, if there is one.
+    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
+        match &self.base {
+            Base::File(file) => Some(file.fd.as_raw_fd()),
+            Base::Mem(_) | Base::Null => None,
+        }
+    }
+
+    /// Whether I/Os may take the short way: no shaping, no rules.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.throttles.is_empty() && self.faults.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disk").field("spec", &self.spec.to_string()).field("size_bytes", &self.size_bytes).finish()
+    }
+}

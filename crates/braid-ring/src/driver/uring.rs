@@ -1,0 +1,262 @@
+//! The io_uring driver: one ring a shard, one `enter` a turn.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, Wait};
+use crate::error::RingError;
+use crate::wake::Wake;
+
+/// Entries of the submission queue; when it is full, an `enter` in between empties it.
+const SUBMISSIONS: u32 = 1024;
+/// The poll of the wake-up eventfd. Tokens of jobs are smaller.
+const WAKE_TOKEN: u64 = u64::MAX;
+
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    wake: Arc<Wake>,
+    files: u32,
+    has_buffers: bool,
+    /// An `enter` is due although nothing new was pushed: an earlier one could not take everything.
+    unfinished: bool,
+}
+
+impl Uring {
+    pub(crate) fn start(config: &DriverConfig) -> Result<(Uring, DriverInfo), RingError> {
+        let (ring, mut features) =
+            build(config.depth).map_err(|e| RingError::os(e, "starting io_uring".to_string()))?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            let old = io::Error::from_raw_os_error(libc::ENOSYS);
+            return Err(RingError::os(old, "starting io_uring (this kernel's is older than 5.11)".to_string()));
+        }
+        if ring.submitter().register_ring_fd().is_ok() {
+            features.push("registered_ring");
+        }
+        let files = register_files(&ring, config.files);
+        let (buffer_bytes, why) = register_buffers(&ring, config.buffers);
+        let info = DriverInfo {
+            kind: DriverKind::Uring,
+            passed_over: Vec::new(),
+            features,
+            registered_buffer_bytes: buffer_bytes as u64,
+            unregistered_because: why,
+            registered_files: files,
+        };
+        let mut uring =
+            Uring { ring, wake: Arc::clone(&config.wake), files, has_buffers: buffer_bytes > 0, unfinished: false };
+        uring.watch_wake();
+        Ok((uring, info))
+    }
+
+    /// Asks for a completion each time that somebody writes the eventfd. Its count is never read: it is the
+    /// writing that wakes, and 2^64 of them are out of reach.
+    fn watch_wake(&mut self) {
+        let poll = opcode::PollAdd::new(Fd(self.wake.fd()), libc::POLLIN as u32).multi(true);
+        self.push_entry(&poll.build().user_data(WAKE_TOKEN));
+    }
+
+    pub(crate) fn register_file(&mut self, slot: u32, fd: RawFd) -> bool {
+        slot < self.files && matches!(self.ring.submitter().register_files_update(slot, &[fd]), Ok(1))
+    }
+
+    /// # Safety
+    /// As [`super::Driver::push`].
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, token: u64, job: &Job) {
+        let entry = entry_for(job, self.has_buffers).user_data(token);
+        self.push_entry(&entry);
+    }
+
+    #[inline]
+    fn push_entry(&mut self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: the memory of jobs stays valid by `push`'s contract; the poll of the eventfd has none.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return;
+            }
+            // Full: hand everything to the kernel, which consumes entries even if it has no time for them yet.
+            if let Err(e) = self.enter(0, None)
+                && e.raw_os_error() == Some(libc::EBUSY)
+            {
+                // The kernel wants its completions collected first; it has set them aside meanwhile.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn enter(&mut self, want: u32, timeout: Option<&Timespec>) -> io::Result<usize> {
+        let queued = self.ring.submission().len() as u32;
+        let submitter = self.ring.submitter();
+        match timeout {
+            None => {
+                // SAFETY: no argument is passed; the entries were checked when they were pushed.
+                unsafe { submitter.enter::<libc::sigset_t>(queued, want, ENTER_GETEVENTS, None) }
+            }
+            Some(timeout) => {
+                let args = SubmitArgs::new().timespec(timeout);
+                // SAFETY: EXT_ARG announces a `io_uring_getevents_arg`, which `SubmitArgs` is.
+                unsafe { submitter.enter(queued, want, ENTER_GETEVENTS | ENTER_EXT_ARG, Some(&args)) }
+            }
+        }
+    }
+
+    pub(crate) fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
+        let submission = self.ring.submission();
+        let due = !submission.is_empty() || submission.taskrun() || submission.cq_overflow() || self.unfinished;
+        drop(submission);
+        let result = match wait {
+            Wait::No if !due => Ok(0),
+            Wait::No => self.enter(0, None),
+            Wait::Forever => self.enter(1, None),
+            Wait::For(ns) => {
+                let timeout = Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                self.enter(1, Some(&timeout))
+            }
+        };
+        // EINTR, ETIME, EBUSY, EAGAIN: whatever was not taken stays queued, and the next turn tries again.
+        self.unfinished = result.is_err();
+        self.reap(events);
+    }
+
+    fn reap(&mut self, events: &mut Vec<Event>) {
+        let mut watching = true;
+        for completion in self.ring.completion() {
+            if completion.user_data() == WAKE_TOKEN {
+                watching &= cqueue::more(completion.flags());
+            } else {
+                events.push(Event { token: completion.user_data(), result: completion.result() });
+            }
+        }
+        if !watching {
+            self.watch_wake();
+        }
+    }
+}
+
+/// The best kind of ring that this kernel makes.
+fn build(depth: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
+    let completions = (depth * 2).next_power_of_two().max(SUBMISSIONS * 2);
+    let best = IoUring::builder()
+        .setup_cqsize(completions)
+        .setup_clamp()
+        .setup_submit_all()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .build(SUBMISSIONS);
+    match best {
+        Ok(ring) => return Ok((ring, vec!["single_issuer", "defer_taskrun"])),
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
+        Err(_) => {}
+    }
+    let middle = IoUring::builder()
+        .setup_cqsize(completions)
+        .setup_clamp()
+        .setup_submit_all()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .build(SUBMISSIONS);
+    if let Ok(ring) = middle {
+        return Ok((ring, vec!["coop_taskrun"]));
+    }
+    Ok((IoUring::builder().setup_cqsize(completions).setup_clamp().build(SUBMISSIONS)?, Vec::new()))
+}
+
+/// Makes a table of registered files, all empty; as large as the limit of open files permits.
+fn register_files(ring: &IoUring, wanted: u32) -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = wanted.min(u32::try_from(limit).unwrap_or(u32::MAX));
+    if ring.submitter().register_files_sparse(files).is_ok() { files } else { 0 }
+}
+
+/// Registers as much of the memory as may be locked: all of it, or a power of two from its start.
+fn register_buffers(ring: &IoUring, (addr, len): (u64, usize)) -> (usize, Option<String>) {
+    let mut bytes = len;
+    let mut why = None;
+    while bytes >= 1 << 20 {
+        let iov = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes };
+        // SAFETY: the arena's mapping outlives the ring: the port drops the driver first, or leaks the arena.
+        match unsafe { ring.submitter().register_buffers(&[iov]) } {
+            Ok(()) => return (bytes, why),
+            Err(e) => {
+                why.get_or_insert_with(|| match e.raw_os_error() {
+                    Some(libc::ENOMEM) => {
+                        format!("memory that may be locked is limited (ulimit -l; needed {} KiB)", len >> 10)
+                    }
+                    _ => format!("the kernel refused: {e}"),
+                });
+                bytes = if bytes.is_power_of_two() { bytes / 2 } else { bytes.next_power_of_two() / 2 };
+            }
+        }
+    }
+    (0, why)
+}
+
+/// A file as the opcodes want it.
+macro_rules! on_file {
+    ($file:expr, |$fd:ident| $build:expr) => {
+        if $file.slot == FileRef::UNREGISTERED {
+            let $fd = Fd($file.fd);
+            $build
+        } else {
+            let $fd = Fixed($file.slot);
+            $build
+        }
+    };
+}
+
+#[inline]
+fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
+    match *job {
+        Job::Read { file, offset, memory } => match memory {
+            Memory::One { addr, len, region: 0 } if has_buffers => {
+                on_file!(file, |fd| opcode::ReadFixed::new(fd, addr as *mut u8, len, 0).offset(offset).build())
+            }
+            Memory::One { addr, len, .. } => {
+                on_file!(file, |fd| opcode::Read::new(fd, addr as *mut u8, len).offset(offset).build())
+            }
+            Memory::Many { iov, count } => {
+                on_file!(file, |fd| opcode::Readv::new(fd, iov, count).offset(offset).build())
+            }
+        },
+        Job::Write { file, offset, memory, dsync } => {
+            let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+            match memory {
+                Memory::One { addr, len, region: 0 } if has_buffers => {
+                    on_file!(file, |fd| opcode::WriteFixed::new(fd, addr as *const u8, len, 0)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build())
+                }
+                Memory::One { addr, len, .. } => {
+                    on_file!(file, |fd| opcode::Write::new(fd, addr as *const u8, len)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build())
+                }
+                Memory::Many { iov, count } => {
+                    on_file!(file, |fd| opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build())
+                }
+            }
+        }
+        Job::Sync { file } => on_file!(file, |fd| opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
+        Job::Allocate { file, mode, offset, len } => {
+            on_file!(file, |fd| opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build())
+        }
+        Job::Recv { file, addr, len, whole } => {
+            let flags = if whole { libc::MSG_WAITALL } else { 0 };
+            on_file!(file, |fd| opcode::Recv::new(fd, addr as *mut u8, len).flags(flags).build())
+        }
+        Job::Send { file, message } => {
+            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+            on_file!(file, |fd| opcode::SendMsg::new(fd, message).flags(flags).build())
+        }
+    }
+}

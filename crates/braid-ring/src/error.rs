@@ -1,0 +1,91 @@
+//! One error shape for everything here that is not a single I/O: kind, context, remedy, source.
+
+use std::fmt;
+use std::io;
+
+/// A small, stable classification, for exit codes and HTTP statuses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum RingErrorKind {
+    /// No such file or device.
+    NotFound,
+    /// Someone else holds the disk.
+    InUse,
+    /// The operating system denies it to this user.
+    Permission,
+    /// The file system or the memory is full.
+    NoSpace,
+    /// The request contradicts what is there, such as another size.
+    Conflict,
+    /// This kind of disk or driver cannot do it, here or yet.
+    Unsupported,
+    /// A table of constant size is full.
+    Limit,
+    /// The shards have stopped.
+    Stopped,
+    /// The operating system failed otherwise.
+    Os,
+}
+
+/// What failed, on what, and what to do about it.
+#[derive(Debug)]
+pub struct RingError {
+    /// The class of failure.
+    pub kind: RingErrorKind,
+    /// Which thing, and which operation on it.
+    pub context: String,
+    /// What the user can do, as a full clause; empty where nothing useful can be said.
+    pub remedy: String,
+    /// What the operating system said.
+    pub source: Option<io::Error>,
+}
+
+impl RingError {
+    pub(crate) fn new(kind: RingErrorKind, context: impl Into<String>, remedy: impl Into<String>) -> RingError {
+        RingError { kind, context: context.into(), remedy: remedy.into(), source: None }
+    }
+
+    /// Classifies an error of the operating system, with the remedy that usually helps.
+    pub(crate) fn os(source: io::Error, context: impl Into<String>) -> RingError {
+        let (kind, remedy) = match source.raw_os_error().unwrap_or(0) {
+            libc::ENOENT | libc::ENXIO | libc::ENODEV => {
+                (RingErrorKind::NotFound, "check the path; to create a file say file:PATH,size=50G")
+            }
+            libc::EACCES | libc::EPERM => {
+                (RingErrorKind::Permission, "run as a user who may read and write it, or change its owner or mode")
+            }
+            libc::EROFS => (RingErrorKind::Permission, "it is read-only: choose another place or lift the protection"),
+            libc::ENOSPC | libc::EDQUOT => (RingErrorKind::NoSpace, "free some space, or ask for a smaller size"),
+            libc::ENOMEM => (RingErrorKind::NoSpace, "free some memory, or ask for a smaller size"),
+            libc::EBUSY | libc::EWOULDBLOCK => {
+                (RingErrorKind::InUse, "unmount it, or stop whoever uses it, and try again")
+            }
+            libc::EMFILE | libc::ENFILE => (RingErrorKind::Limit, "raise the limit of open files (ulimit -n)"),
+            _ => (RingErrorKind::Os, ""),
+        };
+        RingError { kind, context: context.into(), remedy: remedy.into(), source: Some(source) }
+    }
+
+    pub(crate) fn stopped(context: impl Into<String>) -> RingError {
+        RingError::new(RingErrorKind::Stopped, context, "")
+    }
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)?;
+        if let Some(source) = &self.source {
+            write!(f, ": {source}")?;
+        }
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RingError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|s| s as _)
+    }
+}

@@ -1,0 +1,242 @@
+//! Carries out the rules of `faulty(…)`.
+//!
+//! The rules are shared and may be changed while the disk is in use. Each shard draws its own chances,
+//! from the rules' seed and its own number, so that one shard's run repeats.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use braid_engine::{Op, ShardId};
+
+use crate::spec::{FaultKind, FaultRule, FaultRules};
+use crate::wake::Wake;
+
+/// The rules in force, with what all shards count together.
+pub(crate) struct RuleSet {
+    rules: Vec<(FaultRule, AtomicU64)>,
+    seed: u64,
+    ios: AtomicU64,
+}
+
+impl RuleSet {
+    fn new(rules: &FaultRules) -> RuleSet {
+        RuleSet {
+            rules: rules.rules.iter().map(|r| (*r, AtomicU64::new(0))).collect(),
+            seed: rules.seed,
+            ios: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What shall go wrong with one I/O.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) gone: bool,
+    pub(crate) error: bool,
+    pub(crate) hang: bool,
+    pub(crate) delay_ns: u64,
+    /// Write only so many bytes, a multiple of 512 below the I/O's length.
+    pub(crate) torn_to: Option<u64>,
+    /// Flip this bit, counted from the start of what was read.
+    pub(crate) corrupt_bit: Option<u64>,
+}
+
+impl Verdict {
+    /// What two sets of rules decide together.
+    pub(crate) fn and(self, other: Verdict) -> Verdict {
+        Verdict {
+            gone: self.gone || other.gone,
+            error: self.error || other.error,
+            hang: self.hang || other.hang,
+            delay_ns: self.delay_ns.saturating_add(other.delay_ns),
+            torn_to: self.torn_to.into_iter().chain(other.torn_to).min(),
+            corrupt_bit: self.corrupt_bit.or(other.corrupt_bit),
+        }
+    }
+}
+
+/// One `faulty(…)`: rules that may be replaced.
+pub(crate) struct Faults {
+    version: AtomicU64,
+    current: Mutex<Arc<RuleSet>>,
+    /// Whom to tell that the rules have changed: shards may hold hung I/Os.
+    wakes: Mutex<Vec<Arc<Wake>>>,
+}
+
+impl Faults {
+    pub(crate) fn new(rules: &FaultRules) -> Faults {
+        Faults {
+            version: AtomicU64::new(1),
+            current: Mutex::new(Arc::new(RuleSet::new(rules))),
+            wakes: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Puts other rules into force. Counts begin anew, hung I/Os go on.
+    pub(crate) fn set(&self, rules: &FaultRules) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(RuleSet::new(rules));
+        self.version.fetch_add(1, Ordering::Release);
+        for wake in self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            wake.wake();
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn attach(&self, wake: &Arc<Wake>) {
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes.retain(|w| Arc::strong_count(w) > 1);
+        wakes.push(Arc::clone(wake));
+    }
+
+    fn rules(&self) -> Arc<RuleSet> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A shard's own view of one [`Faults`].
+pub(crate) struct FaultView {
+    faults: Arc<Faults>,
+    version: u64,
+    rules: Arc<RuleSet>,
+    random: u64,
+    shard: ShardId,
+}
+
+impl FaultView {
+    pub(crate) fn new(faults: &Arc<Faults>, shard: ShardId) -> FaultView {
+        let (version, rules) = (faults.version(), faults.rules());
+        let mut view = FaultView { faults: Arc::clone(faults), version, rules, random: 0, shard };
+        view.reseed();
+        view
+    }
+
+    fn reseed(&mut self) {
+        self.random = self.rules.seed ^ u64::from(self.shard.0) << 48;
+    }
+
+    /// Takes over rules that were replaced since; true if they were.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let version = self.faults.version();
+        if version == self.version {
+            return false;
+        }
+        (self.version, self.rules) = (version, self.faults.rules());
+        self.reseed();
+        true
+    }
+
+    /// The next number of a splitmix64 sequence.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Asks every rule about one I/O.
+    pub(crate) fn judge(&mut self, op: Op, offset: u64, len: u64) -> Verdict {
+        self.refresh();
+        let rules = Arc::clone(&self.rules);
+        let nth = rules.ios.fetch_add(1, Ordering::Relaxed);
+        let mut verdict = Verdict::default();
+        for (rule, used) in &rules.rules {
+            let ops = match rule.kind {
+                FaultKind::Error(ops) | FaultKind::Delay(ops, _) | FaultKind::Hang(ops) => ops.has(op),
+                FaultKind::Torn => op == Op::Write,
+                FaultKind::Corrupt => op == Op::Read,
+                FaultKind::GoneAfter(n) => nth >= n,
+            };
+            let touches = op == Op::Flush || (offset < rule.to && rule.from < offset.saturating_add(len));
+            if !ops || !touches || !self.chance(rule.probability) {
+                continue;
+            }
+            if let Some(times) = rule.times
+                && used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |u| (u < times).then_some(u + 1)).is_err()
+            {
+                continue;
+            }
+            match rule.kind {
+                FaultKind::Error(_) => verdict.error = true,
+                FaultKind::Delay(_, ns) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
+                FaultKind::Hang(_) => verdict.hang = true,
+                FaultKind::GoneAfter(_) => verdict.gone = true,
+                FaultKind::Torn => verdict.torn_to = Some(self.draw() % len.div_ceil(512).max(1) * 512),
+                FaultKind::Corrupt => {
+                    let (from, to) = (rule.from.max(offset), rule.to.min(offset + len));
+                    verdict.corrupt_bit = Some((from - offset) * 8 + self.draw() % ((to - from) * 8));
+                }
+            }
+        }
+        verdict
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        probability >= 1.0 || ((self.draw() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(rules: &[&str]) -> FaultView {
+        FaultView::new(&Arc::new(Faults::new(&FaultRules::parse(rules).unwrap())), ShardId(0))
+    }
+
+    #[test]
+    fn rules_hit_their_operations_ranges_and_counts() {
+        let mut v = view(&["read-error@4K-8K", "write-hang*2", "flush-delay=1ms", "delay=1us"]);
+        assert!(v.judge(Op::Read, 0, 4096) == Verdict { delay_ns: 1000, ..Verdict::default() });
+        assert!(v.judge(Op::Read, 0, 4097).error);
+        assert!(v.judge(Op::Read, 8191, 1).error);
+        assert!(!v.judge(Op::Read, 8192, 4096).error);
+        let hangs: Vec<bool> = (0..4).map(|_| v.judge(Op::Write, 4096, 4096).hang).collect();
+        assert_eq!(hangs, [true, true, false, false]);
+        assert!(!v.judge(Op::Write, 4096, 4096).error);
+        assert_eq!(v.judge(Op::Flush, 0, 0).delay_ns, 1_001_000);
+    }
+
+    #[test]
+    fn gone_after_counts_every_io_and_stays() {
+        let mut v = view(&["gone-after=3"]);
+        let gone: Vec<bool> = (0..5).map(|_| v.judge(Op::Read, 0, 512).gone).collect();
+        assert_eq!(gone, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn chances_come_out_and_repeat() {
+        let run = |seed: &str| -> Vec<bool> {
+            let mut v = view(&["error=0.1", seed]);
+            (0..20_000).map(|_| v.judge(Op::Read, 0, 512).error).collect()
+        };
+        let (a, b, c) = (run("seed=1"), run("seed=1"), run("seed=2"));
+        assert_eq!(a, b);
+        assert_ne!(a, c);
+        let hits = a.iter().filter(|h| **h).count();
+        assert!((1800..2200).contains(&hits), "{hits} of 20,000 at 0.1");
+    }
+
+    #[test]
+    fn tears_and_flips_stay_inside_the_io() {
+        let mut v = view(&["torn", "corrupt@1000-1010"]);
+        for _ in 0..1000 {
+            let torn = v.judge(Op::Write, 0, 4096).torn_to.unwrap();
+            assert!(torn < 4096 && torn % 512 == 0);
+            let bit = v.judge(Op::Read, 512, 4096).corrupt_bit.unwrap();
+            assert!((488 * 8..498 * 8).contains(&bit), "{bit}");
+        }
+    }
+
+    #[test]
+    fn new_rules_hold_from_the_next_io() {
+        let faults = Arc::new(Faults::new(&FaultRules::default()));
+        let mut v = FaultView::new(&faults, ShardId(1));
+        assert_eq!(v.judge(Op::Write, 0, 512), Verdict::default());
+        faults.set(&FaultRules::parse(&["write-error"]).unwrap());
+        assert!(v.judge(Op::Write, 0, 512).error);
+    }
+}

@@ -1,0 +1,155 @@
+//! What lives on a shard beside the engine: servers of exports, load generators. And what it may ask for.
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+
+use braid_engine::{Buf, Completion, ErrorKind, IoError, Op, Request, ShardId};
+
+use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
+use crate::shard::Core;
+
+/// Frontends on one shard, at most.
+pub const FRONTENDS_MAX: usize = 256;
+
+/// Tags and tokens are numbers below this: the ring adds the frontend's own index above.
+pub const TAG_LIMIT: u64 = 1 << TAG_BITS;
+pub(crate) const TAG_BITS: u32 = 48;
+
+/// Something that lives on a shard's thread and is called when there is work for it. It never blocks.
+pub trait Frontend: Send + 'static {
+    /// Called once, before anything else.
+    fn start(&mut self, _cx: &mut Cx<'_>) {}
+    /// A request that was submitted has ended. While `buffer_busy` its buffer must be left alone until
+    /// [`Frontend::released`].
+    fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion);
+    /// The kernel has given the buffer of a late request back.
+    fn released(&mut self, _cx: &mut Cx<'_>, _tag: u64) {}
+    /// A receive or send has ended: with its bytes (0 received: end of stream), or minus an error number.
+    fn net_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
+    /// A timer has rung.
+    fn timer(&mut self, _cx: &mut Cx<'_>, _token: u64) {}
+    /// Somebody has posted a message.
+    fn message(&mut self, _cx: &mut Cx<'_>, _message: Box<dyn Any + Send>) {}
+    /// All that a turn of the loop had to tell has been told: the place to send what was gathered.
+    fn end_of_batch(&mut self, _cx: &mut Cx<'_>) {}
+    /// The ring stops: begin nothing new. The shard ends when nothing is in flight; sockets left open
+    /// are shut down then.
+    fn stop(&mut self, _cx: &mut Cx<'_>) {}
+}
+
+/// A shard, as a frontend sees it.
+pub struct Cx<'a> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) frontend: u16,
+}
+
+impl Cx<'_> {
+    /// Which shard this is.
+    pub fn shard_id(&self) -> ShardId {
+        self.core.id
+    }
+
+    /// The time in nanoseconds (CLOCK_MONOTONIC), read once a turn of the loop.
+    pub fn now_ns(&self) -> u64 {
+        self.core.port.now_ns
+    }
+
+    /// Submits a request; its tag is below [`TAG_LIMIT`]. Data must lie in this shard's arena.
+    ///
+    /// # Errors
+    /// Refused at once, without a completion: `NoDevice`, `Invalid` (unaligned, beyond the end, too long, memory
+    /// outside the arena), `Busy` (too many in flight).
+    #[inline]
+    pub fn submit(&mut self, request: &Request) -> Result<(), IoError> {
+        debug_assert!(request.tag < TAG_LIMIT, "a tag has {TAG_BITS} bits");
+        let core = &mut *self.core;
+        let carries_data = matches!(request.op, Op::Read | Op::Write);
+        if carries_data && core.port.arena.offset(request.buf, request.len).is_none() {
+            return Err(IoError::of(ErrorKind::Invalid));
+        }
+        let tagged = Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request };
+        core.engine.submit(&tagged, &mut core.port)
+    }
+
+    /// Memory for `len` bytes, aligned to 4 KiB; `None` when there is none now, or `len` is over 32 MiB.
+    pub fn alloc(&mut self, len: usize) -> Option<Buf> {
+        self.core.port.arena.alloc(len)
+    }
+
+    /// Gives memory back that [`Cx::alloc`] gave for the same `len`. No I/O may use it any more.
+    pub fn free(&mut self, buf: Buf, len: usize) {
+        self.core.port.arena.free(buf, len);
+    }
+
+    /// Bytes of the arena. Leave those alone that an I/O in flight uses.
+    ///
+    /// # Panics
+    /// When they are not all in this shard's arena.
+    pub fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
+        self.core.port.arena.memory(buf, len)
+    }
+
+    /// As [`Cx::memory`], to read.
+    pub fn bytes(&self, buf: Buf, len: usize) -> &[u8] {
+        self.core.port.arena.bytes(buf, len)
+    }
+
+    /// Copies within the arena. Panics outside it.
+    pub fn copy(&mut self, from: Buf, to: Buf, len: usize) {
+        self.core.port.arena.copy(from, to, len);
+    }
+
+    /// Bytes of the arena that nobody has.
+    pub fn free_bytes(&self) -> u64 {
+        self.core.port.arena.free_bytes()
+    }
+
+    /// Gives a connected stream socket to the shard.
+    ///
+    /// # Errors
+    /// Gives it back when the table is full ([`crate::SOCKETS_MAX`]) or the driver cannot watch it.
+    pub fn add_socket(&mut self, fd: OwnedFd) -> Result<SocketId, OwnedFd> {
+        self.core.net.add(fd, self.frontend, &mut self.core.port.driver)
+    }
+
+    /// Begins to receive into the arena. One at a time on a socket. On a closed one nothing happens: false.
+    ///
+    /// # Panics
+    /// When the memory is not in the arena, `len` is 0, or a receive is in flight.
+    pub fn recv(&mut self, socket: SocketId, buf: Buf, len: u32, mode: RecvMode, token: u64) -> bool {
+        debug_assert!(token < TAG_LIMIT);
+        assert!(len > 0 && self.core.port.arena.offset(buf, u64::from(len)).is_some(), "receives go into the arena");
+        self.core.net.recv(socket, buf.addr, len, mode, token, &mut self.core.port.driver)
+    }
+
+    /// Begins to send pieces of the arena, in order. One at a time on a socket; it ends when all bytes are sent.
+    /// On a closed socket nothing happens: false.
+    ///
+    /// # Panics
+    /// When a piece is not in the arena, there are none or more than [`SEND_PIECES_MAX`], or a send is in flight.
+    pub fn send(&mut self, socket: SocketId, pieces: &[SendPiece], token: u64) -> bool {
+        debug_assert!(token < TAG_LIMIT);
+        assert!(!pieces.is_empty() && pieces.len() <= SEND_PIECES_MAX, "1 to {SEND_PIECES_MAX} pieces in one send");
+        let arena = &self.core.port.arena;
+        let inside = |p: &SendPiece| arena.offset(p.buf, u64::from(p.len)).is_some();
+        assert!(pieces.iter().all(inside), "sends come from the arena");
+        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
+        self.core.net.send(socket, places, token, &mut self.core.port.driver)
+    }
+
+    /// Ends both directions of a socket: what is in flight on it ends soon, each with its `net_done`.
+    pub fn shutdown(&mut self, socket: SocketId) {
+        self.core.net.shutdown(socket, &mut self.core.port.driver);
+    }
+
+    /// Shuts a socket down and closes it once its last `net_done` was given.
+    pub fn close(&mut self, socket: SocketId) {
+        self.core.net.close(socket, &mut self.core.port.driver);
+    }
+
+    /// Calls [`Frontend::timer`] at a time of [`Cx::now_ns`]'s clock. It cannot be taken back. False when the table is
+    /// full ([`crate::TIMERS_MAX`]).
+    pub fn timer_at(&mut self, at_ns: u64, token: u64) -> bool {
+        self.core.timers.set(at_ns, self.frontend, token)
+    }
+}

@@ -1,0 +1,106 @@
+//! How a shard is reached from outside: the control plane's mailbox and the queues between shards.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult};
+
+use crate::disk::Disk;
+use crate::map::Map;
+use crate::pending::Promise;
+use crate::stats::LeafCounters;
+use crate::wake::Wake;
+
+/// What is done when all shards have done their part. The last one calls it, on its own thread.
+pub(crate) struct Countdown {
+    left: AtomicUsize,
+    done: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Countdown {
+    pub(crate) fn new(shards: usize, done: Box<dyn FnOnce() + Send>) -> Arc<Countdown> {
+        Arc::new(Countdown { left: AtomicUsize::new(shards), done: Mutex::new(Some(done)) })
+    }
+
+    pub(crate) fn arrive(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            done();
+        }
+    }
+}
+
+/// A leaf I/O of the control plane, with the memory it works on.
+pub(crate) struct MetaRequest {
+    /// Its memory; `io.buf` points into it.
+    pub(crate) memory: Option<Map>,
+    pub(crate) io: LeafIo,
+    /// Gets the memory back, unless the kernel still has it.
+    pub(crate) answer: Promise<(LeafResult, Option<Map>)>,
+}
+
+/// What the control plane tells a shard.
+pub(crate) enum Control {
+    AddLeaf { id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters> },
+    RemoveLeaf { id: LeafId, gone: Arc<Countdown> },
+    Publish { device: DeviceId, layout: Option<Arc<DeviceLayout>>, drained: Arc<Countdown> },
+    Post { frontend: usize, message: Box<dyn Any + Send> },
+    Meta(Box<MetaRequest>),
+    Counters { device: DeviceId, answer: Promise<DeviceCounters> },
+    Stop,
+}
+
+/// The outside of one shard.
+pub(crate) struct Link {
+    pub(crate) wake: Arc<Wake>,
+    pending: AtomicBool,
+    /// `None` once the shard has ended: nobody will read it.
+    queue: Mutex<Option<Vec<Control>>>,
+    pub(crate) turns: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+}
+
+impl Link {
+    pub(crate) fn new(wake: Wake) -> Link {
+        Link {
+            wake: Arc::new(wake),
+            pending: AtomicBool::new(false),
+            queue: Mutex::new(Some(Vec::with_capacity(64))),
+            turns: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+        }
+    }
+
+    /// Hands a message over; false when the shard has ended.
+    pub(crate) fn send(&self, control: Control) -> bool {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = queue.as_mut() else { return false };
+        open.push(control);
+        drop(queue);
+        self.pending.store(true, Ordering::Release);
+        self.wake.wake();
+        true
+    }
+
+    pub(crate) fn has_mail(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Exchanges what has arrived for an empty vector.
+    pub(crate) fn take_mail(&self, empty: &mut Vec<Control>) {
+        debug_assert!(empty.is_empty());
+        self.pending.store(false, Ordering::Relaxed);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = queue.as_mut() {
+            std::mem::swap(open, empty);
+        }
+    }
+
+    /// The shard ends: what is still in the mailbox is dropped, which breaks its promises.
+    pub(crate) fn close(&self) {
+        let rest = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(rest);
+    }
+}

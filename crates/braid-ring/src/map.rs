@@ -1,0 +1,82 @@
+//! An anonymous memory mapping, released on drop.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+
+/// Anonymous, private, zeroed memory; pages appear when they are touched.
+///
+/// It hands out addresses only. Whoever reads or writes through them answers for it.
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; this type itself never reads or writes it.
+unsafe impl Send for Map {}
+// SAFETY: as above: a shared `Map` gives out its address and length and nothing else.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `len` bytes, rounded up to whole pages, aligned to 4 KiB or, from 2 MiB on, to 2 MiB.
+    /// Swap is not reserved: a sparse memory disk may be larger than the memory.
+    pub(crate) fn new(len: usize) -> io::Result<Map> {
+        const HUGE: usize = 2 << 20;
+        let len = len.max(1).next_multiple_of(4096);
+        let slack = if len >= HUGE { HUGE } else { 0 };
+        let wanted = len.checked_add(slack).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        let raw = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                wanted,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if raw == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = if slack == 0 { raw as usize } else { (raw as usize).next_multiple_of(HUGE) };
+        let (before, after) = (start - raw as usize, raw as usize + wanted - (start + len));
+        // SAFETY: both ranges are whole pages at the two ends of the mapping just made, and nobody knows them yet.
+        unsafe {
+            if before > 0 {
+                libc::munmap(raw, before);
+            }
+            if after > 0 {
+                libc::munmap((start + len) as *mut libc::c_void, after);
+            }
+        }
+        let base = NonNull::new(start as *mut u8).expect("mmap never returns page 0 without MAP_FIXED");
+        Ok(Map { base, len })
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives advice on the whole mapping; a refusal does no harm and is ignored.
+    pub(crate) fn advise(&self, advice: i32) {
+        // SAFETY: the range is our own mapping, and callers pass only advice that keeps its content.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole; whoever handed its address on has let go of it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

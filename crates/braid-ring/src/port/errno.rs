@@ -1,0 +1,23 @@
+//! What an error number of a disk means to the engine.
+
+use braid_engine::{ErrorKind, LeafError};
+
+/// Classifies an error number.
+pub(super) fn leaf_error(errno: i32) -> LeafError {
+    let kind = match errno {
+        libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOMEDIUM | libc::EBADF | libc::ESTALE => ErrorKind::Gone,
+        libc::ETIMEDOUT | libc::ETIME => ErrorKind::TimedOut,
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => ErrorKind::NoSpace,
+        libc::EINVAL | libc::EFAULT => ErrorKind::Invalid,
+        libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS => ErrorKind::Unsupported,
+        libc::EROFS | libc::EPERM | libc::EACCES | libc::ETXTBSY => ErrorKind::ReadOnly,
+        libc::ENOMEM | libc::EBUSY => ErrorKind::Busy,
+        _ => ErrorKind::Io,
+    };
+    LeafError { kind, errno }
+}
+
+/// Whether an operation is refused because the file system or device does not have it.
+pub(super) fn is_unsupported(errno: i32) -> bool {
+    matches!(errno, libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL)
+}

@@ -1,0 +1,467 @@
+//! The port: where the engine's leaf I/Os become system calls, and their results come back.
+//!
+//! I/Os to plain `null` and `mem` disks end inside [`LeafSink::submit`]; their results wait in a queue that the
+//! shard's loop drains. All others get an entry in a slab, in which they live through delays, retries,
+//! continuations and their time limit, until the driver's last event on them.
+
+#![allow(unsafe_code)]
+
+mod entry;
+mod errno;
+mod memory;
+mod steps;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use braid_engine::{
+    Buf, Cookie, ErrorKind, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, ShardId,
+};
+
+use self::entry::{Entries, NONE, State};
+use self::memory::Iovecs;
+use crate::arena::Arena;
+use crate::disk::{Base, Disk};
+use crate::driver::{Driver, FileRef};
+use crate::error::RingError;
+use crate::faults::{FaultView, Verdict};
+use crate::map::Map;
+use crate::stats::LeafCounters;
+
+/// Disks that a ring can hold at a time.
+pub const LEAVES_MAX: u32 = 4096;
+
+/// Jobs of leaf I/Os in the kernel at a time, on one shard; more wait.
+pub(crate) const DEPTH: u32 = 16 << 10;
+
+/// Kind of a driver's token: the event belongs to an entry of the port.
+pub(crate) const LEAF_TOKEN: u64 = 1 << 56;
+
+/// The result of one leaf I/O, on its way to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) cookie: Cookie,
+    pub(crate) result: LeafResult,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Vacant,
+    /// Plain: ends inside `submit`.
+    Null,
+    Mem,
+    /// Everything that takes time.
+    Slow,
+}
+
+/// A disk, as one shard sees it.
+struct Leaf {
+    kind: Kind,
+    /// Opened for writing.
+    writable: bool,
+    /// The file system or device has these operations, as far as is known.
+    punches: bool,
+    zeroes_ranges: bool,
+    /// Entries of this leaf in the slab.
+    in_flight: u32,
+    /// Of those, held by a rule.
+    hung: u32,
+    size_bytes: u64,
+    /// The bytes of a memory disk.
+    bytes: *mut u8,
+    counters: Arc<LeafCounters>,
+    file: FileRef,
+    disk: Option<Arc<Disk>>,
+    views: Vec<FaultView>,
+    /// Sum of the rules' versions when the last I/O was hung.
+    hung_version: u64,
+}
+
+impl Leaf {
+    fn vacant(counters: &Arc<LeafCounters>) -> Leaf {
+        Leaf {
+            kind: Kind::Vacant,
+            writable: false,
+            punches: false,
+            zeroes_ranges: false,
+            in_flight: 0,
+            hung: 0,
+            size_bytes: 0,
+            bytes: std::ptr::null_mut(),
+            counters: Arc::clone(counters),
+            file: FileRef::NONE,
+            disk: None,
+            views: Vec::new(),
+            hung_version: 0,
+        }
+    }
+
+    fn rules_version(&self) -> u64 {
+        self.disk.iter().flat_map(|d| &d.faults).map(|f| f.version()).sum()
+    }
+}
+
+/// What a port is built with.
+pub(crate) struct PortConfig {
+    pub(crate) shard: ShardId,
+    /// Leaf I/Os that can be out at a time.
+    pub(crate) ios_max: usize,
+    pub(crate) time_limit_ns: u64,
+}
+
+/// See the module's page.
+pub(crate) struct Port {
+    pub(crate) driver: Driver,
+    pub(crate) arena: Arena,
+    /// The time of this turn of the loop.
+    pub(crate) now_ns: u64,
+    pub(crate) done: Vec<Done>,
+    pub(crate) late: Vec<Cookie>,
+    pub(crate) returned: Vec<Cookie>,
+    meta_blocks: Buf,
+    leaves: Box<[Leaf]>,
+    entries: Entries,
+    /// Entries that wait for a moment: when, and which.
+    delays: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Jobs in the kernel.
+    issued: u32,
+    hung: u32,
+    iovecs: Iovecs,
+    /// Zeros to write from. Never written, so that all of it is the kernel's one page of zeros.
+    zeros: Map,
+    time_limit_ns: u64,
+    shard: ShardId,
+    no_counters: Arc<LeafCounters>,
+}
+
+impl Port {
+    pub(crate) fn new(driver: Driver, mut arena: Arena, config: &PortConfig) -> Result<Port, RingError> {
+        let no_counters = Arc::new(LeafCounters::new());
+        let failed = |e| RingError::os(e, "taking memory for a shard".to_string());
+        let meta_blocks = arena.alloc(META_BLOCKS as usize * 4096).ok_or_else(|| {
+            RingError::os(std::io::Error::from_raw_os_error(libc::ENOMEM), "an arena below 1 MiB".to_string())
+        })?;
+        Ok(Port {
+            driver,
+            arena,
+            now_ns: 0,
+            done: Vec::with_capacity(config.ios_max),
+            late: Vec::with_capacity(config.ios_max),
+            returned: Vec::with_capacity(config.ios_max),
+            meta_blocks,
+            leaves: (0..LEAVES_MAX).map(|_| Leaf::vacant(&no_counters)).collect(),
+            entries: Entries::new(config.ios_max),
+            delays: BinaryHeap::with_capacity(config.ios_max),
+            issued: 0,
+            hung: 0,
+            iovecs: Iovecs::new(DEPTH).map_err(failed)?,
+            zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
+            time_limit_ns: config.time_limit_ns,
+            shard: config.shard,
+            no_counters,
+        })
+    }
+
+    /// Makes `disk` answer to `id`. The control plane gives each number out once at a time.
+    pub(crate) fn add_leaf(&mut self, id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters>) {
+        let file = match disk.raw_fd() {
+            None => FileRef::NONE,
+            Some(fd) if self.driver.register_file(id.0, fd) => FileRef { fd, slot: id.0 },
+            Some(fd) => FileRef { fd, slot: FileRef::UNREGISTERED },
+        };
+        let (kind, bytes) = match disk.base() {
+            Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
+            Base::Mem(map) if disk.is_plain() => (Kind::Mem, map.ptr()),
+            Base::Mem(map) => (Kind::Slow, map.ptr()),
+            Base::Null | Base::File(_) => (Kind::Slow, std::ptr::null_mut()),
+        };
+        self.leaves[id.0 as usize] = Leaf {
+            kind,
+            writable: disk.is_writable(),
+            punches: true,
+            zeroes_ranges: true,
+            in_flight: 0,
+            hung: 0,
+            size_bytes: disk.size_bytes(),
+            bytes,
+            counters,
+            file,
+            views: disk.faults.iter().map(|f| FaultView::new(f, self.shard)).collect(),
+            disk: Some(disk),
+            hung_version: 0,
+        };
+    }
+
+    /// Forgets a leaf, unless I/Os of it are still out: then false.
+    pub(crate) fn remove_leaf(&mut self, id: LeafId) -> bool {
+        let leaf = &mut self.leaves[id.0 as usize];
+        if leaf.in_flight > 0 {
+            return false;
+        }
+        let slot = leaf.file.slot;
+        *leaf = Leaf::vacant(&self.no_counters);
+        if slot != FileRef::UNREGISTERED {
+            self.driver.register_file(slot, -1);
+        }
+        true
+    }
+
+    /// Leaf I/Os that are not answered, or that the kernel has not given back.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.entries.used() + self.done.len() as u32
+    }
+
+    /// Jobs that the kernel has.
+    pub(crate) fn issued(&self) -> u32 {
+        self.issued
+    }
+
+    /// Ends the port while the kernel still has I/Os of it: what they work on is never given back.
+    pub(crate) fn leak(self) {
+        let Port { driver, arena, iovecs, zeros, leaves, .. } = self;
+        // The files stay open, and locked, as long as something may still be written to them.
+        std::mem::forget((driver, iovecs, zeros, leaves));
+        arena.leak();
+    }
+
+    /// When something is due that no event announces: a delay's end or a time limit.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let delay = self.delays.peek().map(|Reverse((at, _))| *at);
+        let limit = self.entries.oldest().map(|(_, since)| since + self.time_limit_ns);
+        match (delay, limit) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Works off what has become due by `now_ns`.
+    pub(crate) fn tick(&mut self) {
+        while let Some(Reverse((at, index))) = self.delays.peek().copied()
+            && at <= self.now_ns
+        {
+            self.delays.pop();
+            match self.entries[index].state {
+                State::Holding => self.answer(index, self.entries[index].result),
+                State::Again => self.again(index),
+                _ => self.begin(index),
+            }
+        }
+        while let Some((index, since)) = self.entries.oldest()
+            && self.now_ns.saturating_sub(since) >= self.time_limit_ns
+        {
+            self.time_out(index);
+        }
+        if self.hung > 0 {
+            self.release_hung();
+        }
+    }
+
+    /// Takes an I/O that takes time in.
+    fn submit_slow(&mut self, io: &LeafIo) {
+        let leaf = &mut self.leaves[io.leaf.0 as usize];
+        leaf.in_flight += 1;
+        leaf.counters.in_flight.add(1);
+        let index = self.entries.take(io, self.now_ns);
+        let disk = leaf.disk.as_ref().expect("only a leaf with a disk is slow");
+        if disk.is_plain() {
+            return self.begin(index);
+        }
+        let mut verdict = Verdict::default();
+        for view in &mut leaf.views {
+            verdict = verdict.and(view.judge(io.op, io.offset, io.len));
+        }
+        let mut begin_ns = self.now_ns.saturating_add(verdict.delay_ns);
+        let mut not_before_ns = 0;
+        for throttle in &disk.throttles {
+            let (start, earliest) = throttle.admit(self.now_ns, io.op, io.len);
+            begin_ns = begin_ns.max(start);
+            not_before_ns = not_before_ns.max(earliest);
+        }
+        self.shaped(index, verdict, begin_ns, not_before_ns);
+    }
+
+    /// Applies what rules and limits have decided for an entry.
+    fn shaped(&mut self, index: u32, verdict: Verdict, begin_ns: u64, not_before_ns: u64) {
+        let entry = &mut self.entries[index];
+        entry.not_before_ns = not_before_ns;
+        entry.corrupt_bit = verdict.corrupt_bit.unwrap_or(u64::MAX);
+        if let Some(torn_to) = verdict.torn_to {
+            entry.io.len = torn_to.min(entry.io.len);
+        }
+        if verdict.gone || verdict.error {
+            let errno = if verdict.gone { libc::ENODEV } else { libc::EIO };
+            entry.not_before_ns = begin_ns.max(not_before_ns);
+            return self.failed(index, errno);
+        }
+        if verdict.hang {
+            entry.state = State::Hung;
+            let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
+            leaf.hung += 1;
+            leaf.hung_version = leaf.rules_version();
+            self.hung += 1;
+            return self.entries.start_clock(index, self.now_ns);
+        }
+        if begin_ns > self.now_ns {
+            entry.state = State::Delayed;
+            return self.delays.push(Reverse((begin_ns, index)));
+        }
+        self.begin(index);
+    }
+
+    /// Starts an entry on what is at the bottom of its disk.
+    fn begin(&mut self, index: u32) {
+        let entry = &self.entries[index];
+        let leaf = &self.leaves[entry.io.leaf.0 as usize];
+        let disk = leaf.disk.as_ref().expect("a leaf is not removed while it has entries");
+        match disk.base() {
+            Base::Null => self.finish(index, Ok(())),
+            Base::Mem(_) => {
+                // SAFETY: `check` has seen that the range is on the disk; the engine vouches for the memory.
+                unsafe { memory::carry_out(leaf.bytes, &entry.io) };
+                self.finish(index, Ok(()));
+            }
+            Base::File(_) => {
+                self.entries.start_clock(index, self.now_ns);
+                self.begin_on_file(index);
+            }
+        }
+    }
+
+    /// The work of an entry is done: it is answered now, or as soon as it may be.
+    fn finish(&mut self, index: u32, result: LeafResult) {
+        let entry = &mut self.entries[index];
+        if entry.corrupt_bit != u64::MAX && result.is_ok() && !entry.late {
+            // SAFETY: the I/O has ended well, so that its memory is valid and the kernel is done with it.
+            unsafe { memory::flip_bit(&entry.io, entry.corrupt_bit) };
+        }
+        if entry.not_before_ns > self.now_ns && !entry.late {
+            entry.state = State::Holding;
+            entry.result = result;
+            let at = entry.not_before_ns;
+            self.entries.stop_clock(index);
+            self.delays.push(Reverse((at, index)));
+            return;
+        }
+        self.answer(index, result);
+    }
+
+    /// Ends an entry with an error number of its disk.
+    fn failed(&mut self, index: u32, errno: i32) {
+        let entry = &self.entries[index];
+        if entry.io.op == Op::Flush
+            && let Some(disk) = &self.leaves[entry.io.leaf.0 as usize].disk
+        {
+            disk.set_flush_failed();
+        }
+        self.finish(index, Err(errno::leaf_error(errno)));
+    }
+
+    /// Gives an entry's result to the engine, and the entry back.
+    fn answer(&mut self, index: u32, result: LeafResult) {
+        let entry = &self.entries[index];
+        let (cookie, late, op, start_ns) = (entry.io.cookie, entry.late, entry.io.op, entry.start_ns);
+        let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
+        leaf.in_flight -= 1;
+        leaf.counters.in_flight.sub(1);
+        if late {
+            self.returned.push(cookie);
+        } else {
+            if result.is_err() {
+                leaf.counters.errors.add(1);
+            }
+            leaf.counters.record(op as usize, self.now_ns.saturating_sub(start_ns));
+            self.done.push(Done { cookie, result });
+        }
+        self.entries.give(index);
+    }
+
+    /// An entry has exceeded its time limit: the engine is told now, and again when the kernel gives it back.
+    fn time_out(&mut self, index: u32) {
+        self.entries.stop_clock(index);
+        let entry = &mut self.entries[index];
+        entry.late = true;
+        let counters = &self.leaves[entry.io.leaf.0 as usize].counters;
+        counters.errors.add(1);
+        counters.late.add(1);
+        if entry.io.op == Op::Flush
+            && let Some(disk) = &self.leaves[entry.io.leaf.0 as usize].disk
+        {
+            // Nobody will learn how it ended, so that a later one cannot vouch for what this one was to save.
+            disk.set_flush_failed();
+        }
+        self.late.push(entry.io.cookie);
+    }
+
+    /// Lets I/Os go on that a `hang` rule held, if the rules have changed.
+    #[cold]
+    fn release_hung(&mut self) {
+        for id in 0..LEAVES_MAX {
+            let leaf = &mut self.leaves[id as usize];
+            if leaf.hung == 0 || leaf.rules_version() == leaf.hung_version {
+                continue;
+            }
+            self.hung -= std::mem::take(&mut leaf.hung);
+            let mut from = 0;
+            while let Some(index) = self.entries.next_hung(LeafId(id), from) {
+                from = index + 1;
+                self.entries.stop_clock(index);
+                if self.entries[index].late {
+                    self.answer(index, Ok(()));
+                } else {
+                    self.begin(index);
+                }
+            }
+        }
+    }
+}
+
+impl LeafSink for Port {
+    #[inline]
+    fn submit(&mut self, io: &LeafIo) {
+        let Some(leaf) = self.leaves.get(io.leaf.0 as usize) else {
+            return refuse(&mut self.done, io, ErrorKind::NoDevice);
+        };
+        let inside = io.offset <= leaf.size_bytes && io.len <= leaf.size_bytes - io.offset;
+        let permitted = leaf.writable || matches!(io.op, Op::Read | Op::Flush);
+        if leaf.kind == Kind::Vacant || !inside || !permitted {
+            return refuse_because(&mut self.done, io, leaf.kind == Kind::Vacant, inside);
+        }
+        leaf.counters.started[io.op as usize].add(1);
+        leaf.counters.bytes[io.op as usize].add(io.len);
+        match leaf.kind {
+            Kind::Null => self.done.push(Done { cookie: io.cookie, result: Ok(()) }),
+            Kind::Mem => {
+                // SAFETY: the range is on the disk, as just seen; the engine vouches for the memory, which
+                // `Cx::submit` has found to lie in the arena.
+                unsafe { memory::carry_out(leaf.bytes, io) };
+                self.done.push(Done { cookie: io.cookie, result: Ok(()) });
+            }
+            _ => self.submit_slow(io),
+        }
+    }
+
+    fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
+        assert!(index < META_BLOCKS, "there are META_BLOCKS of them");
+        let buf = self.meta_blocks.add(u64::from(index) * 4096);
+        let bytes = self.arena.memory(buf, 4096).as_mut_array().expect("4096 bytes were asked for");
+        (buf, bytes)
+    }
+}
+
+#[cold]
+fn refuse_because(done: &mut Vec<Done>, io: &LeafIo, vacant: bool, inside: bool) {
+    let kind = match (vacant, inside) {
+        (true, _) => ErrorKind::NoDevice,
+        (_, false) => ErrorKind::Invalid,
+        _ => ErrorKind::ReadOnly,
+    };
+    refuse(done, io, kind);
+}
+
+#[cold]
+fn refuse(done: &mut Vec<Done>, io: &LeafIo, kind: ErrorKind) {
+    done.push(Done { cookie: io.cookie, result: Err(LeafError::of(kind)) });
+}
+
+const _: () = assert!(NONE > DEPTH);

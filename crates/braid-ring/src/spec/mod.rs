@@ -1,0 +1,209 @@
+//! Names of disks, as people type them: `/dev/sdb`, `file:a.img,size=50G`, `throttled(mem:1G,iops=3000)`.
+//!
+//! [`DiskSpec::parse`] reads them, `Display` writes them so that they read back the same. Nothing here opens anything.
+
+mod faults;
+mod parse;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use faults::{FaultKind, FaultRule, FaultRules, OpSet};
+
+/// How the space of a new file is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Alloc {
+    /// Space is taken as it is written.
+    #[default]
+    Sparse,
+    /// All of the space is taken at creation.
+    Full,
+}
+
+/// How a disk is shaped by `throttled(…)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ThrottleLimits {
+    /// I/Os a second.
+    pub iops: Option<u64>,
+    /// Bytes a second, reads and writes together.
+    pub bandwidth_bytes: Option<u64>,
+    /// Least time that an I/O takes, in nanoseconds.
+    pub latency_ns: u64,
+}
+
+/// A disk by name; the fields are those of the notation in `docs/drivers.md`.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DiskSpec {
+    /// A block device or an existing file.
+    Path(PathBuf),
+    /// A file, created when absent if a size is given.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Its size in bytes.
+        size_bytes: Option<u64>,
+        /// How its space is laid out when it is created.
+        alloc: Alloc,
+    },
+    /// Memory: loses everything when it is closed.
+    Mem {
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+    /// Keeps nothing, answers at once; reads leave the buffer as it was.
+    Null {
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+    /// Another disk, slowed down.
+    Throttled {
+        /// The disk inside.
+        disk: Box<DiskSpec>,
+        /// How slow.
+        limits: ThrottleLimits,
+    },
+    /// Another disk that misbehaves by rule.
+    Faulty {
+        /// The disk inside.
+        disk: Box<DiskSpec>,
+        /// In which ways.
+        rules: FaultRules,
+    },
+}
+
+/// A name of a disk that cannot be understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpecError {
+    /// The argument at fault, as it was typed.
+    pub argument: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// A right example.
+    pub example: &'static str,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "disk name `{}`: {}; for example: {}", self.argument, self.problem, self.example)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl DiskSpec {
+    /// Reads a disk's name.
+    ///
+    /// # Errors
+    /// Names the part that is wrong, says why, and shows a right example.
+    pub fn parse(text: &str) -> Result<DiskSpec, SpecError> {
+        parse::disk(text)
+    }
+
+    /// Whether what is written to it is gone when it is closed (`mem`, `null`, and wrappers of them).
+    pub fn keeps_nothing(&self) -> bool {
+        match self {
+            DiskSpec::Path(_) | DiskSpec::File { .. } => false,
+            DiskSpec::Mem { .. } | DiskSpec::Null { .. } => true,
+            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.keeps_nothing(),
+        }
+    }
+
+    /// The path of the file or device beneath, if there is one.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match self {
+            DiskSpec::Path(path) | DiskSpec::File { path, .. } => Some(path),
+            DiskSpec::Mem { .. } | DiskSpec::Null { .. } => None,
+            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.path(),
+        }
+    }
+}
+
+impl std::str::FromStr for DiskSpec {
+    type Err = SpecError;
+    fn from_str(text: &str) -> Result<DiskSpec, SpecError> {
+        DiskSpec::parse(text)
+    }
+}
+
+/// Writes a path with what the notation reserves escaped.
+fn write_path(f: &mut fmt::Formatter<'_>, path: &std::path::Path) -> fmt::Result {
+    for c in path.to_string_lossy().chars() {
+        if matches!(c, ',' | '(' | ')' | '\\') {
+            f.write_str("\\")?;
+        }
+        write!(f, "{c}")?;
+    }
+    Ok(())
+}
+
+/// A size exactly, in the largest unit that divides it.
+pub(crate) struct ExactSize(pub(crate) u64);
+
+impl fmt::Display for ExactSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (shift, unit) in [(50, 'P'), (40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
+            if self.0 != 0 && self.0 % (1 << shift) == 0 {
+                return write!(f, "{}{unit}", self.0 >> shift);
+            }
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A duration exactly, in the largest unit that divides it.
+pub(crate) struct ExactTime(pub(crate) u64);
+
+impl fmt::Display for ExactTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (ns, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
+            if self.0 % ns == 0 {
+                return write!(f, "{}{unit}", self.0 / ns);
+            }
+        }
+        write!(f, "{}ns", self.0)
+    }
+}
+
+impl fmt::Display for DiskSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskSpec::Path(path) => write_path(f, path),
+            DiskSpec::File { path, size_bytes, alloc } => {
+                f.write_str("file:")?;
+                write_path(f, path)?;
+                if let Some(size) = size_bytes {
+                    write!(f, ",size={}", ExactSize(*size))?;
+                }
+                if *alloc == Alloc::Full {
+                    f.write_str(",alloc=full")?;
+                }
+                Ok(())
+            }
+            DiskSpec::Mem { size_bytes } => write!(f, "mem:{}", ExactSize(*size_bytes)),
+            DiskSpec::Null { size_bytes } => write!(f, "null:{}", ExactSize(*size_bytes)),
+            DiskSpec::Throttled { disk, limits } => {
+                write!(f, "throttled({disk}")?;
+                if let Some(iops) = limits.iops {
+                    write!(f, ",iops={iops}")?;
+                }
+                if let Some(bandwidth) = limits.bandwidth_bytes {
+                    write!(f, ",bw={}", ExactSize(bandwidth))?;
+                }
+                if limits.latency_ns != 0 {
+                    write!(f, ",latency={}", ExactTime(limits.latency_ns))?;
+                }
+                f.write_str(")")
+            }
+            DiskSpec::Faulty { disk, rules } => {
+                write!(f, "faulty({disk}")?;
+                if !rules.is_empty() {
+                    write!(f, ",{rules}")?;
+                }
+                f.write_str(")")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Counters and latency histograms: one block for each disk and shard, written by that shard alone.
+//!
+//! Each counter has one writer, so that a relaxed load and store (no locked instruction) is enough;
+//! readers add the shards' blocks up and may see them a few I/Os apart.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Sub-buckets to each power of two in a [`Histogram`].
+pub const SUB_BUCKETS: usize = 4;
+
+/// Buckets of a [`Histogram`]: up to 2^40 ns (18 minutes); longer counts in the last one.
+pub const BUCKETS: usize = 156;
+
+/// Which bucket a latency falls in.
+#[inline]
+pub fn bucket_of(latency_ns: u64) -> usize {
+    if latency_ns < SUB_BUCKETS as u64 {
+        return latency_ns as usize;
+    }
+    let exponent = 63 - latency_ns.leading_zeros() as usize;
+    let sub = (latency_ns >> (exponent - 2)) as usize & (SUB_BUCKETS - 1);
+    ((exponent - 1) * SUB_BUCKETS + sub).min(BUCKETS - 1)
+}
+
+/// The smallest latency in nanoseconds that falls in `bucket`.
+pub fn bucket_floor_ns(bucket: usize) -> u64 {
+    if bucket < SUB_BUCKETS {
+        return bucket as u64;
+    }
+    let exponent = bucket / SUB_BUCKETS + 1;
+    let sub = (bucket % SUB_BUCKETS) as u64;
+    (1 << exponent) + (sub << (exponent - 2))
+}
+
+/// A counter with a single writer.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What one shard counts for one disk. Indexed by `Op as usize`.
+pub(crate) struct LeafCounters {
+    /// I/Os accepted, by operation.
+    pub(crate) started: [Counter; OPS],
+    /// Bytes of those.
+    pub(crate) bytes: [Counter; OPS],
+    /// I/Os that ended with an error.
+    pub(crate) errors: Counter,
+    /// I/Os that exceeded the time limit.
+    pub(crate) late: Counter,
+    /// I/Os that have not ended.
+    pub(crate) in_flight: Counter,
+    /// Latencies of the timed ones: read, write, everything else.
+    pub(crate) latency: [[Counter; BUCKETS]; CLASSES],
+}
+
+/// Operations there are.
+pub(crate) const OPS: usize = 5;
+/// Classes of operations with a histogram of their own.
+pub(crate) const CLASSES: usize = 3;
+
+impl LeafCounters {
+    pub(crate) fn new() -> LeafCounters {
+        LeafCounters {
+            started: Default::default(),
+            bytes: Default::default(),
+            errors: Counter::default(),
+            late: Counter::default(),
+            in_flight: Counter::default(),
+            latency: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, op: usize, latency_ns: u64) {
+        self.latency[op.min(CLASSES - 1)][bucket_of(latency_ns)].add(1);
+    }
+}
+
+/// Latencies by bucket; see [`bucket_floor_ns`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Histogram {
+    /// I/Os in each bucket.
+    pub counts: [u64; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [0; BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// I/Os counted.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Upper bound, in nanoseconds, of the bucket in which the given share (0 to 1) of the I/Os is reached; 0 when empty.
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let total = self.total();
+        if total == 0 {
+            return 0;
+        }
+        let rank = ((total as f64 * share).ceil() as u64).clamp(1, total);
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return bucket_floor_ns(bucket + 1) - 1;
+            }
+        }
+        bucket_floor_ns(BUCKETS) - 1
+    }
+}
+
+/// What happened on one disk since it was added, all shards together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeafStats {
+    /// Reads accepted.
+    pub reads: u64,
+    /// Writes accepted.
+    pub writes: u64,
+    /// Ranges zeroed.
+    pub write_zeroes: u64,
+    /// Discards accepted.
+    pub discards: u64,
+    /// Flushes accepted.
+    pub flushes: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub written_bytes: u64,
+    /// I/Os that ended with an error.
+    pub errors: u64,
+    /// I/Os that exceeded the time limit.
+    pub late: u64,
+    /// I/Os now in flight.
+    pub in_flight: u64,
+    /// Latency of reads. Those of mem and null disks, which end where they begin, count as 0 ns.
+    pub read_latency: Histogram,
+    /// Latency of writes.
+    pub write_latency: Histogram,
+    /// Latency of flushes, discards and zeroing.
+    pub other_latency: Histogram,
+}
+
+impl LeafStats {
+    /// Adds one shard's block. I/Os that were never timed (mem, null) are those started but neither
+    /// in flight nor in a histogram: the fast path saves the work, and they count as 0 ns here.
+    pub(crate) fn add(&mut self, c: &LeafCounters) {
+        let started: [u64; OPS] = std::array::from_fn(|op| c.started[op].get());
+        self.reads += started[0];
+        self.writes += started[1];
+        self.write_zeroes += started[2];
+        self.discards += started[3];
+        self.flushes += started[4];
+        self.read_bytes += c.bytes[0].get();
+        self.written_bytes += c.bytes[1].get();
+        self.errors += c.errors.get();
+        self.late += c.late.get();
+        self.in_flight += c.in_flight.get();
+        for (class, into) in
+            [&mut self.read_latency, &mut self.write_latency, &mut self.other_latency].into_iter().enumerate()
+        {
+            for (bucket, count) in into.counts.iter_mut().enumerate() {
+                *count += c.latency[class][bucket].get();
+            }
+        }
+    }
+
+    /// Counts I/Os that ended where they began as 0 ns.
+    pub(crate) fn add_untimed(&mut self) {
+        let others = self.write_zeroes + self.discards + self.flushes;
+        for (count, into) in [
+            (self.reads, &mut self.read_latency),
+            (self.writes, &mut self.write_latency),
+            (others, &mut self.other_latency),
+        ] {
+            into.counts[0] += count.saturating_sub(into.total());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_tile_the_line() {
+        for bucket in 0..BUCKETS - 1 {
+            let (floor, next) = (bucket_floor_ns(bucket), bucket_floor_ns(bucket + 1));
+            assert!(floor < next);
+            assert_eq!(bucket_of(floor), bucket);
+            assert_eq!(bucket_of(next - 1), bucket);
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_floor_ns(BUCKETS), 1 << 40);
+    }
+
+    #[test]
+    fn quantiles_bound_what_was_recorded() {
+        let mut h = Histogram::default();
+        for ns in [100u64, 200, 300, 10_000] {
+            h.counts[bucket_of(ns)] += 1;
+        }
+        assert!((200..250).contains(&h.quantile_ns(0.5)));
+        assert!((10_000..12_500).contains(&h.quantile_ns(1.0)));
+        assert_eq!(Histogram::default().quantile_ns(0.5), 0);
+    }
+}
