@@ -13,13 +13,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 pub mod content;
 pub mod counters;
 pub mod disk;
+pub mod host;
 pub mod memory;
 pub mod meta;
 pub mod oracle;
+pub mod plot;
 pub mod queue;
 pub mod rng;
+pub mod runs;
+pub mod sim;
 pub mod trace;
+pub mod workload;
 pub mod world;

@@ -1,55 +1,61 @@
-//! The asynchronous side: label procedures run here, one poll at a time, over the simulated disks.
+//! The asynchronous side: label procedures and the control plane run here, one poll at a time.
 //!
-//! A future that waits is polled again whenever one of its I/Os has been answered, tasks in the order
-//! in which they were started. There is no waker, no thread and no clock.
+//! A task that waits is polled again after whatever happens next, tasks in the order in which they
+//! were started. There is no waker, no thread and no clock.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::io::{LeafError, LeafId, MetaIo};
+use braid_engine::io::{DeviceId, LeafError, LeafId, MetaIo};
+use braid_engine::layout::DeviceLayout;
 
-/// One I/O that a task wants.
+/// Something that a task wants to happen.
 #[derive(Debug)]
-pub enum MetaRequest {
+pub enum Wanted {
     /// Read this many bytes at this offset.
     Read(LeafId, u64, usize),
     /// Write at this offset, durable on return if the flag is set.
     Write(LeafId, u64, Vec<u8>, bool),
     /// Flush.
     Flush(LeafId),
+    /// Publish a layout on every shard; answered when the old one has drained on all.
+    Publish(DeviceId, Option<Arc<DeviceLayout>>),
+    /// Sleep for this many nanoseconds.
+    Sleep(u64),
 }
 
 /// What came of it: the data for reads, nothing for others.
-pub type MetaResult = Result<Vec<u8>, LeafError>;
+pub type Answer = Result<Vec<u8>, LeafError>;
 
 #[derive(Default)]
-struct Port {
+struct Shelf {
     sizes: Vec<u64>,
-    wanted: Vec<(u64, MetaRequest)>,
-    answers: BTreeMap<u64, MetaResult>,
+    wanted: Vec<(u64, Wanted)>,
+    answers: BTreeMap<u64, Answer>,
     next: u64,
 }
 
-/// Metadata I/O on simulated disks, as the engine's procedures see it.
+/// Where tasks put what they want and find what came of it. Also the [`MetaIo`] of the simulated disks.
 #[derive(Clone, Default)]
-pub struct SimMeta(Rc<RefCell<Port>>);
+pub struct Port(Rc<RefCell<Shelf>>);
 
-impl SimMeta {
+impl Port {
     /// A port to leaves of these sizes in bytes, indexed by [`LeafId`].
-    pub fn new(sizes: Vec<u64>) -> SimMeta {
-        SimMeta(Rc::new(RefCell::new(Port { sizes, ..Port::default() })))
+    pub fn new(sizes: Vec<u64>) -> Port {
+        Port(Rc::new(RefCell::new(Shelf { sizes, ..Shelf::default() })))
     }
 
-    async fn ask(&self, request: MetaRequest) -> MetaResult {
+    async fn ask(&self, what: Wanted) -> Answer {
         let id = {
-            let mut port = self.0.borrow_mut();
-            port.next += 1;
-            let id = port.next;
-            port.wanted.push((id, request));
+            let mut shelf = self.0.borrow_mut();
+            shelf.next += 1;
+            let id = shelf.next;
+            shelf.wanted.push((id, what));
             id
         };
         std::future::poll_fn(|_| match self.0.borrow_mut().answers.remove(&id) {
@@ -59,32 +65,48 @@ impl SimMeta {
         .await
     }
 
-    /// The I/Os asked for since the last call, in that order.
-    pub fn take_wanted(&self) -> Vec<(u64, MetaRequest)> {
+    /// Publishes a layout on every shard, and waits until nothing uses the one before.
+    pub async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
+        let answer = self.ask(Wanted::Publish(device, layout)).await;
+        answer.expect("publishing cannot fail");
+    }
+
+    /// Lets virtual time pass.
+    pub async fn sleep(&self, ns: u64) {
+        self.ask(Wanted::Sleep(ns)).await.expect("sleeping cannot fail");
+    }
+
+    /// Leaves that there are.
+    pub fn leaves(&self) -> u32 {
+        self.0.borrow().sizes.len() as u32
+    }
+
+    /// What was asked for since the last call, in that order.
+    pub fn take_wanted(&self) -> Vec<(u64, Wanted)> {
         std::mem::take(&mut self.0.borrow_mut().wanted)
     }
 
     /// Answers one.
-    pub fn answer(&self, id: u64, result: MetaResult) {
-        self.0.borrow_mut().answers.insert(id, result);
+    pub fn answer(&self, id: u64, answer: Answer) {
+        self.0.borrow_mut().answers.insert(id, answer);
     }
 }
 
-impl MetaIo for SimMeta {
+impl MetaIo for Port {
     fn size_bytes(&self, leaf: LeafId) -> u64 {
         self.0.borrow().sizes[leaf.0 as usize]
     }
 
     async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
-        self.ask(MetaRequest::Read(leaf, offset, len)).await
+        self.ask(Wanted::Read(leaf, offset, len)).await
     }
 
     async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
-        self.ask(MetaRequest::Write(leaf, offset, data, fua)).await.map(drop)
+        self.ask(Wanted::Write(leaf, offset, data, fua)).await.map(drop)
     }
 
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
-        self.ask(MetaRequest::Flush(leaf)).await.map(drop)
+        self.ask(Wanted::Flush(leaf)).await.map(drop)
     }
 }
 
@@ -137,22 +159,22 @@ mod tests {
 
     #[test]
     fn a_task_waits_for_its_answers() {
-        let meta = SimMeta::new(vec![1 << 20]);
+        let port = Port::new(vec![1 << 20]);
         let mut tasks = Tasks::default();
-        let port = meta.clone();
+        let meta = port.clone();
         let handle = tasks.spawn(async move {
-            port.write(LeafId(0), 0, vec![1; 4096], true).await?;
-            port.read(LeafId(0), 4096, 4096).await
+            meta.write(LeafId(0), 0, vec![1; 4096], true).await?;
+            meta.read(LeafId(0), 4096, 4096).await
         });
         tasks.poll();
-        let first = meta.take_wanted();
-        assert!(matches!(&first[..], [(1, MetaRequest::Write(LeafId(0), 0, data, true))] if data.len() == 4096));
+        let first = port.take_wanted();
+        assert!(matches!(&first[..], [(1, Wanted::Write(LeafId(0), 0, data, true))] if data.len() == 4096));
         tasks.poll();
-        assert!(meta.take_wanted().is_empty() && !handle.is_done());
-        meta.answer(1, Ok(vec![]));
+        assert!(port.take_wanted().is_empty() && !handle.is_done());
+        port.answer(1, Ok(vec![]));
         tasks.poll();
-        assert!(matches!(&meta.take_wanted()[..], [(2, MetaRequest::Read(..))]));
-        meta.answer(2, Ok(vec![5]));
+        assert!(matches!(&port.take_wanted()[..], [(2, Wanted::Read(..))]));
+        port.answer(2, Ok(vec![5]));
         tasks.poll();
         assert!(tasks.is_empty());
         assert_eq!(handle.take(), Some(Ok(vec![5])));

@@ -7,6 +7,8 @@
 //! - After a power cut only a *required* one is: acknowledged with FUA, or acknowledged before a
 //!   flush began that was itself acknowledged; or read after a recovery, for what was once read after
 //!   a recovery never goes back.
+//! - Of writes that raced and were all acknowledged, the one that is read when nothing is in flight
+//!   is the one that stays, until a power cut: copies must not differ.
 //!
 //! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
 //! each sector for itself. What is none of the possible versions is a violation.
@@ -54,26 +56,21 @@ struct Version {
     possible: u8,
     /// Sectors in which a power cut does not undo it.
     required: u8,
+    /// For each sector, since when another is known to stay there until the next power cut: it was
+    /// read when nothing was in flight.
+    hidden: [u64; BLOCK_SECTORS],
     /// Which life of the process wrote it.
     life: u32,
 }
 
 const NOT_ENDED: u64 = u64::MAX;
+const NEVER: [u64; BLOCK_SECTORS] = [u64::MAX; BLOCK_SECTORS];
 
 impl Version {
     /// Whether, for a reader that began at `reader`, this version has replaced `older` in `sector`.
     fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
         self.content != Content::MaybeZero && certain && self.begun > older.ended && self.ended < reader
-    }
-
-    fn shows(&self, device: u64, block: u64, seen: &Sector, initial: impl Fn(&Sector) -> bool) -> bool {
-        match (self.content, seen) {
-            (Content::Initial, seen) => initial(seen),
-            (Content::Data, Sector::Data(id)) => *id == Identity { device, block, version: self.id },
-            (Content::Zero | Content::MaybeZero, Sector::Zero) => true,
-            _ => false,
-        }
     }
 }
 
@@ -142,6 +139,7 @@ impl Oracle {
             ended: now,
             possible: ALL,
             required: ALL,
+            hidden: NEVER,
             life: self.life,
         };
         let blocks = (0..blocks).map(|_| vec![initial.clone()]).collect();
@@ -177,6 +175,7 @@ impl Oracle {
                 ended: NOT_ENDED,
                 possible: ALL,
                 required: 0,
+                hidden: NEVER,
                 life,
             });
         }
@@ -233,56 +232,28 @@ impl Oracle {
 
     /// A read that began at `begun` was answered: with these bytes from block `first` on, or with an error.
     pub fn read_ended(&mut self, device: u64, begun: u64, first: u64, data: Option<&[u8]>) -> Result<(), Violation> {
-        self.devices.get_mut(&device).expect("a device that was made").reads.remove(&begun);
+        let now = self.tick();
+        let live: Vec<u64> = self.devices.iter().filter(|(_, d)| d.live).map(|(n, _)| *n).collect();
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        if let Some(readers) = of.reads.get_mut(&begun) {
+            *readers -= 1;
+            if *readers == 0 {
+                of.reads.remove(&begun);
+            }
+        }
         let Some(data) = data else { return Ok(()) };
         for (i, bytes) in data.chunks_exact(BLOCK_BYTES).enumerate() {
-            self.judge(device, begun, first + i as u64, bytes)?;
-        }
-        Ok(())
-    }
-
-    fn judge(&mut self, device: u64, begun: u64, block: u64, bytes: &[u8]) -> Result<(), Violation> {
-        let live: Vec<u64> = self.devices.iter().filter(|(_, d)| d.live).map(|(n, _)| *n).collect();
-        let initial = |seen: &Sector| match seen {
-            Sector::Data(id) | Sector::Damaged(id) => id.device < device && live.binary_search(&id.device).is_err(),
-            Sector::Poison => false,
-            Sector::Zero | Sector::Junk | Sector::Other => true,
-        };
-        let life = self.life;
-        let of = self.devices.get_mut(&device).expect("a device that was made");
-        let versions = &mut of.blocks[block as usize];
-        for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
-            let seen = content::read_sector(bytes, sector);
-            let bit = 1u8 << sector;
-            let shows = |v: &Version| v.shows(device, block, &seen, initial);
-            let may_be = |v: &Version| {
-                v.possible & bit != 0 && !versions.iter().any(|newer| newer.replaced(v, sector, begun))
-            };
-            let found: Vec<u64> = versions.iter().filter(|v| may_be(v) && shows(v)).map(|v| v.id).collect();
-            if found.is_empty() {
-                let may_be: Vec<String> = versions.iter().filter(|v| may_be(v)).map(describe).collect();
-                let all: Vec<String> = versions.iter().map(describe).collect();
-                return Err(Violation(format!(
-                    "block {block} of {} (device {device}), sector {sector}, read {seen:?}; possible: {}; known: {}",
-                    of.name,
-                    may_be.join(", "),
-                    all.join(", "),
-                )));
+            let block = first + i as u64;
+            let judge = Judge { device, block, begun, now, life: self.life, live: &live };
+            let versions = &mut of.blocks[block as usize];
+            for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+                let seen = content::read_sector(bytes, sector);
+                judge.sector(versions, sector, &seen).map_err(|why| {
+                    Violation(format!("block {block} of {} (device {device}), sector {sector}: {why}", of.name))
+                })?;
             }
-            // Seen after a recovery: it must never be an older one again.
-            let settled = versions.iter().all(|v| v.life < life || !(shows(v) && found.contains(&v.id)));
-            if settled {
-                for version in versions.iter_mut().filter(|v| v.life < life) {
-                    if found.contains(&version.id) {
-                        version.required |= bit;
-                    } else {
-                        version.possible &= !bit;
-                        version.required &= !bit;
-                    }
-                }
-            }
+            versions.retain(|v| v.possible != 0 || v.state == State::Running);
         }
-        versions.retain(|v| v.possible != 0 || v.state == State::Running);
         Ok(())
     }
 
@@ -296,6 +267,9 @@ impl Oracle {
             device.reads.clear();
             for versions in &mut device.blocks {
                 for version in versions.iter_mut() {
+                    if how == Crash::Power || weak {
+                        version.hidden = NEVER;
+                    }
                     match version.state {
                         State::Running => {
                             version.ended = now;
@@ -308,6 +282,78 @@ impl Oracle {
                 prune(versions, now);
             }
         }
+    }
+}
+
+/// One block of one read.
+struct Judge<'a> {
+    device: u64,
+    block: u64,
+    begun: u64,
+    now: u64,
+    life: u32,
+    live: &'a [u64],
+}
+
+impl Judge<'_> {
+    fn initial(&self, seen: &Sector) -> bool {
+        match seen {
+            Sector::Data(id) | Sector::Damaged(id) => {
+                id.device < self.device && self.live.binary_search(&id.device).is_err()
+            }
+            Sector::Poison => false,
+            Sector::Zero | Sector::Junk | Sector::Other => true,
+        }
+    }
+
+    fn shows(&self, version: &Version, seen: &Sector) -> bool {
+        match (version.content, seen) {
+            (Content::Initial, seen) => self.initial(seen),
+            (Content::Data, Sector::Data(id)) => {
+                *id == Identity { device: self.device, block: self.block, version: version.id }
+            }
+            (Content::Zero | Content::MaybeZero, Sector::Zero) => true,
+            _ => false,
+        }
+    }
+
+    fn sector(&self, versions: &mut [Version], sector: usize, seen: &Sector) -> Result<(), String> {
+        let bit = 1u8 << sector;
+        let may_be = |v: &&Version| {
+            v.possible & bit != 0
+                && v.hidden[sector] > self.begun
+                && !versions.iter().any(|newer| newer.replaced(v, sector, self.begun))
+        };
+        let found: Vec<u64> = versions.iter().filter(may_be).filter(|v| self.shows(v, seen)).map(|v| v.id).collect();
+        if found.is_empty() {
+            let list = |of: Vec<String>| if of.is_empty() { "nothing".to_owned() } else { of.join(", ") };
+            let possible = list(versions.iter().filter(may_be).map(describe).collect());
+            let known = list(versions.iter().map(describe).collect());
+            return Err(format!("read {seen:?}; possible: {possible}; known: {known}"));
+        }
+        // Where a discard may show through, nothing follows from what was seen.
+        if versions.iter().filter(may_be).any(|v| v.content == Content::MaybeZero) {
+            return Ok(());
+        }
+        // Seen after a recovery: it must never be an older one again.
+        if found.iter().all(|id| versions.iter().any(|v| v.id == *id && v.life < self.life)) {
+            for version in versions.iter_mut().filter(|v| v.life < self.life) {
+                if found.contains(&version.id) {
+                    version.required |= bit;
+                } else {
+                    version.possible &= !bit;
+                    version.required &= !bit;
+                }
+            }
+        }
+        // Seen while nothing was in flight and nothing had failed: it stays until the power fails.
+        let calm = |v: &Version| v.ended < self.begun && (v.state == State::Acknowledged || v.life < self.life);
+        if versions.iter().all(calm) {
+            for version in versions.iter_mut().filter(|v| !found.contains(&v.id)) {
+                version.hidden[sector] = version.hidden[sector].min(self.now);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -330,7 +376,11 @@ fn prune(versions: &mut Vec<Version>, oldest_read: u64) {
 }
 
 fn describe(v: &Version) -> String {
-    format!("{:?} {} ({:?}, life {}, possible {:02x}, required {:02x})", v.content, v.id, v.state, v.life, v.possible, v.required)
+    let Version { id, content, state, life, possible, required, .. } = v;
+    let hidden = (0..BLOCK_SECTORS).filter(|s| v.hidden[*s] != u64::MAX).fold(0u8, |mask, s| mask | 1 << s);
+    format!(
+        "{content:?} {id} ({state:?}, life {life}, possible {possible:02x}, required {required:02x}, hidden {hidden:02x})"
+    )
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use braid_engine::io::{Cookie, ErrorKind, LeafError, LeafId, LeafIo, LeafResult, Op};
+use braid_engine::io::{Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, Op};
 
 use crate::content::SECTOR_BYTES;
 use crate::counters::Counters;
 use crate::disk::{SimDisk, Survival};
 use crate::memory::Memory;
-use crate::meta::{MetaRequest, MetaResult};
+use crate::meta::{Answer, Wanted};
 use crate::queue::EventQueue;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -37,7 +37,7 @@ pub enum Happening {
     /// One that had been late came back.
     LeafReturned(u16, Cookie),
     /// An I/O of a label procedure was answered.
-    MetaDone(u64, MetaResult),
+    MetaDone(u64, Answer),
     /// The oldest message from the first shard may be taken by the second.
     Deliver(u16, u16),
     /// A shard may take a layout from its mailbox.
@@ -105,6 +105,7 @@ pub struct World {
     running: BTreeMap<u64, Running>,
     last_op: u64,
     crash_due: bool,
+    faults: u64,
 }
 
 impl World {
@@ -124,6 +125,7 @@ impl World {
             running: BTreeMap::new(),
             last_op: 0,
             crash_due: false,
+            faults: 0,
         }
     }
 
@@ -154,18 +156,19 @@ impl World {
         self.start(Owner::Shard(shard, io.cookie), *io, Place::Arena);
     }
 
-    /// Takes an I/O from a label procedure.
-    pub fn submit_meta(&mut self, id: u64, request: MetaRequest) {
-        let (leaf, op, offset, data, fua) = match request {
-            MetaRequest::Read(leaf, offset, len) => (leaf, Op::Read, offset, vec![0; len], false),
-            MetaRequest::Write(leaf, offset, data, fua) => (leaf, Op::Write, offset, data, fua),
-            MetaRequest::Flush(leaf) => (leaf, Op::Flush, 0, Vec::new(), false),
+    /// Takes an I/O from a label procedure. Anything else is given back.
+    pub fn submit_meta(&mut self, id: u64, wanted: Wanted) -> Option<Wanted> {
+        let (leaf, op, offset, data, fua) = match wanted {
+            Wanted::Read(leaf, offset, len) => (leaf, Op::Read, offset, vec![0; len], false),
+            Wanted::Write(leaf, offset, data, fua) => (leaf, Op::Write, offset, data, fua),
+            Wanted::Flush(leaf) => (leaf, Op::Flush, 0, Vec::new(), false),
+            other => return Some(other),
         };
         assert!(offset % 4096 == 0 && data.len() % 4096 == 0, "label I/O is in blocks of 4096 bytes");
         let io = LeafIo {
             leaf,
             op,
-            flags: if fua { braid_engine::io::Flags::FUA } else { braid_engine::io::Flags::NONE },
+            flags: if fua { Flags::FUA } else { Flags::NONE },
             offset,
             len: data.len() as u64,
             buf: braid_engine::io::Buf::NONE,
@@ -176,6 +179,7 @@ impl World {
             cookie: Cookie(0),
         };
         self.start(Owner::Meta(id), io, Place::Own(data));
+        None
     }
 
     fn start(&mut self, owner: Owner, io: LeafIo, place: Place) {
@@ -198,7 +202,16 @@ impl World {
         let mut takes = self.disks[disk].profile.latency_ns(&mut self.rng);
         if self.disks[disk].gone {
             running.result = Err(LeafError::of(ErrorKind::Gone));
+            self.faults += 1;
             self.queue.push(self.now_ns + takes, Event::Answer(op));
+            self.running.insert(op, running);
+            return;
+        }
+        let wants_durable = io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA));
+        if wants_durable && self.disks[disk].flush_failed {
+            // The driver's part of the promise: after a failed flush nothing is called durable any more.
+            running.result = Err(LeafError::of(ErrorKind::FlushFailed));
+            self.queue.push(self.now_ns, Event::Answer(op));
             self.running.insert(op, running);
             return;
         }
@@ -236,7 +249,13 @@ impl World {
         }
     }
 
+    /// Whether any disk made an error since the process started.
+    pub fn had_faults(&self) -> bool {
+        self.faults > 0
+    }
+
     fn fault(&mut self, name: &str) {
+        self.faults += 1;
         self.counters.add("fault", name);
         self.note(format_args!("fault: {name}"));
     }
@@ -331,7 +350,7 @@ impl World {
 
     fn answer(&mut self, op: u64) -> Option<Happening> {
         let mut running = self.running.remove(&op)?;
-        let fua = running.io.flags.has(braid_engine::io::Flags::FUA);
+        let fua = running.io.flags.has(Flags::FUA);
         let disk = &mut self.disks[running.disk];
         match (running.io.op, running.result) {
             // A write that failed may still be flushed later, as far as it landed.
@@ -341,15 +360,16 @@ impl World {
                     self.step();
                 }
             }
+            (Op::Flush, Ok(())) if disk.flush_failed => {
+                // Another one failed while this was under way: who knows which of them was told.
+                running.result = Err(LeafError::of(ErrorKind::FlushFailed));
+            }
             (Op::Flush, Ok(())) => {
                 disk.complete_flush(running.flush_begun);
                 self.step();
             }
-            (Op::Flush, Err(_)) => {
-                if !disk.gone {
-                    disk.fail_flush(&mut self.rng);
-                }
-            }
+            (Op::Flush, Err(LeafError { kind: ErrorKind::Io, .. })) => disk.fail_flush(&mut self.rng),
+            (Op::Flush, Err(_)) => {}
             (Op::Read, _) => {}
         }
         let result = running.result;
@@ -372,6 +392,10 @@ impl World {
         let running = self.running.get_mut(&op)?;
         running.late = true;
         let owner = running.owner;
+        if running.io.op == Op::Flush {
+            // Nobody will learn what came of it.
+            self.disks[running.disk].flush_failed = true;
+        }
         self.note(format_args!("op {op} exceeds its time limit"));
         match owner {
             Owner::Shard(shard, cookie) => Some(Happening::LeafLate(shard, cookie)),
@@ -448,6 +472,7 @@ impl World {
         self.memory.clear();
         self.leaves.clear();
         self.crash_due = false;
+        self.faults = 0;
     }
 
     /// Whether a failed flush or a pull made this leaf lose what it had answered.

@@ -203,3 +203,39 @@ fn a_disk_whose_flush_failed_may_lose_at_a_kill() {
     m.oracle.crashed(Crash::Kill, &[device]);
     assert!(m.sees(0));
 }
+
+#[test]
+fn of_two_that_raced_the_one_that_was_read_stays() {
+    let mut m = Model::new();
+    let (v, w) = (m.begin(Content::Data, false), m.begin(Content::Data, false));
+    m.oracle.write_ended(&v, Ending::Done);
+    assert!(m.sees(v.version) && m.sees(w.version), "one is still in flight");
+    m.oracle.write_ended(&w, Ending::Done);
+    assert!(m.sees(v.version) && !m.sees(w.version), "the copies differ");
+    m.oracle.crashed(Crash::Kill, &[]);
+    assert!(!m.sees(w.version));
+    m.oracle.crashed(Crash::Power, &[]);
+    assert!(m.sees(v.version) && !m.sees(w.version), "it was read after the kill");
+}
+
+#[test]
+fn a_power_cut_may_bring_back_the_other_of_two_that_raced() {
+    let mut m = Model::new();
+    let (v, w) = (m.begin(Content::Data, false), m.begin(Content::Data, false));
+    m.oracle.write_ended(&v, Ending::Done);
+    m.oracle.write_ended(&w, Ending::Done);
+    assert!(m.sees(v.version) && !m.sees(w.version));
+    m.oracle.crashed(Crash::Power, &[]);
+    assert!(m.sees(w.version));
+}
+
+#[test]
+fn a_slow_read_may_return_what_a_faster_one_no_longer_sees() {
+    let mut m = Model::new();
+    let a = m.write();
+    let begun = m.oracle.read_begun(m.device);
+    let b = m.write();
+    assert!(m.sees(b) && !m.sees(a));
+    let bytes = m.block(a);
+    m.oracle.read_ended(m.device, begun, 1, Some(&bytes)).unwrap();
+}

@@ -1,0 +1,229 @@
+//! The process: its shards, the messages between them, and layouts on their way to each of them.
+//!
+//! Nothing here decides anything about data: it is what `braid-ring` is in the real program.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use braid_engine::io::{
+    Buf, Completion, Cookie, DeviceId, IoError, LeafIo, LeafResult, LeafSink, META_BLOCKS, Request,
+};
+use braid_engine::layout::DeviceLayout;
+use braid_engine::{Limits, Shard, ShardMessage, Shared};
+
+use crate::rng::Rng;
+use crate::world::{Happening, World};
+
+/// What the shards have to tell the world above.
+#[derive(Debug)]
+pub enum Told {
+    /// A request was answered.
+    Done(Completion),
+    /// The buffer of a request that was answered earlier is free.
+    Released(u64),
+    /// Nothing uses the layout any more that a publish replaced: the publish of this number is complete.
+    Drained(u64),
+}
+
+/// Where a publish stands on one shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Posted,
+    Draining(u32),
+    Done,
+}
+
+struct Publish {
+    device: DeviceId,
+    stages: Vec<Stage>,
+}
+
+type Mail = (u64, DeviceId, Option<Arc<DeviceLayout>>);
+
+/// One process.
+pub struct Host {
+    shards: Vec<Shard>,
+    shared: Arc<Shared>,
+    meta_blocks: Vec<Vec<Buf>>,
+    channels: Vec<Channel<ShardMessage>>,
+    mailboxes: Vec<Channel<Mail>>,
+    publishes: BTreeMap<u64, Publish>,
+    message_ns_max: u64,
+    rng: Rng,
+    /// To be worked off after every call.
+    pub told: VecDeque<Told>,
+}
+
+/// Things on their way, which arrive in order.
+struct Channel<T> {
+    queue: VecDeque<T>,
+    last_ns: u64,
+}
+
+impl<T> Channel<T> {
+    fn put(&mut self, what: T, at_ns: u64) -> u64 {
+        self.queue.push_back(what);
+        self.last_ns = self.last_ns.max(at_ns);
+        self.last_ns
+    }
+}
+
+struct Sink<'a> {
+    world: &'a mut World,
+    shard: u16,
+    meta: &'a [Buf],
+}
+
+impl LeafSink for Sink<'_> {
+    fn submit(&mut self, io: &LeafIo) {
+        self.world.submit(self.shard, io);
+    }
+
+    fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
+        let buf = self.meta[index as usize];
+        let bytes = self.world.memory.slice_mut(buf, 4096);
+        (buf, bytes.try_into().expect("a slice of 4096 bytes"))
+    }
+}
+
+impl Host {
+    /// A process with this many shards, in a world whose memory is free.
+    pub fn new(shards: u16, limits: &Limits, world: &mut World, mut rng: Rng) -> Host {
+        let shared = Arc::new(Shared::new(shards, limits));
+        let mut block = || world.memory.alloc(4096).expect("memory for metadata blocks");
+        Host {
+            shards: (0..shards)
+                .map(|id| Shard::new(braid_engine::io::ShardId(id), limits, Arc::clone(&shared)))
+                .collect(),
+            shared,
+            meta_blocks: (0..shards).map(|_| (0..META_BLOCKS).map(|_| block()).collect()).collect(),
+            channels: (0..shards * shards).map(|_| Channel { queue: VecDeque::new(), last_ns: 0 }).collect(),
+            mailboxes: (0..shards).map(|_| Channel { queue: VecDeque::new(), last_ns: 0 }).collect(),
+            publishes: BTreeMap::new(),
+            message_ns_max: rng.between(0, 500_000),
+            rng,
+            told: VecDeque::new(),
+        }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
+    /// Whether nothing is in flight and no range is held.
+    pub fn is_calm(&self) -> bool {
+        self.shared.ranges().is_empty() && self.shards.iter().all(|s| s.in_flight() == 0 && s.slots_in_use() == 0)
+    }
+
+    /// Hands a request to a shard.
+    ///
+    /// # Errors
+    /// As [`Shard::submit`].
+    pub fn submit(&mut self, world: &mut World, shard: u16, request: &Request) -> Result<(), IoError> {
+        self.with(world, shard, |shard, sink| shard.submit(request, sink))
+    }
+
+    /// Tells a shard about a leaf I/O that ended.
+    pub fn leaf_done(&mut self, world: &mut World, shard: u16, cookie: Cookie, result: LeafResult) {
+        self.with(world, shard, |shard, sink| shard.leaf_done(cookie, result, sink));
+    }
+
+    /// Tells a shard about a leaf I/O that ran into its time limit.
+    pub fn leaf_late(&mut self, world: &mut World, shard: u16, cookie: Cookie) {
+        self.with(world, shard, |shard, sink| shard.leaf_late(cookie, sink));
+    }
+
+    /// Tells a shard about a late leaf I/O that came back.
+    pub fn leaf_returned(&mut self, world: &mut World, shard: u16, cookie: Cookie) {
+        self.with(world, shard, |shard, sink| shard.leaf_returned(cookie, sink));
+    }
+
+    /// Lets a shard take the oldest message of another.
+    pub fn deliver(&mut self, world: &mut World, from: u16, to: u16) {
+        let channel = self.channel(from, to);
+        let message = self.channels[channel].queue.pop_front().expect("one message for each delivery");
+        world.note(format_args!("message {from} to {to}: {}", name_of(&message)));
+        self.with(world, to, |shard, sink| shard.message(message, sink));
+    }
+
+    /// Starts publishing a layout on every shard, under a number of the caller's.
+    pub fn publish(&mut self, world: &mut World, number: u64, device: DeviceId, layout: Option<&Arc<DeviceLayout>>) {
+        let count = self.shards.len();
+        self.publishes.insert(number, Publish { device, stages: vec![Stage::Posted; count] });
+        for shard in 0..count {
+            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
+            let at_ns = self.mailboxes[shard].put((number, device, layout.cloned()), at_ns);
+            world.at(at_ns, Happening::Publish(shard as u16));
+        }
+    }
+
+    /// Lets a shard take the oldest layout from its mailbox.
+    pub fn take_mail(&mut self, world: &mut World, shard: u16) {
+        let at = usize::from(shard);
+        let (number, device, layout) = self.mailboxes[at].queue.pop_front().expect("one layout for each delivery");
+        let version = layout.as_ref().map_or(0, |l| l.version());
+        world.note(format_args!("shard {shard} takes version {version} of device {}", device.0));
+        let old = self.shards[at].publish(device, layout);
+        let stage = old.map_or(Stage::Done, Stage::Draining);
+        self.publishes.get_mut(&number).expect("a publish that runs").stages[at] = stage;
+        self.collect(world, shard);
+        self.finish_publishes(world);
+    }
+
+    fn with<T>(&mut self, world: &mut World, shard: u16, call: impl FnOnce(&mut Shard, &mut Sink<'_>) -> T) -> T {
+        let mut sink = Sink { world, shard, meta: &self.meta_blocks[usize::from(shard)] };
+        let out = call(&mut self.shards[usize::from(shard)], &mut sink);
+        self.collect(world, shard);
+        out
+    }
+
+    fn channel(&self, from: u16, to: u16) -> usize {
+        usize::from(from) * self.shards.len() + usize::from(to)
+    }
+
+    /// Takes everything that a shard has to say.
+    fn collect(&mut self, world: &mut World, shard: u16) {
+        let at = usize::from(shard);
+        while let Some(completion) = self.shards[at].pop_done() {
+            self.told.push_back(Told::Done(completion));
+        }
+        while let Some(tag) = self.shards[at].pop_released() {
+            self.told.push_back(Told::Released(tag));
+        }
+        while let Some((to, message)) = self.shards[at].pop_message() {
+            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
+            let channel = self.channel(shard, to.0);
+            let at_ns = self.channels[channel].put(message, at_ns);
+            world.counters.add("messages", "between shards");
+            world.at(at_ns, Happening::Deliver(shard, to.0));
+        }
+        let mut any = false;
+        while let Some((device, version)) = self.shards[at].pop_drained() {
+            any = true;
+            let publish =
+                self.publishes.values_mut().find(|p| p.device == device && p.stages[at] == Stage::Draining(version));
+            publish.expect("only what a publish replaced can drain").stages[at] = Stage::Done;
+        }
+        if any {
+            self.finish_publishes(world);
+        }
+    }
+
+    fn finish_publishes(&mut self, world: &mut World) {
+        let complete = |p: &Publish| p.stages.iter().all(|s| *s == Stage::Done);
+        while let Some(number) = self.publishes.iter().find(|(_, p)| complete(p)).map(|(n, _)| *n) {
+            self.publishes.remove(&number);
+            world.note(format_args!("publish {number} has drained"));
+            self.told.push_back(Told::Drained(number));
+        }
+    }
+}
+
+fn name_of(message: &ShardMessage) -> &'static str {
+    match message {
+        ShardMessage::Released(_) => "released",
+        ShardMessage::Touch { .. } => "touch",
+        ShardMessage::Touched { .. } => "touched",
+    }
+}

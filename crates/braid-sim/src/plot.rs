@@ -1,0 +1,307 @@
+//! What the administrator does in one life: starts what there is, lets clients work, changes things
+//! under them, and stops in the end.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+
+use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
+
+use crate::arrays::{Started, Trial};
+use crate::meta::Port;
+use crate::oracle::Violation;
+use crate::rng::Rng;
+use crate::sim::Stage;
+
+/// One array and what is known of it across lives.
+pub struct ArrayState {
+    /// What it is.
+    pub trial: Trial,
+    /// The oracle's number; `None` until its members have been made ready.
+    pub number: Option<u64>,
+}
+
+impl ArrayState {
+    /// The disks that it stands on.
+    pub fn disks(&self) -> &[usize] {
+        &self.trial.disks
+    }
+}
+
+/// What may happen in one life.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Things that the administrator does before the stop.
+    pub actions: u32,
+    /// Longest pause between two of them, in nanoseconds.
+    pub pause_ns_max: u64,
+    /// Clients of an array at most.
+    pub clients_max: u64,
+    /// Requests of a client at most.
+    pub requests_max: u64,
+    /// Disks may be pulled.
+    pub pulls: bool,
+}
+
+impl Habits {
+    /// Any life.
+    pub fn draw(rng: &mut Rng, pulls: bool) -> Habits {
+        Habits {
+            actions: rng.below(8) as u32,
+            pause_ns_max: rng.between(1, 20_000_000),
+            clients_max: rng.between(1, 5),
+            requests_max: rng.between(1, 120),
+            pulls: pulls && rng.below(4) == 0,
+        }
+    }
+}
+
+/// The course of one life.
+pub struct Plot {
+    /// What may happen; `None` for the last life, in which everything is read back.
+    pub habits: Option<Habits>,
+    /// Chance, for this life.
+    pub rng: Rng,
+}
+
+impl Plot {
+    /// The task that is the administrator of this life.
+    pub fn run(
+        self,
+        port: Port,
+        stage: Rc<RefCell<Stage>>,
+        leaves: BTreeMap<usize, LeafId>,
+        shards: u16,
+    ) -> impl Future<Output = ()> + 'static {
+        let admin = Admin {
+            port,
+            stage,
+            leaves,
+            shards,
+            rng: self.rng,
+            running: BTreeMap::new(),
+            next_device: 0,
+            next_version: 1,
+        };
+        admin.live(self.habits)
+    }
+}
+
+/// An array that serves.
+struct Running {
+    id: DeviceId,
+    order: Vec<LeafId>,
+    started: Started,
+}
+
+struct Admin {
+    port: Port,
+    stage: Rc<RefCell<Stage>>,
+    leaves: BTreeMap<usize, LeafId>,
+    shards: u16,
+    rng: Rng,
+    running: BTreeMap<usize, Running>,
+    next_device: u32,
+    next_version: u32,
+}
+
+impl Admin {
+    async fn live(mut self, habits: Option<Habits>) {
+        self.phase("starting");
+        let mut arrays: Vec<usize> = (0..self.stage.borrow().arrays.len()).collect();
+        self.rng.shuffle(&mut arrays);
+        for array in &arrays {
+            self.start(*array, habits).await;
+        }
+        self.phase("serving");
+        if let Some(habits) = habits {
+            for _ in 0..habits.actions {
+                self.port.sleep(self.rng.between(1, habits.pause_ns_max)).await;
+                self.act(habits).await;
+                self.phase("serving");
+            }
+        }
+        self.work_done(habits.is_none()).await;
+        self.phase("stopping");
+        for array in arrays {
+            self.stop(array).await;
+        }
+    }
+
+    fn phase(&self, phase: &'static str) {
+        self.stage.borrow_mut().phase = phase;
+    }
+
+    fn count(&self, kind: &str) {
+        self.stage.borrow_mut().counters.add("actions", kind);
+    }
+
+    async fn until(&self, mut holds: impl FnMut(&Stage) -> bool) {
+        std::future::poll_fn(|_| if holds(&self.stage.borrow()) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Waits until the clients have had enough.
+    async fn work_done(&mut self, last: bool) {
+        self.until(|stage| {
+            let numbers = stage.arrays.iter().filter_map(|a| a.number);
+            numbers.into_iter().all(|n| stage.workload.is_finished(n))
+        })
+        .await;
+        let started = self.running.len();
+        let wanted = self.stage.borrow().arrays.len();
+        if last && started < wanted {
+            let why = format!("in a world without faults only {started} of {wanted} arrays start");
+            self.stage.borrow_mut().violation = Some(Violation(why));
+        }
+    }
+
+    /// One thing that an administrator might do.
+    async fn act(&mut self, habits: Habits) {
+        let count = self.stage.borrow().arrays.len();
+        let array = self.rng.index(count);
+        match self.rng.below(if habits.pulls { 6 } else { 5 }) {
+            0 | 1 => self.change_layout(array).await,
+            2 => {
+                self.stop(array).await;
+                self.start(array, Some(habits)).await;
+            }
+            3 => self.replace(array, habits).await,
+            4 => self.connect(array, Some(habits)),
+            _ => {
+                let disk = *self.rng.pick(self.stage.borrow().arrays[array].disks());
+                self.count("pull");
+                self.stage.borrow_mut().pull.push(disk);
+            }
+        }
+    }
+
+    /// Brings one array up, if all its disks are there and answer.
+    async fn start(&mut self, array: usize, habits: Option<Habits>) {
+        if self.running.contains_key(&array) {
+            return;
+        }
+        let (trial, number) = {
+            let stage = self.stage.borrow();
+            (stage.arrays[array].trial.clone(), stage.arrays[array].number)
+        };
+        let Some(mut order) = self.order(&trial) else { return };
+        if trial.kind == crate::arrays::Kind::Mirror {
+            self.rng.shuffle(&mut order);
+        }
+        if number.is_none() {
+            let leaves = self.leaves.clone();
+            if trial.format(&self.port, |d| leaves[&d]).await.is_err() {
+                return;
+            }
+            self.made(array, &trial);
+        }
+        let home = ShardId(self.rng.below(u64::from(self.shards)) as u16);
+        let Ok(started) = trial.start(&self.port, &order, home).await else { return };
+        self.count("start");
+        let id = DeviceId(self.next_device);
+        self.next_device = (self.next_device + 1) % 16;
+        self.running.insert(array, Running { id, order, started });
+        self.stage.borrow_mut().arrays[array].trial.clean = false;
+        self.publish(array).await;
+        match habits {
+            Some(_) => self.connect(array, habits),
+            None => {
+                let shard = self.rng.below(u64::from(self.shards)) as u16;
+                let mut stage = self.stage.borrow_mut();
+                let number = stage.arrays[array].number.expect("a started array has been made");
+                stage.workload.connect_verifier(number, id, shard);
+            }
+        }
+    }
+
+    fn made(&self, array: usize, trial: &Trial) {
+        let blocks = trial.blocks(|d| self.port.size_bytes(self.leaves[&d]));
+        let mut stage = self.stage.borrow_mut();
+        let number = stage.oracle.device_made(trial.kind.name(), blocks);
+        stage.arrays[array].number = Some(number);
+    }
+
+    fn order(&self, trial: &Trial) -> Option<Vec<LeafId>> {
+        trial.disks.iter().map(|d| self.leaves.get(d).copied()).collect()
+    }
+
+    async fn publish(&mut self, array: usize) {
+        let running = &self.running[&array];
+        let sizes: Vec<u64> = running.order.iter().map(|l| self.port.size_bytes(*l)).collect();
+        let version = self.next_version;
+        self.next_version += 1;
+        let trial = self.stage.borrow().arrays[array].trial.clone();
+        let layout = trial.layout(version, &running.order, &sizes, &running.started);
+        self.port.publish(running.id, Some(layout)).await;
+    }
+
+    fn connect(&mut self, array: usize, habits: Option<Habits>) {
+        let (Some(running), Some(habits)) = (self.running.get(&array), habits) else { return };
+        let mut stage = self.stage.borrow_mut();
+        let number = stage.arrays[array].number.expect("a started array has been made");
+        let blocks = stage.oracle.blocks(number);
+        for _ in 0..self.rng.between(1, habits.clients_max) {
+            let shard = self.rng.below(u64::from(self.shards)) as u16;
+            let requests = self.rng.between(1, habits.requests_max) as u32;
+            stage.workload.connect(number, running.id, shard, blocks, requests);
+        }
+    }
+
+    /// Publishes a new layout under load. Mirrors are read from another member afterwards.
+    async fn change_layout(&mut self, array: usize) {
+        let Some(running) = self.running.get_mut(&array) else { return };
+        let kind = self.stage.borrow().arrays[array].trial.kind;
+        if kind == crate::arrays::Kind::Mirror {
+            running.order.rotate_left(1);
+        }
+        self.phase("changing a layout");
+        self.count("change layout");
+        self.publish(array).await;
+    }
+
+    /// Stops an array, whoever uses it.
+    async fn stop(&mut self, array: usize) {
+        let Some(running) = self.running.remove(&array) else { return };
+        self.phase("stopping");
+        self.count("stop");
+        let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
+        if self.rng.coin() {
+            // Politely: the clients are told first.
+            self.stage.borrow_mut().workload.stop(number);
+        }
+        self.stage.borrow_mut().workload.expect_stop(number);
+        self.port.publish(running.id, None).await;
+        {
+            let mut stage = self.stage.borrow_mut();
+            stage.workload.stop(number);
+            if !stage.workload.is_idle(number) {
+                stage.violation = Some(Violation("drained, but a request of the old layout is in flight".into()));
+            }
+        }
+        let mut flushed = true;
+        for leaf in &running.order {
+            flushed &= self.port.flush(*leaf).await.is_ok();
+        }
+        let mut stage = self.stage.borrow_mut();
+        let failed = stage.workload.had_failed_writes(number);
+        stage.arrays[array].trial.clean = flushed && !failed;
+    }
+
+    /// Stops an array and makes another on the same disks.
+    async fn replace(&mut self, array: usize, habits: Habits) {
+        self.stop(array).await;
+        self.phase("replacing");
+        self.count("replace");
+        {
+            let mut stage = self.stage.borrow_mut();
+            let ArrayState { trial, number } = &mut stage.arrays[array];
+            *trial = Trial::draw(trial.kind, trial.disks.clone(), &mut self.rng);
+            if let Some(number) = number.take() {
+                stage.oracle.device_deleted(number);
+            }
+        }
+        self.start(array, Some(habits)).await;
+    }
+}

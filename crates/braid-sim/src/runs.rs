@@ -1,0 +1,79 @@
+//! Runs from a seed: everything about them is drawn from it.
+
+use crate::arrays::{Kind, Trial};
+use crate::disk::Profile;
+use crate::plot::{ArrayState, Habits, Plot};
+use crate::rng::Rng;
+use crate::sim::{Doom, Outcome, Sim};
+use crate::trace::Trace;
+use crate::world::Crash;
+
+/// What is the same for all seeds of a range.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Kinds of arrays to choose from.
+    pub kinds: Vec<Kind>,
+    /// Print every event as it happens.
+    pub print: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { kinds: Kind::ALL.to_vec(), print: false }
+    }
+}
+
+/// Runs a seed once.
+pub fn once(seed: u64, options: &Options) -> Outcome {
+    let mut sim = Sim::new(seed, Trace::new(options.print));
+    let faults = sim.rng().coin();
+    let count = sim.rng().between(1, 3) as usize;
+    for _ in 0..count {
+        add_array(&mut sim, options, faults);
+    }
+    let lives = sim.rng().between(1, 6);
+    let dooms: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng())).collect();
+    sim.run(&dooms, |rng, last| Plot { habits: (!last).then(|| Habits::draw(rng, faults)), rng: rng.fork() })
+}
+
+/// Runs a seed twice. The second run must be like the first.
+///
+/// # Panics
+/// When it is not: the simulator or the engine looked at something that does not come from the seed.
+pub fn twice(seed: u64, options: &Options) -> Outcome {
+    let quiet = Options { print: false, ..options.clone() };
+    let (first, second) = (once(seed, options), once(seed, &quiet));
+    assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed} does not replay");
+    first
+}
+
+fn add_array(sim: &mut Sim, options: &Options, faults: bool) {
+    let kind = *sim.rng().pick(&options.kinds);
+    let members = if kind == Kind::Mirror { 2 } else { sim.rng().between(1, 4) as usize };
+    let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, faults)).collect();
+    let trial = Trial::draw(kind, disks, sim.rng());
+    sim.stage.borrow_mut().arrays.push(ArrayState { trial, number: None });
+}
+
+fn add_disk(sim: &mut Sim, faults: bool) -> usize {
+    let faulty = faults && sim.rng().coin();
+    let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
+    let size = (64 << 10) + 4096 * sim.rng().between(20, 600);
+    let junk = sim.rng().coin();
+    sim.add_disk(size, junk, profile)
+}
+
+fn draw_doom(rng: &mut Rng) -> Doom {
+    let how = if rng.coin() { Crash::Power } else { Crash::Kill };
+    match rng.below(10) {
+        0 | 1 => Doom::Clean,
+        2..=4 => {
+            let most = *rng.pick(&[10, 100, 1000]);
+            Doom::AtStep(rng.between(1, most), how)
+        }
+        _ => {
+            let most = *rng.pick(&[1_000_000, 10_000_000, 100_000_000]);
+            Doom::After(rng.below(most), how)
+        }
+    }
+}

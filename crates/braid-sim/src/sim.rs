@@ -1,0 +1,302 @@
+//! One run: lives of the process, one after the other, each ended by a crash or by a clean stop.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use braid_engine::Limits;
+use braid_engine::io::LeafId;
+
+use crate::counters::Counters;
+use crate::disk::{Profile, SimDisk};
+use crate::host::{Host, Told};
+use crate::meta::{Port, Tasks, Wanted};
+use crate::oracle::{Oracle, Violation};
+use crate::plot::{ArrayState, Plot};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use crate::workload::Workload;
+use crate::world::{Crash, Happening, World};
+
+/// Bytes of simulated memory.
+const MEMORY_BYTES: usize = 8 << 20;
+
+/// What the tasks and the loop both look at. Borrowed for a moment at a time, never across a wait.
+pub struct Stage {
+    /// Who judges.
+    pub oracle: Oracle,
+    /// Who asks.
+    pub workload: Workload,
+    /// What the administrator knows.
+    pub arrays: Vec<ArrayState>,
+    /// What is going on, for the count of crashes.
+    pub phase: &'static str,
+    /// What a task found wrong.
+    pub violation: Option<Violation>,
+    /// What tasks exercised.
+    pub counters: Counters,
+    /// Disks that a task wants pulled.
+    pub pull: Vec<usize>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The hash of the trace.
+    pub hash: u64,
+    /// Events in the trace.
+    pub events: u64,
+    /// What was exercised.
+    pub counters: Counters,
+    /// What went wrong, if anything did.
+    pub violation: Option<Violation>,
+}
+
+/// How one life ended.
+enum End {
+    Clean,
+    Crash(Crash),
+    Wrong(Violation),
+}
+
+/// One run.
+pub struct Sim {
+    /// Disks, time, memory.
+    pub world: World,
+    /// Shared with the tasks.
+    pub stage: Rc<RefCell<Stage>>,
+    rng: Rng,
+}
+
+/// How the process is to end, decided when it starts.
+#[derive(Clone, Copy, Debug)]
+pub enum Doom {
+    /// By itself.
+    Clean,
+    /// So many nanoseconds after its start, unless it has ended.
+    After(u64, Crash),
+    /// So many durable steps after its start, unless it has ended.
+    AtStep(u64, Crash),
+}
+
+impl Sim {
+    /// A run without disks and arrays.
+    pub fn new(seed: u64, trace: Trace) -> Sim {
+        let mut rng = Rng::new(seed);
+        let world = World::new(rng.fork(), trace, MEMORY_BYTES);
+        let stage = Stage {
+            oracle: Oracle::default(),
+            workload: Workload::new(rng.fork()),
+            arrays: Vec::new(),
+            phase: "",
+            violation: None,
+            counters: Counters::default(),
+            pull: Vec::new(),
+        };
+        Sim { world, stage: Rc::new(RefCell::new(stage)), rng }
+    }
+
+    /// The run's own source of chance.
+    pub fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// Puts a disk on the table. Returns its number.
+    pub fn add_disk(&mut self, size_bytes: u64, junk: bool, profile: Profile) -> usize {
+        let number = self.world.disks.len();
+        self.world.disks.push(SimDisk::new(number as u64, size_bytes, junk, profile));
+        number
+    }
+
+    /// Runs one life after the other: those in `dooms`, then a last one without faults, in which
+    /// everything that is required must be there.
+    pub fn run(mut self, dooms: &[Doom], plot: impl Fn(&mut Rng, bool) -> Plot) -> Outcome {
+        let mut violation = None;
+        for life in 0..=dooms.len() {
+            let last = life == dooms.len();
+            if last {
+                self.repair_all();
+            }
+            let doom = dooms.get(life).copied().unwrap_or(Doom::Clean);
+            let plot = plot(&mut self.rng, last);
+            let end = self.life(doom, plot);
+            if let End::Wrong(why) = end {
+                violation = Some(why);
+                break;
+            }
+            self.bury(&end);
+        }
+        if let Some(why) = &violation {
+            self.world.note(format_args!("VIOLATION: {why}"));
+        }
+        self.world.counters.merge(&self.stage.borrow().counters);
+        let counters = std::mem::take(&mut self.world.counters);
+        Outcome { hash: self.world.trace.hash(), events: self.world.trace.events(), counters, violation }
+    }
+
+    fn repair_all(&mut self) {
+        for disk in &mut self.world.disks {
+            disk.profile = disk.profile.repaired();
+            disk.gone = false;
+            disk.heal();
+        }
+    }
+
+    /// What the end of a process does to disks and to what may be expected of them.
+    fn bury(&mut self, end: &End) {
+        let mut stage = self.stage.borrow_mut();
+        let broken = |disk: &usize| self.world.disks[*disk].gone || self.world.disks[*disk].flush_failed;
+        let weak: Vec<u64> =
+            stage.arrays.iter().filter(|a| a.disks().iter().any(broken)).filter_map(|a| a.number).collect();
+        match end {
+            End::Clean => {
+                self.world.note(format_args!("clean end"));
+                self.world.counters.add("ends", "clean");
+                self.world.leave();
+                stage.oracle.crashed(Crash::Kill, &weak);
+            }
+            End::Crash(how) => {
+                let kind = if *how == Crash::Power { "power" } else { "kill" };
+                self.world.counters.add("crashes", &format!("{kind} while {}", stage.phase));
+                self.world.crash(*how);
+                stage.oracle.crashed(*how, &weak);
+            }
+            End::Wrong(_) => {}
+        }
+        stage.workload = Workload::new(self.rng.fork());
+        stage.pull.clear();
+        // Some of the disks that were pulled are back, as they were left.
+        for disk in &mut self.world.disks {
+            disk.gone &= self.rng.coin();
+        }
+    }
+
+    /// One life of the process.
+    fn life(&mut self, doom: Doom, plot: Plot) -> End {
+        // Every disk that is there becomes a leaf, in any order.
+        let mut order: Vec<usize> = (0..self.world.disks.len()).filter(|d| !self.world.disks[*d].gone).collect();
+        self.rng.shuffle(&mut order);
+        self.world.leaves = order;
+        let sizes = self.world.leaves.iter().map(|d| self.world.disks[*d].size_bytes()).collect();
+        let leaf_of: BTreeMap<usize, LeafId> =
+            self.world.leaves.iter().enumerate().map(|(l, d)| (*d, LeafId(l as u32))).collect();
+        let shards = self.rng.between(1, 3) as u16;
+        let limits = Limits {
+            slots: *self.rng.pick(&[4, 16, 256]),
+            devices: 16,
+            range_table_bits: self.rng.between(6, 10) as u32,
+        };
+        let leaves = &self.world.leaves;
+        let what = format!("a life with {shards} shards, {limits:?}, leaves {leaves:?}, {doom:?}");
+        self.world.note(format_args!("{what}"));
+        let host = Host::new(shards, &limits, &mut self.world, self.rng.fork());
+        let port = Port::new(sizes);
+        let mut tasks = Tasks::default();
+        let task = plot.run(port.clone(), Rc::clone(&self.stage), leaf_of, shards);
+        let done = tasks.spawn(task);
+        let how = match doom {
+            Doom::Clean => None,
+            Doom::After(ns, how) => {
+                self.world.after(ns, Happening::CrashPoint);
+                Some(how)
+            }
+            Doom::AtStep(steps, how) => {
+                self.world.crash_at_step = Some(self.world.steps + steps);
+                Some(how)
+            }
+        };
+        let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
+        loop {
+            tasks.poll();
+            if let Some(why) = run.stage.borrow_mut().violation.take() {
+                return End::Wrong(why);
+            }
+            if done.is_done() {
+                run.world.crash_at_step = None;
+                if !run.host.is_calm() || run.world.in_flight() > 0 {
+                    return End::Wrong(Violation("the process has ended, but something is in flight or held".into()));
+                }
+                return End::Clean;
+            }
+            run.serve_tasks();
+            let Some(happening) = run.world.next() else {
+                let why = format!("nothing is left to happen, but the process waits ({})", run.stage.borrow().phase);
+                return End::Wrong(Violation(why));
+            };
+            if let (Happening::CrashPoint, Some(how)) = (&happening, how) {
+                run.world.crash_at_step = None;
+                return End::Crash(how);
+            }
+            if let Err(why) = run.happens(happening) {
+                return End::Wrong(why);
+            }
+        }
+    }
+}
+
+/// One life, while it lasts.
+struct Run<'a> {
+    host: Host,
+    port: Port,
+    /// Which task's wish each publish is, by its number.
+    publishing: Vec<u64>,
+    world: &'a mut World,
+    stage: &'a Rc<RefCell<Stage>>,
+}
+
+impl Run<'_> {
+    /// Starts what the tasks want.
+    fn serve_tasks(&mut self) {
+        for (id, wanted) in self.port.take_wanted() {
+            match self.world.submit_meta(id, wanted) {
+                None => self.world.counters.add("labels", "i/o"),
+                Some(Wanted::Sleep(ns)) => self.world.after(ns, Happening::MetaDone(id, Ok(Vec::new()))),
+                Some(Wanted::Publish(device, layout)) => {
+                    let layout: Option<Arc<_>> = layout;
+                    self.publishing.push(id);
+                    self.host.publish(self.world, id, device, layout.as_ref());
+                }
+                Some(other) => unreachable!("not served: {other:?}"),
+            }
+        }
+        let mut stage = self.stage.borrow_mut();
+        for disk in std::mem::take(&mut stage.pull) {
+            self.world.pull(disk);
+        }
+        stage.workload.arm(self.world);
+    }
+
+    fn happens(&mut self, happening: Happening) -> Result<(), Violation> {
+        let (world, host) = (&mut *self.world, &mut self.host);
+        match happening {
+            Happening::LeafDone(shard, cookie, result) => host.leaf_done(world, shard, cookie, result),
+            Happening::LeafLate(shard, cookie) => host.leaf_late(world, shard, cookie),
+            Happening::LeafReturned(shard, cookie) => host.leaf_returned(world, shard, cookie),
+            Happening::MetaDone(id, answer) => self.port.answer(id, answer),
+            Happening::Deliver(from, to) => host.deliver(world, from, to),
+            Happening::Publish(shard) => host.take_mail(world, shard),
+            Happening::Wake(client) => {
+                let mut stage = self.stage.borrow_mut();
+                let Stage { workload, oracle, .. } = &mut *stage;
+                workload.wake(client as usize, world, host, oracle);
+            }
+            Happening::CrashPoint => {}
+        }
+        self.listen()
+    }
+
+    /// Passes on what the shards have to tell.
+    fn listen(&mut self) -> Result<(), Violation> {
+        while let Some(told) = self.host.told.pop_front() {
+            let mut stage = self.stage.borrow_mut();
+            let Stage { workload, oracle, .. } = &mut *stage;
+            match told {
+                Told::Done(completion) => workload.done(&completion, self.world, oracle)?,
+                Told::Released(tag) => workload.release(tag, self.world),
+                Told::Drained(number) => self.port.answer(number, Ok(Vec::new())),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! Clients: connections that read, write, zero, discard and flush, each on a shard of its own choice.
+//!
+//! Several connections of one device write the same few hot spots, so that writes overlap, and flush
+//! each other's writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use braid_engine::io::{Buf, Completion, DeviceId, ErrorKind, Flags, Op, Request};
+
+use crate::content::{self, BLOCK_BYTES, Identity};
+use crate::host::Host;
+use crate::oracle::{Content, Ending, Oracle, Violation, WriteToken};
+use crate::rng::Rng;
+use crate::world::{Happening, World};
+
+/// How a client behaves: drawn once for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Shares of reads, writes, zeroings, discards, flushes.
+    pub weights: [u32; 5],
+    /// Chance in a million that a write or zeroing bears FUA.
+    pub fua: u32,
+    /// Chance in a million to go to a hot spot.
+    pub hot: u32,
+    /// Requests in flight at most.
+    pub depth: u32,
+    /// Longest pause between two requests, in nanoseconds.
+    pub think_ns_max: u64,
+    /// Most blocks in a usual request.
+    pub blocks_max: u64,
+}
+
+impl Habits {
+    /// Any kind of client.
+    pub fn draw(rng: &mut Rng) -> Habits {
+        let mut weights = [0; 5];
+        while weights.iter().sum::<u32>() == 0 {
+            weights = [rng.below(100), rng.below(100), rng.below(20), rng.below(10), rng.below(20)].map(|w| w as u32);
+        }
+        Habits {
+            weights,
+            fua: rng.probability(500_000),
+            hot: rng.between(0, 1_000_000) as u32,
+            depth: rng.between(1, 12) as u32,
+            think_ns_max: rng.between(1, 400_000),
+            blocks_max: *rng.pick(&[1, 4, 16, 40]),
+        }
+    }
+}
+
+/// One connection.
+pub struct Client {
+    /// The oracle's number of the device.
+    pub device: u64,
+    /// The engine's number of it, in this life.
+    pub id: DeviceId,
+    /// Its shard.
+    pub shard: u16,
+    /// Requests not answered yet, or whose buffer is not free yet.
+    pub in_flight: u32,
+    /// No more requests.
+    pub stopped: bool,
+    armed: bool,
+    habits: Habits,
+    hot: [u64; 3],
+    /// Requests that it will still ask for.
+    left: u32,
+    /// Times in a row that it was refused: it waits longer each time.
+    refused: u32,
+    /// Reads every block once, in order, and wants no error: the next block, where it does.
+    verifies: Option<u64>,
+}
+
+enum Kind {
+    Read { first: u64, begun: u64 },
+    Write(WriteToken),
+    Flush { begun: u64 },
+}
+
+struct Outstanding {
+    client: usize,
+    kind: Kind,
+    buf: Buf,
+    bytes: usize,
+    answered: bool,
+}
+
+/// All clients of one life of the process.
+pub struct Workload {
+    /// The clients; an index names one.
+    pub clients: Vec<Client>,
+    out: BTreeMap<u64, Outstanding>,
+    next_tag: u64,
+    rng: Rng,
+    failed_writes: BTreeSet<u64>,
+    stopping: BTreeSet<u64>,
+}
+
+impl Workload {
+    /// Nobody yet.
+    pub fn new(rng: Rng) -> Workload {
+        Workload {
+            clients: Vec::new(),
+            out: BTreeMap::new(),
+            next_tag: 0,
+            rng,
+            failed_writes: BTreeSet::new(),
+            stopping: BTreeSet::new(),
+        }
+    }
+
+    /// Connects one client to a device, for `requests` requests.
+    pub fn connect(&mut self, device: u64, id: DeviceId, shard: u16, blocks: u64, requests: u32) {
+        let habits = Habits::draw(&mut self.rng);
+        let hot = std::array::from_fn(|_| self.rng.below(blocks));
+        self.clients.push(Client {
+            device,
+            id,
+            shard,
+            in_flight: 0,
+            stopped: false,
+            armed: false,
+            habits,
+            hot,
+            left: requests,
+            refused: 0,
+            verifies: None,
+        });
+    }
+
+    /// Connects one client that reads the whole device once.
+    pub fn connect_verifier(&mut self, device: u64, id: DeviceId, shard: u16) {
+        self.connect(device, id, shard, 1, u32::MAX);
+        let client = self.clients.last_mut().expect("just connected");
+        client.verifies = Some(0);
+        client.habits.depth = 4;
+        client.habits.think_ns_max = 1000;
+    }
+
+    /// Whether no client of this device has anything left to ask for, or to wait for.
+    pub fn is_finished(&self, device: u64) -> bool {
+        self.clients.iter().all(|c| c.device != device || (c.in_flight == 0 && (c.stopped || c.left == 0)))
+    }
+
+    /// The device is about to be stopped under its clients: they may be told that it is not there.
+    pub fn expect_stop(&mut self, device: u64) {
+        self.stopping.insert(device);
+    }
+
+    /// No client of this device asks for anything more.
+    pub fn stop(&mut self, device: u64) {
+        for client in self.clients.iter_mut().filter(|c| c.device == device) {
+            client.stopped = true;
+        }
+    }
+
+    /// Whether a write to this device failed in this life: its copies may differ.
+    pub fn had_failed_writes(&self, device: u64) -> bool {
+        self.failed_writes.contains(&device)
+    }
+
+    /// Whether nothing of this device is unanswered.
+    pub fn is_idle(&self, device: u64) -> bool {
+        self.clients.iter().all(|c| c.device != device || c.in_flight == 0)
+    }
+
+    /// Sets the alarm of those who have just connected.
+    pub fn arm(&mut self, world: &mut World) {
+        for (index, client) in self.clients.iter_mut().enumerate().filter(|(_, c)| !c.armed) {
+            client.armed = true;
+            world.after(self.rng.below(client.habits.think_ns_max), Happening::Wake(index as u64));
+        }
+    }
+
+    /// A client's alarm went off: it asks for something, if it may.
+    pub fn wake(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
+        let client = &self.clients[index];
+        if client.stopped || client.left == 0 {
+            return;
+        }
+        let pause_ns = client.habits.think_ns_max << client.refused.min(10);
+        world.after(1 + self.rng.below(pause_ns), Happening::Wake(index as u64));
+        if client.in_flight < client.habits.depth {
+            self.ask(index, world, host, oracle);
+        }
+    }
+
+    /// What a client asks for next: what, from which block on, how many.
+    fn choose(&mut self, index: usize, blocks: u64) -> (Op, u64, u64) {
+        let Client { habits, hot, verifies, .. } = self.clients[index];
+        if let Some(next) = verifies {
+            return (Op::Read, next, (blocks - next).min(64));
+        }
+        let op = [Op::Read, Op::Write, Op::WriteZeroes, Op::Discard, Op::Flush][self.rng.weighted(&habits.weights)];
+        let count = match self.rng.below(200) {
+            0 => self.rng.between(1, blocks.min(300)),
+            _ => self.rng.between(1, habits.blocks_max.min(blocks)),
+        };
+        let spot = if self.rng.chance(habits.hot) { *self.rng.pick(&hot) } else { self.rng.below(blocks) };
+        (op, (spot + self.rng.below(4)).min(blocks - count), count)
+    }
+
+    /// A request was accepted.
+    fn accepted(&mut self, index: usize, blocks: u64, count: u64) {
+        let client = &mut self.clients[index];
+        client.in_flight += 1;
+        client.left -= 1;
+        client.refused = 0;
+        if let Some(next) = &mut client.verifies {
+            *next += count;
+            if *next == blocks {
+                client.left = 0;
+            }
+        }
+    }
+
+    fn ask(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
+        let Client { device, id, shard, habits, .. } = self.clients[index];
+        let blocks = oracle.blocks(device);
+        let (op, first, count) = self.choose(index, blocks);
+        let carries = matches!(op, Op::Read | Op::Write);
+        let bytes = if carries { count as usize * BLOCK_BYTES } else { 0 };
+        let buf = if carries {
+            // When memory is short, the client just waits for its next turn.
+            let Some(buf) = world.memory.alloc(bytes) else { return };
+            buf
+        } else {
+            Buf::NONE
+        };
+        let mutates = !matches!(op, Op::Read | Op::Flush);
+        let fua = mutates && self.rng.chance(habits.fua);
+        let kind = match op {
+            Op::Read => Kind::Read { first, begun: oracle.read_begun(device) },
+            Op::Write => Kind::Write(oracle.write_begun(device, first, count, Content::Data, fua)),
+            Op::WriteZeroes => Kind::Write(oracle.write_begun(device, first, count, Content::Zero, fua)),
+            Op::Discard => Kind::Write(oracle.write_begun(device, first, count, Content::MaybeZero, fua)),
+            Op::Flush => Kind::Flush { begun: oracle.flush_begun() },
+        };
+        if let (Op::Write, Kind::Write(token)) = (op, &kind) {
+            for (i, block) in world.memory.slice_mut(buf, bytes).chunks_exact_mut(BLOCK_BYTES).enumerate() {
+                let identity = Identity { device, block: first + i as u64, version: token.version };
+                content::write_block(&identity, block);
+            }
+        }
+        let no_unmap = op == Op::WriteZeroes && self.rng.coin();
+        let flags = if fua { Flags::FUA } else { Flags::NONE };
+        let flags = if no_unmap { flags.with(Flags::NO_UNMAP) } else { flags };
+        let (offset, len) = if op == Op::Flush { (0, 0) } else { (first, count) };
+        self.next_tag += 1;
+        let request = Request {
+            device: id,
+            op,
+            flags,
+            offset: offset * BLOCK_BYTES as u64,
+            len: len * BLOCK_BYTES as u64,
+            buf,
+            tag: self.next_tag,
+        };
+        world.note(format_args!(
+            "request {} client {index} shard {shard} device {device} {op:?} {flags:?} block {offset}+{len}",
+            self.next_tag
+        ));
+        match host.submit(world, shard, &request) {
+            Ok(()) => {
+                self.accepted(index, blocks, count);
+                let outstanding = Outstanding { client: index, kind, buf, bytes, answered: false };
+                self.out.insert(self.next_tag, outstanding);
+                world.counters.add("requests", name_of(op));
+                if fua {
+                    world.counters.add("requests", "fua");
+                }
+            }
+            Err(error) => {
+                world.note(format_args!("request {} refused: {error}", self.next_tag));
+                world.counters.add("refused", if error.kind == ErrorKind::Busy { "busy" } else { "no device" });
+                match &kind {
+                    Kind::Write(token) => oracle.write_refused(token),
+                    Kind::Read { first, begun } => {
+                        oracle.read_ended(device, *begun, *first, None).expect("an error shows nothing");
+                    }
+                    Kind::Flush { .. } => {}
+                }
+                if carries {
+                    world.memory.free(buf, bytes);
+                }
+                assert!(
+                    matches!(error.kind, ErrorKind::Busy | ErrorKind::NoDevice),
+                    "a good request was refused: {error}"
+                );
+                self.clients[index].refused += 1;
+                // The device is gone for good as far as this client knows.
+                self.clients[index].stopped |= error.kind == ErrorKind::NoDevice;
+            }
+        }
+    }
+
+    /// A request was answered.
+    ///
+    /// # Errors
+    /// What was read must not be there, or an error came for which there was no reason.
+    pub fn done(&mut self, completion: &Completion, world: &mut World, oracle: &mut Oracle) -> Result<(), Violation> {
+        let tag = completion.tag;
+        let out = self.out.get_mut(&tag).expect("each request is answered once");
+        assert!(!out.answered, "request {tag} is answered twice");
+        out.answered = true;
+        world.note(format_args!("request {tag} done {:?} busy {}", completion.result, completion.buffer_busy));
+        let device = self.clients[out.client].device;
+        if let Err(error) = &completion.result {
+            world.counters.add("failed", &format!("{:?}", error.kind));
+            // Requests that had not been planned when their array was stopped.
+            let stopped = error.kind == ErrorKind::NoDevice && self.stopping.contains(&device);
+            if !stopped && !world.had_faults() {
+                return Err(Violation(format!("request {tag} failed without a reason: {error}")));
+            }
+        }
+        match (&out.kind, completion.result.is_ok()) {
+            (Kind::Read { first, begun }, ok) => {
+                let data = ok.then(|| world.memory.slice(out.buf, out.bytes));
+                oracle.read_ended(device, *begun, *first, data)?;
+            }
+            (Kind::Write(token), true) => oracle.write_ended(token, Ending::Done),
+            (Kind::Write(token), false) => {
+                oracle.write_ended(token, Ending::Failed);
+                self.failed_writes.insert(device);
+            }
+            (Kind::Flush { begun }, true) => oracle.flush_done(device, *begun),
+            (Kind::Flush { .. }, false) => {}
+        }
+        if !completion.buffer_busy {
+            self.release(tag, world);
+        }
+        Ok(())
+    }
+
+    /// The buffer of a request, answered before, is free at last.
+    pub fn release(&mut self, tag: u64, world: &mut World) {
+        let out = self.out.remove(&tag).expect("each buffer is released once");
+        assert!(out.answered, "a buffer is released before the answer");
+        if out.bytes > 0 {
+            world.memory.free(out.buf, out.bytes);
+        }
+        self.clients[out.client].in_flight -= 1;
+    }
+}
+
+fn name_of(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::WriteZeroes => "write zeroes",
+        Op::Discard => "discard",
+        Op::Flush => "flush",
+    }
+}
