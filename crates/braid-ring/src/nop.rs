@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use io_uring::{IoUring, opcode};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::error::RingError;
 
@@ -15,7 +15,8 @@ use crate::error::RingError;
 pub fn nop_bench(depth: u32, count: u64) -> Result<(), RingError> {
     let failed = |e| RingError::os(e, "measuring io_uring's no-operation");
     let depth = depth.max(1);
-    let best = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
+    let best =
+        IoUring::<squeue::Entry, cqueue::Entry>::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
     let mut ring = best.or_else(|_| IoUring::builder().build(depth)).map_err(failed)?;
     // Where this fails the number of the ring is looked up at each call: dearer, and what a shard would pay there, too.
     let _ = ring.submitter().register_ring_fd();
