@@ -9,7 +9,6 @@ use braid_nbd::codec::RequestHeader;
 use braid_nbd::handshake::{Handshake, INPUT_BYTES_MAX, Step};
 use braid_nbd::transmission::{Command, Terms, Verdict, judge};
 use braid_nbd::{ExportInfo, ExportTable};
-use zerocopy::FromBytes;
 
 /// One entry: its name (that of its folder in the corpus) and the function.
 pub type Entry = (&'static str, fn(&[u8]));
@@ -113,7 +112,8 @@ pub fn nbd_transmission(data: &[u8]) {
 }
 
 fn requests(mut stream: &[u8], terms: &Terms) {
-    while let Ok((header, rest)) = RequestHeader::ref_from_prefix(stream) {
+    while let Some((bytes, rest)) = stream.split_at_checked(28) {
+        let header = &request_header(bytes);
         let (offset, len) = (header.offset.get(), u64::from(header.len.get()));
         let payload = match judge(header, terms) {
             Verdict::Close(_) => return,
@@ -140,6 +140,15 @@ fn requests(mut stream: &[u8], terms: &Terms) {
         };
         stream = rest.get(payload..).unwrap_or_default();
     }
+}
+
+/// A header from its 28 bytes, as the protocol's document lays them out.
+fn request_header(bytes: &[u8]) -> RequestHeader {
+    let number = |from: usize, to: usize| bytes[from..to].iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
+    let (flags, kind, len) = (number(4, 6) as u16, number(6, 8) as u16, number(24, 28) as u32);
+    let mut header = RequestHeader::new(kind, flags, number(8, 16), number(16, 24), len);
+    header.magic = (number(0, 4) as u32).into();
+    header
 }
 
 /// Sizes and rates, as people type them.

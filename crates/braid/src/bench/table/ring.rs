@@ -1,0 +1,32 @@
+//! CPU per 4 KiB random I/O on one shard, against the kernel's own no-operation at the same depth and batch.
+
+use super::child::{SERVER_CORE, bench, time};
+use super::{Effort, Row, Target};
+use crate::bench::statistics::median;
+
+const DISK: &str = "null:1T";
+
+/// The three devices of the table, read and written.
+pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    let three = [DISK, DISK, DISK];
+    let devices: [(&str, f64, Vec<&str>); 3] = [
+        ("null", 0.25, vec![DISK]),
+        ("raid0 of 3 null, chunk 64K", 0.36, [&["--level", "raid0"], &three[..]].concat()),
+        ("concat of 3 null", 0.32, [&["--level", "concat"], &three[..]].concat()),
+    ];
+    let slice = time(effort.short_slice);
+    for (name, bound, device) in devices {
+        for op in ["read", "write"] {
+            let (mut ours, mut nops) = (Vec::new(), Vec::new());
+            for _ in 0..effort.pairs {
+                nops.push(bench(SERVER_CORE, &["--nop", "--depth", "128", "--time", &slice])?.cpu_ns_per_io);
+                let load = ["--op", op, "--block", "4K", "--depth", "128", "--time", &slice];
+                ours.push(bench(SERVER_CORE, &[&load[..], &device].concat())?.cpu_ns_per_io);
+            }
+            let detail = format!("{:.1} ns against {:.1} ns", median(&ours), median(&nops));
+            let measure = format!("CPU per 4 KiB random {op}, depth 128, {name} / NOP");
+            found(Row::of_pairs(measure, Target::AtMost(bound), &ours, &nops, detail));
+        }
+    }
+    Ok(())
+}
