@@ -29,6 +29,8 @@ pub struct CopyReport {
     pub offset: u64,
     /// The label, when there is nothing wrong with it.
     pub label: Result<Label, LabelError>,
+    /// What the fields say, where all of them make sense, whatever the checksums: not to be believed, but to be shown.
+    pub readable: Option<Label>,
     /// What the first sector alone says, when that sector is whole.
     pub header: Option<Header>,
     /// The checksum over the whole; `None` when there is no label.
@@ -147,9 +149,10 @@ fn size_problem(label: &Label, offset: u64, device_bytes: u64) -> Option<String>
 fn report(block: &[u8], offset: u64) -> CopyReport {
     let label = Label::decode(block);
     let Ok(raw) = raw_of(block) else {
-        return CopyReport { offset, label, header: None, checksum: None, header_checksum: None, fields: Vec::new() };
+        let (readable, header, checksum, header_checksum, fields) = (None, None, None, None, Vec::new());
+        return CopyReport { offset, label, readable, header, checksum, header_checksum, fields };
     };
-    let (_, problems) = check::every_problem(block).unwrap_or_default();
+    let (readable, problems) = check::every_problem(block).unwrap_or_default();
     let mut fields: Vec<FieldReport> = FIELDS
         .iter()
         .map(|field| {
@@ -168,7 +171,7 @@ fn report(block: &[u8], offset: u64) -> CopyReport {
     mark(&mut fields, "crc", checksum);
     mark(&mut fields, "header_crc", header_checksum);
     mark_version(&mut fields, raw);
-    CopyReport { offset, label, header: Header::decode(block), checksum, header_checksum, fields }
+    CopyReport { offset, label, readable, header: Header::decode(block), checksum, header_checksum, fields }
 }
 
 fn mark(fields: &mut [FieldReport], name: &str, sum: Option<Checksum>) {

@@ -1,22 +1,30 @@
 //! Disks that belong to a RAID, a volume group, a pool or an encryption layer, and Braid's own.
 
 use super::{Class, Sink, View, signature};
-use crate::{BLOCK_BYTES, Extent, Header, Label, MAGIC, copy_offset};
+use crate::examine::copy_place;
+use crate::{BLOCK_BYTES, Extent, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
 
-/// A Braid label in either place, whole or damaged.
+/// A Braid label in its places, whole or damaged. A label that says it belongs elsewhere is none of this disk's: the
+/// copy at the end of the last partition, say.
 pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
-    let places = [Some(0), copy_offset(view.device_bytes)];
-    let at: Vec<u64> = places.into_iter().flatten().filter(|at| view.is(*at, &MAGIC)).collect();
-    let Some(first) = at.first() else { return };
+    let block = |at: u64| view.slice(at, LABEL_BYTES);
+    let recorded = block(0).and_then(|start| copy_place(start, view.device_bytes));
+    let mut places = vec![0];
+    places.extend([recorded, copy_offset(view.device_bytes)].into_iter().flatten());
+    places.sort_unstable();
+    places.dedup();
+    let header = |at: u64| {
+        let block = block(at)?;
+        Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block))
+    };
+    let elsewhere = |at: u64| header(at).is_some_and(|h| at != h.places.label_start && at != h.places.copy_start);
+    places.retain(|at| view.is(*at, &MAGIC) && !elsewhere(*at));
+    let Some(first) = places.first() else { return };
     let mut this = signature("braid", Class::Braid, *first, MAGIC.len());
-    this.ranges = at.iter().map(|at| Extent::new(*at, MAGIC.len() as u64)).collect();
-    for block in at.iter().filter_map(|at| view.slice(*at, BLOCK_BYTES as usize)) {
-        let known = Label::decode(block).map(|l| (l.array.name, l.array.uuid)).ok();
-        if let Some((name, uuid)) = known.or_else(|| Header::decode(block).map(|h| (h.name, h.uuid))) {
-            this.label = Some(name.to_string());
-            this.uuid = Some(uuid.to_string());
-            break;
-        }
+    this.ranges = places.iter().map(|at| Extent::new(*at, MAGIC.len() as u64)).collect();
+    if let Some(header) = places.iter().find_map(|at| header(*at)) {
+        this.label = Some(header.name.to_string());
+        this.uuid = Some(header.uuid.to_string());
     }
     found(this);
 }

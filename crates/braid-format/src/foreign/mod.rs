@@ -12,6 +12,7 @@ mod members;
 
 use std::fmt;
 
+use crate::examine::copy_place;
 use crate::{BLOCK_BYTES, Extent};
 
 /// What kind of thing a signature belongs to.
@@ -129,6 +130,14 @@ pub fn identify<E>(
     let mut pieces = Vec::new();
     for range in ranges(device_bytes) {
         pieces.push((range.start, read(range.start, range.bytes as usize)?));
+    }
+    // On a disk that grew, the copy of Braid's label is where it was.
+    if let Some((0, first)) = pieces.first() {
+        let copy = copy_place(first, device_bytes).unwrap_or(0);
+        let known = pieces.iter().any(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&copy));
+        if !known {
+            pieces.push((copy, read(copy, BLOCK_BYTES as usize)?));
+        }
     }
     Ok(identify_pieces(device_bytes, &pieces))
 }
