@@ -1,0 +1,247 @@
+//! `braid plan` from its arguments to its output.
+
+use super::{PlanArgs, answer};
+use braid_api::{ErrorDetail, Kind};
+use clap::Parser;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+fn parse(line: &str) -> Result<PlanArgs, clap::Error> {
+    CommandLine::try_parse_from(line.split_whitespace()).map(|parsed| parsed.plan)
+}
+
+fn output(line: &str) -> String {
+    let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let mut out = Vec::new();
+    answer(&args, &mut out).unwrap_or_else(|error| panic!("{line}: {error}"));
+    String::from_utf8(out).expect("text")
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(&output(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// The output is what stands in `snapshots/NAME.txt`, to the letter.
+macro_rules! snapshot {
+    ($name:literal, $line:expr) => {
+        let found = output($line);
+        let expected = include_str!(concat!("snapshots/", $name, ".txt"));
+        assert!(found == expected, "{} is not as in snapshots/{}.txt any more:\n{found}", $line, $name);
+    };
+}
+
+#[test]
+fn tables() {
+    snapshot!("three_disks", "plan 50G 100G 100G");
+    snapshot!("three_disks_single_zone", "plan --zones single 50G 100G 100G");
+    snapshot!("two_small_disks_odd_chunk", "plan --chunk 96K 300M 1000M");
+    snapshot!("data_areas_raid10", "plan --level raid10 --copies 3 --data-sizes 1T 2T 2T 3T 3TB");
+    snapshot!("many_disks_concat", "plan --level concat 1T 2T 3T 4T 5T 6T 7T 8T 9T 10T 11T");
+}
+
+#[test]
+fn maps() {
+    snapshot!("raid5_map", "plan --level raid5 --chunk 512K --data-sizes --map 5M 7M 7M");
+    snapshot!("raid5_map_json", "plan --level raid5 --chunk 512K --data-sizes --map --json 5M 7M 7M");
+    snapshot!("raid0_map_json", "plan --level raid0 --map --json 50G 100G 100G");
+}
+
+const LEVELS: [&str; 6] = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"];
+
+#[test]
+fn text_fits_eighty_columns() {
+    let sizes: String = (1..=128).map(|disk| format!(" {}T", 100 + disk)).collect();
+    let mut lines = vec![format!("plan{sizes}"), "plan 1025T 999P 3T 3T".to_owned(), "plan 1G".to_owned()];
+    for level in LEVELS {
+        lines.push(format!("plan --level {level} --map 50T 100T 100T 200T 200T"));
+        lines.push(format!("plan --level {level} --map --chunk 96K --data-sizes 50M 100M 90M"));
+    }
+    for line in lines {
+        for row in output(&line).lines() {
+            assert!(row.chars().count() <= 80, "{line}: {row}");
+        }
+    }
+}
+
+/// What can be written and what is lost are together all of the disks, to the byte.
+#[test]
+fn nothing_is_unaccounted_for() {
+    let mut state = 7u64;
+    let mut below = |end: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % end
+    };
+    for _ in 0..400 {
+        let disks = 1 + below(7);
+        let sizes: String =
+            (0..disks).map(|_| format!(" {}", (2_000_000 + below(5_000_000)) * (1 + below(900)))).collect();
+        let zones = if below(3) == 0 { "--zones single" } else { "" };
+        let data = if below(2) == 0 { "--data-sizes" } else { "" };
+        let line = format!("plan --json --chunk {}K {zones} {data}{sizes}", 4 * (1 + below(40)));
+        let report = json(&line);
+        let total: u64 =
+            report["disks"].as_array().expect("disks").iter().map(|disk| number(&disk["size_bytes"])).sum();
+        for level in report["levels"].as_array().expect("levels") {
+            if level["possible"] == false {
+                assert!(level["reason"].as_str().expect("a reason").contains("needs at least"), "{level}");
+                continue;
+            }
+            let lost: u64 = level["lost"].as_array().expect("losses").iter().map(|loss| number(&loss["bytes"])).sum();
+            assert_eq!(lost, number(&level["lost_bytes"]));
+            assert_eq!(number(&level["array_size_bytes"]) + lost, total, "{line}: {level}");
+            let zones: u64 =
+                level["zones"].as_array().expect("zones").iter().map(|zone| number(&zone["array_size_bytes"])).sum();
+            assert_eq!(zones, number(&level["array_size_bytes"]));
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("a number, not {value}"))
+}
+
+/// Rows as the README of the golden files explains them, block by block: (member, block) to (kind, array block).
+fn expand(rows: &Value) -> HashMap<(u64, u64), (String, u64)> {
+    let mut blocks = HashMap::new();
+    for row in rows.as_array().expect("rows") {
+        let field = |index: usize| number(&row[index]);
+        let kind = row[4].as_str().expect("a kind");
+        for k in 0..field(5) {
+            for block in 0..field(3) {
+                let array = field(2) + k * field(7) + if kind == "data" { block } else { 0 };
+                let place = (field(0), field(1) + k * field(6) + block);
+                assert!(blocks.insert(place, (kind.to_owned(), array)).is_none(), "{place:?} twice");
+            }
+        }
+    }
+    blocks
+}
+
+/// The command line that asks for an array of the golden files.
+fn line_for(golden: &Value) -> String {
+    let level = golden["level"].as_str().expect("a level");
+    let mut line = format!("plan --map --json --data-sizes --level {level} --chunk {}", golden["chunk_bytes"]);
+    let layout = match (level, golden["layout"].as_str()) {
+        ("raid0", None) => Some("original"),
+        ("raid0", Some("dangerous")) if golden["raid0_modparam"] == "default_layout=1" => Some("original"),
+        ("raid0", Some("dangerous")) => Some("alternate"),
+        (_, layout) => layout,
+    };
+    if let Some(layout) = layout {
+        line += &format!(" --layout {layout}");
+    }
+    if level.starts_with("raid") && level != "raid0" {
+        line += " --zones single";
+    }
+    let members = golden["members"].as_array().expect("members");
+    line + &members.iter().map(|member| format!(" {}", member["data_size_bytes"])).collect::<String>()
+}
+
+/// The door for checks by others: what is printed is what md did.
+#[test]
+fn the_map_is_what_md_did() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/md-layouts");
+    let mut compared = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder is in the checkout") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("a file")).expect("JSON");
+        let ours = json(&line_for(&golden));
+        let (here, there) = (expand(&ours["runs_strided"]), expand(&golden["runs_strided"]));
+        let name = golden["name"].as_str().expect("a name");
+        if golden["level"] == "raid1" {
+            // md rounds to 64 KiB: what both have is the same.
+            let common = there.iter().filter(|(_, content)| content.0 == "data");
+            common.for_each(|(place, content)| assert_eq!(here.get(place), Some(content), "{name}"));
+        } else {
+            assert!(here == there, "{name}");
+            assert_eq!(ours["array_size_bytes"], golden["array_size_bytes"], "{name}");
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 35);
+}
+
+/// A hundred members of 100 TiB and more, in chunks of 4 KiB: a few rows each.
+#[test]
+fn huge_disks_have_short_maps() {
+    let sizes: String = (1..=100).map(|_| " 100T").collect();
+    for level in LEVELS {
+        let line = format!("plan --map --json --level {level} --chunk 4K{sizes}");
+        let rows = json(&line)["runs_strided"].as_array().expect("rows").len();
+        assert!(rows <= 100 * 202, "{level}: {rows}");
+    }
+}
+
+fn refused(line: &str) -> ErrorDetail {
+    let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let mut out = Vec::new();
+    let error = answer(&args, &mut out).expect_err(line);
+    assert!(out.is_empty(), "{line}: nothing is printed before the error");
+    error.downcast::<ErrorDetail>().unwrap_or_else(|error| panic!("{line}: {error:?}"))
+}
+
+#[test]
+fn wrong_arguments_are_named_with_a_right_example() {
+    let many: String = (0..129).map(|_| " 50G").collect();
+    let cases = [
+        ("--level raid6 50G 60G", "SIZE", "raid6 needs at least 3 members, there are 2"),
+        ("--level raid0 50G 100K", "SIZE (disk 1)", "102400 bytes"),
+        ("--level raid5 --data-sizes 1M 60K", "SIZE (disk 1)", "60.00 KiB are left for data"),
+        ("--level raid0 --layout near 50G", "--layout", "alternate or original"),
+        ("--layout original 50G", "--layout", "it needs --level"),
+        ("--level raid1 --copies 2 50G 50G", "--copies", "only raid10 has"),
+        ("--level raid10 --copies 3 50G 50G", "--copies", "3 copies over 2 members"),
+        ("--level raid10 --copies 1 50G 50G", "--copies", "1 copies over 2 members"),
+        ("--level raid10 --copies 2 --layout n3 50G 50G 50G", "--copies", "the layout says 3"),
+        ("--level raid0 --chunk 0 50G", "--chunk", "multiple of 4.00 KiB"),
+        ("--data-sizes 15E", "SIZE", "more than 4.00 EiB"),
+        (&many, "SIZE", "at most 128 disks, these are 129"),
+    ];
+    for (rest, argument, reason) in cases {
+        let error = refused(&format!("plan {rest}"));
+        assert_eq!(error.kind, Kind::InvalidArgument);
+        assert_eq!(error.context["argument"], argument, "{rest}: {error:?}");
+        assert!(error.message.starts_with(argument) && error.message.contains(reason), "{rest}: {error:?}");
+        let example = error.remedy.strip_prefix("a right one: braid ").expect("an example").to_owned();
+        output(&example);
+    }
+}
+
+#[test]
+fn what_clap_refuses_names_the_argument() {
+    let cases = [
+        ("", "SIZE"),
+        ("50X", "SIZE"),
+        ("--chunk 5K 50G", "--chunk"),
+        ("--chunk 65M 50G", "--chunk"),
+        ("--zones both 50G", "--zones"),
+        ("--level raid7 50G", "--level"),
+        ("--level raid10 --layout far 50G", "--layout"),
+        ("--map 50G", "--level"),
+        ("--copies x 50G", "--copies"),
+    ];
+    for (rest, argument) in cases {
+        let error = parse(&format!("plan {rest}")).expect_err(rest);
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(argument), "{rest}: {error}");
+    }
+}
+
+#[test]
+fn names_that_md_uses_are_understood() {
+    let map = |line: &str| json(&format!("plan --map --json --data-sizes {line} 5M 7M 7M"))["runs_strided"].clone();
+    assert_eq!(map("--level linear"), map("--level concat --layout linear"));
+    assert_eq!(map("--level raid10 --layout n3"), map("--level raid10 --copies 3"));
+    assert_eq!(map("--level raid1 --chunk 0"), map("--level raid1"));
+    assert_ne!(map("--level raid10 --layout n3"), map("--level raid10 --layout n2"));
+}
