@@ -36,7 +36,7 @@ pub use name::{Name, NameError};
 pub use place::{
     BITMAP_BYTES, DATA_START_BYTES, DATA_START_SMALL_BYTES, Extent, PlaceError, Places, SMALL_DEVICE_BYTES, copy_offset,
 };
-pub use raw::{FIELDS, Field, FieldKind, RawLabel, RawMember, RawSpan, RawZone};
+pub use raw::{FIELDS, Field, FieldKind, RawJob, RawLabel, RawMember, RawSpan, RawZone};
 pub use uuid::Uuid;
 pub use zones::ZoneSpan;
 

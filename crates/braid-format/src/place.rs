@@ -1,8 +1,8 @@
 //! Where things lie on a disk of Braid's. Every place is a field of the label; here are the defaults.
 //!
 //! ```text
-//! 0        4K        64K or 1M        8M            16M                          last 4K block
-//! | label  | free    | bitmap         | journal     | data …                     | copy of the label |
+//! 0       4 KiB    1 MiB     8 MiB     16 MiB               last whole block
+//! | label | free   | bitmap  | journal | data …             | copy of the label |
 //! ```
 //! The metadata area is the same for every level, so that an array needs no new layout of its disks when it
 //! gains redundancy.

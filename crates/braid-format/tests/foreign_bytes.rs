@@ -119,6 +119,9 @@ fn members_of_others() {
     );
     check("luks2", Encrypted, "luks2 volume", &[(16384, b"SKUL\xba\xbe\0\x02")]);
     check("lvm2", Member, "lvm2 member", &[(512, b"LABELONE"), (536, b"LVM2 001")]);
+    let id: &[u8] = b"55NGoRA5n2ovjnUenX6nPsAfvXuajrE2";
+    let lvm = disk(SIZE, &[(512, b"LABELONE"), (532, &[32]), (536, b"LVM2 001"), (544, id)]).unwrap();
+    assert_eq!(lvm.signatures[0].uuid.as_deref(), Some("55NGoR-A5n2-ovjn-UenX-6nPs-AfvX-uajrE2"));
     let md: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0];
     check("md 1.1", Member, "md 1.1 member \"host:0\"", &[(0, md), (32, b"host:0")]);
     check("md 1.2", Member, "md 1.2 member", &[(4096, md), (4096 + 144, &[8])]);

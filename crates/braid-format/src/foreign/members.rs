@@ -74,11 +74,18 @@ pub(super) fn lvm(view: &View<'_>, found: Sink<'_>) {
         if view.is(offset, b"LABELONE") && view.is(offset + 24, b"LVM2 001") {
             let mut this = signature("lvm2", Class::Member, offset, 8);
             let header = u64::from(view.le32(offset + 20)).min(512);
-            this.uuid = view.text(offset + header, 32);
+            this.uuid = view.text(offset + header, 32).map(|id| lvm_id(&id));
             found(this);
             return;
         }
     }
+}
+
+/// LVM writes its ids in groups of 6, 4, 4, 4, 4, 4 and 6 letters.
+fn lvm_id(letters: &str) -> String {
+    let breaks = [6, 10, 14, 18, 22, 26];
+    let dash = |i: usize| if breaks.contains(&i) { "-" } else { "" };
+    letters.chars().enumerate().map(|(i, c)| format!("{}{c}", dash(i))).collect()
 }
 
 /// LUKS On-Disk Format 1.2.3 and LUKS2 On-Disk Format 1.1: magic at 0 and version (big-endian) at 6; uuid as text at
