@@ -88,11 +88,15 @@ fn raid10_near() {
 #[test]
 fn raid5_left_symmetric() {
     check(spec(Level::Raid5), &["03P69P", "1P47Pa", "P25P8b"]);
+    // As docs/layouts.md draws it.
+    check(spec(Level::Raid5), &["048Pc", "15P9d", "2P6ae", "P37bP"]);
     // The second zone, over two, is a mirror in effect.
     check(spec(Level::Raid5), &["03P", "1P46P8", "P25P7P"]);
 }
 
 #[test]
 fn raid6_left_symmetric() {
+    // As docs/layouts.md draws it.
+    check(spec(Level::Raid6), &["Q37bP", "048PQ", "15PQc", "2PQ9d", "PQ6ae"]);
     check(spec(Level::Raid6), &["Q25P", "03PQ", "1PQ6", "PQ47"]);
 }
