@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod codec;
 pub mod errno;
 pub mod event;

@@ -112,6 +112,7 @@ fn read_refused() {
     }
     for (structured, mut client) in both("big") {
         client.ask("longer than 32 MiB", &req(0, READ, 5, 0, (32 << 20) + 4096), &error(structured, EINVAL, 5));
+        client.ask("as long as it can be said", &req(0, READ, 5, 0, 0xffff_f000), &error(structured, EINVAL, 5));
         client.ask("not of 4 KiB", &req(0, READ, 5, 512, 512), &error(structured, EINVAL, 5));
     }
 }
@@ -288,7 +289,7 @@ impl Allocation for Stripes {
         let mut at = offset;
         while at < offset + len {
             let next = (at / 4096 + 1) * 4096;
-            if !extent(next - at, if at / 65536 % 2 == 0 { 0 } else { 3 }) {
+            if !extent(next - at, if (at / 65536).is_multiple_of(2) { 0 } else { 3 }) {
                 return;
             }
             at = next;

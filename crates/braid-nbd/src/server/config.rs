@@ -6,6 +6,8 @@ use crate::handshake::HANDSHAKE_NS_MAX;
 pub const REQUESTS_MAX: usize = 256;
 /// Data of READs and WRITEs of one connection that may be in memory at a time, in bytes (32 MiB).
 pub const BYTES_MAX: u32 = 32 << 20;
+/// The same while others wait for memory (4 MiB), so that no one client can keep it all.
+pub const BYTES_MAX_CONTESTED: u32 = 4 << 20;
 /// A request's data is cut into segments of this many bytes (1 MiB): what one buffer holds and one
 /// request to the engine moves.
 pub const SEGMENT_BYTES: u32 = 1 << 20;

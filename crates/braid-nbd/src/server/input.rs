@@ -141,7 +141,7 @@ impl<S: Copy> Connection<S> {
         refusal: Refusal,
         left: u32,
     ) -> Turn {
-        if !self.requests.has_room(0) {
+        if !self.requests.has_room(0, BYTES_MAX) {
             return Turn::Wait(Wait::Own);
         }
         let kind = match header.kind.get() {
@@ -183,7 +183,8 @@ impl<S: Copy> Connection<S> {
             }
             _ => 0,
         };
-        if !self.requests.has_room(data) {
+        let bytes_max = if shared.waiters.is_empty() { BYTES_MAX } else { BYTES_MAX_CONTESTED };
+        if !self.requests.has_room(data, bytes_max) {
             return Turn::Wait(Wait::Own);
         }
         match command {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use braid_engine::Completion;
 
-pub use config::{BYTES_MAX, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
+pub use config::{BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
 pub use host::{Host, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};

@@ -1,7 +1,7 @@
 //! From finished requests to bytes: headers are written at the last moment, side by side, and sent together
 //! with the data where it lies, all that is ready in one send.
 
-use super::config::{HEAD_BYTES, REQUESTS_MAX, SEND_BYTES};
+use super::config::{HEAD_BYTES, REQUESTS_MAX, SEGMENT_BYTES, SEND_BYTES};
 use super::connection::{Connection, TOKEN_SEND};
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::request::{Failure, Kind, Slot};
@@ -69,7 +69,9 @@ impl<S: Copy> Connection<S> {
         let mut joinable = false;
         while let Some(&slot) = self.ready.front() {
             let of = *self.requests.slot(slot);
-            let pieces = 1 + (of.data as usize).div_ceil(super::config::SEGMENT_BYTES as usize);
+            // An error has no data, however long the request was.
+            let data = if of.failure.is_some() { 0 } else { of.data };
+            let pieces = 1 + (data as usize).div_ceil(SEGMENT_BYTES as usize);
             if bytes >= SEND_BYTES || self.pieces.len() + pieces > SEND_PIECES_MAX {
                 break;
             }
@@ -83,7 +85,7 @@ impl<S: Copy> Connection<S> {
                 _ => self.pieces.push(SendPiece { buf: at, len: len as u32 }),
             }
             joinable = !has_data;
-            let (mut segment, mut left) = (of.first, if has_data { of.data } else { 0 });
+            let (mut segment, mut left) = (of.first, if has_data { data } else { 0 });
             while left > 0 {
                 let part = self.requests.segment(segment);
                 let len = part.len.min(left);
@@ -91,7 +93,7 @@ impl<S: Copy> Connection<S> {
                 segment = part.next;
                 left -= len;
             }
-            bytes += u64::from(of.data);
+            bytes += u64::from(data);
             count(&mut self.stats, &of);
         }
         // All shards share the export's counts: once a batch is enough.

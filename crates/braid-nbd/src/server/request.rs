@@ -6,7 +6,7 @@
 
 use braid_engine::{Buf, Flags, Op};
 
-use super::config::{BYTES_MAX, REQUESTS_MAX, SEGMENTS_MAX};
+use super::config::{REQUESTS_MAX, SEGMENTS_MAX};
 use super::host::Host;
 use crate::codec::RequestHeader;
 use crate::errno::Errno;
@@ -141,9 +141,9 @@ impl Requests {
 
     /// Whether a request with this much data may come in now. One alone always may.
     #[inline]
-    pub fn has_room(&self, bytes: u32) -> bool {
-        !self.free_slots.is_empty()
-            && (self.bytes == 0 || u64::from(self.bytes) + u64::from(bytes) <= u64::from(BYTES_MAX))
+    pub fn has_room(&self, bytes: u32, bytes_max: u32) -> bool {
+        let sum = u64::from(self.bytes) + u64::from(bytes);
+        !self.free_slots.is_empty() && (self.bytes == 0 || sum <= u64::from(bytes_max))
     }
 
     /// Takes a slot, with one count pending for whoever takes the request in. [`Requests::has_room`] said yes.

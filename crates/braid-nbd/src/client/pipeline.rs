@@ -1,0 +1,315 @@
+//! Requests in flight and the stream of replies, sans-I/O. Nothing is allocated after [`Pipeline::new`].
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::ClientError;
+use super::negotiate::Negotiated;
+use crate::codec::{
+    CHUNK_BYTES, ChunkHeader, PAYLOAD_BYTES_MAX, REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC,
+    STRUCTURED_REPLY_MAGIC, SimpleReply, chunk, command,
+};
+
+/// Most requests in flight on one connection.
+pub const SLOTS_MAX: usize = 1024;
+/// Bytes that [`Pipeline::feed`] may want to see at once.
+pub const INPUT_BYTES_MAX: usize = 8192;
+
+/// Takes replies as they come. A request ends with exactly one call of [`Replies::done`].
+pub trait Replies {
+    /// Part of a READ's data: from byte `at` of the request on.
+    fn data(&mut self, _slot: u16, _at: u32, _data: &[u8]) {}
+    /// Part of a READ that is zeros and did not travel.
+    fn hole(&mut self, _slot: u16, _at: u32, _len: u32) {}
+    /// An extent of a BLOCK_STATUS, following the one before.
+    fn extent(&mut self, _slot: u16, _len: u32, _state: u32) {}
+    /// A request has ended; its slot is free again. `Err`: the server's error number.
+    fn done(&mut self, slot: u16, result: Result<(), u32>);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    busy: bool,
+    kind: u16,
+    offset: u64,
+    len: u32,
+    /// Bytes of a READ that have come.
+    got: u32,
+    error: u32,
+}
+
+/// What the next bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Header,
+    /// Data of a READ.
+    Data {
+        slot: u16,
+        at: u32,
+        left: u32,
+        done: bool,
+    },
+    /// Extents.
+    Extents {
+        slot: u16,
+        left: u32,
+        wanted: bool,
+        done: bool,
+    },
+    /// A payload to be looked at as a whole, and then no more.
+    Payload {
+        slot: u16,
+        kind: u16,
+        len: u32,
+        done: bool,
+    },
+}
+
+/// The requests in flight on one connection.
+#[derive(Debug)]
+pub struct Pipeline {
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+    structured: bool,
+    allocation: Option<u32>,
+    state: State,
+}
+
+const fn broken<T>(what: &'static str) -> Result<T, ClientError> {
+    Err(ClientError::Protocol(what))
+}
+
+impl Pipeline {
+    /// Room for `depth` requests (1 to [`SLOTS_MAX`]) on a connection with these terms.
+    pub fn new(depth: usize, terms: &Negotiated) -> Pipeline {
+        let depth = depth.clamp(1, SLOTS_MAX);
+        let empty = Slot { busy: false, kind: 0, offset: 0, len: 0, got: 0, error: 0 };
+        Pipeline {
+            slots: vec![empty; depth].into(),
+            free: (0..depth as u16).rev().collect(),
+            structured: terms.structured,
+            allocation: terms.allocation,
+            state: State::Header,
+        }
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Slots that are free.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Begins a request: its slot, and its header for the wire. `None`: no slot is free, or a READ or WRITE is longer
+    /// than 32 MiB.
+    #[inline]
+    pub fn begin(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<(u16, [u8; REQUEST_BYTES])> {
+        if matches!(kind, command::READ | command::WRITE) && len > PAYLOAD_BYTES_MAX {
+            return None;
+        }
+        let slot = self.free.pop()?;
+        self.slots[usize::from(slot)] = Slot { busy: true, kind, offset, len, got: 0, error: 0 };
+        let header = RequestHeader::new(kind, flags, u64::from(slot), offset, len);
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes.copy_from_slice(header.as_bytes());
+        Some((slot, bytes))
+    }
+
+    /// Takes what it can of `input`; returns how many bytes. What is left must be shown again with more behind it.
+    ///
+    /// # Errors
+    /// The server broke the protocol; the connection is of no more use.
+    pub fn feed(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
+        let mut rest = input;
+        loop {
+            let took = match self.state {
+                State::Header => self.header(rest, replies)?,
+                State::Data { slot, at, left, done } => self.data(rest, replies, slot, at, left, done)?,
+                State::Extents { slot, left, wanted, done } => self.extents(rest, replies, slot, left, wanted, done)?,
+                State::Payload { slot, kind, len, done } => self.payload(rest, replies, slot, kind, len, done)?,
+            };
+            if took == 0 {
+                return Ok(input.len() - rest.len());
+            }
+            rest = &rest[took..];
+        }
+    }
+
+    fn find(&mut self, cookie: u64) -> Result<(u16, &mut Slot), ClientError> {
+        match self.slots.get_mut(cookie as usize) {
+            Some(slot) if slot.busy => Ok((cookie as u16, slot)),
+            _ => broken("a reply to a request that is not in flight"),
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
+        let Some(magic) = input.first_chunk::<4>() else { return Ok(0) };
+        match u32::from_be_bytes(*magic) {
+            SIMPLE_REPLY_MAGIC => {
+                let Ok((reply, _)) = SimpleReply::ref_from_prefix(input) else { return Ok(0) };
+                let structured = self.structured;
+                let (index, slot) = self.find(reply.cookie.get())?;
+                slot.error = reply.error.get();
+                let has_data = slot.kind == command::READ && slot.error == 0;
+                if has_data && structured {
+                    return broken("a simple reply to a read after structured replies were agreed on");
+                }
+                let left = slot.len;
+                if has_data && left > 0 {
+                    self.state = State::Data { slot: index, at: 0, left, done: true };
+                } else {
+                    self.end(index, true, replies)?;
+                }
+                Ok(SIMPLE_BYTES)
+            }
+            STRUCTURED_REPLY_MAGIC if self.structured => self.chunk(input, replies),
+            _ => broken("a reply without its magic number"),
+        }
+    }
+
+    fn chunk(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
+        let Ok((header, rest)) = ChunkHeader::ref_from_prefix(input) else { return Ok(0) };
+        let (kind, len) = (header.kind.get(), header.len.get());
+        let done = header.flags.get() & chunk::FLAG_DONE != 0;
+        let allocation = self.allocation;
+        let (index, slot) = self.find(header.cookie.get())?;
+        let mut took = CHUNK_BYTES;
+        match kind {
+            chunk::NONE if len == 0 && done => self.end(index, true, replies)?,
+            chunk::OFFSET_DATA if slot.kind == command::READ && len > 8 => {
+                let Some(offset) = rest.first_chunk::<8>() else { return Ok(0) };
+                let left = len - 8;
+                let at = place(slot, u64::from_be_bytes(*offset), left)?;
+                took += 8;
+                self.state = State::Data { slot: index, at, left, done };
+            }
+            chunk::BLOCK_STATUS if slot.kind == command::BLOCK_STATUS && len >= 12 && len % 8 == 4 => {
+                let Some(id) = rest.first_chunk::<4>() else { return Ok(0) };
+                let wanted = allocation == Some(u32::from_be_bytes(*id));
+                took += 4;
+                self.state = State::Extents { slot: index, left: len - 4, wanted, done };
+            }
+            _ if (kind == chunk::OFFSET_HOLE && slot.kind == command::READ) || kind & chunk::ERROR_BIT != 0 => {
+                if len as usize > INPUT_BYTES_MAX - CHUNK_BYTES {
+                    return broken("a chunk that is too long");
+                }
+                self.state = State::Payload { slot: index, kind, len, done };
+            }
+            _ => return broken("a chunk that does not belong to its request"),
+        }
+        Ok(took)
+    }
+
+    #[inline]
+    fn data(
+        &mut self,
+        input: &[u8],
+        replies: &mut impl Replies,
+        slot: u16,
+        at: u32,
+        left: u32,
+        done: bool,
+    ) -> Result<usize, ClientError> {
+        let take = input.len().min(left as usize);
+        if take == 0 {
+            return Ok(0);
+        }
+        replies.data(slot, at, &input[..take]);
+        self.slots[usize::from(slot)].got += take as u32;
+        let (at, left) = (at + take as u32, left - take as u32);
+        self.state = State::Data { slot, at, left, done };
+        if left == 0 {
+            self.end(slot, done, replies)?;
+        }
+        Ok(take)
+    }
+
+    fn extents(
+        &mut self,
+        input: &[u8],
+        replies: &mut impl Replies,
+        slot: u16,
+        left: u32,
+        wanted: bool,
+        done: bool,
+    ) -> Result<usize, ClientError> {
+        let Some(extent) = input.first_chunk::<8>() else { return Ok(0) };
+        let both = u64::from_be_bytes(*extent);
+        if both >> 32 == 0 {
+            return broken("an empty extent");
+        }
+        if wanted {
+            replies.extent(slot, (both >> 32) as u32, both as u32);
+        }
+        self.state = State::Extents { slot, left: left - 8, wanted, done };
+        if left == 8 {
+            self.end(slot, done, replies)?;
+        }
+        Ok(8)
+    }
+
+    /// A hole, or an error of any kind.
+    fn payload(
+        &mut self,
+        input: &[u8],
+        replies: &mut impl Replies,
+        index: u16,
+        kind: u16,
+        len: u32,
+        done: bool,
+    ) -> Result<usize, ClientError> {
+        let Some(payload) = input.get(..len as usize) else { return Ok(0) };
+        let slot = &mut self.slots[usize::from(index)];
+        let number = |from: usize, to: usize| {
+            payload.get(from..to).map(|bytes| bytes.iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte)))
+        };
+        if kind == chunk::OFFSET_HOLE {
+            let (Some(offset), Some(hole), 12) = (number(0, 8), number(8, 12), len) else {
+                return broken("a hole of a wrong length");
+            };
+            let hole = hole as u32;
+            let at = place(slot, offset, hole)?;
+            slot.got += hole;
+            replies.hole(index, at, hole);
+        } else {
+            let (Some(error), Some(text)) = (number(0, 4), number(4, 6)) else { return broken("an error too short") };
+            if error == 0 || text + 6 > u64::from(len) {
+                return broken("an error that is none");
+            }
+            slot.error = error as u32;
+        }
+        self.end(index, done, replies)?;
+        // A chunk without payload does not exist here, so that something was taken.
+        Ok(len as usize)
+    }
+
+    /// A message has ended, and with the last one its request.
+    #[inline]
+    fn end(&mut self, index: u16, done: bool, replies: &mut impl Replies) -> Result<(), ClientError> {
+        self.state = State::Header;
+        if !done {
+            return Ok(());
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.kind == command::READ && slot.error == 0 && slot.got != slot.len {
+            return broken("a read that brought less than was asked");
+        }
+        slot.busy = false;
+        let result = if slot.error == 0 { Ok(()) } else { Err(slot.error) };
+        self.free.push(index);
+        replies.done(index, result);
+        Ok(())
+    }
+}
+
+/// Where in its request a range of a READ's reply lies. It must lie inside, and not bring more than was asked.
+fn place(slot: &Slot, offset: u64, len: u32) -> Result<u32, ClientError> {
+    let at = offset.checked_sub(slot.offset).filter(|at| at + u64::from(len) <= u64::from(slot.len));
+    match at {
+        Some(at) if len > 0 && u64::from(slot.got) + u64::from(len) <= u64::from(slot.len) => Ok(at as u32),
+        _ => broken("data outside of what was asked"),
+    }
+}

@@ -1,0 +1,494 @@
+//! The pipeline over a socket. It never waits to send while replies could be read: that would lock both sides up.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::negotiate::{Negotiated, Negotiation, Wishes};
+use super::pipeline::{Pipeline, Replies};
+use super::{Address, ClientError, Endpoint};
+use crate::codec::{PAYLOAD_BYTES_MAX, RequestHeader, command, command_flags};
+use zerocopy::IntoBytes;
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// Requests in flight at most (1 to 1,024).
+    pub depth: usize,
+    /// Ask for structured replies and `base:allocation`.
+    pub structured: bool,
+    /// Buffer for replies, in bytes: at least 64 KiB.
+    pub input_bytes: usize,
+    /// Longest time without any progress, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig { depth: 128, structured: true, input_bytes: 1 << 20, timeout_ms: 60_000 }
+    }
+}
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn connect(address: &Address) -> std::io::Result<Stream> {
+        let stream = match address {
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+            Address::Tcp(host, port) => Stream::Tcp(TcpStream::connect((host.as_str(), *port))?),
+        };
+        stream.prepare()?;
+        Ok(stream)
+    }
+
+    fn prepare(&self) -> std::io::Result<()> {
+        match self {
+            Stream::Unix(stream) => {
+                // As much as the system allows: a larger buffer saves turns between client and server.
+                let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, 1 << 20);
+                stream.set_nonblocking(true)
+            }
+            Stream::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)
+            }
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        }
+    }
+
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.read(buf),
+            Stream::Tcp(stream) => stream.read(buf),
+        }
+    }
+
+    fn write(&mut self, bufs: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write_vectored(bufs),
+            Stream::Tcp(stream) => stream.write_vectored(bufs),
+        }
+    }
+}
+
+/// Bytes on their way out.
+enum Piece {
+    /// So many bytes of the buffer, in order.
+    Own(usize),
+    /// What is left of somebody's payload.
+    Shared(Arc<[u8]>, usize, usize),
+}
+
+/// A connection to an export.
+pub struct Client {
+    stream: Stream,
+    terms: Negotiated,
+    pipeline: Pipeline,
+    timeout_ms: u64,
+    out: VecDeque<u8>,
+    pieces: VecDeque<Piece>,
+    input: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+/// Pieces in one system call.
+const GATHER_MAX: usize = 64;
+
+impl Client {
+    /// Connects and goes through the handshake.
+    ///
+    /// # Errors
+    /// The server cannot be reached, refuses, or does not speak the protocol.
+    pub fn connect(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, ClientError> {
+        Client::over(Stream::connect(&endpoint.address)?, &endpoint.export, config)
+    }
+
+    /// Goes through the handshake on a socket that is connected already.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn over_unix(stream: UnixStream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
+        let stream = Stream::Unix(stream);
+        stream.prepare()?;
+        Client::over(stream, export, config)
+    }
+
+    fn over(stream: Stream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
+        let wishes = Wishes { export: export.to_owned(), structured: config.structured, allocation: config.structured };
+        let mut client = Client {
+            stream,
+            terms: Negotiated::default(),
+            pipeline: Pipeline::new(config.depth, &Negotiated::default()),
+            timeout_ms: config.timeout_ms,
+            out: VecDeque::new(),
+            pieces: VecDeque::new(),
+            input: vec![0; config.input_bytes.max(64 << 10)].into(),
+            start: 0,
+            end: 0,
+        };
+        let mut negotiation = Negotiation::new(wishes);
+        let mut answer = Vec::new();
+        client.terms = loop {
+            let (took, terms) = negotiation.feed(&client.input[client.start..client.end], &mut answer)?;
+            client.start += took;
+            if let Some(terms) = terms {
+                break terms;
+            }
+            client.own(&answer);
+            answer.clear();
+            if took == 0 {
+                client.turn(true)?;
+            }
+        };
+        client.pipeline = Pipeline::new(config.depth, &client.terms);
+        Ok(client)
+    }
+
+    /// What was agreed on.
+    pub fn terms(&self) -> &Negotiated {
+        &self.terms
+    }
+
+    /// Size of the export in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.terms.size_bytes
+    }
+
+    /// Requests in flight, queued ones included.
+    pub fn in_flight(&self) -> usize {
+        self.pipeline.in_flight()
+    }
+
+    /// Requests that may still be queued.
+    pub fn free(&self) -> usize {
+        self.pipeline.free()
+    }
+
+    fn own(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.out.extend(bytes);
+        match self.pieces.back_mut() {
+            Some(Piece::Own(len)) => *len += bytes.len(),
+            _ => self.pieces.push_back(Piece::Own(bytes.len())),
+        }
+    }
+
+    /// Queues a request without data. `None`: no slot is free.
+    #[inline]
+    pub fn queue(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<u16> {
+        debug_assert_ne!(kind, command::WRITE, "a write has data");
+        let (slot, header) = self.pipeline.begin(kind, flags, offset, len)?;
+        self.own(&header);
+        Some(slot)
+    }
+
+    /// Queues a READ. `None`: no slot is free.
+    #[inline]
+    pub fn queue_read(&mut self, offset: u64, len: u32) -> Option<u16> {
+        self.queue(command::READ, 0, offset, len)
+    }
+
+    /// Queues a WRITE, copying its data. `None`: no slot is free.
+    #[inline]
+    pub fn queue_write(&mut self, offset: u64, data: &[u8], flags: u16) -> Option<u16> {
+        let (slot, header) = self.pipeline.begin(command::WRITE, flags, offset, u32::try_from(data.len()).ok()?)?;
+        self.own(&header);
+        self.own(data);
+        Some(slot)
+    }
+
+    /// Queues a WRITE of `data[from..from + len]`, which is sent from where it is. `None`: no slot is free.
+    ///
+    /// # Panics
+    /// When the range is not within `data`.
+    pub fn queue_write_shared(
+        &mut self,
+        offset: u64,
+        data: &Arc<[u8]>,
+        from: usize,
+        len: u32,
+        flags: u16,
+    ) -> Option<u16> {
+        assert!(from + len as usize <= data.len(), "the range lies within the data");
+        let (slot, header) = self.pipeline.begin(command::WRITE, flags, offset, len)?;
+        self.own(&header);
+        self.pieces.push_back(Piece::Shared(data.clone(), from, from + len as usize));
+        Some(slot)
+    }
+
+    /// Sends what is queued, as far as it goes without waiting, and takes the replies that are there. With `wait`, and
+    /// requests in flight, it waits until there is something. One call is a turn of a load generator's loop.
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub fn exchange(&mut self, wait: bool, replies: &mut impl Replies) -> Result<(), ClientError> {
+        self.turn(wait && self.pipeline.in_flight() > 0)?;
+        let took = self.pipeline.feed(&self.input[self.start..self.end], replies)?;
+        self.start += took;
+        Ok(())
+    }
+
+    /// Writes and reads once each; with `wait`, until at least something was read.
+    fn turn(&mut self, wait: bool) -> Result<(), ClientError> {
+        self.write()?;
+        while !self.read()? {
+            if !wait {
+                return Ok(());
+            }
+            self.wait()?;
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), ClientError> {
+        let mut events = PollFlags::IN;
+        if !self.pieces.is_empty() {
+            events |= PollFlags::OUT;
+        }
+        let limit =
+            Timespec { tv_sec: (self.timeout_ms / 1000) as i64, tv_nsec: (self.timeout_ms % 1000 * 1_000_000) as i64 };
+        let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), events)];
+        match poll(&mut fds, Some(&limit)) {
+            Ok(0) => Err(ClientError::TimedOut(self.timeout_ms)),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(ClientError::Socket(error.into())),
+        }
+    }
+
+    fn read(&mut self) -> Result<bool, ClientError> {
+        if self.start > 0 {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        match self.stream.read(&mut self.input[self.end..]) {
+            Ok(0) => Err(ClientError::Closed),
+            Ok(n) => {
+                self.end += n;
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), ClientError> {
+        while !self.pieces.is_empty() {
+            match self.write_some() {
+                Ok(n) => self.written(n),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self) -> std::io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); GATHER_MAX];
+        let (front, back) = self.out.as_slices();
+        let (mut at, mut used) = (0, 0);
+        for piece in &self.pieces {
+            match piece {
+                // The queue is a ring, so that a piece may lie in two places.
+                Piece::Own(len) => {
+                    let (from, to) = (at, at + len);
+                    at = to;
+                    for (slice, base) in [(front, 0), (back, front.len())] {
+                        let part =
+                            from.clamp(base, base + slice.len()) - base..to.clamp(base, base + slice.len()) - base;
+                        if !part.is_empty() && used < GATHER_MAX {
+                            slices[used] = IoSlice::new(&slice[part]);
+                            used += 1;
+                        }
+                    }
+                }
+                Piece::Shared(data, from, to) => {
+                    slices[used] = IoSlice::new(&data[*from..*to]);
+                    used += 1;
+                }
+            }
+            if used + 2 > GATHER_MAX {
+                break;
+            }
+        }
+        self.stream.write(&slices[..used])
+    }
+
+    fn written(&mut self, mut bytes: usize) {
+        while let Some(piece) = self.pieces.front_mut() {
+            let (has, own) = match piece {
+                Piece::Own(len) => (*len, true),
+                Piece::Shared(_, from, to) => (*to - *from, false),
+            };
+            let take = has.min(bytes);
+            match piece {
+                Piece::Own(len) => *len -= take,
+                Piece::Shared(_, from, _) => *from += take,
+            }
+            if own {
+                self.out.drain(..take);
+            }
+            bytes -= take;
+            if take < has {
+                return;
+            }
+            self.pieces.pop_front();
+        }
+    }
+
+    /// One request at a time, to the end.
+    fn finish(&mut self, slot: u16, replies: &mut Single<'_>) -> Result<(), ClientError> {
+        replies.slot = slot;
+        while replies.result.is_none() {
+            self.exchange(true, replies)?;
+        }
+        match replies.result {
+            Some(Err(error)) => Err(ClientError::Request(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn single(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Result<(), ClientError> {
+        let slot = self.queue(kind, flags, offset, len).ok_or(ClientError::Full)?;
+        self.finish(slot, &mut Single::default())
+    }
+
+    /// Reads, waiting. No other request may be in flight, here and below.
+    ///
+    /// # Errors
+    /// The request or the connection failed.
+    pub fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), ClientError> {
+        let mut offset = offset;
+        for part in buf.chunks_mut(PAYLOAD_BYTES_MAX as usize) {
+            let len = part.len() as u32;
+            let slot = self.queue_read(offset, len).ok_or(ClientError::Full)?;
+            self.finish(slot, &mut Single { data: Some(part), ..Single::default() })?;
+            offset += u64::from(len);
+        }
+        Ok(())
+    }
+
+    /// Writes, waiting.
+    ///
+    /// # Errors
+    /// The request or the connection failed.
+    pub fn write_at(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<(), ClientError> {
+        let flags = if fua { command_flags::FUA } else { 0 };
+        let mut offset = offset;
+        for part in data.chunks(PAYLOAD_BYTES_MAX as usize) {
+            let slot = self.queue_write(offset, part, flags).ok_or(ClientError::Full)?;
+            self.finish(slot, &mut Single::default())?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes what was acknowledged durable, waiting.
+    ///
+    /// # Errors
+    /// The request or the connection failed.
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        self.single(command::FLUSH, 0, 0, 0)
+    }
+
+    /// Zeroes a range, waiting. Flags are those of [`command_flags`].
+    ///
+    /// # Errors
+    /// The request or the connection failed.
+    pub fn write_zeroes(&mut self, offset: u64, len: u32, flags: u16) -> Result<(), ClientError> {
+        self.single(command::WRITE_ZEROES, flags, offset, len)
+    }
+
+    /// Discards a range, waiting.
+    ///
+    /// # Errors
+    /// The request or the connection failed.
+    pub fn trim(&mut self, offset: u64, len: u32) -> Result<(), ClientError> {
+        self.single(command::TRIM, 0, offset, len)
+    }
+
+    /// Lengths and states of the extents from `offset` on, waiting. They may end before the range does, or after.
+    ///
+    /// # Errors
+    /// The request or the connection failed, or `base:allocation` is not there.
+    pub fn block_status(&mut self, offset: u64, len: u32) -> Result<Vec<(u32, u32)>, ClientError> {
+        let slot = self.queue(command::BLOCK_STATUS, 0, offset, len).ok_or(ClientError::Full)?;
+        let mut extents = Vec::new();
+        self.finish(slot, &mut Single { extents: Some(&mut extents), ..Single::default() })?;
+        Ok(extents)
+    }
+
+    /// Says goodbye and waits until the server has closed.
+    ///
+    /// # Errors
+    /// The goodbye could not be sent.
+    pub fn disconnect(mut self) -> Result<(), ClientError> {
+        self.own(RequestHeader::new(command::DISC, 0, 0, 0, 0).as_bytes());
+        loop {
+            match self.turn(true) {
+                Ok(()) => (self.start, self.end) = (0, 0),
+                Err(ClientError::Closed) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Takes the reply to one request.
+#[derive(Default)]
+struct Single<'a> {
+    slot: u16,
+    data: Option<&'a mut [u8]>,
+    extents: Option<&'a mut Vec<(u32, u32)>>,
+    result: Option<Result<(), u32>>,
+}
+
+impl Replies for Single<'_> {
+    fn data(&mut self, slot: u16, at: u32, data: &[u8]) {
+        if let Some(buf) = &mut self.data
+            && slot == self.slot
+        {
+            buf[at as usize..at as usize + data.len()].copy_from_slice(data);
+        }
+    }
+
+    fn hole(&mut self, slot: u16, at: u32, len: u32) {
+        if let Some(buf) = &mut self.data
+            && slot == self.slot
+        {
+            buf[at as usize..(at + len) as usize].fill(0);
+        }
+    }
+
+    fn extent(&mut self, slot: u16, len: u32, state: u32) {
+        if let Some(extents) = &mut self.extents
+            && slot == self.slot
+        {
+            extents.push((len, state));
+        }
+    }
+
+    fn done(&mut self, slot: u16, result: Result<(), u32>) {
+        if slot == self.slot {
+            self.result = Some(result);
+        }
+    }
+}

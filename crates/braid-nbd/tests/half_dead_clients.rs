@@ -1,0 +1,307 @@
+//! Clients that stop in the middle of something, and servers whose memory or engine is full.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use braid_engine::{ErrorKind, Op};
+use braid_nbd::memory::Disk;
+use braid_nbd::server::{BYTES_MAX, REQUESTS_MAX, ServerConfig};
+use braid_nbd::{Cause, NbdEvent};
+use common::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn req(kind: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    bytes(&format!("25609513 0000 {kind:04x} {cookie:016x} {offset:016x} {len:08x}"))
+}
+
+fn reads(n: u64, len: u32) -> Vec<u8> {
+    (0..n).flat_map(|cookie| req(0, cookie, 0, len)).collect()
+}
+
+fn wait(client: &mut Client, seconds: u64) {
+    for _ in 0..seconds {
+        client.host.now_ns += SECOND;
+        client.run();
+    }
+}
+
+#[track_caller]
+fn ended(client: &mut Client, why: Cause) {
+    assert!(client.is_closed());
+    match client.events().pop() {
+        Some(NbdEvent::Disconnected { cause, .. }) => assert_eq!(cause, why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn all_given_back(client: &Client) {
+    assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 0));
+    assert_eq!(client.table.list().iter().map(|e| e.connections()).sum::<u32>(), 0);
+}
+
+#[test]
+fn a_client_that_takes_no_replies_is_not_read_any_more() {
+    for len in [512, 4096, 1 << 20] {
+        let mut client = Client::simple("a");
+        let before = client.host.used_bytes();
+        client.host.client_takes(client.socket, 0);
+        client.say_raw(&reads(2000, len));
+        let in_flight = client.host.log.len();
+        assert!(in_flight <= REQUESTS_MAX, "{in_flight} requests were taken in");
+        let room = (BYTES_MAX as usize).min(REQUESTS_MAX * (len as usize).max(4096)) + (256 << 10);
+        assert!(client.host.used_bytes() - before <= room, "bounded memory");
+        assert!(client.host.untaken(client.socket) > 0, "the rest waits in the socket");
+        // Nobody else is in want: it may be as slow as it likes.
+        wait(&mut client, 120);
+        assert!(!client.is_closed());
+        client.host.client_takes(client.socket, usize::MAX);
+        client.run();
+        let replies = client.host.take_output(client.socket).len();
+        assert_eq!(replies, 2000 * (16 + len as usize), "and gets everything in the end");
+    }
+}
+
+#[test]
+fn a_payload_that_stops_is_cut_after_30_seconds() {
+    for (len, sent) in [(4096, 100), (1 << 20, 100), (1 << 20, 300_000), (1 << 20, 1 << 19)] {
+        let mut client = Client::simple("a");
+        client.say_raw(&req(1, 1, 0, len));
+        client.say_raw(&vec![1; sent]);
+        wait(&mut client, 29);
+        assert!(!client.is_closed(), "{len} {sent}");
+        wait(&mut client, 2);
+        ended(&mut client, Cause::PayloadLate);
+        all_given_back(&client);
+    }
+    // Also when it is only being thrown away.
+    let mut client = Client::simple("a");
+    client.say_raw(&req(1, 1, SIZE as u64, 4096));
+    wait(&mut client, 31);
+    ended(&mut client, Cause::PayloadLate);
+    // But a client that is slow and gets on is served.
+    let mut client = Client::simple("a");
+    client.say_raw(&req(1, 1, 0, 4096));
+    for _ in 0..4096 / 512 {
+        wait(&mut client, 20);
+        client.say_raw(&[7; 512]);
+    }
+    assert_eq!(client.host.disk[..4096], [7; 4096]);
+    // And one that sends nothing at all may stay.
+    wait(&mut client, 3600);
+    assert!(!client.is_closed());
+}
+
+#[test]
+fn closing_in_the_middle_gives_everything_back() {
+    let write = [req(1, 1, 0, 1 << 20), vec![3; 1 << 20]].concat();
+    for cut in [1, 27, 28, 29, 5000, 40_000, 300_000, (1 << 20) + 27, (1 << 20) + 28] {
+        let mut client = Client::simple("a");
+        client.say_raw(&write[..cut]);
+        client.host.client_ends(client.socket);
+        client.run();
+        let in_flight = if cut < 28 || cut == write.len() { 0 } else { 1 };
+        ended(&mut client, Cause::Gone { in_flight });
+        all_given_back(&client);
+        let written = client.host.log.iter().any(|l| l.0 == Op::Write);
+        assert_eq!(written, cut == write.len(), "only what came in full is written");
+    }
+}
+
+#[test]
+fn requests_in_flight_outlive_their_client() {
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Held;
+    client.say_raw(&[reads(10, 4096), req(1, 1, 0, 4096), vec![9; 4096]].concat());
+    client.host.client_ends(client.socket);
+    client.run();
+    assert_eq!(client.server.connections(), 1, "the engine still has its buffers");
+    for _ in 0..10 {
+        client.host.finish_io(Ok(()), false).unwrap();
+        client.run();
+    }
+    assert_eq!(client.server.connections(), 1);
+    client.host.finish_io(Ok(()), false).unwrap();
+    client.run();
+    assert_eq!(client.host.disk[..4096], [9; 4096], "the write was carried out");
+    all_given_back(&client);
+}
+
+#[test]
+fn a_late_io_keeps_its_buffer_until_it_ends() {
+    for kind in [0, 1] {
+        let mut client = Client::simple("a");
+        client.host.behaviour = Disk::Held;
+        client.say_raw(&[req(kind, 5, 0, 4096), if kind == 1 { vec![9; 4096] } else { vec![] }].concat());
+        let before = client.host.used_bytes();
+        let tag = client.host.finish_io(Err(ErrorKind::TimedOut), true).unwrap();
+        client.run();
+        expect("EIO", &client.host.take_output(client.socket), "67446698 00000005 0000000000000005");
+        assert_eq!(client.host.used_bytes(), before, "not given back");
+        client.host.client_ends(client.socket);
+        client.run();
+        assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 4096), "it outlives the connection");
+        client.server.released(&mut client.host, tag);
+        all_given_back(&client);
+    }
+}
+
+#[test]
+fn a_full_engine_is_asked_again() {
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Busy;
+    let mut sent = reads(3, 4096);
+    sent.extend(req(1, 3, 4096, 2 << 19));
+    sent.extend(vec![4; 2 << 19]);
+    client.table.remove("big");
+    assert!(client.say_raw(&sent).is_empty());
+    wait(&mut client, 3);
+    assert!(!client.is_closed());
+    client.host.behaviour = Disk::Prompt;
+    wait(&mut client, 1);
+    let got = client.host.take_output(client.socket);
+    assert_eq!(got.len(), 3 * (16 + 4096) + 16);
+    // The write lay across the end.
+    expect("ENOSPC", &got[3 * (16 + 4096)..], "67446698 0000001c 0000000000000003");
+}
+
+#[test]
+fn clients_share_scarce_memory_in_turn() {
+    // Room for about ten reads of 64 KiB, and forty clients that each want four at a time.
+    let mut client = Client::with(ServerConfig::default(), 40 * (52 << 10) + (640 << 10));
+    let sockets: Vec<usize> = (0..40)
+        .map(|_| {
+            let socket = client.reconnect();
+            client.choose("a", false);
+            client.host.take_output(socket);
+            socket
+        })
+        .collect();
+    client.events();
+    for round in 0..5 {
+        for &socket in &sockets {
+            client.host.client_sends(socket, &reads(4, 65536));
+        }
+        client.run();
+        for &socket in &sockets {
+            assert_eq!(client.host.take_output(socket).len(), 4 * (16 + 65536), "round {round}");
+        }
+    }
+    // Ten clients that take nothing hold it all; when others wait, they are cut after 30 seconds.
+    for &socket in &sockets[..10] {
+        client.host.client_takes(socket, 0);
+        client.host.client_sends(socket, &reads(4, 65536));
+    }
+    client.run();
+    client.host.client_sends(sockets[20], &reads(1, 65536));
+    wait(&mut client, 29);
+    assert!(client.host.take_output(sockets[20]).is_empty());
+    // Those of the ten that waited too come first, two or three at a time.
+    wait(&mut client, 4 * 31);
+    assert_eq!(client.host.take_output(sockets[20]).len(), 16 + 65536);
+    let cut = client
+        .events()
+        .iter()
+        .filter(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::RepliesLate, .. }))
+        .count();
+    assert!((1..=10).contains(&cut), "{cut} were cut");
+}
+
+#[test]
+fn a_removed_export_finishes_and_closes() {
+    let mut client = Client::simple("a");
+    let idle = client.socket;
+    client.reconnect();
+    client.choose("a", false);
+    client.host.behaviour = Disk::Held;
+    client.say_raw(&req(0, 1, 0, 512));
+    let other = client.reconnect();
+    client.choose("ro", false);
+    let export = client.table.remove("a").unwrap();
+    client.server.exports_changed(&mut client.host);
+    client.run();
+    assert!(client.host.is_closed(idle), "nothing in flight");
+    assert!(!client.host.is_closed(1) && !client.host.is_closed(other));
+    assert_eq!(export.connections(), 1);
+    client.host.finish_io(Ok(()), false).unwrap();
+    client.run();
+    assert_eq!(client.host.take_output(1).len(), 16 + 512, "answered, then closed");
+    assert!(client.host.is_closed(1) && export.connections() == 0);
+    assert_eq!(client.server.connections(), 1, "the other export's client stays");
+    let causes: Vec<_> = client.events().into_iter().filter(|e| matches!(e, NbdEvent::Disconnected { .. })).collect();
+    assert_eq!(causes.len(), 2);
+    assert!(causes.iter().all(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::ExportRemoved, .. })));
+}
+
+#[test]
+fn stopping_answers_what_is_in_flight() {
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Held;
+    client.host.take_output(client.socket);
+    client.say_raw(&req(3, 1, 0, 0));
+    let idle = client.reconnect();
+    client.server.stop(&mut client.host);
+    client.run();
+    assert!(client.host.is_closed(idle) && !client.host.is_closed(0));
+    let late = client.reconnect();
+    assert!(client.host.is_closed(late), "nobody new");
+    client.host.finish_io(Ok(()), false).unwrap();
+    client.run();
+    expect("flushed", &client.host.take_output(0), "67446698 00000000 0000000000000001");
+    all_given_back(&client);
+}
+
+#[test]
+fn a_full_shard_refuses_new_clients() {
+    let mut client = Client::with(ServerConfig { connections_max: 2, ..ServerConfig::default() }, 1 << 20);
+    client.reconnect();
+    client.reconnect();
+    ended(&mut client, Cause::NoRoom);
+    let mut client = Client::with(ServerConfig::default(), 64 << 10);
+    client.reconnect();
+    ended(&mut client, Cause::NoRoom);
+    assert_eq!(client.server.connections(), 1);
+}
+
+/// Long requests go to the engine in segments of 1 MiB, and come back as one reply.
+#[test]
+fn long_requests() {
+    for structured in [false, true] {
+        let mut client = Client::connect();
+        client.host.disk = (0..40u32 << 20).map(|i| (i >> 12) as u8 ^ i as u8).collect();
+        let info = braid_nbd::ExportInfo::new("long", braid_engine::DeviceId(0), 40 << 20);
+        client.table.add(info).unwrap();
+        client.choose("long", structured);
+        client.host.take_output(client.socket);
+        let (offset, len) = (512u64, (32 << 20) - 512u32);
+        let got = client.say_raw(&req(0, 7, offset, len));
+        let head = if structured { 28 } else { 16 };
+        assert!(got[head..] == client.host.disk[512..32 << 20], "read");
+        assert_eq!(client.host.log.len(), 32);
+        let data: Vec<u8> = got[head..].iter().map(|b| !b).collect();
+        client.host.log.clear();
+        let got = client.say_raw(&[req(1, 8, 4096, len), data.clone()].concat());
+        expect("written", &got, "67446698 00000000 0000000000000008");
+        assert!(client.host.disk[4096..4096 + len as usize] == data);
+        assert_eq!(client.host.log.len(), 32);
+    }
+}
+
+/// One bad segment fails the whole request, and says where.
+#[test]
+fn one_bad_segment() {
+    let mut client = Client::connect();
+    client.host.disk = vec![1; 8 << 20];
+    client.table.add(braid_nbd::ExportInfo::new("long", braid_engine::DeviceId(0), 8 << 20)).unwrap();
+    client.choose("long", true);
+    client.host.take_output(client.socket);
+    client.host.behaviour = Disk::Held;
+    client.say_raw(&req(0, 7, 0, 4 << 20));
+    for k in 0..4 {
+        client.host.finish_io(if k == 2 { Err(ErrorKind::Io) } else { Ok(()) }, false).unwrap();
+        client.run();
+    }
+    let got = client.host.take_output(client.socket);
+    expect("error", &got, "668e33ef 0001 8002 0000000000000007 ???????? 00000005 ~2 0000000000200000");
+}
