@@ -112,10 +112,10 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
     let unusable = |problem, header| DiskVerdict::Unusable { problem, header };
     // A copy that only a newer version understands forbids to believe an older one beside it.
     for copy in [&start, &end] {
-        if let Read::Broken(error, header) = copy {
-            if !matches!(error, LabelError::Checksum { .. }) {
-                return unusable(DiskProblem::Unsupported(error.clone()), header.clone());
-            }
+        if let Read::Broken(error, header) = copy
+            && !matches!(error, LabelError::Checksum { .. })
+        {
+            return unusable(DiskProblem::Unsupported(error.clone()), header.clone());
         }
     }
     let member = |label: Box<Label>, doubtful, other_copy| {

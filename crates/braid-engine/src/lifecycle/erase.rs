@@ -45,7 +45,7 @@ pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Resu
 }
 
 /// Removes the labels of an array that is not started: one whose creation was interrupted, or, with `force`, one that
-/// is incomplete or refused. Members that are not here keep their labels.
+/// is incomplete or refused. Members that are not here, and disks that are no members any more, keep theirs.
 ///
 /// # Errors
 /// [`LifecycleError::NotReady`] where it may not be deleted like this, or a disk's error.
@@ -78,8 +78,7 @@ pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) ->
         }
     }
     erase_targets(io, &targets).await?;
-    let others = found.remnants.iter().map(|(leaf, _)| *leaf).chain(found.outsiders.iter().map(|(leaf, _)| *leaf));
-    try_join_all(others.map(|leaf| wipe(io, leaf))).await?;
+    try_join_all(found.remnants.iter().map(|(leaf, _)| wipe(io, *leaf))).await?;
     Ok(())
 }
 

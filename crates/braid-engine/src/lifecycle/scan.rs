@@ -36,7 +36,7 @@ pub struct FoundArray {
     pub outsiders: Vec<(LeafId, String)>,
     /// Disks on which only the first sector of its label is left.
     pub remnants: Vec<(LeafId, Box<Header>)>,
-    /// Other arrays here with the same name.
+    /// Other arrays here with the same name, those aside that are only half made or half removed.
     pub same_name: Vec<Uuid>,
 }
 
@@ -204,7 +204,9 @@ impl FoundArray {
 pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
     let disks = join_all(leaves.iter().map(|leaf| look(io, *leaf))).await;
     let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.judge(uuid)).collect();
-    let names: Vec<(Uuid, Name)> = arrays.iter().map(|a| (a.uuid, a.name.clone())).collect();
+    // One whose creation or deletion was interrupted is never served: it stands in nobody's way.
+    let lives = |a: &&FoundArray| !matches!(a.status, Status::InterruptedCreate | Status::InterruptedDelete);
+    let names: Vec<(Uuid, Name)> = arrays.iter().filter(lives).map(|a| (a.uuid, a.name.clone())).collect();
     for array in &mut arrays {
         let namesakes = names.iter().filter(|(uuid, name)| *uuid != array.uuid && *name == array.name);
         array.same_name = namesakes.map(|(uuid, _)| *uuid).collect();

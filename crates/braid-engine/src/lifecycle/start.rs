@@ -36,41 +36,45 @@ pub struct Assembled {
     pub disks: Vec<FoundDisk>,
 }
 
-/// Finds the arrays of these disks, finishes interrupted deletions and starts what is ready. Arrays that share a name
-/// are left waiting: [`start`] takes them one by one. `session` gives random numbers.
+/// Finds the arrays of these disks, finishes interrupted deletions and starts what is ready. Arrays that are
+/// ready and share a name are left waiting: [`start`] takes them one by one. `session` gives random numbers.
 pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut session: impl FnMut() -> u64) -> Assembled {
     enum Outcome {
-        Started(Array),
+        Started(Box<Array>),
         Deleted(Uuid, Name),
-        Waiting(FoundArray),
-        Failed(FoundArray, LifecycleError),
+        Waiting(Box<FoundArray>),
+        Failed(Box<FoundArray>, LifecycleError),
     }
     let found = scan(io, leaves).await;
+    let ready: Vec<Uuid> = found.arrays.iter().filter(|a| a.status == Status::Ready).map(|a| a.uuid).collect();
     let work = found.arrays.into_iter().map(|array| {
         let options = StartOptions { session: session(), force: false };
+        let alone = !array.same_name.iter().any(|uuid| ready.contains(uuid));
         async move {
             let done = match array.status {
-                Status::Ready if array.same_name.is_empty() => start(io, &array, options).await.map(Outcome::Started),
+                Status::Ready if alone => {
+                    start(io, &array, options).await.map(|started| Outcome::Started(Box::new(started)))
+                }
                 Status::InterruptedDelete => {
                     finish_delete(io, &array).await.map(|()| Outcome::Deleted(array.uuid, array.name.clone()))
                 }
                 Status::Ready => {
                     let status = Status::Refused { reasons: vec![Refusal::SameName] };
-                    return Outcome::Waiting(FoundArray { status, ..array });
+                    return Outcome::Waiting(Box::new(FoundArray { status, ..array }));
                 }
-                _ => return Outcome::Waiting(array),
+                _ => return Outcome::Waiting(Box::new(array)),
             };
-            done.unwrap_or_else(|error| Outcome::Failed(array, error))
+            done.unwrap_or_else(|error| Outcome::Failed(Box::new(array), error))
         }
     });
     let mut result =
         Assembled { started: vec![], deleted: vec![], waiting: vec![], failed: vec![], disks: found.disks };
     for outcome in join_all(work).await {
         match outcome {
-            Outcome::Started(array) => result.started.push(array),
+            Outcome::Started(array) => result.started.push(*array),
             Outcome::Deleted(uuid, name) => result.deleted.push((uuid, name)),
-            Outcome::Waiting(array) => result.waiting.push(array),
-            Outcome::Failed(array, error) => result.failed.push((array, error)),
+            Outcome::Waiting(array) => result.waiting.push(*array),
+            Outcome::Failed(array, error) => result.failed.push((*array, error)),
         }
     }
     result

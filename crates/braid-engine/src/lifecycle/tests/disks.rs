@@ -222,11 +222,13 @@ impl State {
         }
         let step = self.steps;
         self.steps += 1;
-        if let Some((failing, from, count)) = &mut self.failing {
-            if *failing == leaf && step >= *from && *count > 0 {
-                *count -= 1;
-                return Err(LeafError::of(ErrorKind::Io));
-            }
+        if let Some((failing, from, count)) = &mut self.failing
+            && *failing == leaf
+            && step >= *from
+            && *count > 0
+        {
+            *count -= 1;
+            return Err(LeafError::of(ErrorKind::Io));
         }
         self.dead = self.cut_at == Some(step);
         Ok(self.dead)
@@ -243,7 +245,7 @@ impl MetaIo for Disks {
         if self.state().dead {
             return Err(LeafError::of(ErrorKind::Gone));
         }
-        assert!(offset % 4096 == 0 && len % 4096 == 0, "unaligned read of {len} at {offset}");
+        assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096), "unaligned read of {len} at {offset}");
         if offset + len as u64 > self.size_bytes(leaf) {
             return Err(LeafError::of(ErrorKind::Invalid));
         }
@@ -252,7 +254,11 @@ impl MetaIo for Disks {
 
     async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
         self.pause().await;
-        assert!(offset % 4096 == 0 && data.len() % 4096 == 0, "unaligned write of {} at {offset}", data.len());
+        assert!(
+            offset.is_multiple_of(4096) && data.len().is_multiple_of(4096),
+            "unaligned write of {} at {offset}",
+            data.len()
+        );
         if offset + data.len() as u64 > self.size_bytes(leaf) {
             return Err(LeafError::of(ErrorKind::Invalid));
         }

@@ -187,6 +187,24 @@ fn two_arrays_of_one_name_are_told_apart_and_started_one_by_one() {
 }
 
 #[test]
+fn a_namesake_that_cannot_be_served_stands_in_nobodys_way() {
+    // Half of a foreign array, and the same name once more in a create that was cut off.
+    let disks = Disks::new(&[4 << 20; 6]);
+    drop(create_raid0(&disks, "fast", 1, vec![LeafId(0), LeafId(1)]).unwrap());
+    disks.cut_at(Some(3), 0);
+    assert!(create_raid0(&disks, "fast", 2, vec![LeafId(2), LeafId(3)]).is_err());
+    disks.cut_at(None, 0);
+    drop(create_raid0(&disks, "fast", 3, vec![LeafId(4), LeafId(5)]).unwrap());
+    let present: Vec<LeafId> = (1..6).map(LeafId).collect();
+    let found = run(assemble(&disks, &present, || 3));
+    assert_eq!(found.started.len(), 1, "{:?}", found.waiting);
+    assert_eq!(found.started[0].uuid().as_bytes(), &[3; 16]);
+    let mut waiting: Vec<Status> = found.waiting.into_iter().map(|a| a.status).collect();
+    assert_eq!(waiting.pop(), Some(Status::InterruptedCreate));
+    assert!(matches!(waiting.pop(), Some(Status::Incomplete { .. })));
+}
+
+#[test]
 fn a_disk_that_shrank_is_refused_and_one_that_grew_is_not() {
     let disks = three_disks();
     drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
