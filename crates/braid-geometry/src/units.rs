@@ -90,7 +90,8 @@ fn parse(text: &str) -> Result<u64, String> {
     let digits = &fraction[..fraction.len().min(12)];
     if !digits.is_empty() {
         let value: u128 = digits.parse().map_err(|_| too_large())?;
-        bytes += value * scale / 10u128.pow(digits.len() as u32);
+        let part = value * scale / 10u128.pow(digits.len() as u32);
+        bytes = bytes.checked_add(part).ok_or_else(too_large)?;
     }
     u64::try_from(bytes).map_err(|_| too_large())
 }
