@@ -21,7 +21,7 @@ impl Wake {
         Ok(Wake { event, sleeping: AtomicBool::new(false) })
     }
 
-    /// To be read by the driver; readable when somebody woke the shard.
+    /// To be watched by the driver: written when somebody woke the shard. It is the writing that counts; nobody reads it.
     pub(crate) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
@@ -31,7 +31,7 @@ impl Wake {
         // Orders what the caller published before our look at the flag; pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
-            // Adding 1 to a counter that is reset on each wake-up cannot overflow, so that nothing can fail here.
+            // The counter holds 2^64 - 2, so that adding 1 cannot fail.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -44,11 +44,5 @@ impl Wake {
 
     pub(crate) fn awake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
-    }
-
-    /// Resets the eventfd, for drivers that only learn that it is readable.
-    pub(crate) fn drain(&self) {
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
     }
 }

@@ -1,1 +1,367 @@
-//! Being written by the helper `drv`: see /tmp/braid/SEAMS.md, addendum 03:15.
+//! The driver of Linux' older asynchronous I/O (io_submit and its kin), spoken to directly.
+//!
+//! It is asynchronous only for files opened with O_DIRECT, and even there a call may block: for a block to be
+//! allocated, a lock, room in the device's queue. So reads and writes carry RWF_NOWAIT, and what the kernel will not
+//! do without waiting goes to the threads of [`super::threads`]; so do files in the page cache, `fallocate`, and all
+//! that io_submit refuses. A disk that hangs can then never hold the shard itself.
+//!
+//! The kernel lends its ring of completions to user space: one look there tells whether there is anything to fetch.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::threads::Threads;
+use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, Wait};
+use crate::error::RingError;
+
+/// I/Os in the kernel at a time, on one shard; more wait here. The machine has 65,536 for all (fs.aio-max-nr).
+const IN_KERNEL_MAX: u32 = 1024;
+/// With fewer it is not worth it.
+const IN_KERNEL_MIN: u32 = 64;
+/// Completions fetched by one call.
+const FETCH_MAX: usize = 256;
+
+// From the kernel's include/uapi/linux/aio_abi.h.
+const IOCB_CMD_FDSYNC: u16 = 3;
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_CMD_PWRITE: u16 = 1;
+const IOCB_CMD_PREADV: u16 = 7;
+const IOCB_CMD_PWRITEV: u16 = 8;
+const IOCB_FLAG_RESFD: u32 = 1;
+/// First words of the ring of completions, from the kernel's fs/aio.c: id, places, head, tail, magic.
+const RING_HEAD: usize = 2;
+const RING_TAIL: usize = 3;
+const RING_MAGIC_AT: usize = 4;
+const RING_MAGIC: u32 = 0xa10a_10a1;
+
+/// A completion (struct io_event of the kernel's interface).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Completion {
+    data: u64,
+    iocb: u64,
+    result: i64,
+    result2: i64,
+}
+
+const _: () = assert!(size_of::<Completion>() == 32 && size_of::<libc::iocb>() == 64);
+
+pub(crate) struct Libaio {
+    threads: Threads,
+    context: Context,
+    /// Written by the kernel at each completion; ends sleeps, is never read.
+    completed: OwnedFd,
+    /// By place of the registered file: it was found that it cannot be read or written without waiting.
+    unable: Box<[bool]>,
+    can_sync: bool,
+    /// Jobs for which the kernel has no room yet.
+    waiting: VecDeque<(u64, Job)>,
+    iocbs: Box<[libc::iocb]>,
+    /// What each iocb stands for.
+    jobs: Box<[(u64, Job)]>,
+    free: Vec<u32>,
+    /// To be submitted.
+    batch: Vec<*mut libc::iocb>,
+    in_kernel: u32,
+    fetched: Box<[Completion; FETCH_MAX]>,
+    /// Jobs that came from the kernel done, and that went on to the threads instead.
+    #[cfg(test)]
+    pub(super) counts: (u64, u64),
+}
+
+impl Libaio {
+    pub(crate) fn start(config: &DriverConfig) -> Result<(Libaio, DriverInfo), RingError> {
+        let (context, places) = Context::new().map_err(|e| RingError::os(e, "setting up Linux' asynchronous I/O"))?;
+        let (mut threads, mut info) = Threads::start(config)?;
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let completed =
+            rustix::event::eventfd(0, flags).map_err(|e| RingError::os(e.into(), "making an eventfd".to_string()))?;
+        threads.watch_eventfd(completed.as_raw_fd())?;
+        info.kind = DriverKind::Libaio;
+        if context.lends_ring {
+            info.features.push("completion_ring");
+        }
+        // SAFETY: an iocb of zeros is a valid value of its plain numbers.
+        let empty = || unsafe { std::mem::zeroed::<libc::iocb>() };
+        let libaio = Libaio {
+            threads,
+            context,
+            completed,
+            unable: vec![false; config.files as usize].into(),
+            can_sync: true,
+            waiting: VecDeque::with_capacity(config.depth as usize),
+            iocbs: (0..places).map(|_| empty()).collect(),
+            jobs: vec![(0, Job::Sync { file: FileRef::NONE }); places as usize].into(),
+            free: (0..places).rev().collect(),
+            batch: Vec::with_capacity(places as usize),
+            in_kernel: 0,
+            fetched: Box::new([Completion { data: 0, iocb: 0, result: 0, result2: 0 }; FETCH_MAX]),
+            #[cfg(test)]
+            counts: (0, 0),
+        };
+        Ok((libaio, info))
+    }
+
+    /// # Safety
+    /// As [`super::Driver::push`].
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, token: u64, job: &Job) {
+        if self.is_for_kernel(job) {
+            self.waiting.push_back((token, *job));
+        } else {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.threads.push(token, job) };
+        }
+    }
+
+    fn is_for_kernel(&self, job: &Job) -> bool {
+        match *job {
+            Job::Read { file, .. } | Job::Write { file, .. } => {
+                file.direct && self.unable.get(file.slot as usize) == Some(&false)
+            }
+            Job::Sync { file } => file.direct && self.can_sync,
+            Job::Allocate { .. } | Job::Recv { .. } | Job::Send { .. } => false,
+        }
+    }
+
+    pub(crate) fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
+        let before = events.len();
+        self.submit();
+        self.threads.work(events);
+        self.fetch(events);
+        if wait == Wait::No || events.len() > before {
+            self.threads.look(events);
+        } else {
+            // A completion that comes from here on is an edge of the eventfd, which ends the sleep at once.
+            self.threads.sleep(wait, events);
+            self.fetch(events);
+        }
+    }
+
+    /// Gives the kernel as much as it has room for.
+    fn submit(&mut self) {
+        while !self.waiting.is_empty() && !self.free.is_empty() {
+            let (Some((token, job)), Some(place)) = (self.waiting.pop_front(), self.free.pop()) else { break };
+            let iocb = &mut self.iocbs[place as usize];
+            fill(iocb, u64::from(place), &job, self.completed.as_raw_fd());
+            self.jobs[place as usize] = (token, job);
+            self.batch.push(iocb);
+        }
+        while !self.batch.is_empty() {
+            // SAFETY: the batch points to iocbs of ours, filled from jobs whose memory is valid until their events.
+            match unsafe { self.context.submit(&self.batch) } {
+                Ok(0) => break,
+                Ok(taken) => {
+                    self.in_kernel += taken as u32;
+                    self.batch.drain(..taken);
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                // No room: after the next completion there is.
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) && self.in_kernel > 0 => break,
+                Err(e) => self.refused(e.raw_os_error().unwrap_or(libc::EIO)),
+            }
+        }
+    }
+
+    /// The first of the batch was refused, so that the threads shall do it; if it is really wrong they will find the same.
+    #[cold]
+    fn refused(&mut self, errno: i32) {
+        let iocb = self.batch.remove(0);
+        // SAFETY: the batch points to iocbs of ours.
+        let place = unsafe { (*iocb).aio_data } as u32;
+        self.pass_on(place, errno);
+    }
+
+    /// Gives a job to the threads, and remembers what cannot be done here.
+    #[cold]
+    fn pass_on(&mut self, place: u32, errno: i32) {
+        let (token, job) = self.jobs[place as usize];
+        self.free.push(place);
+        match job {
+            Job::Sync { .. } if errno == libc::EINVAL => self.can_sync = false,
+            Job::Read { file, .. } | Job::Write { file, .. } if errno == libc::EOPNOTSUPP => {
+                self.unable[file.slot as usize] = true;
+            }
+            _ => {}
+        }
+        #[cfg(test)]
+        {
+            self.counts.1 += 1;
+        }
+        // SAFETY: the job's event has not been given, so that what its pusher promised still holds.
+        unsafe { self.threads.push(token, &job) };
+    }
+
+    /// Takes what the kernel has completed.
+    fn fetch(&mut self, events: &mut Vec<Event>) {
+        while self.in_kernel > 0 && self.context.may_have_completions() {
+            let count = self.context.fetch(&mut self.fetched);
+            self.in_kernel -= count as u32;
+            for at in 0..count {
+                let Completion { data, result, .. } = self.fetched[at];
+                self.completed(data as u32, result as i32, events);
+            }
+            if count < FETCH_MAX {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, place: u32, result: i32, events: &mut Vec<Event>) {
+        let (token, job) = self.jobs[place as usize];
+        let again = match -result {
+            // It would have had to wait; or the device below the file system knows no RWF_NOWAIT.
+            libc::EAGAIN | libc::EOPNOTSUPP => true,
+            libc::EINVAL => matches!(job, Job::Sync { .. }),
+            _ => false,
+        };
+        if again {
+            return self.pass_on(place, -result);
+        }
+        self.free.push(place);
+        #[cfg(test)]
+        {
+            self.counts.0 += 1;
+        }
+        events.push(Event { token, result });
+    }
+
+    pub(crate) fn register_file(&mut self, slot: u32, fd: RawFd) -> bool {
+        if let Some(unable) = self.unable.get_mut(slot as usize) {
+            // Another file now, of which nothing is known.
+            *unable = false;
+        }
+        self.threads.register_file(slot, fd)
+    }
+
+    pub(crate) fn watch_socket(&mut self, index: u32, fd: RawFd) -> bool {
+        self.threads.watch_socket(index, fd)
+    }
+
+    pub(crate) fn unwatch_socket(&mut self, index: u32) {
+        self.threads.unwatch_socket(index);
+    }
+}
+
+impl Drop for Libaio {
+    fn drop(&mut self) {
+        if self.in_kernel > 0 {
+            // Ending the context would wait for what is out, perhaps for ever: it ends with the process.
+            self.context.id = 0;
+        }
+    }
+}
+
+fn fill(iocb: &mut libc::iocb, place: u64, job: &Job, resfd: RawFd) {
+    let (opcode, file, offset, memory, flags) = match *job {
+        Job::Read { file, offset, memory } => (IOCB_CMD_PREAD, file, offset, Some(memory), libc::RWF_NOWAIT),
+        Job::Write { file, offset, memory, dsync } => {
+            let dsync = if dsync { libc::RWF_DSYNC } else { 0 };
+            (IOCB_CMD_PWRITE, file, offset, Some(memory), libc::RWF_NOWAIT | dsync)
+        }
+        Job::Sync { file } => (IOCB_CMD_FDSYNC, file, 0, None, 0),
+        Job::Allocate { .. } | Job::Recv { .. } | Job::Send { .. } => unreachable!("`is_for_kernel` keeps these away"),
+    };
+    iocb.aio_lio_opcode = opcode;
+    (iocb.aio_buf, iocb.aio_nbytes) = match memory {
+        None => (0, 0),
+        Some(Memory::One { addr, len, .. }) => (addr, u64::from(len)),
+        Some(Memory::Many { iov, count }) => {
+            iocb.aio_lio_opcode = if opcode == IOCB_CMD_PREAD { IOCB_CMD_PREADV } else { IOCB_CMD_PWRITEV };
+            (iov as u64, u64::from(count))
+        }
+    };
+    iocb.aio_data = place;
+    iocb.aio_fildes = file.fd as u32;
+    iocb.aio_offset = offset as i64;
+    iocb.aio_rw_flags = flags;
+    iocb.aio_flags = IOCB_FLAG_RESFD;
+    iocb.aio_resfd = resfd as u32;
+}
+
+/// The kernel's side of it.
+struct Context {
+    /// Also the address of the ring of completions. 0: not to be ended.
+    id: usize,
+    /// The ring looks as we know it.
+    lends_ring: bool,
+}
+
+impl Context {
+    /// With as many places as can be had.
+    fn new() -> io::Result<(Context, u32)> {
+        let mut places = IN_KERNEL_MAX;
+        loop {
+            let mut id = 0usize;
+            // SAFETY: the kernel writes the number of the context to `id`.
+            if unsafe { libc::syscall(libc::SYS_io_setup, places, &raw mut id) } == 0 {
+                let mut context = Context { id, lends_ring: false };
+                // SAFETY: a ring begins with at least eight such words, in a mapping that lasts as long as the context.
+                context.lends_ring = unsafe { context.word(RING_MAGIC_AT) } == RING_MAGIC;
+                context.probe()?;
+                return Ok((context, places));
+            }
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EAGAIN) || places <= IN_KERNEL_MIN {
+                return Err(error);
+            }
+            places /= 2;
+        }
+    }
+
+    /// Calls with nothing to do, so that a filter that forbids one is noticed now.
+    fn probe(&self) -> io::Result<()> {
+        // SAFETY: no iocbs are passed.
+        unsafe { self.submit(&[]) }?;
+        self.get_events(&mut [])?;
+        Ok(())
+    }
+
+    /// # Safety
+    /// The context exists, and its ring is the kernel's.
+    unsafe fn word(&self, index: usize) -> u32 {
+        let word = (self.id as *mut u32).wrapping_add(index);
+        // SAFETY: inside the ring's first page by the caller's promise; the kernel writes words of 32 bits.
+        unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire)
+    }
+
+    /// # Safety
+    /// The pointers lead to iocbs whose memory is valid until they complete.
+    unsafe fn submit(&self, batch: &[*mut libc::iocb]) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, batch.len(), batch.as_ptr()) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+
+    #[inline]
+    fn may_have_completions(&self) -> bool {
+        // SAFETY: the context exists, and its ring has been recognised.
+        !self.lends_ring || unsafe { self.word(RING_HEAD) != self.word(RING_TAIL) }
+    }
+
+    fn fetch(&self, into: &mut [Completion; FETCH_MAX]) -> usize {
+        // An error (a signal) leaves everything where it is.
+        self.get_events(into).unwrap_or(0)
+    }
+
+    fn get_events(&self, into: &mut [Completion]) -> io::Result<usize> {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes at most as many completions as there is room for; the timeout lives until it returns.
+        let count = unsafe {
+            libc::syscall(libc::SYS_io_getevents, self.id, 0usize, into.len(), into.as_mut_ptr(), &raw const now)
+        };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.id != 0 {
+            // SAFETY: takes no memory; nothing is in flight, so that it does not wait.
+            unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
+        }
+    }
+}

@@ -7,12 +7,20 @@
 
 #![allow(unsafe_code)]
 
+mod epoll;
+mod libaio;
+mod pool;
+mod refusal;
+mod sockets;
+#[cfg(test)]
+mod tests;
+mod threads;
 mod uring;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::error::RingError;
+use crate::error::{RingError, RingErrorKind};
 use crate::wake::Wake;
 
 /// Which interface of the kernel a shard uses.
@@ -77,11 +85,13 @@ pub(crate) struct FileRef {
     pub(crate) fd: RawFd,
     /// Index among the registered files, or [`FileRef::UNREGISTERED`].
     pub(crate) slot: u32,
+    /// Open with `O_DIRECT`.
+    pub(crate) direct: bool,
 }
 
 impl FileRef {
     pub(crate) const UNREGISTERED: u32 = u32::MAX;
-    pub(crate) const NONE: FileRef = FileRef { fd: -1, slot: FileRef::UNREGISTERED };
+    pub(crate) const NONE: FileRef = FileRef { fd: -1, slot: FileRef::UNREGISTERED, direct: false };
 }
 
 /// Memory of a read or write. It stays where it is until the job's event.
@@ -158,69 +168,103 @@ pub(crate) struct DriverConfig {
 /// The driver of one shard.
 pub(crate) enum Driver {
     Uring(Box<uring::Uring>),
+    Libaio(Box<libaio::Libaio>),
+    Threads(Box<threads::Threads>),
+}
+
+/// The same call to whichever driver it is.
+macro_rules! each {
+    ($self:expr, $d:ident => $call:expr) => {
+        match $self {
+            Driver::Uring($d) => $call,
+            Driver::Libaio($d) => $call,
+            Driver::Threads($d) => $call,
+        }
+    };
 }
 
 impl Driver {
     /// Starts the driver wanted, or the best that the kernel permits. Runs on the shard's own thread.
     pub(crate) fn start(wanted: Option<DriverKind>, config: &DriverConfig) -> Result<(Driver, DriverInfo), RingError> {
-        let _ = wanted;
-        let (uring, info) = uring::Uring::start(config)?;
-        Ok((Driver::Uring(Box::new(uring)), info))
+        if let Some(kind) = wanted {
+            return Driver::start_one(kind, config).map_err(|error| RingError {
+                context: format!("the driver {kind} does not work here: {}", refusal::reason(kind, &error)),
+                remedy: "name another driver, or none, so that one that works is chosen".into(),
+                ..error
+            });
+        }
+        let mut passed_over = Vec::new();
+        for kind in DriverKind::ALL {
+            match Driver::start_one(kind, config) {
+                Ok((driver, info)) => return Ok((driver, DriverInfo { passed_over, ..info })),
+                Err(error) => passed_over.push((kind, refusal::reason(kind, &error))),
+            }
+        }
+        let reasons: Vec<String> = passed_over.iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
+        Err(RingError::new(RingErrorKind::Os, format!("no driver works here ({})", reasons.join("; ")), ""))
     }
 
-    /// Takes a job in. It may begin now or at the next [`Driver::turn`].
+    fn start_one(kind: DriverKind, config: &DriverConfig) -> Result<(Driver, DriverInfo), RingError> {
+        match kind {
+            DriverKind::Uring => uring::Uring::start(config).map(|(d, i)| (Driver::Uring(Box::new(d)), i)),
+            DriverKind::Libaio => libaio::Libaio::start(config).map(|(d, i)| (Driver::Libaio(Box::new(d)), i)),
+            DriverKind::Threads => threads::Threads::start(config).map(|(d, i)| (Driver::Threads(Box::new(d)), i)),
+        }
+    }
+
+    /// Takes a job in. It may begin now or at the next [`Driver::turn`]. The low half of the token of a receive or send is
+    /// the socket's index, as in [`Driver::watch_socket`].
     ///
     /// # Safety
     /// The memory that the job names (data, iovecs, message) must stay valid until its event, and
     /// the files open.
     #[inline]
     pub(crate) unsafe fn push(&mut self, token: u64, job: &Job) {
-        match self {
-            // SAFETY: the caller's promise, passed on.
-            Driver::Uring(d) => unsafe { d.push(token, job) },
-        }
+        // SAFETY: the caller's promise, passed on.
+        each!(self, d => unsafe { d.push(token, job) })
     }
 
     /// Lets the kernel work: starts what was pushed, appends what has ended to `events`, and, if asked to and
     /// nothing has ended, sleeps until something does, the shard is woken, or time is up.
     pub(crate) fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
-        match self {
-            Driver::Uring(d) => d.turn(wait, events),
-        }
+        each!(self, d => d.turn(wait, events))
     }
 
     /// Puts a file into the table of registered files at `slot`, or takes it out (-1). False where it has no such place.
     pub(crate) fn register_file(&mut self, slot: u32, fd: RawFd) -> bool {
-        match self {
-            Driver::Uring(d) => d.register_file(slot, fd),
-        }
+        each!(self, d => d.register_file(slot, fd))
     }
 
     /// Whether a receive or send on a socket that blocks waits by itself.
     pub(crate) fn waits_for_sockets(&self) -> bool {
-        match self {
-            Driver::Uring(_) => true,
-        }
+        matches!(self, Driver::Uring(_))
     }
 
     /// A socket's number and descriptor; false when it cannot be watched.
-    pub(crate) fn watch_socket(&mut self, _index: u32, _fd: RawFd) -> bool {
+    pub(crate) fn watch_socket(&mut self, index: u32, fd: RawFd) -> bool {
         match self {
             Driver::Uring(_) => true,
-        }
-    }
-
-    /// A socket was shut down: what is in flight on it must be tried again.
-    pub(crate) fn nudge_socket(&mut self, _index: u32) {
-        match self {
-            Driver::Uring(_) => {}
+            Driver::Libaio(d) => d.watch_socket(index, fd),
+            Driver::Threads(d) => d.watch_socket(index, fd),
         }
     }
 
     /// A socket is about to be closed; nothing is in flight on it.
-    pub(crate) fn unwatch_socket(&mut self, _index: u32) {
+    pub(crate) fn unwatch_socket(&mut self, index: u32) {
         match self {
             Driver::Uring(_) => {}
+            Driver::Libaio(d) => d.unwatch_socket(index),
+            Driver::Threads(d) => d.unwatch_socket(index),
+        }
+    }
+
+    /// Ends a driver although the kernel still has some of its jobs. What they use must never be given back.
+    pub(crate) fn abandon(self) {
+        match self {
+            // Ending it would wait for them, or cancel them at a moment nobody is told of.
+            Driver::Uring(d) => std::mem::forget(d),
+            // These let go of all but the jobs themselves.
+            Driver::Libaio(_) | Driver::Threads(_) => {}
         }
     }
 }

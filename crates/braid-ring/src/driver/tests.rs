@@ -1,0 +1,1 @@
+//! Each driver by itself: jobs in, events out.
