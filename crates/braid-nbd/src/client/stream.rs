@@ -135,8 +135,9 @@ impl Client {
             terms: Negotiated::default(),
             pipeline: Pipeline::new(config.depth, &Negotiated::default()),
             timeout_ms: config.timeout_ms,
-            out: VecDeque::new(),
-            pieces: VecDeque::new(),
+            // Room for what is usually queued; more is taken when it is needed, and kept.
+            out: VecDeque::with_capacity(config.input_bytes.max(64 << 10)),
+            pieces: VecDeque::with_capacity(2 * config.depth),
             input: vec![0; config.input_bytes.max(64 << 10)].into(),
             start: 0,
             end: 0,

@@ -2,17 +2,7 @@
 
 use braid_engine::{Buf, IoError, Request};
 
-/// Bytes of memory that a send gathers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendPiece {
-    /// Where they are.
-    pub buf: Buf,
-    /// How many.
-    pub len: u32,
-}
-
-/// Most pieces in one send.
-pub const SEND_PIECES_MAX: usize = 256;
+pub use braid_ring::{SEND_PIECES_MAX, SendPiece};
 
 /// The shard, as the server sees it. All memory is the shard's arena; nothing here blocks.
 pub trait Host {

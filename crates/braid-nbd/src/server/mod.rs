@@ -6,6 +6,7 @@
 
 mod config;
 mod connection;
+mod frontend;
 mod host;
 mod input;
 mod output;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use braid_engine::Completion;
 
 pub use config::{BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
+pub use frontend::{ExportsChanged, NbdFrontend, NewConnection};
 pub use host::{Host, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};

@@ -1,0 +1,153 @@
+//! The server as a frontend of the ring.
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use braid_engine::{Buf, Completion, IoError, Request};
+use braid_ring::{Cx, Frontend, RecvMode, SocketId};
+
+use super::{Host, SendPiece, Server, ServerConfig};
+use crate::event::{Cause, EventQueue, NbdEvent};
+use crate::export::ExportTable;
+
+/// Bytes that the kernel keeps for a Unix socket on their way to the client, if it allows so many.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// Message: a client connected.
+#[derive(Debug)]
+pub struct NewConnection {
+    /// Its socket, a connected stream.
+    pub fd: OwnedFd,
+    /// Who it is, for the log.
+    pub peer: String,
+    /// The exports that its listener offers; none: the frontend's own table.
+    pub exports: Option<Arc<ExportTable>>,
+}
+
+/// Message: exports were removed from a table. Their connections finish what is in flight and close.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportsChanged;
+
+/// Serves NBD on one shard. Each shard has its own; they share the tables of exports and the queue of events.
+pub struct NbdFrontend {
+    exports: Arc<ExportTable>,
+    events: Arc<EventQueue>,
+    server: Server<SocketId>,
+}
+
+impl NbdFrontend {
+    /// A server with these limits.
+    pub fn new(exports: Arc<ExportTable>, events: Arc<EventQueue>, config: ServerConfig) -> NbdFrontend {
+        NbdFrontend { exports, server: Server::new(config, events.clone()), events }
+    }
+
+    fn connect(&mut self, cx: &mut Cx<'_>, new: NewConnection) {
+        prepare(&new.fd);
+        let table = new.exports.unwrap_or_else(|| self.exports.clone());
+        match cx.add_socket(new.fd) {
+            Ok(socket) => self.server.connect(cx, socket, new.peer, table),
+            // Dropping the socket closes it.
+            Err(_) => self.events.push(NbdEvent::Disconnected { peer: new.peer, export: None, cause: Cause::NoRoom }),
+        }
+    }
+}
+
+/// Sets what makes replies go out at once. Either fails on the other kind of socket, which is no harm.
+fn prepare(fd: &OwnedFd) {
+    use rustix::net::sockopt;
+    if sockopt::set_tcp_nodelay(fd, true).is_err() {
+        // Only the sender's buffer counts on a Unix socket. TCP sizes its own better than any number here.
+        let _ = sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER_BYTES);
+    }
+}
+
+impl Frontend for NbdFrontend {
+    #[inline]
+    fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
+        self.server.io_done(cx, completion);
+    }
+
+    fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
+        self.server.released(cx, tag);
+    }
+
+    #[inline]
+    fn net_done(&mut self, cx: &mut Cx<'_>, token: u64, result: i32) {
+        self.server.net_done(cx, token, result);
+    }
+
+    fn timer(&mut self, cx: &mut Cx<'_>, token: u64) {
+        self.server.timer(cx, token);
+    }
+
+    fn message(&mut self, cx: &mut Cx<'_>, message: Box<dyn Any + Send>) {
+        match message.downcast::<NewConnection>() {
+            Ok(new) => self.connect(cx, *new),
+            Err(other) if other.is::<ExportsChanged>() => self.server.exports_changed(cx),
+            Err(_) => debug_assert!(false, "a message that is none of ours"),
+        }
+    }
+
+    #[inline]
+    fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
+        self.server.end_of_batch(cx);
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.server.stop(cx);
+    }
+}
+
+impl Host for Cx<'_> {
+    type Socket = SocketId;
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        Cx::now_ns(self)
+    }
+
+    #[inline]
+    fn submit(&mut self, request: &Request) -> Result<(), IoError> {
+        Cx::submit(self, request)
+    }
+
+    #[inline]
+    fn alloc(&mut self, len: usize) -> Option<Buf> {
+        Cx::alloc(self, len)
+    }
+
+    #[inline]
+    fn free(&mut self, buf: Buf, len: usize) {
+        Cx::free(self, buf, len);
+    }
+
+    #[inline]
+    fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
+        Cx::memory(self, buf, len)
+    }
+
+    #[inline]
+    fn copy(&mut self, from: Buf, to: Buf, len: usize) {
+        Cx::copy(self, from, to, len);
+    }
+
+    fn recv(&mut self, socket: SocketId, buf: Buf, len: u32, whole: bool, token: u64) {
+        let mode = if whole { RecvMode::Whole } else { RecvMode::Some };
+        let begun = Cx::recv(self, socket, buf, len, mode, token);
+        debug_assert!(begun, "the server does not use a socket that it closed");
+    }
+
+    fn send(&mut self, socket: SocketId, pieces: &[SendPiece], token: u64) {
+        let begun = Cx::send(self, socket, pieces, token);
+        debug_assert!(begun, "the server does not use a socket that it closed");
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        Cx::close(self, socket);
+    }
+
+    fn timer_at(&mut self, at_ns: u64, token: u64) -> bool {
+        Cx::timer_at(self, at_ns, token)
+    }
+}

@@ -1,0 +1,92 @@
+//! Once connections are set up, a million requests allocate nothing on the heap of the server.
+//!
+//! The client runs in this process too, so that its allocations would count: it makes none either.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+mod bed;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bed::*;
+use braid_nbd::client::{Client, ClientConfig, Replies};
+use braid_nbd::codec::command;
+use braid_nbd::server::ServerConfig;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came; counting touches no memory of the caller's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[derive(Default)]
+struct Count(u64);
+
+impl Replies for Count {
+    fn done(&mut self, _: u16, result: Result<(), u32>) {
+        assert_eq!(result, Ok(()));
+        self.0 += 1;
+    }
+}
+
+/// All kinds of requests, 4 KiB mostly.
+fn run(client: &mut Client, long: &Arc<[u8]>, random: &mut Random, requests: u64) {
+    let (mut count, mut queued) = (Count::default(), 0);
+    while count.0 < requests {
+        while queued < requests && client.free() > 0 {
+            let offset = random.below(8192) * 4096;
+            let slot = match random.below(200) {
+                0 => client.queue(command::FLUSH, 0, 0, 0),
+                1 => client.queue(command::TRIM, 0, offset, 4096),
+                2 => client.queue(command::WRITE_ZEROES, 0, offset, 4096),
+                3 => client.queue(command::BLOCK_STATUS, 0, offset, 4096),
+                4 => client.queue(command::CACHE, 0, offset, 4096),
+                5 => client.queue_read(0, 300 << 10),
+                6 => client.queue_write_shared(0, long, 0, long.len() as u32, 0),
+                7..100 => client.queue_write(offset, &long[..4096], 0),
+                _ => client.queue_read(offset, 4096),
+            };
+            slot.unwrap();
+            queued += 1;
+        }
+        client.exchange(true, &mut count).unwrap();
+    }
+}
+
+#[test]
+fn a_million_requests() {
+    let bed = Bed::new(1, ServerConfig::default());
+    bed.export("m", "mem:64M");
+    let long: Arc<[u8]> = vec![7; 300 << 10].into();
+    let mut client = bed.client("m", ClientConfig::default());
+    let mut random = Random(5);
+    run(&mut client, &long, &mut random, 20_000);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    run(&mut client, &long, &mut random, 1_000_000);
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    assert_eq!(after - before, 0, "allocations during a million requests");
+    drop(client);
+    bed.stop();
+}
