@@ -335,6 +335,11 @@ impl Judge<'_> {
         if versions.iter().filter(may_be).any(|v| v.content == Content::MaybeZero) {
             return Ok(());
         }
+        // What a disk held at first is not known: where it may be what was seen, nothing follows either.
+        let initial = |v: &Version| v.content == Content::Initial && found.contains(&v.id);
+        if versions.iter().any(initial) {
+            return Ok(());
+        }
         // Seen after a recovery: it must never be an older one again.
         if found.iter().all(|id| versions.iter().any(|v| v.id == *id && v.life < self.life)) {
             for version in versions.iter_mut().filter(|v| v.life < self.life) {

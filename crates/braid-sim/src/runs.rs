@@ -1,5 +1,7 @@
 //! Runs from a seed: everything about them is drawn from it.
 
+use braid_geometry::Level;
+
 use crate::arrays::{Kind, Trial};
 use crate::disk::Profile;
 use crate::plot::{ArrayState, Habits, Plot};
@@ -23,11 +25,32 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The levels that have labels.
+    fn levels(&self) -> Vec<Level> {
+        let level = |kind: &Kind| match kind {
+            Kind::Concat => Some(Level::Concat),
+            Kind::Raid0 => Some(Level::Raid0),
+            Kind::Mirror => None,
+        };
+        self.kinds.iter().filter_map(level).collect()
+    }
+}
+
 /// Runs a seed once.
 pub fn once(seed: u64, options: &Options) -> Outcome {
     let mut sim = Sim::new(seed, Trace::new(options.print));
     let faults = sim.rng().coin();
-    let count = sim.rng().between(1, 3) as usize;
+    let levels = options.levels();
+    let labels = !levels.is_empty() && sim.rng().coin();
+    if labels {
+        let count = sim.rng().between(1, 6);
+        let disks = (0..count).map(|_| add_disk(&mut sim, (1 << 20) + 8192, faults)).collect();
+        let mut stage = sim.stage.borrow_mut();
+        stage.label_disks = disks;
+        stage.levels = levels;
+    }
+    let count = sim.rng().between(u64::from(!labels), if labels { 1 } else { 3 });
     for _ in 0..count {
         add_array(&mut sim, options, faults);
     }
@@ -50,15 +73,15 @@ pub fn twice(seed: u64, options: &Options) -> Outcome {
 fn add_array(sim: &mut Sim, options: &Options, faults: bool) {
     let kind = *sim.rng().pick(&options.kinds);
     let members = if kind == Kind::Mirror { 2 } else { sim.rng().between(1, 4) as usize };
-    let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, faults)).collect();
+    let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, 64 << 10, faults)).collect();
     let trial = Trial::draw(kind, disks, sim.rng());
     sim.stage.borrow_mut().arrays.push(ArrayState { trial, number: None });
 }
 
-fn add_disk(sim: &mut Sim, faults: bool) -> usize {
+fn add_disk(sim: &mut Sim, before_bytes: u64, faults: bool) -> usize {
     let faulty = faults && sim.rng().coin();
     let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
-    let size = (64 << 10) + 4096 * sim.rng().between(20, 600);
+    let size = before_bytes + 4096 * sim.rng().between(20, 600);
     let junk = sim.rng().coin();
     sim.add_disk(size, junk, profile)
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use braid_engine::Limits;
 use braid_engine::io::LeafId;
+use braid_geometry::Level;
 
 use crate::counters::Counters;
 use crate::disk::{Profile, SimDisk};
 use crate::host::{Host, Told};
+use crate::labelled::{Labelled, Promise};
 use crate::meta::{Port, Tasks, Wanted};
 use crate::oracle::{Oracle, Violation};
 use crate::plot::{ArrayState, Plot};
@@ -28,14 +30,26 @@ pub struct Stage {
     pub oracle: Oracle,
     /// Who asks.
     pub workload: Workload,
-    /// What the administrator knows.
+    /// Arrays without labels, as the administrator knows them.
     pub arrays: Vec<ArrayState>,
+    /// Arrays with labels, all that there ever were.
+    pub labelled: Vec<Labelled>,
+    /// Disks on which arrays with labels are made.
+    pub label_disks: Vec<usize>,
+    /// Levels of arrays with labels.
+    pub levels: Vec<Level>,
+    /// Numbers names.
+    pub serial: u64,
+    /// Whether any disk made an error in this life.
+    pub had_faults: bool,
     /// What is going on, for the count of crashes.
     pub phase: &'static str,
     /// What a task found wrong.
     pub violation: Option<Violation>,
     /// What tasks exercised.
     pub counters: Counters,
+    /// What tasks want in the trace.
+    pub notes: Vec<String>,
     /// Disks that a task wants pulled.
     pub pull: Vec<usize>,
 }
@@ -89,9 +103,15 @@ impl Sim {
             oracle: Oracle::default(),
             workload: Workload::new(rng.fork()),
             arrays: Vec::new(),
+            labelled: Vec::new(),
+            label_disks: Vec::new(),
+            levels: vec![Level::Concat, Level::Raid0],
+            serial: 0,
+            had_faults: false,
             phase: "",
             violation: None,
             counters: Counters::default(),
+            notes: Vec::new(),
             pull: Vec::new(),
         };
         Sim { world, stage: Rc::new(RefCell::new(stage)), rng }
@@ -147,8 +167,9 @@ impl Sim {
     fn bury(&mut self, end: &End) {
         let mut stage = self.stage.borrow_mut();
         let broken = |disk: &usize| self.world.disks[*disk].gone || self.world.disks[*disk].flush_failed;
-        let weak: Vec<u64> =
-            stage.arrays.iter().filter(|a| a.disks().iter().any(broken)).filter_map(|a| a.number).collect();
+        let trials = stage.arrays.iter().filter(|a| a.disks().iter().any(broken)).filter_map(|a| a.number);
+        let labelled = stage.labelled.iter().filter(|l| l.disks.iter().any(broken)).filter_map(|l| l.number);
+        let weak: Vec<u64> = trials.chain(labelled).collect();
         match end {
             End::Clean => {
                 self.world.note(format_args!("clean end"));
@@ -166,6 +187,12 @@ impl Sim {
         }
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
+        for labelled in &mut stage.labelled {
+            labelled.tainted = false;
+        }
+        if matches!(end, End::Clean) {
+            rot_labels(&mut self.world, &stage, &mut self.rng);
+        }
         // Some of the disks that were pulled are back, as they were left.
         for disk in &mut self.world.disks {
             disk.gone &= self.rng.coin();
@@ -208,19 +235,24 @@ impl Sim {
         };
         let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
         loop {
+            self.stage.borrow_mut().had_faults = run.world.had_faults();
             tasks.poll();
             if let Some(why) = run.stage.borrow_mut().violation.take() {
                 return End::Wrong(why);
             }
-            if done.is_done() {
+            // A process cannot exit while the kernel has I/O of it.
+            if done.is_done() && run.world.in_flight() == 0 {
                 run.world.crash_at_step = None;
-                if !run.host.is_calm() || run.world.in_flight() > 0 {
-                    return End::Wrong(Violation("the process has ended, but something is in flight or held".into()));
+                if !run.host.is_calm() {
+                    return End::Wrong(Violation("the process has ended, but a slot or a range is in use".into()));
                 }
                 return End::Clean;
             }
             run.serve_tasks();
             let Some(happening) = run.world.next() else {
+                if done.is_done() {
+                    continue;
+                }
                 let why = format!("nothing is left to happen, but the process waits ({})", run.stage.borrow().phase);
                 return End::Wrong(Violation(why));
             };
@@ -230,6 +262,20 @@ impl Sim {
             }
             if let Err(why) = run.happens(happening) {
                 return End::Wrong(why);
+            }
+        }
+    }
+}
+
+/// Between lives one copy of a label may rot away: the other must do.
+fn rot_labels(world: &mut World, stage: &Stage, rng: &mut Rng) {
+    for array in stage.labelled.iter().filter(|l| l.promise == Promise::Alive && l.sound) {
+        for disk in &array.disks {
+            if rng.below(8) == 0 {
+                let disk = &mut world.disks[*disk];
+                let offset = if rng.coin() { 0 } else { disk.size_bytes() - 4096 };
+                disk.rot(offset, 4096, rng);
+                world.counters.add("fault", "label rot");
             }
         }
     }
@@ -261,6 +307,9 @@ impl Run<'_> {
             }
         }
         let mut stage = self.stage.borrow_mut();
+        for note in stage.notes.drain(..) {
+            self.world.note(format_args!("admin: {note}"));
+        }
         for disk in std::mem::take(&mut stage.pull) {
             self.world.pull(disk);
         }

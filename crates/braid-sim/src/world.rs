@@ -322,6 +322,7 @@ impl World {
                 let mut data = vec![0; len as usize];
                 if !disk.read(offset, &mut data) {
                     running.result = Err(LeafError { kind: ErrorKind::Io, errno: 5 });
+                    self.faults += 1;
                 }
                 match &mut running.place {
                     Place::Arena => self.memory.scatter(&running.io, skip, &data),

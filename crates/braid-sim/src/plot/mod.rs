@@ -1,8 +1,10 @@
 //! What the administrator does in one life: starts what there is, lets clients work, changes things
 //! under them, and stops in the end.
 
+mod labels;
+
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -80,8 +82,11 @@ impl Plot {
             stage,
             leaves,
             shards,
+            last: self.habits.is_none(),
             rng: self.rng,
             running: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             next_device: 0,
             next_version: 1,
         };
@@ -101,8 +106,12 @@ struct Admin {
     stage: Rc<RefCell<Stage>>,
     leaves: BTreeMap<usize, LeafId>,
     shards: u16,
+    last: bool,
     rng: Rng,
     running: BTreeMap<usize, Running>,
+    serving: BTreeMap<usize, labels::Serving>,
+    /// Did not start: a write of the attempt may still land, so there is no second one in this life.
+    given_up: BTreeSet<usize>,
     next_device: u32,
     next_version: u32,
 }
@@ -115,6 +124,7 @@ impl Admin {
         for array in &arrays {
             self.start(*array, habits).await;
         }
+        self.assemble(habits).await;
         self.phase("serving");
         if let Some(habits) = habits {
             for _ in 0..habits.actions {
@@ -128,14 +138,28 @@ impl Admin {
         for array in arrays {
             self.stop(array).await;
         }
+        let serving: Vec<usize> = self.serving.keys().copied().collect();
+        for array in serving {
+            self.stop_labelled(array).await;
+        }
+    }
+
+    fn new_device(&mut self) -> DeviceId {
+        let id = DeviceId(self.next_device);
+        self.next_device = (self.next_device + 1) % 16;
+        id
     }
 
     fn phase(&self, phase: &'static str) {
-        self.stage.borrow_mut().phase = phase;
+        let mut stage = self.stage.borrow_mut();
+        stage.phase = phase;
+        stage.notes.push(phase.to_owned());
     }
 
     fn count(&self, kind: &str) {
-        self.stage.borrow_mut().counters.add("actions", kind);
+        let mut stage = self.stage.borrow_mut();
+        stage.counters.add("actions", kind);
+        stage.notes.push(format!("done: {kind}"));
     }
 
     async fn until(&self, mut holds: impl FnMut(&Stage) -> bool) {
@@ -145,7 +169,8 @@ impl Admin {
     /// Waits until the clients have had enough.
     async fn work_done(&mut self, last: bool) {
         self.until(|stage| {
-            let numbers = stage.arrays.iter().filter_map(|a| a.number);
+            let labelled = stage.labelled.iter().filter_map(|l| l.number);
+            let numbers: Vec<u64> = stage.arrays.iter().filter_map(|a| a.number).chain(labelled).collect();
             numbers.into_iter().all(|n| stage.workload.is_finished(n))
         })
         .await;
@@ -155,11 +180,17 @@ impl Admin {
             let why = format!("in a world without faults only {started} of {wanted} arrays start");
             self.stage.borrow_mut().violation = Some(Violation(why));
         }
+        if last {
+            self.judge_end();
+        }
     }
 
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
         let count = self.stage.borrow().arrays.len();
+        if count == 0 || (self.uses_labels() && self.rng.coin()) {
+            return self.act_on_labels(habits).await;
+        }
         let array = self.rng.index(count);
         match self.rng.below(if habits.pulls { 6 } else { 5 }) {
             0 | 1 => self.change_layout(array).await,
@@ -179,7 +210,7 @@ impl Admin {
 
     /// Brings one array up, if all its disks are there and answer.
     async fn start(&mut self, array: usize, habits: Option<Habits>) {
-        if self.running.contains_key(&array) {
+        if self.running.contains_key(&array) || self.given_up.contains(&array) {
             return;
         }
         let (trial, number) = {
@@ -193,27 +224,23 @@ impl Admin {
         if number.is_none() {
             let leaves = self.leaves.clone();
             if trial.format(&self.port, |d| leaves[&d]).await.is_err() {
+                self.given_up.insert(array);
                 return;
             }
             self.made(array, &trial);
         }
         let home = ShardId(self.rng.below(u64::from(self.shards)) as u16);
-        let Ok(started) = trial.start(&self.port, &order, home).await else { return };
+        let Ok(started) = trial.start(&self.port, &order, home).await else {
+            self.given_up.insert(array);
+            return;
+        };
         self.count("start");
-        let id = DeviceId(self.next_device);
-        self.next_device = (self.next_device + 1) % 16;
+        let id = self.new_device();
         self.running.insert(array, Running { id, order, started });
         self.stage.borrow_mut().arrays[array].trial.clean = false;
         self.publish(array).await;
-        match habits {
-            Some(_) => self.connect(array, habits),
-            None => {
-                let shard = self.rng.below(u64::from(self.shards)) as u16;
-                let mut stage = self.stage.borrow_mut();
-                let number = stage.arrays[array].number.expect("a started array has been made");
-                stage.workload.connect_verifier(number, id, shard);
-            }
-        }
+        let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
+        self.connect_to(number, id, habits);
     }
 
     fn made(&self, array: usize, trial: &Trial) {
@@ -238,14 +265,23 @@ impl Admin {
     }
 
     fn connect(&mut self, array: usize, habits: Option<Habits>) {
-        let (Some(running), Some(habits)) = (self.running.get(&array), habits) else { return };
+        let Some(id) = self.running.get(&array).map(|r| r.id) else { return };
+        let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
+        self.connect_to(number, id, habits);
+    }
+
+    /// Connects clients; in the last life one that reads everything.
+    fn connect_to(&mut self, number: u64, id: DeviceId, habits: Option<Habits>) {
         let mut stage = self.stage.borrow_mut();
-        let number = stage.arrays[array].number.expect("a started array has been made");
+        let Some(habits) = habits else {
+            let shard = self.rng.below(u64::from(self.shards)) as u16;
+            return stage.workload.connect_verifier(number, id, shard);
+        };
         let blocks = stage.oracle.blocks(number);
         for _ in 0..self.rng.between(1, habits.clients_max) {
             let shard = self.rng.below(u64::from(self.shards)) as u16;
             let requests = self.rng.between(1, habits.requests_max) as u32;
-            stage.workload.connect(number, running.id, shard, blocks, requests);
+            stage.workload.connect(number, id, shard, blocks, requests);
         }
     }
 
@@ -267,19 +303,7 @@ impl Admin {
         self.phase("stopping");
         self.count("stop");
         let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
-        if self.rng.coin() {
-            // Politely: the clients are told first.
-            self.stage.borrow_mut().workload.stop(number);
-        }
-        self.stage.borrow_mut().workload.expect_stop(number);
-        self.port.publish(running.id, None).await;
-        {
-            let mut stage = self.stage.borrow_mut();
-            stage.workload.stop(number);
-            if !stage.workload.is_idle(number) {
-                stage.violation = Some(Violation("drained, but a request of the old layout is in flight".into()));
-            }
-        }
+        self.withdraw_device(number, running.id).await;
         let mut flushed = true;
         for leaf in &running.order {
             flushed &= self.port.flush(*leaf).await.is_ok();
@@ -287,6 +311,21 @@ impl Admin {
         let mut stage = self.stage.borrow_mut();
         let failed = stage.workload.had_failed_writes(number);
         stage.arrays[array].trial.clean = flushed && !failed;
+    }
+
+    /// Takes a device away from its clients. On return nothing of it is in flight.
+    async fn withdraw_device(&mut self, number: u64, id: DeviceId) {
+        if self.rng.coin() {
+            // Politely: the clients are told first.
+            self.stage.borrow_mut().workload.stop(number);
+        }
+        self.stage.borrow_mut().workload.expect_stop(number);
+        self.port.publish(id, None).await;
+        let mut stage = self.stage.borrow_mut();
+        stage.workload.stop(number);
+        if !stage.workload.is_idle(number) {
+            stage.violation = Some(Violation("drained, but a request of the old layout is in flight".into()));
+        }
     }
 
     /// Stops an array and makes another on the same disks.
