@@ -56,6 +56,9 @@ impl RingError {
             }
             libc::EROFS => (RingErrorKind::Permission, "it is read-only: choose another place or lift the protection"),
             libc::ENOSPC | libc::EDQUOT => (RingErrorKind::NoSpace, "free some space, or ask for a smaller size"),
+            libc::EFBIG => {
+                (RingErrorKind::NoSpace, "the file system holds no file of that size: ask for a smaller one")
+            }
             libc::ENOMEM => (RingErrorKind::NoSpace, "free some memory, or ask for a smaller size"),
             libc::EBUSY | libc::EWOULDBLOCK => {
                 (RingErrorKind::InUse, "unmount it, or stop whoever uses it, and try again")

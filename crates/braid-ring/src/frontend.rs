@@ -139,7 +139,7 @@ impl Cx<'_> {
 
     /// Ends both directions of a socket: what is in flight on it ends soon, each with its `net_done`.
     pub fn shutdown(&mut self, socket: SocketId) {
-        self.core.net.shutdown(socket, &mut self.core.port.driver);
+        self.core.net.shutdown(socket);
     }
 
     /// Shuts a socket down and closes it once its last `net_done` was given.

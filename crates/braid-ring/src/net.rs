@@ -129,7 +129,8 @@ impl Net {
         let slot = LEAVES_MAX + index;
         let registered = driver.register_file(slot, fd.as_raw_fd());
         let socket = &mut self.sockets[index as usize];
-        socket.file = FileRef { fd: fd.as_raw_fd(), slot: if registered { slot } else { FileRef::UNREGISTERED } };
+        let slot = if registered { slot } else { FileRef::UNREGISTERED };
+        socket.file = FileRef { fd: fd.as_raw_fd(), slot, direct: false };
         socket.fd = Some(fd);
         socket.frontend = frontend;
         socket.closing = false;
@@ -256,19 +257,18 @@ impl Net {
     }
 
     /// Ends both directions: what is in flight ends soon.
-    pub(crate) fn shutdown(&mut self, id: SocketId, driver: &mut Driver) {
+    pub(crate) fn shutdown(&mut self, id: SocketId) {
         if let Some(socket) = self.get(id)
             && let Some(fd) = &socket.fd
         {
             // A peer that is gone already is no error here.
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
-            driver.nudge_socket(id.index);
         }
     }
 
     /// Closes the socket, once nothing is in flight on it.
     pub(crate) fn close(&mut self, id: SocketId, driver: &mut Driver) {
-        self.shutdown(id, driver);
+        self.shutdown(id);
         if let Some(socket) = self.get(id) {
             socket.closing = true;
             self.release(id.index, driver);

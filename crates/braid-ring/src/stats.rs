@@ -52,12 +52,18 @@ impl Counter {
     }
 }
 
-/// What one shard counts for one disk. Indexed by `Op as usize`.
-pub(crate) struct LeafCounters {
-    /// I/Os accepted, by operation.
-    pub(crate) started: [Counter; OPS],
+/// I/Os of one operation.
+#[derive(Default)]
+pub(crate) struct OpCounters {
+    pub(crate) started: Counter,
     /// Bytes of those.
-    pub(crate) bytes: [Counter; OPS],
+    pub(crate) bytes: Counter,
+}
+
+/// What one shard counts for one disk.
+pub(crate) struct LeafCounters {
+    /// I/Os accepted, by `Op as usize`.
+    pub(crate) ops: [OpCounters; OPS],
     /// I/Os that ended with an error.
     pub(crate) errors: Counter,
     /// I/Os that exceeded the time limit.
@@ -76,8 +82,7 @@ pub(crate) const CLASSES: usize = 3;
 impl LeafCounters {
     pub(crate) fn new() -> LeafCounters {
         LeafCounters {
-            started: Default::default(),
-            bytes: Default::default(),
+            ops: Default::default(),
             errors: Counter::default(),
             late: Counter::default(),
             in_flight: Counter::default(),
@@ -163,14 +168,14 @@ impl LeafStats {
     /// Adds one shard's block. I/Os that were never timed (mem, null) are those started but neither
     /// in flight nor in a histogram: the fast path saves the work, and they count as 0 ns here.
     pub(crate) fn add(&mut self, c: &LeafCounters) {
-        let started: [u64; OPS] = std::array::from_fn(|op| c.started[op].get());
+        let started: [u64; OPS] = std::array::from_fn(|op| c.ops[op].started.get());
         self.reads += started[0];
         self.writes += started[1];
         self.write_zeroes += started[2];
         self.discards += started[3];
         self.flushes += started[4];
-        self.read_bytes += c.bytes[0].get();
-        self.written_bytes += c.bytes[1].get();
+        self.read_bytes += c.ops[0].bytes.get();
+        self.written_bytes += c.ops[1].bytes.get();
         self.errors += c.errors.get();
         self.late += c.late.get();
         self.in_flight += c.in_flight.get();

@@ -110,6 +110,26 @@ fn uring_keeps_every_kind() {
 }
 
 #[test]
+fn libaio_keeps_every_kind() {
+    on_every_kind(DriverKind::Libaio);
+}
+
+#[test]
+fn threads_keep_every_kind() {
+    on_every_kind(DriverKind::Threads);
+}
+
+#[test]
 fn uring_keeps_stripes() {
     on_stripes(DriverKind::Uring);
+}
+
+#[test]
+fn libaio_keeps_stripes() {
+    on_stripes(DriverKind::Libaio);
+}
+
+#[test]
+fn threads_keep_stripes() {
+    on_stripes(DriverKind::Threads);
 }

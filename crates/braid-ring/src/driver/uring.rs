@@ -30,12 +30,13 @@ pub(crate) struct Uring {
 
 impl Uring {
     pub(crate) fn start(config: &DriverConfig) -> Result<(Uring, DriverInfo), RingError> {
-        let (ring, mut features) =
+        let (mut ring, mut features) =
             build(config.depth).map_err(|e| RingError::os(e, "starting io_uring".to_string()))?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             let old = io::Error::from_raw_os_error(libc::ENOSYS);
             return Err(RingError::os(old, "starting io_uring (this kernel's is older than 5.11)".to_string()));
         }
+        prove(&mut ring).map_err(|e| RingError::os(e, "trying io_uring".to_string()))?;
         if ring.submitter().register_ring_fd().is_ok() {
             features.push("registered_ring");
         }
@@ -167,6 +168,15 @@ fn build(depth: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
         return Ok((ring, vec!["coop_taskrun"]));
     }
     Ok((IoUring::builder().setup_cqsize(completions).setup_clamp().build(SUBMISSIONS)?, Vec::new()))
+}
+
+/// Sends one no-operation through: a filter may permit to make a ring and forbid to use it.
+fn prove(ring: &mut IoUring) -> io::Result<()> {
+    let nop = opcode::Nop::new().build();
+    // SAFETY: a no-operation uses no memory; a new queue has room.
+    let _ = unsafe { ring.submission().push(&nop) };
+    ring.submit_and_wait(1)?;
+    if ring.completion().count() == 1 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
 }
 
 /// Makes a table of registered files, all empty; as large as the limit of open files permits.

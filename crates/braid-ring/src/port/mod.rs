@@ -55,8 +55,13 @@ enum Kind {
     Slow,
 }
 
-/// A disk, as one shard sees it.
+/// A disk, as one shard sees it. What the fast path needs is in its first cache line.
+#[repr(C, align(64))]
 struct Leaf {
+    size_bytes: u64,
+    counters: Arc<LeafCounters>,
+    /// The bytes of a memory disk.
+    bytes: *mut u8,
     kind: Kind,
     /// Opened for writing.
     writable: bool,
@@ -67,10 +72,6 @@ struct Leaf {
     in_flight: u32,
     /// Of those, held by a rule.
     hung: u32,
-    size_bytes: u64,
-    /// The bytes of a memory disk.
-    bytes: *mut u8,
-    counters: Arc<LeafCounters>,
     file: FileRef,
     disk: Option<Arc<Disk>>,
     views: Vec<FaultView>,
@@ -167,8 +168,11 @@ impl Port {
     pub(crate) fn add_leaf(&mut self, id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters>) {
         let file = match disk.raw_fd() {
             None => FileRef::NONE,
-            Some(fd) if self.driver.register_file(id.0, fd) => FileRef { fd, slot: id.0 },
-            Some(fd) => FileRef { fd, slot: FileRef::UNREGISTERED },
+            Some(fd) => {
+                let registered = self.driver.register_file(id.0, fd);
+                let slot = if registered { id.0 } else { FileRef::UNREGISTERED };
+                FileRef { fd, slot, direct: disk.is_direct() }
+            }
         };
         let (kind, bytes) = match disk.base() {
             Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
@@ -221,7 +225,8 @@ impl Port {
     pub(crate) fn leak(self) {
         let Port { driver, arena, iovecs, zeros, leaves, .. } = self;
         // The files stay open, and locked, as long as something may still be written to them.
-        std::mem::forget((driver, iovecs, zeros, leaves));
+        std::mem::forget((iovecs, zeros, leaves));
+        driver.abandon();
         arena.leak();
     }
 
@@ -257,7 +262,17 @@ impl Port {
         }
     }
 
+    /// Carries an I/O out on a plain memory disk, whose range `submit` has checked.
+    #[inline(never)]
+    fn submit_mem(&mut self, io: &LeafIo) {
+        // SAFETY: the range is on the disk; the engine vouches for the memory, which `Cx::submit` has found to
+        // lie in the arena.
+        unsafe { memory::carry_out(self.leaves[io.leaf.0 as usize].bytes, io) };
+        self.done.push(Done { cookie: io.cookie, result: Ok(()) });
+    }
+
     /// Takes an I/O that takes time in.
+    #[inline(never)]
     fn submit_slow(&mut self, io: &LeafIo) {
         let leaf = &mut self.leaves[io.leaf.0 as usize];
         leaf.in_flight += 1;
@@ -427,16 +442,12 @@ impl LeafSink for Port {
         if leaf.kind == Kind::Vacant || !inside || !permitted {
             return refuse_because(&mut self.done, io, leaf.kind == Kind::Vacant, inside);
         }
-        leaf.counters.started[io.op as usize].add(1);
-        leaf.counters.bytes[io.op as usize].add(io.len);
+        let ops = &leaf.counters.ops[io.op as usize];
+        ops.started.add(1);
+        ops.bytes.add(io.len);
         match leaf.kind {
             Kind::Null => self.done.push(Done { cookie: io.cookie, result: Ok(()) }),
-            Kind::Mem => {
-                // SAFETY: the range is on the disk, as just seen; the engine vouches for the memory, which
-                // `Cx::submit` has found to lie in the arena.
-                unsafe { memory::carry_out(leaf.bytes, io) };
-                self.done.push(Done { cookie: io.cookie, result: Ok(()) });
-            }
+            Kind::Mem => self.submit_mem(io),
             _ => self.submit_slow(io),
         }
     }

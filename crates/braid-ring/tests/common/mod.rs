@@ -1,6 +1,8 @@
 //! What all tests of the ring share: a client that lives on each shard, and blocking calls to it.
 #![allow(dead_code)] // Each test uses its own part.
 
+pub mod load;
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -103,7 +105,8 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(config: &RingConfig) -> Bed {
-        let ring = Ring::start(config, |_| vec![Box::new(Client::default())]).expect("the ring starts");
+        let ring = Ring::start(config, |_| vec![Box::new(Client::default()), Box::new(load::Load::default())])
+            .expect("the ring starts");
         let handle = ring.handle();
         Bed { ring, handle, next_device: 0 }
     }

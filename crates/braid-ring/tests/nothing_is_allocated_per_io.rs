@@ -1,0 +1,90 @@
+//! A million I/Os on null and memory disks, and thousands on files, allocate nothing after start.
+
+#![allow(unsafe_code)] // A global allocator is unsafe by its nature.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use braid_ring::RingConfig;
+use common::load::{self, Order};
+use common::{Bed, Folder};
+
+struct Counting;
+
+/// Set while a shard is under load: then every allocation on its thread counts.
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_SHARD: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    if COUNTING.load(Ordering::Relaxed) && IS_SHARD.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is the system allocator's; counting touches an atomic and a constant-initialised thread-local.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Called on the shard's thread before the first request and after the last: switches counting over.
+fn probe() {
+    IS_SHARD.with(|is| is.set(true));
+    COUNTING.fetch_xor(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_million_ios_allocate_nothing() {
+    let folder = Folder::new("alloc");
+    let file = |n: &str| format!("file:{},size=16M", folder.path(n));
+    let mut bed = Bed::new(&RingConfig::default());
+    let disks = ["null:16M".into(), "mem:16M".into(), file("a"), "throttled(mem:16M,iops=1000000000)".into()];
+    for (name, total) in disks.iter().zip([1_000_000, 1_000_000, 10_000, 100_000]) {
+        let (device, _) = bed.bare(name);
+        run(&bed, name, device, 16 << 20, total);
+    }
+    for (chunk, total) in [(4096, 100_000), (64 << 10, 200_000)] {
+        let device = bed.striped(&["null:16M", "mem:16M", "null:24M"], chunk);
+        run(&bed, "raid0 of memory", device, 48 << 20, total);
+    }
+    let device = bed.striped(&[&file("b"), &file("c"), &file("d")], 4096);
+    run(&bed, "raid0 of files", device, 40 << 20, 4000);
+    bed.ring.stop();
+}
+
+fn run(bed: &Bed, name: &str, device: braid_engine::DeviceId, size: u64, total: u64) {
+    let order = Order { device, size, len: 16 << 10, depth: 64, total, writes: 3, probe };
+    ALLOCATIONS.store(0, Ordering::SeqCst);
+    let outcome = load::begin(&bed.handle, 0, 1, &order).recv().expect("an outcome");
+    assert_eq!((outcome.errors, outcome.ended), (0, total), "{name}");
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), 0, "{name}: allocations in {total} I/Os");
+    // The counter itself works: this thread counts as a shard for once.
+    probe();
+    let boxed = std::hint::black_box(Box::new(total));
+    probe();
+    drop(boxed);
+    IS_SHARD.with(|is| is.set(false));
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), 1);
+}
