@@ -82,9 +82,17 @@ pub(super) struct Pool {
     staged: Vec<Place>,
 }
 
+/// Makes the system call of a job, whose memory is valid and whose file is open.
+type Call = unsafe fn(&Job) -> i32;
+
 impl Pool {
     /// Room for `depth` jobs, and lines for `files` registered files.
     pub(super) fn start(depth: u32, files: u32) -> io::Result<Pool> {
+        Pool::start_with(depth, files, carry_out)
+    }
+
+    /// As [`Pool::start`], with another way to carry jobs out.
+    pub(super) fn start_with(depth: u32, files: u32, call: Call) -> io::Result<Pool> {
         let state = State {
             places: Vec::with_capacity(depth as usize),
             free: NONE,
@@ -108,7 +116,7 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("disk-io-{index}")).stack_size(STACK_BYTES);
             // If this fails, dropping the pool ends those that did start.
-            pool.threads.push(builder.spawn(move || work(&shared, index))?);
+            pool.threads.push(builder.spawn(move || work(&shared, index, call))?);
         }
         Ok(pool)
     }
@@ -238,7 +246,7 @@ impl State {
 }
 
 /// What each thread does.
-fn work(shared: &Shared, thread: usize) {
+fn work(shared: &Shared, thread: usize, call: Call) {
     let mut done: Option<(Taken, i32)> = None;
     loop {
         let mut tell = false;
@@ -275,7 +283,7 @@ fn work(shared: &Shared, thread: usize) {
             shared.wake.wake();
         }
         // SAFETY: whoever pushed the job keeps its memory valid until its event, which comes only after this.
-        let result = unsafe { carry_out(&taken.job) };
+        let result = unsafe { call(&taken.job) };
         done = Some((taken, result));
     }
 }
