@@ -1,0 +1,340 @@
+//! `braid array …`.
+
+use super::confirm::confirm;
+use super::disk_names::absolute;
+use super::{Ask, output};
+use braid_api::{
+    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Kind, MemberState, RenameArray,
+    StopArray, names,
+};
+use braid_geometry::units::{format_size, parse_size};
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Make an array of disks
+    Create(CreateArgs),
+    /// List the arrays
+    List(Ask),
+    /// Show everything about an array
+    Show(NameArgs),
+    /// Give an array another name
+    Rename(RenameArgs),
+    /// Stop an array; its disks become free
+    Stop(StopArgs),
+    /// Look for members, and start the arrays that are complete
+    Assemble(AssembleArgs),
+    /// Delete an array: its labels are removed, its content is lost
+    Delete(DeleteArgs),
+}
+
+#[derive(Args)]
+pub struct CreateArgs {
+    /// Name of the new array
+    #[arg(value_parser = name)]
+    name: String,
+    /// How the disks are combined: one after the other, or striped
+    #[arg(long, value_parser = ["concat", "raid0"])]
+    level: String,
+    /// Contiguous bytes on one disk before the next disk's turn
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = chunk)]
+    chunk: u64,
+    /// Take disks that carry somebody's data, and destroy it
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// The disks: /dev/sdb, ./a.img, file:a.img,size=50G, mem:1G, null:1T, throttled(DISK,…), faulty(DISK,…)
+    #[arg(required = true, value_name = "DISK")]
+    disks: Vec<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct NameArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    array: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RenameArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    array: String,
+    /// Its new name
+    #[arg(value_parser = name)]
+    new_name: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct StopArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    array: String,
+    /// Stop it although it is exported; clients are cut off, and its exports wait
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct AssembleArgs {
+    /// Only this array, by name or UUID; a stopped one is started only when it is named
+    #[arg(value_parser = name_or_uuid)]
+    array: Option<String>,
+    /// A disk to look at beside those known and those in the machine (may be repeated)
+    #[arg(long = "disk", value_name = "DISK")]
+    disks: Vec<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct DeleteArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    array: String,
+    /// Delete it although it is exported; its exports are removed
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Reads a name for clap.
+pub fn name(text: &str) -> Result<String, names::NameError> {
+    names::check_name(text).map(|()| text.to_owned())
+}
+
+/// Reads a name or a UUID for clap.
+pub fn name_or_uuid(text: &str) -> Result<String, names::NameError> {
+    if names::is_uuid(text) { Ok(text.to_owned()) } else { name(text) }
+}
+
+fn chunk(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Runs one of the commands.
+pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Create(args) => create(args).await,
+        Verb::List(ask) => list(ask).await,
+        Verb::Show(args) => {
+            let array: Array = args.ask.client()?.get(&format!("/v1/arrays/{}", args.array)).await?;
+            output::show(args.ask.json, &array, show);
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Rename(args) => {
+            let body = RenameArray { name: args.new_name };
+            let array: Array = args.ask.client()?.post(&format!("/v1/arrays/{}/rename", args.array), &body).await?;
+            output::show(args.ask.json, &array, |array| {
+                format!("array {} is now called {}; names of exports stay\n", args.array, array.name)
+            });
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Stop(args) => {
+            let body = StopArray { force: args.force };
+            let array: Array = args.ask.client()?.post(&format!("/v1/arrays/{}/stop", args.array), &body).await?;
+            output::show(args.ask.json, &array, |array| {
+                if array.kept {
+                    format!("array {0} is stopped; `braid array assemble {0}` starts it again\n", array.name)
+                } else {
+                    format!("array {} is stopped and gone: memory and null disks keep nothing\n", array.name)
+                }
+            });
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Assemble(args) => assemble(args).await,
+        Verb::Delete(args) => delete(args).await,
+    }
+}
+
+async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
+    let mut disks = Vec::with_capacity(args.disks.len());
+    for disk in &args.disks {
+        disks.push(absolute(disk)?.to_string());
+    }
+    if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        confirm(&format!("Whatever is on {} will be lost", args.disks.join(", ")), args.yes)?;
+    }
+    let body =
+        CreateArray { name: args.name, level: args.level, chunk_bytes: Some(args.chunk), disks, force: args.force };
+    let array: Array = args.ask.client()?.post("/v1/arrays", &body).await?;
+    output::show(args.ask.json, &array, |array| {
+        let mut text = format!(
+            "array {} is active: {} of {} on {} disk{}\n",
+            array.name,
+            format_size(array.size_bytes),
+            array.level,
+            array.members.len(),
+            if array.members.len() == 1 { "" } else { "s" }
+        );
+        if !array.kept {
+            text.push_str("it is gone when the daemon ends: memory and null disks keep nothing\n");
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "let clients use it with: braid export add {} --nbd unix:/path/of/a.sock", array.name);
+        text
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
+    let list: ArrayList = ask.client()?.get("/v1/arrays").await?;
+    output::show(ask.json, &list, |list| {
+        if list.arrays.is_empty() {
+            return "no arrays; make one with: braid array create NAME --level raid0 DISK…\n".to_owned();
+        }
+        let mut table = output::table(["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "MEMBERS", "EXPORTS"]);
+        for array in &list.arrays {
+            let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
+            let members = if present == array.members.len() {
+                present.to_string()
+            } else {
+                format!("{present} of {}", array.members.len())
+            };
+            table.add_row([
+                output::cut(&array.name, 24),
+                array.level.clone(),
+                format_size(array.size_bytes),
+                format_size(array.chunk_bytes),
+                state(array),
+                members,
+                array.exports.len().to_string(),
+            ]);
+        }
+        output::right(&mut table, [2, 3, 6]);
+        output::render(&table)
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(array: &Array) -> String {
+    let word = array.state.word();
+    if array.state == ArrayState::Active && !array.attention.is_empty() { format!("{word}!") } else { word.to_owned() }
+}
+
+/// Everything about an array, for people.
+pub fn show(array: &Array) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    line("array", array.name.clone());
+    line("uuid", array.uuid.clone());
+    line("level", format!("{} ({})", array.level, array.layout));
+    line("size", format!("{} ({} bytes)", format_size(array.size_bytes), output::thousands(array.size_bytes)));
+    line("chunk", format_size(array.chunk_bytes));
+    line("block", format!("{} bytes", array.logical_block_bytes));
+    line("state", array.state.word().to_owned());
+    if !array.kept {
+        line("kept", "no: memory and null disks keep nothing".to_owned());
+    }
+    line("exports", if array.exports.is_empty() { "none".to_owned() } else { array.exports.join(", ") });
+    for sentence in &array.attention {
+        line("attention", sentence.clone());
+    }
+    text.push('\n');
+    text.push_str(&members(array));
+    text.push('\n');
+    text.push_str(&zones(array));
+    text
+}
+
+fn members(array: &Array) -> String {
+    let mut table = output::table(["ROLE", "DISK", "STATE", "DATA", "READ", "WRITTEN", "ERRORS"]);
+    for member in &array.members {
+        let stats = member.stats.as_ref();
+        let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), format_size);
+        table.add_row([
+            member.role.to_string(),
+            member.disk.clone().unwrap_or_else(|| format!("(member {})", member.uuid)),
+            member.state.word().to_owned(),
+            format_size(member.data_bytes),
+            bytes(stats.map(|s| s.read_bytes)),
+            bytes(stats.map(|s| s.written_bytes)),
+            stats.map_or("-".to_owned(), |s| (s.errors + s.timeouts).to_string()),
+        ]);
+    }
+    output::right(&mut table, [0, 3, 4, 5, 6]);
+    output::render(&table)
+}
+
+fn zones(array: &Array) -> String {
+    let mut table = output::table(["ZONE", "FROM", "SIZE", "MEMBERS", "ON EACH MEMBER FROM", "HEIGHT"]);
+    for (number, zone) in array.zones.iter().enumerate() {
+        let members: Vec<String> = zone.members.iter().map(u16::to_string).collect();
+        table.add_row([
+            number.to_string(),
+            format_size(zone.array_start_bytes),
+            format_size(zone.array_bytes),
+            output::cut(&members.join(" "), 24),
+            format_size(zone.member_start_bytes),
+            format_size(zone.member_bytes),
+        ]);
+    }
+    output::right(&mut table, [0, 1, 2, 4, 5]);
+    output::render(&table)
+}
+
+async fn assemble(args: AssembleArgs) -> anyhow::Result<ExitCode> {
+    let mut disks = Vec::with_capacity(args.disks.len());
+    for disk in &args.disks {
+        disks.push(absolute(disk)?.to_string());
+    }
+    let body = Assemble { array: args.array, disks };
+    let done: Assembled = args.ask.client()?.post("/v1/assemble", &body).await?;
+    output::show(args.ask.json, &done, |done| {
+        let mut text = String::new();
+        for name in &done.started {
+            let _ = writeln!(text, "array {name} is active");
+        }
+        for array in done.arrays.iter().filter(|array| array.state != ArrayState::Active) {
+            let _ = writeln!(text, "array {} is {}", array.name, array.state.word());
+            for sentence in &array.attention {
+                let _ = writeln!(text, "  {sentence}");
+            }
+        }
+        if text.is_empty() {
+            text.push_str("nothing to do: every array that was found is active\n");
+        }
+        text
+    });
+    let waiting = done.arrays.iter().any(|a| !matches!(a.state, ArrayState::Active | ArrayState::Stopped));
+    Ok(ExitCode::from(if waiting { super::failure::ATTENTION } else { 0 }))
+}
+
+async fn delete(args: DeleteArgs) -> anyhow::Result<ExitCode> {
+    let client = args.ask.client()?;
+    let path = format!("/v1/arrays/{}", args.array);
+    let array: Array = client.get(&path).await?;
+    if !array.exports.is_empty() && !args.force {
+        // Said before asking, so that nobody confirms what cannot be done.
+        return Err(ErrorDetail::new(
+            Kind::InUse,
+            format!("array {} is exported as {}", array.name, array.exports.join(", ")),
+        )
+        .with("array", &array.name)
+        .remedy(format!("remove the export first (braid export remove {}), or add --force", array.exports[0]))
+        .into());
+    }
+    confirm(&format!("Array {} with {} of content will be lost", array.name, format_size(array.size_bytes)), args.yes)?;
+    let array: Array = client.delete(&format!("{path}?force={}", args.force)).await?;
+    output::show(args.ask.json, &array, |array| format!("array {} is deleted; its disks are free\n", array.name));
+    Ok(ExitCode::SUCCESS)
+}

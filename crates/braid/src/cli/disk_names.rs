@@ -1,0 +1,58 @@
+//! Names of disks as they are sent to the daemon, which has another working folder.
+
+use braid_api::{ErrorDetail, Kind};
+use braid_ring::DiskSpec;
+use std::path::PathBuf;
+
+/// Reads a disk's name and makes the path in it absolute.
+///
+/// # Errors
+/// [`Kind::InvalidArgument`] naming what is wrong with it, and a right one.
+pub fn absolute(name: &str) -> Result<DiskSpec, ErrorDetail> {
+    let spec = DiskSpec::parse(name)
+        .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", name))?;
+    with_path(spec, &|path| {
+        std::path::absolute(&path).map_err(|error| {
+            ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("the path {} has no absolute form: {error}", path.display()),
+            )
+        })
+    })
+}
+
+/// The same disk with its path, however deep, put through `change`.
+fn with_path(
+    spec: DiskSpec,
+    change: &dyn Fn(PathBuf) -> Result<PathBuf, ErrorDetail>,
+) -> Result<DiskSpec, ErrorDetail> {
+    Ok(match spec {
+        DiskSpec::Path(path) => DiskSpec::Path(change(path)?),
+        DiskSpec::File { path, size_bytes, alloc } => DiskSpec::File { path: change(path)?, size_bytes, alloc },
+        DiskSpec::Throttled { disk, limits } => {
+            DiskSpec::Throttled { disk: Box::new(with_path(*disk, change)?), limits }
+        }
+        DiskSpec::Faulty { disk, rules } => DiskSpec::Faulty { disk: Box::new(with_path(*disk, change)?), rules },
+        other @ (DiskSpec::Mem { .. } | DiskSpec::Null { .. }) => other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_absolute_however_deep() {
+        let here = std::env::current_dir().expect("tests run in a folder");
+        let name = absolute("throttled(file:a.img,size=1G,iops=3000)").expect("a right name").to_string();
+        assert_eq!(name, format!("throttled(file:{}/a.img,size=1G,iops=3000)", here.display()));
+        assert_eq!(absolute("mem:1G").expect("a right name").to_string(), "mem:1G");
+        assert_eq!(absolute("/dev/sdb").expect("a right name").to_string(), "/dev/sdb");
+    }
+
+    #[test]
+    fn a_wrong_name_is_a_usage_error() {
+        let error = absolute("mem:").expect_err("no size");
+        assert_eq!(error.kind.exit_status(), 2);
+    }
+}

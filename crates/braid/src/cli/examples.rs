@@ -1,0 +1,74 @@
+//! Examples of every command: one table, from which help, usage errors and `docs/cli.md` take them, and a
+//! test checks that each of them is right.
+
+use super::Cli;
+use clap::{Command, CommandFactory};
+
+/// Command and what to type.
+pub const EXAMPLES: &[(&str, &[&str])] = &[
+    ("serve", &["braid serve", "braid serve --state ./state --socket ./braid.sock --log-level debug"]),
+    ("status", &["braid status", "braid status --check || echo look at it", "braid status --limits"]),
+    ("events", &["braid events", "braid events --follow --json"]),
+    ("plan", &["braid plan 50G 100G 100G", "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G"]),
+    ("disk list", &["braid disk list", "braid disk list --json"]),
+    ("disk examine", &["braid disk examine /dev/sdb", "braid disk examine ./a.img --json"]),
+    ("disk wipe", &["braid disk wipe /dev/sdb", "braid disk wipe ./a.img --yes"]),
+    (
+        "array create",
+        &[
+            "braid array create fast --level raid0 /dev/sdb /dev/sdc /dev/sdd",
+            "braid array create trial --level raid0 --chunk 128K file:a.img,size=50G file:b.img,size=100G",
+            "braid array create slow --level concat 'throttled(mem:1G,iops=3000)' mem:2G",
+        ],
+    ),
+    ("array list", &["braid array list", "braid array list --json"]),
+    ("array show", &["braid array show fast"]),
+    ("array rename", &["braid array rename fast faster"]),
+    ("array stop", &["braid array stop fast"]),
+    ("array assemble", &["braid array assemble", "braid array assemble fast --disk ./moved/a.img"]),
+    ("array delete", &["braid array delete fast", "braid array delete fast --yes"]),
+    (
+        "export add",
+        &[
+            "braid export add fast --nbd unix:/run/braid/fast.sock",
+            "braid export add fast --nbd tcp:127.0.0.1:10809 --name fast-ro --read-only",
+        ],
+    ),
+    ("export list", &["braid export list"]),
+    ("export show", &["braid export show fast"]),
+    ("export remove", &["braid export remove fast"]),
+    ("demo", &["braid demo", "braid demo --keep"]),
+    ("bench", &["braid bench --disk null:1T --pattern randread --block 4K --depth 128 --time 5s"]),
+];
+
+/// The command line with the examples in every `--help`.
+pub fn command() -> Command {
+    EXAMPLES.iter().fold(Cli::command(), |command, (path, examples)| {
+        let text = examples.iter().fold(String::from("Examples:"), |text, example| text + "\n  " + example);
+        at(command, &path.split(' ').collect::<Vec<_>>(), &|command| command.after_help(text.clone()))
+    })
+}
+
+fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> Command {
+    match path {
+        [] => change(command),
+        [first, rest @ ..] => {
+            let rest: Vec<String> = rest.iter().map(|word| (*word).to_owned()).collect();
+            command
+                .mut_subcommand(*first, |inner| at(inner, &rest.iter().map(String::as_str).collect::<Vec<_>>(), change))
+        }
+    }
+}
+
+/// The first example of the command that these arguments begin with.
+pub fn for_arguments(arguments: impl Iterator<Item = String>) -> Option<&'static str> {
+    let words: Vec<String> = arguments.filter(|word| !word.starts_with('-')).take(2).collect();
+    let matching =
+        |typed: &str| EXAMPLES.iter().find(|(path, _)| *path == typed || path.starts_with(&format!("{typed} ")));
+    let found = match words.as_slice() {
+        [] => None,
+        [noun] => matching(noun),
+        [noun, verb, ..] => matching(&format!("{noun} {verb}")).or_else(|| matching(noun)),
+    };
+    found.and_then(|(_, examples)| examples.first().copied())
+}

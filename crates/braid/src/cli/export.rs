@@ -1,0 +1,140 @@
+//! `braid export …`.
+
+use super::array::{name, name_or_uuid};
+use super::{Ask, output};
+use braid_api::{AddExport, Export, ExportList, ExportState};
+use braid_geometry::units::format_size;
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Let clients use an array
+    Add(AddArgs),
+    /// List the exports
+    List(Ask),
+    /// Show everything about an export
+    Show(NameArgs),
+    /// Take an export away; its clients are disconnected
+    Remove(NameArgs),
+}
+
+#[derive(Args)]
+pub struct AddArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid, value_name = "NAME")]
+    array: String,
+    /// Where to listen: unix:PATH or tcp:HOST:PORT (tcp:HOST is port 10809); several exports may share it
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: String,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Name that clients ask for [default: the array's]
+    #[arg(long, value_name = "EXPORT", value_parser = name)]
+    name: Option<String>,
+    /// Listen on a TCP address that others can reach, although everybody there could read and write
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct NameArgs {
+    /// The export, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    export: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Runs one of the commands.
+pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Add(args) => {
+            let nbd = crate::daemon::address::Address::parse(&args.nbd)?.absolute()?.to_string();
+            let body = AddExport {
+                array: args.array,
+                nbd,
+                name: args.name,
+                read_only: args.read_only,
+                insecure: args.insecure,
+            };
+            let export: Export = args.ask.client()?.post("/v1/exports", &body).await?;
+            output::show(args.ask.json, &export, added);
+        }
+        Verb::List(ask) => {
+            let list: ExportList = ask.client()?.get("/v1/exports").await?;
+            output::show(ask.json, &list, table);
+        }
+        Verb::Show(args) => {
+            let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", args.export)).await?;
+            output::show(args.ask.json, &export, show);
+        }
+        Verb::Remove(args) => {
+            let export: Export = args.ask.client()?.delete(&format!("/v1/exports/{}", args.export)).await?;
+            output::show(args.ask.json, &export, |export| format!("export {} is removed\n", export.name));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn added(export: &Export) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = match export.state {
+        ExportState::Listening => writeln!(text, "export {} is listening: {}", export.name, export.uri),
+        _ => writeln!(
+            text,
+            "export {} is {}: {}",
+            export.name,
+            export.state.word(),
+            export.reason.as_deref().unwrap_or("no reason known")
+        ),
+    };
+    let _ = writeln!(text, "try it with: nbdinfo '{}'", export.uri);
+    text
+}
+
+fn table(list: &ExportList) -> String {
+    if list.exports.is_empty() {
+        return "no exports; add one with: braid export add ARRAY --nbd unix:PATH\n".to_owned();
+    }
+    let mut table = output::table(["NAME", "ARRAY", "ADDRESS", "MODE", "STATE", "CLIENTS"]);
+    for export in &list.exports {
+        table.add_row([
+            output::cut(&export.name, 20),
+            output::cut(&export.array, 20),
+            export.nbd.clone(),
+            if export.read_only { "ro" } else { "rw" }.to_owned(),
+            export.state.word().to_owned(),
+            export.connections.to_string(),
+        ]);
+    }
+    output::right(&mut table, [5]);
+    output::render(&table)
+}
+
+fn show(export: &Export) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    line("export", export.name.clone());
+    line("uuid", export.uuid.clone());
+    line("array", format!("{} ({})", export.array, export.array_uuid));
+    line("address", export.nbd.clone());
+    line("uri", export.uri.clone());
+    line("mode", if export.read_only { "read-only" } else { "read-write" }.to_owned());
+    line("state", export.state.word().to_owned());
+    if let Some(reason) = &export.reason {
+        line("reason", reason.clone());
+    }
+    if let Some(bytes) = export.size_bytes {
+        line("size", format!("{} ({} bytes)", format_size(bytes), output::thousands(bytes)));
+    }
+    line("clients", export.connections.to_string());
+    text
+}

@@ -1,0 +1,58 @@
+//! How a command fails: what it prints, and its exit status.
+
+use super::{examples, output};
+use braid_api::{ErrorBody, ErrorDetail, Kind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::process::ExitCode;
+
+/// Done, but something needs attention.
+pub const ATTENTION: u8 = 5;
+
+/// Prints an error and returns its exit status. With `json`, standard output gets the error in the shape of
+/// the API; standard error always gets it for people.
+pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    let detail = detail(error);
+    if json {
+        output::json(&ErrorBody { error: detail.clone() });
+    }
+    let mut text = format!("braid: {}\n", detail.message);
+    if !detail.remedy.is_empty() {
+        text.push_str(&format!("  {}\n", detail.remedy));
+    }
+    output::complain(&text);
+    ExitCode::from(detail.kind.exit_status())
+}
+
+/// What an error is in the shape of the API.
+pub fn detail(error: &anyhow::Error) -> ErrorDetail {
+    if let Some(detail) = error.downcast_ref::<ErrorDetail>() {
+        return detail.clone();
+    }
+    ErrorDetail::new(Kind::Internal, format!("{error:#}"))
+}
+
+/// What clap has to say: help and version on standard output with status 0, everything else with a right
+/// example and status 2.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::text(&error.render().to_string());
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::complain(&error.render().to_string());
+            ExitCode::from(2)
+        }
+        _ => {
+            let mut text = error.render().to_string();
+            // Help of a command has its examples already; a usage error gets the first one.
+            if !matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(s)) if s.to_string().contains("Examples:"))
+                && let Some(example) = examples::for_arguments(std::env::args().skip(1))
+            {
+                text.push_str(&format!("\nA right one: {example}\n"));
+            }
+            output::complain(&text);
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The command line: one place for each command, and this table of them.
+
+mod array;
+mod confirm;
+mod disk;
+mod disk_names;
+mod events;
+mod examples;
+mod export;
+pub mod failure;
+pub mod output;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use crate::client::Client;
+use crate::places::Places;
+use anyhow::Context;
+use clap::{Args, FromArgMatches, Parser, Subcommand};
+use std::future::Future;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Braids the disks of this machine into fast block devices that any NBD client can use.
+///
+/// A daemon (`braid serve`) owns the disks; all other commands ask it. `braid demo` shows everything at once,
+/// without root and without a spare disk.
+#[derive(Parser)]
+#[command(name = "braid", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon
+    Serve(crate::daemon::ServeArgs),
+    /// Show how the daemon, its arrays, disks and exports do
+    Status(status::StatusArgs),
+    /// Show what happened
+    Events(events::EventsArgs),
+    /// Show what disks of given sizes would become, before touching anything
+    Plan(crate::plan::PlanArgs),
+    /// Look at the disks of this machine
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Disk {
+        #[command(subcommand)]
+        verb: disk::Verb,
+    },
+    /// Make arrays of disks
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Array {
+        #[command(subcommand)]
+        verb: array::Verb,
+    },
+    /// Let clients use arrays over NBD
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Export {
+        #[command(subcommand)]
+        verb: export::Verb,
+    },
+    /// Show everything at once: three disks, one array, one export, verified data
+    Demo(crate::demo::DemoArgs),
+    /// Measure disks and arrays
+    Bench(crate::bench::BenchArgs),
+}
+
+/// How the daemon is reached, and how answers are printed: the same for every command that asks it.
+#[derive(Args, Clone, Debug)]
+pub struct Ask {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// The daemon's socket [default: BRAID_SOCKET, else the user's own place]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+impl Ask {
+    /// A client of that daemon.
+    ///
+    /// # Errors
+    /// The HTTP client cannot be set up.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(&Places::find(self.socket.as_deref(), None).socket)?)
+    }
+}
+
+/// Reads the command line, does what it says, and returns the exit status.
+pub fn main() -> ExitCode {
+    let matches = match examples::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return failure::usage(&error),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    // Those commands that print JSON print their errors as JSON too.
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    match run(cli.command) {
+        Ok(status) => status,
+        Err(error) => failure::report(&error, json),
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(args) => crate::daemon::run(args),
+        Command::Status(args) => wait(status::run(args)),
+        Command::Events(args) => wait(events::run(args)),
+        Command::Plan(args) => crate::plan::run(args),
+        Command::Disk { verb } => wait(disk::run(verb)),
+        Command::Array { verb } => wait(array::run(verb)),
+        Command::Export { verb } => wait(export::run(verb)),
+        Command::Demo(args) => crate::demo::run(args),
+        Command::Bench(args) => crate::bench::run(args),
+    }
+}
+
+/// Runs one command that asks the daemon: one thread is plenty.
+fn wait<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime of the command cannot start")?
+        .block_on(command)
+}

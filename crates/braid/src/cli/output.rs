@@ -1,0 +1,183 @@
+//! What commands print: JSON for programs, tables for people.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+/// Columns that every table fits in when the width of the terminal is not known.
+const WIDTH: u16 = 80;
+
+/// Prints `value` as one JSON document.
+pub fn json<T: Serialize>(value: &T) {
+    let mut text = serde_json::to_string_pretty(value).expect("the API's types have string keys and no failing fields");
+    text.push('\n');
+    text_to(&mut std::io::stdout().lock(), &text);
+}
+
+/// Prints `value` as one line of JSON.
+pub fn json_line<T: Serialize>(value: &T) {
+    let mut text = serde_json::to_string(value).expect("the API's types have string keys and no failing fields");
+    text.push('\n');
+    text_to(&mut std::io::stdout().lock(), &text);
+}
+
+/// Prints text for people on standard output.
+pub fn text(text: &str) {
+    text_to(&mut anstream::stdout().lock(), text);
+}
+
+/// Prints text for people on standard error.
+pub fn complain(text: &str) {
+    text_to(&mut anstream::stderr().lock(), text);
+}
+
+/// Prints `value` as JSON, or what `people` makes of it.
+pub fn show<T: Serialize>(as_json: bool, value: &T, people: impl FnOnce(&T) -> String) {
+    if as_json {
+        json(value);
+    } else {
+        text(&people(value));
+    }
+}
+
+fn text_to(stream: &mut impl Write, text: &str) {
+    let written = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+    if let Err(error) = written {
+        // `braid … | head` is no failure of ours; anything else that prevents output is, and there is no
+        // place left to say so.
+        let status = if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 };
+        std::process::exit(status);
+    }
+}
+
+/// A table with this header that fits the terminal, or 80 columns.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    if !std::io::stdout().is_terminal() {
+        table.set_width(WIDTH);
+    }
+    table
+}
+
+/// Aligns these columns of numbers to the right.
+pub fn right<const N: usize>(table: &mut Table, columns: [usize; N]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// The table as text, without spaces at the ends of lines.
+pub fn render(table: &Table) -> String {
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// Cuts text for a cell to at most `max` characters.
+pub fn cut(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A number with commas between thousands.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time span for people: `850 ns`, `12.3 µs`, `4.0 ms`, `1.5 s`.
+pub fn nanoseconds(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+/// A length of time for people: `5s`, `3m 20s`, `2h 5m`, `4d 1h`.
+pub fn duration(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m {}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h {}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d {}h", s / 86_400, s % 86_400 / 3600),
+    }
+}
+
+/// A moment as `2026-11-21 14:03:59` in UTC.
+pub fn moment(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (year, month, day) = civil(seconds / 86_400);
+    let (h, m, s) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}")
+}
+
+/// Year, month and day of a count of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    let cycle = 146_097;
+    let mut year = 1970 + days / cycle * 400;
+    let mut left = days % cycle;
+    loop {
+        let length = if leap(year) { 366 } else { 365 };
+        if left < length {
+            break;
+        }
+        left -= length;
+        year += 1;
+    }
+    let lengths = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= lengths[month] {
+        left -= lengths[month];
+        month += 1;
+    }
+    (year, month as u64 + 1, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_utc() {
+        assert_eq!(moment(0), "1970-01-01 00:00:00");
+        assert_eq!(moment(951_782_400_000), "2000-02-29 00:00:00");
+        assert_eq!(moment(1_795_226_639_999), "2026-11-21 02:03:59");
+        assert_eq!(moment(4_107_542_400_000), "2100-03-01 00:00:00");
+    }
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(268_435_456_000), "268,435,456,000");
+        assert_eq!(nanoseconds(850), "850 ns");
+        assert_eq!(nanoseconds(12_345), "12.3 µs");
+        assert_eq!(duration(200_000), "3m 20s");
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(cut("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn tables_fit_eighty_columns() {
+        let mut table = table(["NAME", "WHAT"]);
+        table.set_width(80);
+        table.add_row(["x".repeat(63), "words and words ".repeat(20)]);
+        assert!(render(&table).lines().all(|line| line.chars().count() <= 80));
+    }
+}

@@ -1,0 +1,258 @@
+//! Changing arrays that are there: another name, stop, delete.
+
+use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
+use super::{Claim, Control};
+use crate::daemon::errors::of_lifecycle;
+use braid_api::{Array, ArrayState, ErrorDetail, Kind};
+use braid_engine::lifecycle;
+use braid_format::Name;
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Control {
+    /// Gives an active array another name. Its exports keep theirs.
+    ///
+    /// # Errors
+    /// The name is taken, the array is not active, or a disk's error.
+    pub async fn rename_array(self: &Arc<Self>, array: &str, new_name: &str) -> Result<Array, ErrorDetail> {
+        let claim = self.claim(array, "renamed")?;
+        let (handle, old_name, disks) = {
+            let tables = self.read();
+            let entry = tables.array(array)?;
+            let active = entry.active().ok_or_else(|| inactive(entry, "renamed"))?;
+            (Arc::clone(&active.handle), entry.name.clone(), active.disks.clone())
+        };
+        if old_name == new_name {
+            return self.array(array);
+        }
+        let _name = self.claim_name(new_name)?;
+        let name = Name::new(new_name)
+            .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("name", new_name))?;
+        let label = {
+            let mut handle = handle.lock().await;
+            let renamed = handle.rename(&self.meta, name).await;
+            renamed.map_err(|error| of_lifecycle(&error, &old_name, &Control::name_in(&disks)))?;
+            handle.label().clone()
+        };
+        {
+            let mut tables = self.write();
+            for saved in tables.disks.values_mut().filter(|saved| saved.array == claim.uuid) {
+                new_name.clone_into(&mut saved.array_name);
+            }
+            for export in tables.exports.values_mut().filter(|export| export.saved.array == claim.uuid) {
+                new_name.clone_into(&mut export.saved.array_name);
+            }
+            if let Some(entry) = tables.arrays.get_mut(&claim.uuid) {
+                new_name.clone_into(&mut entry.name);
+                if let Condition::Active(active) = &mut entry.condition {
+                    active.label = label;
+                }
+            }
+        }
+        self.save_or_warn();
+        self.events().info(
+            "array_renamed",
+            format!("array {old_name} is now called {new_name}"),
+            &[("array", new_name), ("old_name", &old_name)],
+        );
+        self.array(&claim.uuid.to_string())
+    }
+
+    /// Stops an array: nothing of it is in use when this returns, and its disks are free.
+    ///
+    /// # Errors
+    /// It is exported and `force` is not set, or it is not active.
+    pub async fn stop_array(self: &Arc<Self>, array: &str, force: bool) -> Result<Array, ErrorDetail> {
+        let claim = self.claim(array, "stopped")?;
+        {
+            let tables = self.read();
+            let entry = tables.array(array)?;
+            if entry.active().is_none() {
+                // Stopped already is stopped; what waits for members is from now on not waited for.
+                drop(tables);
+                return self.stop_idle(&claim);
+            }
+            refuse_exported(entry, &tables.exports_of(claim.uuid), force, "their clients are cut off, and they wait")?;
+        }
+        self.silence_exports(claim.uuid).await;
+        let Some((entry, disks)) = self.deactivate(claim.uuid, true).await? else { return self.array(array) };
+        let shown = {
+            let mut tables = self.write();
+            if entry.active().is_none_or(Active::is_kept) {
+                tables.stopped.insert(claim.uuid);
+                let stopped = ArrayEntry {
+                    uuid: claim.uuid,
+                    name: entry.name.clone(),
+                    condition: Condition::Idle(entry_idle(&entry)),
+                };
+                let shown = self.show_array(&tables, &stopped);
+                tables.arrays.insert(claim.uuid, stopped);
+                shown
+            } else {
+                let gone = ArrayEntry {
+                    uuid: claim.uuid,
+                    name: entry.name.clone(),
+                    condition: Condition::Idle(entry_idle(&entry)),
+                };
+                Array { kept: false, ..self.show_array(&tables, &gone) }
+            }
+        };
+        if !shown.kept {
+            self.remove_exports_of(claim.uuid).await;
+        }
+        drop(entry);
+        self.close_disks(disks).await;
+        self.save_or_warn();
+        self.events().info("array_stopped", format!("array {} was stopped", shown.name), &[("array", &shown.name)]);
+        Ok(shown)
+    }
+
+    fn stop_idle(&self, claim: &Claim<'_>) -> Result<Array, ErrorDetail> {
+        let mut tables = self.write();
+        tables.stopped.insert(claim.uuid);
+        if let Some(Condition::Idle(idle)) = tables.arrays.get_mut(&claim.uuid).map(|entry| &mut entry.condition) {
+            idle.state = ArrayState::Stopped;
+        }
+        drop(tables);
+        self.save_or_warn();
+        self.array(&claim.uuid.to_string())
+    }
+
+    /// Deletes an array: its labels are removed, its content is lost.
+    ///
+    /// # Errors
+    /// It is exported or incomplete and `force` is not set, or a disk's error.
+    pub async fn delete_array(self: &Arc<Self>, array: &str, force: bool) -> Result<Array, ErrorDetail> {
+        let claim = self.claim(array, "deleted")?;
+        let (shown, active) = {
+            let tables = self.read();
+            let entry = tables.array(array)?;
+            refuse_exported(entry, &tables.exports_of(claim.uuid), force, "they are removed")?;
+            (self.show_array(&tables, entry), entry.active().is_some())
+        };
+        if active {
+            self.silence_exports(claim.uuid).await;
+            self.delete_active(claim.uuid, &shown.name).await?;
+        } else {
+            self.delete_idle(claim.uuid, &shown.name, force).await?;
+        }
+        self.remove_exports_of(claim.uuid).await;
+        self.forget(claim.uuid);
+        {
+            let mut tables = self.write();
+            tables.arrays.remove(&claim.uuid);
+            tables.stopped.remove(&claim.uuid);
+        }
+        self.save_or_warn();
+        self.events().info("array_deleted", format!("array {} was deleted", shown.name), &[("array", &shown.name)]);
+        Ok(shown)
+    }
+
+    async fn delete_active(&self, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
+        let Some((entry, disks)) = self.deactivate(uuid, false).await? else { return Ok(()) };
+        let handle = entry.active().map(|active| Arc::clone(&active.handle));
+        let deleted = match handle {
+            Some(handle) => handle.lock().await.delete(&self.meta).await,
+            None => Ok(()),
+        };
+        let result = deleted.map_err(|error| of_lifecycle(&error, name, &Control::name_in(&disks)));
+        if let Err(error) = &result {
+            // Neither active nor deleted: what is on the disks decides at the next look.
+            let idle = Idle {
+                state: ArrayState::Failed,
+                attention: vec![format!("its deletion did not succeed: {}", error.message)],
+                remedy: format!("braid array delete {name}"),
+                ..entry_idle(&entry)
+            };
+            let entry = ArrayEntry { uuid, name: name.to_owned(), condition: Condition::Idle(idle) };
+            self.write().arrays.insert(uuid, entry);
+        }
+        drop(entry);
+        self.close_disks(disks).await;
+        result
+    }
+
+    async fn delete_idle(self: &Arc<Self>, uuid: Uuid, name: &str, force: bool) -> Result<(), ErrorDetail> {
+        let Some((found, disks)) = self.find_again(uuid).await else {
+            // Not one disk of it is here: it is forgotten.
+            if force {
+                return Ok(());
+            }
+            return Err(ErrorDetail::new(Kind::Incomplete, format!("no disk of array {name} is here"))
+                .with("array", name)
+                .remedy("attach its disks; --force forgets it, and labels on disks that are not here stay"));
+        };
+        let deleted = lifecycle::delete_found(&self.meta, &found, force).await;
+        let result = deleted.map_err(|error| of_lifecycle(&error, name, &Control::name_in(&disks)));
+        self.close_disks(disks).await;
+        result.map_err(|error| match error.kind {
+            Kind::Incomplete => error.remedy(
+                "attach the missing disks first; --force deletes those that are here, and labels on others stay",
+            ),
+            _ => error,
+        })
+    }
+
+    /// Takes an array from the shards. When this returns nothing is in flight on it. With `clean` its labels note
+    /// that it stopped in order.
+    pub(super) async fn deactivate(
+        &self,
+        uuid: Uuid,
+        clean: bool,
+    ) -> Result<Option<(ArrayEntry, Vec<Arc<OpenDisk>>)>, ErrorDetail> {
+        let entry = self.write().arrays.remove(&uuid);
+        let Some(entry) = entry else { return Ok(None) };
+        let Some(Active { device, handle, disks, .. }) = entry.active() else { return Ok(None) };
+        let (device, handle, disks) = (*device, Arc::clone(handle), disks.clone());
+        // An error says that the shards have ended: then nothing is in flight either.
+        let _ = self.ring.publish_and_drain(device, None).await;
+        self.write().give_device(device);
+        if clean && let Err(error) = handle.lock().await.stop(&self.meta).await {
+            let error = of_lifecycle(&error, &entry.name, &Control::name_in(&disks));
+            self.events().warning(
+                "not_marked_clean",
+                format!("array {} stopped, but its labels could not be marked clean: {}", entry.name, error.message),
+                &[("array", &entry.name)],
+            );
+        }
+        Ok(Some((entry, disks)))
+    }
+}
+
+/// How an active array is listed once it is stopped.
+fn entry_idle(entry: &ArrayEntry) -> Idle {
+    let (label, disks) = match entry.active() {
+        Some(active) => (Some(active.label.clone()), active.disks.as_slice()),
+        None => (None, [].as_slice()),
+    };
+    let members = label.iter().flat_map(|label| &label.members).enumerate().map(|(role, member)| IdleMember {
+        role: role as u16,
+        id: member.id.map(|id| id.to_string()).unwrap_or_default(),
+        data_bytes: member.data_bytes,
+        disk: disks.get(role).map(|disk| disk.name.clone()),
+        present: true,
+    });
+    Idle {
+        state: ArrayState::Stopped,
+        attention: Vec::new(),
+        remedy: format!("braid array assemble {}", entry.name),
+        members: members.collect(),
+        label: label.clone(),
+    }
+}
+
+fn inactive(entry: &ArrayEntry, done: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::Inactive, format!("array {} is not active and so cannot be {done}", entry.name))
+        .with("array", &entry.name)
+        .remedy(format!("braid array assemble {}", entry.name))
+}
+
+fn refuse_exported(entry: &ArrayEntry, exports: &[String], force: bool, forced: &str) -> Result<(), ErrorDetail> {
+    if exports.is_empty() || force {
+        return Ok(());
+    }
+    Err(ErrorDetail::new(Kind::InUse, format!("array {} is exported as {}", entry.name, exports.join(", ")))
+        .with("array", &entry.name)
+        .with("export", &exports[0])
+        .remedy(format!("braid export remove {} first, or add --force ({forced})", exports[0])))
+}

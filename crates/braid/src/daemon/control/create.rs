@@ -1,0 +1,216 @@
+//! Making an array of disks.
+
+use super::disks::remove_files;
+use super::tables::OpenDisk;
+use super::{Control, random, random_uuid};
+use crate::daemon::errors::of_lifecycle;
+use crate::daemon::state::SavedDisk;
+use braid_api::limits::{ARRAY_MEMBERS_MAX, ARRAYS_MAX};
+use braid_api::{Array, CreateArray, ErrorDetail, Kind, names};
+use braid_engine::lifecycle::{self, CreateRequest};
+use braid_format::{MemberId, Name};
+use braid_geometry::{Level, Spec};
+use braid_ring::DiskSpec;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
+
+/// What was asked for, understood.
+struct Wanted {
+    name: Name,
+    spec: Spec,
+    disks: Vec<DiskSpec>,
+    force: bool,
+}
+
+impl Control {
+    /// Makes an array and serves it.
+    ///
+    /// Order: everything that can be refused is, before anything is written; then the state file remembers the
+    /// disks (harmless if the daemon dies now: they bear no label); then the labels; then the array serves.
+    ///
+    /// # Errors
+    /// The reason, with nothing left behind, or what is left named.
+    pub async fn create_array(self: &Arc<Self>, ask: CreateArray) -> Result<Array, ErrorDetail> {
+        self.is_open()?;
+        let wanted = understand(&ask)?;
+        let _name = self.claim_name(&ask.name)?;
+        self.check_use(&wanted.disks)?;
+        // Files that this makes are removed again when it fails.
+        let absent = |spec: &DiskSpec| match spec.path() {
+            Some(path) if std::fs::symlink_metadata(path).is_err() => Some(path.to_owned()),
+            _ => None,
+        };
+        let made: Vec<PathBuf> = wanted.disks.iter().filter_map(absent).collect();
+        let disks = match self.open_disks(&wanted.disks).await {
+            Ok(disks) => disks,
+            Err(error) => {
+                remove_files(&made);
+                return Err(error);
+            }
+        };
+        match self.create_on(&wanted, &disks).await {
+            Ok(uuid) => self.array(&uuid.to_string()),
+            Err(error) => {
+                self.close_disks(disks).await;
+                remove_files(&made);
+                Err(error)
+            }
+        }
+    }
+
+    async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
+        let name = wanted.name.to_string();
+        let request = request(wanted, disks)?;
+        let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
+        if kept {
+            self.remember(request.uuid, &name, disks)?;
+        }
+        let created = lifecycle::create(&self.meta, &request).await;
+        let array = created.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(disks)));
+        let activated = match array {
+            Ok(array) => self.activate(array, disks.to_vec()).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = activated {
+            if kept {
+                self.forget(request.uuid);
+                self.save_or_warn();
+            }
+            return Err(error);
+        }
+        let note = if kept { "" } else { "; memory and null disks keep nothing, so it ends with the daemon" };
+        self.events().info(
+            "array_created",
+            format!("array {name} was created on {} disks{note}", disks.len()),
+            &[("array", &name)],
+        );
+        Ok(request.uuid)
+    }
+
+    /// Opens all of them, or none.
+    async fn open_disks(&self, specs: &[DiskSpec]) -> Result<Vec<Arc<OpenDisk>>, ErrorDetail> {
+        let mut disks: Vec<Arc<OpenDisk>> = Vec::with_capacity(specs.len());
+        for spec in specs {
+            match self.open_disk(spec.clone()).await {
+                Ok(disk) => disks.push(disk),
+                Err(error) => {
+                    self.close_disks(disks).await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(disks)
+    }
+
+    /// Notes in the state file where an array's disks are.
+    fn remember(&self, uuid: Uuid, name: &str, disks: &[Arc<OpenDisk>]) -> Result<(), ErrorDetail> {
+        let before = {
+            let mut tables = self.write();
+            let before = tables.disks.clone();
+            for (role, disk) in disks.iter().enumerate() {
+                let saved =
+                    SavedDisk { disk: disk.name.clone(), array: uuid, array_name: name.to_owned(), role: role as u16 };
+                tables.disks.insert(disk.name.clone(), saved);
+            }
+            before
+        };
+        self.save().inspect_err(|_| self.write().disks = before)
+    }
+
+    /// Forgets where an array's disks were.
+    pub(super) fn forget(&self, uuid: Uuid) {
+        self.write().disks.retain(|_, saved| saved.array != uuid);
+    }
+
+    /// Takes a name for an array that is about to be.
+    pub(super) fn claim_name(&self, name: &str) -> Result<NameClaim<'_>, ErrorDetail> {
+        check_name(name)?;
+        let mut tables = self.write();
+        tables.name_is_free(name)?;
+        if tables.arrays.len() + tables.claimed_names.len() >= ARRAYS_MAX {
+            return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {ARRAYS_MAX} arrays already"))
+                .remedy("delete one first"));
+        }
+        tables.claimed_names.insert(name.to_owned());
+        Ok(NameClaim { control: self, name: name.to_owned() })
+    }
+}
+
+/// A name that is taken as long as this lives.
+pub(super) struct NameClaim<'a> {
+    control: &'a Control,
+    name: String,
+}
+
+impl Drop for NameClaim<'_> {
+    fn drop(&mut self) {
+        self.control.write().claimed_names.remove(&self.name);
+    }
+}
+
+/// Refuses what cannot be a name.
+pub(super) fn check_name(name: &str) -> Result<(), ErrorDetail> {
+    names::check_name(name).map_err(|error| {
+        ErrorDetail::new(Kind::InvalidArgument, format!("{name:?} cannot be a name: {error}")).with("name", name)
+    })
+}
+
+fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
+    check_name(&ask.name)?;
+    let invalid = |what: String| ErrorDetail::new(Kind::InvalidArgument, what).with("array", &ask.name);
+    let level: Level = ask
+        .level
+        .parse()
+        .map_err(|error| invalid(format!("level: {error}")).remedy("for example --level raid0 or --level concat"))?;
+    if ask.disks.is_empty() || ask.disks.len() > ARRAY_MEMBERS_MAX {
+        return Err(invalid(format!("an array has 1 to {ARRAY_MEMBERS_MAX} disks, not {}", ask.disks.len())));
+    }
+    let mut spec = Spec::new(level);
+    if let Some(chunk_bytes) = ask.chunk_bytes {
+        spec.chunk_bytes = chunk_bytes;
+    }
+    spec.check(ask.disks.len())
+        .map_err(|error| invalid(error.to_string()).remedy("`braid plan` shows what is possible"))?;
+    let mut disks = Vec::with_capacity(ask.disks.len());
+    for disk in &ask.disks {
+        disks.push(read_disk(disk)?);
+    }
+    let name = Name::new(&ask.name).map_err(|error| invalid(error.to_string()))?;
+    Ok(Wanted { name, spec, disks, force: ask.force })
+}
+
+/// Reads a disk's name as it comes over the API: with an absolute path.
+pub(super) fn read_disk(name: &str) -> Result<DiskSpec, ErrorDetail> {
+    let invalid = |what: String| ErrorDetail::new(Kind::InvalidArgument, what).with("disk", name);
+    let spec = DiskSpec::parse(name).map_err(|error| invalid(error.to_string()))?;
+    match spec.path() {
+        Some(path) if !path.is_absolute() => {
+            Err(invalid(format!("disk {name}: the path {} is not absolute", path.display()))
+                .remedy("the daemon has another working folder than you; write the path from the root"))
+        }
+        _ => Ok(spec),
+    }
+}
+
+fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, ErrorDetail> {
+    let mut member_ids: Vec<MemberId> = Vec::with_capacity(disks.len());
+    while member_ids.len() < disks.len() {
+        let id = MemberId::from_random(random()?);
+        if !member_ids.contains(&id) {
+            member_ids.push(id);
+        }
+    }
+    Ok(CreateRequest {
+        name: wanted.name.clone(),
+        spec: wanted.spec,
+        leaves: disks.iter().map(|disk| disk.leaf).collect(),
+        uuid: random_uuid()?,
+        member_ids,
+        lineage: random()?,
+        session: random()?,
+        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        force: wanted.force,
+    })
+}

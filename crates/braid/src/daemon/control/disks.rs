@@ -1,0 +1,126 @@
+//! Opening disks, and giving them back.
+
+use super::Control;
+use super::assemble::without_size;
+use super::tables::OpenDisk;
+use crate::daemon::errors::of_ring;
+use crate::disk::host::{Identity, Roots};
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::LeafId;
+use braid_ring::{Disk, DiskSpec, OpenOptions};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest that a command waits for disks to be closed.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
+
+impl Control {
+    /// Opens a disk for exclusive use and makes it known to the shards.
+    ///
+    /// # Errors
+    /// Somebody uses it, it is not there, or the operating system refuses.
+    pub(super) async fn open_disk(&self, spec: DiskSpec) -> Result<Arc<OpenDisk>, ErrorDetail> {
+        let name = without_size(spec.clone()).to_string();
+        self.not_ours(&spec)?;
+        let opening = name.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            Disk::open(&spec, OpenOptions { exclusive: true, write: true }).map_err(|error| of_ring(&error, &opening))
+        });
+        let disk = opened.await.map_err(|error| {
+            ErrorDetail::new(Kind::Internal, format!("opening {name} ended unexpectedly: {error}"))
+        })??;
+        let disk = Arc::new(disk);
+        let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
+        Ok(Arc::new(OpenDisk { name, disk, leaf, watch: Default::default() }))
+    }
+
+    /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is
+    /// not waited for beyond a limit; it is closed when it answers after all.
+    pub(super) async fn close_disks(&self, disks: Vec<Arc<OpenDisk>>) {
+        let leaving: Vec<_> = disks.iter().map(|disk| self.ring.remove_leaf(disk.leaf)).collect();
+        drop(disks);
+        let all = async {
+            for answer in leaving {
+                // An error says that the shards have ended, and with them their hold on the disk.
+                let _ = answer.await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSING_MAX, all).await;
+    }
+
+    /// Refuses a disk that is a member of an active array, with its name: the lock alone could only say that this
+    /// process has it.
+    fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
+        let Some(id) = spec.path().and_then(Identity::of) else { return Ok(()) };
+        let tables = self.read();
+        let user = tables
+            .open_disks()
+            .find(|(_, _, disk)| disk.disk.spec().path().and_then(Identity::of).is_some_and(|other| other == id));
+        match user {
+            None => Ok(()),
+            Some((entry, role, _)) => Err(ErrorDetail::new(
+                Kind::InUse,
+                format!("disk {spec} is member {role} of the active array {}", entry.name),
+            )
+            .with("disk", spec)
+            .with("array", &entry.name)
+            .remedy("use another disk, or stop that array first")),
+        }
+    }
+
+    /// Refuses disks for a new array that somebody uses, or that stand on each other or on members of arrays.
+    /// `--force` does not override this.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`] or [`Kind::InvalidArgument`] naming both.
+    pub(super) fn check_use(&self, specs: &[DiskSpec]) -> Result<(), ErrorDetail> {
+        let roots = Roots::default();
+        let devices = roots.block_devices();
+        let users = roots.users(&devices);
+        // What each disk stands on, itself included.
+        let mut taken: BTreeMap<Identity, String> = BTreeMap::new();
+        for (entry, role, disk) in self.read().open_disks() {
+            for id in disk.disk.spec().path().map(|path| roots.beneath(path, &devices)).unwrap_or_default() {
+                taken.insert(id, format!("member {role} of array {}", entry.name));
+            }
+        }
+        for spec in specs {
+            let Some(path) = spec.path() else { continue };
+            let in_use = |who: String| {
+                ErrorDetail::new(Kind::InUse, format!("disk {spec} is in use: {who}")).with("disk", spec).remedy(
+                    "free it first (umount, swapoff, losetup -d), or use another disk; --force does not override this",
+                )
+            };
+            if let Some(who) = roots.user_of(path, &devices, &users) {
+                return Err(in_use(who));
+            }
+            for id in roots.beneath(path, &devices) {
+                if let Some(other) = taken.get(&id) {
+                    return Err(ErrorDetail::new(
+                        Kind::InUse,
+                        format!("disk {spec} is the same as, or stands on, {other}"),
+                    )
+                    .with("disk", spec)
+                    .remedy("each member needs a disk of its own"));
+                }
+            }
+            taken.extend(roots.beneath(path, &devices).into_iter().map(|id| (id, format!("disk {spec}"))));
+        }
+        Ok(())
+    }
+
+    /// How its user knows a disk.
+    pub(super) fn name_in<'a>(disks: &'a [Arc<OpenDisk>]) -> impl Fn(LeafId) -> Option<String> + 'a {
+        |leaf| disks.iter().find(|disk| disk.leaf == leaf).map(|disk| disk.name.clone())
+    }
+}
+
+/// Removes the files that were made for an array that did not come about.
+pub(super) fn remove_files(paths: &[impl AsRef<Path>]) {
+    for path in paths {
+        // Best effort: the array's own error is what its user needs to hear.
+        let _ = std::fs::remove_file(path);
+    }
+}

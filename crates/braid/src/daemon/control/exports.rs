@@ -1,0 +1,232 @@
+//! Exports: letting clients use arrays, and taking that away again.
+
+use super::create::check_name;
+use super::holes::Holes;
+use super::tables::{ExportEntry, Listener, Serving};
+use super::{Control, random_uuid, view};
+use crate::daemon::address::Address;
+use crate::daemon::listen::{self, NBD_FRONTEND};
+use crate::daemon::state::SavedExport;
+use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORTS_MAX, LISTENERS_MAX};
+use braid_api::{AddExport, ErrorDetail, Export, Kind};
+use braid_engine::ShardId;
+use braid_nbd::server::ExportsChanged;
+use braid_nbd::{ExportInfo, ExportTable};
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Control {
+    /// Lets clients use an array.
+    ///
+    /// # Errors
+    /// The name or the address is taken, the array is not active, or it would be open to others.
+    pub async fn add_export(self: &Arc<Self>, ask: AddExport) -> Result<Export, ErrorDetail> {
+        self.is_open()?;
+        let address = Address::parse(&ask.nbd)?;
+        if matches!(&address, Address::Unix(path) if !path.is_absolute()) {
+            return Err(ErrorDetail::new(Kind::InvalidArgument, format!("the path of {address} is not absolute"))
+                .remedy("write it from the root, for example unix:/run/braid/fast.sock"));
+        }
+        let address = address.absolute()?;
+        let _one_at_a_time = self.listening.lock().await;
+        let saved = {
+            let tables = self.read();
+            let entry = tables.array(&ask.array)?;
+            let name = ask.name.unwrap_or_else(|| entry.name.clone());
+            check_name(&name)?;
+            if let Some(other) = tables.exports.get(&name) {
+                return Err(ErrorDetail::new(
+                    Kind::Exists,
+                    format!("there is an export {name} already, of array {}", other.saved.array_name),
+                )
+                .with("export", &name)
+                .remedy("give this one a name of its own with --name, or remove that one"));
+            }
+            if tables.exports.len() >= EXPORTS_MAX {
+                return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
+                    .remedy("remove one first"));
+            }
+            if entry.active().is_none() {
+                return Err(ErrorDetail::new(Kind::Inactive, format!("array {} is not active", entry.name))
+                    .with("array", &entry.name)
+                    .remedy(format!("braid array assemble {}", entry.name)));
+            }
+            SavedExport {
+                name,
+                uuid: random_uuid()?,
+                array: entry.uuid,
+                array_name: entry.name.clone(),
+                nbd: address.to_string(),
+                read_only: ask.read_only,
+                insecure: ask.insecure,
+            }
+        };
+        let serving = self.listen(&saved).await?;
+        let (name, array) = (saved.name.clone(), saved.array);
+        self.write().exports.insert(name.clone(), ExportEntry { saved, serving });
+        if let Err(error) = self.save() {
+            self.silence(&name);
+            self.write().exports.remove(&name);
+            return Err(error);
+        }
+        let array = self.read().arrays.get(&array).map(|entry| entry.name.clone()).unwrap_or_default();
+        self.events().info(
+            "export_added",
+            format!("array {array} is exported as {name} at {address}"),
+            &[("export", &name), ("array", &array)],
+        );
+        self.export(&name)
+    }
+
+    /// Takes an export away; its clients are disconnected.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub async fn remove_export(&self, name: &str) -> Result<Export, ErrorDetail> {
+        self.is_open()?;
+        let _one_at_a_time = self.listening.lock().await;
+        let (name, shown) = {
+            let tables = self.read();
+            let entry = tables.export(name)?;
+            (entry.saved.name.clone(), view::show_export(&tables, entry))
+        };
+        self.silence(&name);
+        self.write().exports.remove(&name);
+        self.save_or_warn();
+        self.events().info("export_removed", format!("export {name} was removed"), &[("export", &name)]);
+        Ok(shown)
+    }
+
+    /// Restores the exports of an array that has just become active.
+    pub(super) async fn restore_exports(&self, array: Uuid) {
+        let _one_at_a_time = self.listening.lock().await;
+        let names = self.read().exports_of(array);
+        for name in names {
+            let saved = match self.read().exports.get(&name) {
+                Some(entry) if !matches!(entry.serving, Serving::Listening(_)) => entry.saved.clone(),
+                _ => continue,
+            };
+            let serving = match self.listen(&saved).await {
+                Ok(serving) => serving,
+                Err(error) => {
+                    let message = format!("export {name} does not listen: {}", error.message);
+                    self.events().error("export_failed", message, &[("export", &name)]);
+                    Serving::Failed(error)
+                }
+            };
+            if let Some(entry) = self.write().exports.get_mut(&name) {
+                entry.serving = serving;
+            }
+        }
+    }
+
+    /// Tries again what could not be listened on: whoever had the address may have gone.
+    pub(super) async fn retry_exports(&self) {
+        let failed: Vec<SavedExport> = {
+            let tables = self.read();
+            let failed = tables.exports.values().filter(|entry| matches!(entry.serving, Serving::Failed(_)));
+            failed.map(|entry| entry.saved.clone()).collect()
+        };
+        for saved in failed {
+            let _one_at_a_time = self.listening.lock().await;
+            // Meanwhile it may have been removed, or its array stopped.
+            let still =
+                matches!(self.read().exports.get(&saved.name), Some(e) if matches!(e.serving, Serving::Failed(_)));
+            if still && let Ok(serving) = self.listen(&saved).await {
+                if let Some(entry) = self.write().exports.get_mut(&saved.name) {
+                    entry.serving = serving;
+                }
+                let message = format!("export {} listens now", saved.name);
+                self.events().info("export_restored", message, &[("export", &saved.name)]);
+            }
+        }
+    }
+
+    /// Offers an export at its address, which is taken now unless others listen there already.
+    async fn listen(&self, saved: &SavedExport) -> Result<Serving, ErrorDetail> {
+        let address = Address::parse(&saved.nbd)?;
+        let (info, known) = {
+            let tables = self.read();
+            let Some((entry, active)) = tables.arrays.get(&saved.array).and_then(|e| Some((e, e.active()?))) else {
+                return Ok(Serving::Waiting);
+            };
+            let block_bytes = active.layout.block_bytes();
+            let info = ExportInfo {
+                read_only: saved.read_only,
+                block_bytes_min: block_bytes,
+                block_bytes_preferred: block_bytes.max(4096),
+                description: format!("Braid array {}", entry.name),
+                connections_max: EXPORT_CONNECTIONS_MAX as u32,
+                uuid: Some(*saved.uuid.as_bytes()),
+                allocation: Holes::of(active).map(|holes| Arc::new(holes) as _),
+                ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())
+            };
+            if tables.listeners.len() >= LISTENERS_MAX {
+                return Err(ErrorDetail::new(
+                    Kind::LimitReached,
+                    format!("{LISTENERS_MAX} addresses are listened on already"),
+                )
+                .remedy("let several exports share an address"));
+            }
+            (info, tables.listeners.get(&address).map(|listener| Arc::clone(&listener.table)))
+        };
+        let offer = |table: &ExportTable| {
+            table
+                .add(info)
+                .map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()).with("export", &saved.name))
+        };
+        if let Some(table) = known {
+            return Ok(Serving::Listening(offer(&table)?));
+        }
+        let socket = listen::bind(&address, saved.insecure).await?;
+        let table = Arc::new(ExportTable::new());
+        let export = offer(&table)?;
+        let task = tokio::spawn(listen::accept(socket, Arc::clone(&table), self.ring.clone()));
+        let listener = Listener { table, task: task.abort_handle() };
+        self.write().listeners.insert(address, listener);
+        Ok(Serving::Listening(export))
+    }
+
+    /// Ends what clients see of an export. It stays listed, waiting.
+    pub(super) fn silence(&self, name: &str) {
+        let mut tables = self.write();
+        let Some(entry) = tables.exports.get_mut(name) else { return };
+        entry.serving = Serving::Waiting;
+        let Ok(address) = Address::parse(&entry.saved.nbd) else { return };
+        let Some(listener) = tables.listeners.get(&address) else { return };
+        listener.table.remove(name);
+        if listener.table.list().is_empty()
+            && let Some(listener) = tables.listeners.remove(&address)
+        {
+            listener.task.abort();
+        }
+        drop(tables);
+        for shard in 0..self.ring.shards() {
+            self.ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
+        }
+    }
+
+    /// Silences all exports of an array.
+    pub(super) async fn silence_exports(&self, array: Uuid) {
+        let _one_at_a_time = self.listening.lock().await;
+        let names = self.read().exports_of(array);
+        for name in names {
+            self.silence(&name);
+        }
+    }
+
+    /// Forgets all exports of an array, which are silent already.
+    pub(super) async fn remove_exports_of(&self, array: Uuid) {
+        let _one_at_a_time = self.listening.lock().await;
+        let names = self.read().exports_of(array);
+        for name in names {
+            self.silence(&name);
+            self.write().exports.remove(&name);
+            self.events().info(
+                "export_removed",
+                format!("export {name} was removed with its array"),
+                &[("export", &name)],
+            );
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where an array's disks hold nothing, for clients that ask (NBD's `base:allocation`).
+//!
+//! Files know their holes; block devices and memory do not tell, and count as allocated.
+
+use super::tables::Active;
+use braid_engine::{DeviceLayout, LeafId, allocation};
+use braid_nbd::codec::state;
+use braid_nbd::export::Allocation;
+use std::fs::File;
+use std::sync::Arc;
+
+/// The holes of one array.
+pub struct Holes {
+    layout: Arc<DeviceLayout>,
+    files: Vec<(LeafId, File)>,
+}
+
+impl Holes {
+    /// Those of an active array; none when no disk of it knows any.
+    pub fn of(active: &Active) -> Option<Holes> {
+        let mut files = Vec::new();
+        for disk in &active.disks {
+            let Some(path) = disk.disk.spec().path().filter(|_| !disk.disk.is_block_device()) else { continue };
+            // A second description of the file: seeking in it disturbs nobody.
+            if let Ok(file) = File::open(path) {
+                files.push((disk.leaf, file));
+            }
+        }
+        (!files.is_empty()).then(|| Holes { layout: Arc::clone(&active.layout), files })
+    }
+
+    /// What the file says of the bytes from `offset` on.
+    fn probe(&self, leaf: LeafId, offset: u64, len: u64) -> allocation::Extent {
+        let data = allocation::Extent { len, hole: false };
+        let Some((_, file)) = self.files.iter().find(|(other, _)| *other == leaf) else { return data };
+        match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(next) if next > offset => allocation::Extent { len: next - offset, hole: true },
+            // Nothing but a hole up to the end of the file.
+            Err(rustix::io::Errno::NXIO) => allocation::Extent { len, hole: true },
+            Ok(_) => match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(offset)) {
+                Ok(next) if next > offset => allocation::Extent { len: next - offset, hole: false },
+                _ => data,
+            },
+            Err(_) => data,
+        }
+    }
+}
+
+impl Allocation for Holes {
+    fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool) {
+        let mut probe = |leaf, offset, len| self.probe(leaf, offset, len);
+        allocation::extents(&self.layout, offset, len, &mut probe, &mut |run| {
+            extent(run.len, if run.hole { state::HOLE | state::ZERO } else { 0 })
+        });
+    }
+}

@@ -1,0 +1,277 @@
+//! The control plane: everything that changes which arrays and exports there are.
+//!
+//! One value, shared by the API's handlers. What it knows is in [`tables`], behind a lock that is never held
+//! across a wait; an array that is being changed is marked busy there, so that changes of one array come one
+//! after the other and changes of different arrays do not wait for each other. A disk that hangs harms the
+//! array that it belongs to.
+
+mod assemble;
+mod change;
+mod create;
+mod disks;
+mod exports;
+mod holes;
+mod shutdown;
+pub mod tables;
+pub mod view;
+mod watch;
+
+use super::events::Events;
+use super::state::StateFolder;
+use braid_api::{
+    Array, ArrayList, ArrayState, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits, ShardStatus,
+    Status, Tally,
+};
+use braid_engine::ShardId;
+use braid_nbd::EventQueue;
+use braid_ring::{RingHandle, RingMeta};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+use tables::{Serving, Tables};
+use tokio::sync::watch as signal;
+use uuid::Uuid;
+
+/// The control plane of one daemon.
+pub struct Control {
+    ring: RingHandle,
+    meta: RingMeta,
+    tables: RwLock<Tables>,
+    state: StateFolder,
+    /// One writer of the state file at a time, so that the newest state is the one that stays.
+    saving: Mutex<()>,
+    /// One search for members at a time: two would find each other's locks.
+    assembling: tokio::sync::Mutex<()>,
+    /// One change of what is listened on at a time.
+    listening: tokio::sync::Mutex<()>,
+    events: Events,
+    /// What happened to clients, from the shards.
+    clients: Arc<EventQueue>,
+    stopping: signal::Sender<bool>,
+    started: Instant,
+    start_ms: OnceLock<u64>,
+    socket: PathBuf,
+}
+
+impl Control {
+    /// A control plane that has found nothing yet.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    pub fn new(
+        ring: RingHandle,
+        state: StateFolder,
+        socket: PathBuf,
+        clients: Arc<EventQueue>,
+        started: Instant,
+    ) -> Result<Arc<Control>, ErrorDetail> {
+        let tables = Tables::from_state(&state.load()?);
+        Ok(Arc::new(Control {
+            meta: ring.meta(),
+            ring,
+            tables: RwLock::new(tables),
+            state,
+            saving: Mutex::new(()),
+            assembling: tokio::sync::Mutex::new(()),
+            listening: tokio::sync::Mutex::new(()),
+            events: Events::default(),
+            clients,
+            stopping: signal::Sender::new(false),
+            started,
+            start_ms: OnceLock::new(),
+            socket,
+        }))
+    }
+
+    /// What happened.
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Becomes true when the daemon begins to stop.
+    pub fn stopping(&self) -> signal::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// The shards.
+    pub fn ring(&self) -> &RingHandle {
+        &self.ring
+    }
+
+    /// How the daemon does.
+    pub fn status(&self) -> Status {
+        let tables = self.read();
+        let arrays = Tally {
+            total: tables.arrays.len() as u64,
+            serving: tables.arrays.values().filter(|entry| entry.active().is_some()).count() as u64,
+        };
+        let listening = |serving: &Serving| match serving {
+            Serving::Listening(export) => Some(u64::from(export.connections())),
+            _ => None,
+        };
+        let connections: Vec<u64> = tables.exports.values().filter_map(|e| listening(&e.serving)).collect();
+        let disks: Vec<bool> =
+            tables.open_disks().map(|(_, _, disk)| view::disk_state(disk).0 == DiskState::Ok).collect();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            start_ms: self.start_ms.get().copied(),
+            socket: self.socket.display().to_string(),
+            state_directory: self.state.path().display().to_string(),
+            shards: self.shards(),
+            arrays,
+            exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
+            disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
+            connections: connections.iter().sum(),
+            attention: view::attention(&tables),
+            limits: Limits::current(),
+        }
+    }
+
+    fn shards(&self) -> Vec<ShardStatus> {
+        let shard = |shard: u16| {
+            let driver = self.ring.driver(ShardId(shard));
+            let passed_over = driver.passed_over.iter().map(|(kind, why)| format!("{kind} is not used: {why}"));
+            let unregistered = driver.unregistered_because.iter().map(|why| format!("buffers: {why}"));
+            let notes: Vec<String> = passed_over.chain(unregistered).collect();
+            ShardStatus {
+                shard,
+                driver: driver.kind.to_string(),
+                registered_buffers: driver.registered_buffer_bytes > 0,
+                registered_files: driver.registered_files > 0,
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+            }
+        };
+        (0..self.ring.shards()).map(shard).collect()
+    }
+
+    /// The disks that are open.
+    pub fn disks(&self) -> DiskList {
+        let tables = self.read();
+        let mut disks: Vec<_> =
+            tables.open_disks().map(|(entry, role, disk)| self.show_disk(entry, role, disk)).collect();
+        disks.sort_by(|a, b| (&a.array, a.role).cmp(&(&b.array, b.role)));
+        DiskList { disks }
+    }
+
+    /// Every array, by name.
+    pub fn arrays(&self) -> ArrayList {
+        let tables = self.read();
+        let mut arrays: Vec<Array> = tables.arrays.values().map(|entry| self.show_array(&tables, entry)).collect();
+        arrays.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+        ArrayList { arrays }
+    }
+
+    /// One array, by name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub fn array(&self, name: &str) -> Result<Array, ErrorDetail> {
+        let tables = self.read();
+        Ok(self.show_array(&tables, tables.array(name)?))
+    }
+
+    /// Every export, by name.
+    pub fn exports(&self) -> ExportList {
+        let tables = self.read();
+        ExportList { exports: tables.exports.values().map(|entry| view::show_export(&tables, entry)).collect() }
+    }
+
+    /// One export, by name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub fn export(&self, name: &str) -> Result<Export, ErrorDetail> {
+        let tables = self.read();
+        Ok(view::show_export(&tables, tables.export(name)?))
+    }
+
+    /// The tables, to look at. Never held across a wait.
+    pub fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tables, to change. Never held across a wait.
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the state file.
+    ///
+    /// # Errors
+    /// The operating system's; the old file is then still there.
+    fn save(&self) -> Result<(), ErrorDetail> {
+        let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.read().to_state();
+        tokio::task::block_in_place(|| self.state.save(&state))
+    }
+
+    /// Writes the state file where the change itself cannot be taken back any more.
+    fn save_or_warn(&self) {
+        if let Err(error) = self.save() {
+            self.events.error("state_not_saved", error.message, &[]);
+        }
+    }
+
+    /// Refuses changes once the daemon stops.
+    fn is_open(&self) -> Result<(), ErrorDetail> {
+        if *self.stopping.borrow() {
+            return Err(ErrorDetail::new(Kind::Stopping, "the daemon is stopping").remedy("try again when it is back"));
+        }
+        Ok(())
+    }
+
+    /// Marks an array as being changed until the claim is dropped.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; [`Kind::InUse`] while it is being changed already.
+    fn claim(&self, name: &str, doing: &'static str) -> Result<Claim<'_>, ErrorDetail> {
+        self.is_open()?;
+        let mut tables = self.write();
+        let (uuid, name) = tables.array(name).map(|entry| (entry.uuid, entry.name.clone()))?;
+        if let Some(doing) = tables.busy.get(&uuid) {
+            return Err(ErrorDetail::new(Kind::InUse, format!("array {name} is being {doing}"))
+                .with("array", name)
+                .remedy("wait until that is done, and try again"));
+        }
+        tables.busy.insert(uuid, doing);
+        Ok(Claim { control: self, uuid })
+    }
+}
+
+/// An array that is being changed, by whoever holds this.
+struct Claim<'a> {
+    control: &'a Control,
+    uuid: Uuid,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.control.write().busy.remove(&self.uuid);
+    }
+}
+
+/// A random number.
+///
+/// # Errors
+/// The operating system has none.
+fn random() -> Result<u64, ErrorDetail> {
+    getrandom::u64().map_err(|error| {
+        ErrorDetail::new(Kind::Internal, format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+/// A random UUID.
+///
+/// # Errors
+/// As [`random`].
+fn random_uuid() -> Result<Uuid, ErrorDetail> {
+    let (high, low) = (random()?, random()?);
+    Ok(uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid())
+}
+
+/// Whether an array waits for a person: it does not serve, and no command stopped it.
+fn waits(state: ArrayState) -> bool {
+    matches!(state, ArrayState::Incomplete | ArrayState::Failed)
+}

@@ -1,0 +1,294 @@
+//! What the control plane knows: arrays, exports, where disks were. Plain data, changed under one short lock.
+
+use crate::daemon::address::Address;
+use crate::daemon::state::{SavedDisk, SavedExport, State};
+use braid_api::limits::ARRAYS_MAX;
+use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
+use braid_engine::lifecycle;
+use braid_engine::{DeviceId, LeafId};
+use braid_format::ArrayPart;
+use braid_nbd::ExportTable;
+use braid_ring::Disk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+/// A disk that is open and known to the shards.
+pub struct OpenDisk {
+    /// Its name, as on the command line.
+    pub name: String,
+    /// The disk itself; its lock lives as long as this.
+    pub disk: Arc<Disk>,
+    /// Its place in the table of leaves.
+    pub leaf: LeafId,
+    /// How it did when it was last looked at.
+    pub watch: Mutex<Watch>,
+}
+
+/// What the watch remembers of a disk.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// How it does.
+    pub state: DiskState,
+    /// The latest trouble, in one sentence.
+    pub trouble: Option<String>,
+    /// Errors and I/Os beyond their time limit when it was last looked at.
+    pub errors_seen: (u64, u64),
+    /// I/Os done when it was last looked at, and for how many looks that has not changed with some in flight.
+    pub done_seen: u64,
+    /// See `done_seen`.
+    pub looks_without_progress: u32,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch { state: DiskState::Ok, trouble: None, errors_seen: (0, 0), done_seen: 0, looks_without_progress: 0 }
+    }
+}
+
+/// One role of an array that does not serve.
+#[derive(Clone, Debug)]
+pub struct IdleMember {
+    /// Its role.
+    pub role: u16,
+    /// Its identity.
+    pub id: String,
+    /// Size of its data area, in bytes.
+    pub data_bytes: u64,
+    /// The disk that it was found on, now closed again.
+    pub disk: Option<String>,
+    /// Whether it was found.
+    pub present: bool,
+}
+
+/// An array that serves.
+pub struct Active {
+    /// The handle through which its labels are changed.
+    pub handle: Arc<tokio::sync::Mutex<lifecycle::Array>>,
+    /// What its labels say.
+    pub label: ArrayPart,
+    /// The device that requests name.
+    pub device: DeviceId,
+    /// Its layout.
+    pub layout: Arc<braid_engine::DeviceLayout>,
+    /// Its disks, by role.
+    pub disks: Vec<Arc<OpenDisk>>,
+    /// Where each disk's data area begins, in bytes, by role.
+    pub data_offsets: Vec<u64>,
+}
+
+impl Active {
+    /// Whether it is found again after the daemon ends.
+    pub fn is_kept(&self) -> bool {
+        self.disks.iter().all(|disk| !disk.disk.spec().keeps_nothing())
+    }
+}
+
+/// An array that does not serve.
+pub struct Idle {
+    /// Why: incomplete, stopped or failed.
+    pub state: ArrayState,
+    /// One sentence each.
+    pub attention: Vec<String>,
+    /// What to do about it.
+    pub remedy: String,
+    /// The newest label, where there is a whole one.
+    pub label: Option<ArrayPart>,
+    /// Its roles.
+    pub members: Vec<IdleMember>,
+}
+
+/// Whether an array serves, and what belongs to that.
+pub enum Condition {
+    /// It serves.
+    Active(Active),
+    /// It does not.
+    Idle(Idle),
+}
+
+/// An array that the daemon knows.
+pub struct ArrayEntry {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Whether it serves.
+    pub condition: Condition,
+}
+
+impl ArrayEntry {
+    /// What belongs to it while it serves.
+    pub fn active(&self) -> Option<&Active> {
+        match &self.condition {
+            Condition::Active(active) => Some(active),
+            Condition::Idle(_) => None,
+        }
+    }
+}
+
+/// Whether an export serves.
+pub enum Serving {
+    /// Clients can connect.
+    Listening(Arc<braid_nbd::Export>),
+    /// Its array does not serve.
+    Waiting,
+    /// Its address cannot be listened on.
+    Failed(ErrorDetail),
+}
+
+/// An export that the daemon knows.
+pub struct ExportEntry {
+    /// What is remembered of it.
+    pub saved: SavedExport,
+    /// Whether it serves.
+    pub serving: Serving,
+}
+
+/// An address that is listened on.
+pub struct Listener {
+    /// What it offers.
+    pub table: Arc<ExportTable>,
+    /// Ends the task that accepts; dropping the socket with it.
+    pub task: AbortHandle,
+}
+
+/// Everything.
+#[derive(Default)]
+pub struct Tables {
+    /// The arrays.
+    pub arrays: BTreeMap<Uuid, ArrayEntry>,
+    /// The exports, by name.
+    pub exports: BTreeMap<String, ExportEntry>,
+    /// The addresses that are listened on.
+    pub listeners: BTreeMap<Address, Listener>,
+    /// Disks that were members, by name.
+    pub disks: BTreeMap<String, SavedDisk>,
+    /// Arrays that a command stopped.
+    pub stopped: BTreeSet<Uuid>,
+    /// Names that a create or rename under way has taken.
+    pub claimed_names: BTreeSet<String>,
+    /// Arrays that are being changed, and how.
+    pub busy: BTreeMap<Uuid, &'static str>,
+    /// Devices in use.
+    devices: BTreeSet<u32>,
+    /// The next layout version: rises over all devices, so that no number is used twice.
+    next_version: u32,
+}
+
+impl Tables {
+    /// The tables of a daemon that has just started.
+    pub fn from_state(state: &State) -> Tables {
+        let serving = |saved: &SavedExport| ExportEntry { saved: saved.clone(), serving: Serving::Waiting };
+        Tables {
+            exports: state.exports.iter().map(|saved| (saved.name.clone(), serving(saved))).collect(),
+            disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
+            stopped: state.stopped.iter().copied().collect(),
+            ..Tables::default()
+        }
+    }
+
+    /// What is to be remembered. Arrays on memory end with the daemon, and their exports with them.
+    pub fn to_state(&self) -> State {
+        let kept = |uuid: &Uuid| self.arrays.get(uuid).and_then(ArrayEntry::active).is_none_or(Active::is_kept);
+        let exports = self.exports.values().map(|export| &export.saved).filter(|saved| kept(&saved.array));
+        State {
+            version: crate::daemon::state::VERSION,
+            exports: exports.cloned().collect(),
+            disks: self.disks.values().cloned().collect(),
+            stopped: self.stopped.iter().copied().collect(),
+        }
+    }
+
+    /// The array of this name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], or [`Kind::InvalidArgument`] when several have the name.
+    pub fn array(&self, name: &str) -> Result<&ArrayEntry, ErrorDetail> {
+        if let Ok(uuid) = Uuid::try_parse(name)
+            && let Some(entry) = self.arrays.get(&uuid)
+        {
+            return Ok(entry);
+        }
+        let mut found = self.arrays.values().filter(|entry| entry.name == name);
+        match (found.next(), found.next()) {
+            (Some(entry), None) => Ok(entry),
+            (Some(one), Some(other)) => Err(ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("several arrays are called {name}, among them {} and {}", one.uuid, other.uuid),
+            )
+            .with("array", name)
+            .remedy("name the one that is meant by its UUID, and rename it")),
+            (None, _) => Err(ErrorDetail::new(Kind::NotFound, format!("there is no array {name}"))
+                .with("array", name)
+                .remedy("`braid array list` shows those there are; `braid array assemble --disk DISK` looks at further disks")),
+        }
+    }
+
+    /// The export of this name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub fn export(&self, name: &str) -> Result<&ExportEntry, ErrorDetail> {
+        let by_uuid = || {
+            let uuid = Uuid::try_parse(name).ok()?;
+            self.exports.values().find(|export| export.saved.uuid == uuid)
+        };
+        self.exports.get(name).or_else(by_uuid).ok_or_else(|| {
+            ErrorDetail::new(Kind::NotFound, format!("there is no export {name}"))
+                .with("export", name)
+                .remedy("`braid export list` shows those there are")
+        })
+    }
+
+    /// Names of the exports of an array.
+    pub fn exports_of(&self, array: Uuid) -> Vec<String> {
+        self.exports.values().filter(|export| export.saved.array == array).map(|e| e.saved.name.clone()).collect()
+    }
+
+    /// Every open disk, with its array and role.
+    pub fn open_disks(&self) -> impl Iterator<Item = (&ArrayEntry, u16, &Arc<OpenDisk>)> {
+        self.arrays.values().flat_map(|entry| {
+            entry.active().into_iter().flat_map(move |active| {
+                active.disks.iter().enumerate().map(move |(role, disk)| (entry, role as u16, disk))
+            })
+        })
+    }
+
+    /// Refuses a name that is taken.
+    ///
+    /// # Errors
+    /// [`Kind::Exists`].
+    pub fn name_is_free(&self, name: &str) -> Result<(), ErrorDetail> {
+        if self.claimed_names.contains(name) || self.arrays.values().any(|entry| entry.name == name) {
+            return Err(ErrorDetail::new(Kind::Exists, format!("there is an array {name} already"))
+                .with("array", name)
+                .remedy("choose another name, or rename that one with `braid array rename`"));
+        }
+        Ok(())
+    }
+
+    /// Takes a free device.
+    ///
+    /// # Errors
+    /// [`Kind::LimitReached`].
+    pub fn take_device(&mut self) -> Result<DeviceId, ErrorDetail> {
+        let free = (0..ARRAYS_MAX as u32).find(|device| !self.devices.contains(device)).ok_or_else(|| {
+            ErrorDetail::new(Kind::LimitReached, format!("{ARRAYS_MAX} arrays are active already"))
+                .remedy("stop one with `braid array stop`")
+        })?;
+        self.devices.insert(free);
+        Ok(DeviceId(free))
+    }
+
+    /// Gives a device back that no shard knows any more.
+    pub fn give_device(&mut self, device: DeviceId) {
+        self.devices.remove(&device.0);
+    }
+
+    /// A number for a layout that no layout had before.
+    pub fn next_version(&mut self) -> u32 {
+        self.next_version += 1;
+        self.next_version
+    }
+}

@@ -1,0 +1,241 @@
+//! What the API shows of the tables.
+
+use super::Control;
+use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Serving, Tables};
+use crate::daemon::address::Address;
+use braid_api::{
+    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, Member, MemberState, Zone,
+};
+use braid_format::ArrayPart;
+use braid_ring::stats::{Histogram, LeafStats};
+
+impl Control {
+    /// One array.
+    pub(super) fn show_array(&self, tables: &Tables, entry: &ArrayEntry) -> Array {
+        let exports = tables.exports_of(entry.uuid);
+        match &entry.condition {
+            Condition::Active(active) => self.show_active(entry, active, exports),
+            Condition::Idle(idle) => show_idle(tables, entry, idle, exports),
+        }
+    }
+
+    fn show_active(&self, entry: &ArrayEntry, active: &Active, exports: Vec<String>) -> Array {
+        let members = active.disks.iter().enumerate().map(|(role, disk)| {
+            let state = match disk_state(disk).0 {
+                DiskState::Ok => MemberState::InSync,
+                DiskState::Gone => MemberState::Gone,
+                _ => MemberState::Failing,
+            };
+            Member {
+                role: role as u16,
+                uuid: member_id(&active.label, role),
+                disk: Some(disk.name.clone()),
+                state,
+                data_bytes: active.label.members.get(role).map_or(0, |m| m.data_bytes),
+                data_offset_bytes: active.data_offsets.get(role).copied(),
+                stats: Some(self.stats_of(disk)),
+            }
+        });
+        let attention = active.disks.iter().filter_map(|disk| {
+            let (state, trouble) = disk_state(disk);
+            (state != DiskState::Ok).then(|| trouble_of(disk, state, trouble.as_deref()))
+        });
+        Array {
+            size_bytes: active.layout.size_bytes(),
+            logical_block_bytes: active.layout.block_bytes(),
+            state: ArrayState::Active,
+            attention: attention.collect(),
+            kept: active.is_kept(),
+            members: members.collect(),
+            ..of_label(entry, Some(&active.label), exports)
+        }
+    }
+
+    /// A disk's counters.
+    pub(super) fn stats_of(&self, disk: &OpenDisk) -> DiskStats {
+        self.ring().leaf_stats(disk.leaf).as_ref().map(disk_stats).unwrap_or_default()
+    }
+
+    /// One open disk.
+    pub(super) fn show_disk(&self, entry: &ArrayEntry, role: u16, disk: &OpenDisk) -> Disk {
+        let (state, trouble) = disk_state(disk);
+        Disk {
+            name: disk.name.clone(),
+            size_bytes: disk.disk.size_bytes(),
+            logical_block_bytes: disk.disk.logical_block_bytes(),
+            array: entry.name.clone(),
+            role,
+            state,
+            trouble,
+            kept: !disk.disk.spec().keeps_nothing(),
+            stats: self.stats_of(disk),
+        }
+    }
+}
+
+/// How a disk did when it was last looked at.
+pub fn disk_state(disk: &OpenDisk) -> (DiskState, Option<String>) {
+    let watch = disk.watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    (watch.state, watch.trouble.clone())
+}
+
+fn trouble_of(disk: &OpenDisk, state: DiskState, trouble: Option<&str>) -> String {
+    format!("disk {} is {}: {}", disk.name, state.word(), trouble.unwrap_or("no reason known"))
+}
+
+fn member_id(label: &ArrayPart, role: usize) -> String {
+    label.members.get(role).and_then(|m| m.id).map(|id| id.to_string()).unwrap_or_default()
+}
+
+/// What a label says of an array, with the rest to be filled in.
+fn of_label(entry: &ArrayEntry, label: Option<&ArrayPart>, exports: Vec<String>) -> Array {
+    let geometry = label.and_then(|label| label.geometry().ok());
+    let zones = geometry.iter().flat_map(|geometry| geometry.zones()).map(|zone| Zone {
+        array_start_bytes: zone.array_start,
+        array_bytes: zone.array_bytes,
+        member_start_bytes: zone.member_start,
+        member_bytes: zone.member_bytes,
+        members: zone.members.clone(),
+    });
+    let word = |name: Option<String>| name.unwrap_or_else(|| "unknown".to_owned());
+    Array {
+        name: entry.name.clone(),
+        uuid: entry.uuid.to_string(),
+        level: word(label.map(|l| l.spec.level.to_string())),
+        layout: word(label.map(|l| l.spec.layout.to_string())),
+        chunk_bytes: label.map_or(0, |l| l.spec.chunk_bytes),
+        size_bytes: label.map_or(0, |l| l.array_bytes),
+        logical_block_bytes: 0,
+        state: ArrayState::Failed,
+        attention: Vec::new(),
+        kept: true,
+        members: Vec::new(),
+        zones: zones.collect(),
+        exports,
+    }
+}
+
+fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<String>) -> Array {
+    let last_seen = |role: u16| {
+        tables.disks.values().find(|saved| saved.array == entry.uuid && saved.role == role).map(|s| s.disk.clone())
+    };
+    let members = idle.members.iter().map(|member| Member {
+        role: member.role,
+        uuid: member.id.clone(),
+        disk: member.disk.clone().or_else(|| last_seen(member.role)),
+        state: if member.present { MemberState::InSync } else { MemberState::Missing },
+        data_bytes: member.data_bytes,
+        data_offset_bytes: None,
+        stats: None,
+    });
+    Array {
+        state: idle.state,
+        attention: idle.attention.clone(),
+        members: members.collect(),
+        ..of_label(entry, idle.label.as_ref(), exports)
+    }
+}
+
+/// One export.
+pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
+    let saved = &entry.saved;
+    let (state, reason, size_bytes, connections) = match &entry.serving {
+        Serving::Listening(export) => {
+            (ExportState::Listening, None, Some(export.info().size_bytes), export.connections())
+        }
+        Serving::Waiting => {
+            let reason = match tables.arrays.get(&saved.array) {
+                Some(array) => match &array.condition {
+                    Condition::Idle(idle) => format!("array {} is {}", array.name, idle.state.word()),
+                    Condition::Active(_) => format!("array {} is just starting", array.name),
+                },
+                None => format!("array {} was not found", saved.array_name),
+            };
+            (ExportState::Waiting, Some(reason), None, 0)
+        }
+        Serving::Failed(error) => (ExportState::Failed, Some(error.message.clone()), None, 0),
+    };
+    Export {
+        name: saved.name.clone(),
+        uuid: saved.uuid.to_string(),
+        array: tables.arrays.get(&saved.array).map_or_else(|| saved.array_name.clone(), |a| a.name.clone()),
+        array_uuid: saved.array.to_string(),
+        nbd: saved.nbd.clone(),
+        uri: Address::parse(&saved.nbd).map(|address| address.uri(&saved.name)).unwrap_or_default(),
+        read_only: saved.read_only,
+        state,
+        reason,
+        size_bytes,
+        connections,
+    }
+}
+
+/// What needs attention.
+pub fn attention(tables: &Tables) -> Vec<Attention> {
+    let mut items = Vec::new();
+    for entry in tables.arrays.values() {
+        if let Condition::Idle(idle) = &entry.condition {
+            if idle.state == ArrayState::Stopped {
+                continue;
+            }
+            for message in &idle.attention {
+                items.push(Attention {
+                    subject: format!("array {}", entry.name),
+                    message: message.clone(),
+                    remedy: idle.remedy.clone(),
+                });
+            }
+        }
+    }
+    for (entry, _, disk) in tables.open_disks() {
+        let (state, trouble) = disk_state(disk);
+        if state != DiskState::Ok {
+            items.push(Attention {
+                subject: format!("disk {} of array {}", disk.name, entry.name),
+                message: format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known")),
+                remedy: "look at the disk and at the kernel's log (dmesg); copy off what can still be read".to_owned(),
+            });
+        }
+    }
+    for entry in tables.exports.values() {
+        let stopped = tables.stopped.contains(&entry.saved.array);
+        match &entry.serving {
+            Serving::Failed(error) => items.push(Attention {
+                subject: format!("export {}", entry.saved.name),
+                message: error.message.clone(),
+                remedy: error.remedy.clone(),
+            }),
+            Serving::Waiting if !stopped && !tables.arrays.contains_key(&entry.saved.array) => items.push(Attention {
+                subject: format!("export {}", entry.saved.name),
+                message: format!("array {} ({}) was not found", entry.saved.array_name, entry.saved.array),
+                remedy: "attach its disks, name them with `braid array assemble --disk DISK`, or remove the export"
+                    .to_owned(),
+            }),
+            _ => {}
+        }
+    }
+    items
+}
+
+/// Counters of the ring as the API shows them.
+pub fn disk_stats(stats: &LeafStats) -> DiskStats {
+    let mut all = Histogram::default();
+    for histogram in [&stats.read_latency, &stats.write_latency, &stats.other_latency] {
+        for (into, count) in all.counts.iter_mut().zip(histogram.counts) {
+            *into += count;
+        }
+    }
+    DiskStats {
+        reads: stats.reads,
+        writes: stats.writes + stats.write_zeroes + stats.discards,
+        flushes: stats.flushes,
+        read_bytes: stats.read_bytes,
+        written_bytes: stats.written_bytes,
+        errors: stats.errors,
+        timeouts: stats.late,
+        in_flight: stats.in_flight,
+        latency_ns_p50: all.quantile_ns(0.5),
+        latency_ns_p99: all.quantile_ns(0.99),
+        latency_ns_max: all.quantile_ns(1.0),
+    }
+}

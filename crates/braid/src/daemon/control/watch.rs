@@ -1,0 +1,116 @@
+//! Looks at disks and clients from time to time: what does badly is named in status, events and log.
+
+use super::Control;
+use super::tables::OpenDisk;
+use braid_api::{DiskState, Severity};
+use braid_nbd::NbdEvent;
+use braid_ring::LeafStats;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+/// After so many looks without one of its I/Os done, a disk hangs: five seconds.
+const LOOKS_UNTIL_HANGING: u32 = 10;
+/// Exports that failed are tried again after so many looks: five seconds.
+const LOOKS_UNTIL_RETRY: u32 = 10;
+
+impl Control {
+    /// Watches until the daemon stops.
+    pub async fn watch(self: Arc<Self>) {
+        let mut stopping = self.stopping();
+        let mut looks = 0u32;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(EVERY) => {}
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+            }
+            looks = looks.wrapping_add(1);
+            self.watch_disks();
+            self.tell_of_clients();
+            if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
+                self.retry_exports().await;
+            }
+        }
+    }
+
+    fn watch_disks(&self) {
+        let disks: Vec<(String, Arc<OpenDisk>)> =
+            self.read().open_disks().map(|(entry, _, disk)| (entry.name.clone(), Arc::clone(disk))).collect();
+        for (array, disk) in disks {
+            let Some(stats) = self.ring().leaf_stats(disk.leaf) else { continue };
+            if let Some((state, sentence)) = judge(&disk, &stats) {
+                let (severity, kind) = match state {
+                    DiskState::Ok => (Severity::Info, "disk_recovered"),
+                    DiskState::Gone => (Severity::Error, "disk_gone"),
+                    DiskState::Hanging => (Severity::Error, "disk_hangs"),
+                    _ => (Severity::Error, "disk_errors"),
+                };
+                let message = format!("disk {} of array {array}: {sentence}", disk.name);
+                self.events().add(severity, kind, message, &[("disk", &disk.name), ("array", &array)]);
+            }
+        }
+    }
+
+    /// Logs what happened to clients. Coming and going is for the log only; breaking the protocol is an event.
+    pub(super) fn tell_of_clients(&self) {
+        while let Some(event) = self.clients.pop() {
+            match event {
+                NbdEvent::Connected { peer, export } => tracing::info!("client {peer} uses export {export}"),
+                NbdEvent::Disconnected { peer, export, cause } if cause.is_ordinary() => {
+                    tracing::info!("client {peer} left export {}: {cause}", export.as_deref().unwrap_or("(none)"));
+                }
+                NbdEvent::Disconnected { peer, export, cause } => {
+                    let export = export.unwrap_or_default();
+                    let of = if export.is_empty() { String::new() } else { format!(" of export {export}") };
+                    let message = format!("client {peer}{of} was disconnected: {cause}");
+                    self.events().warning("client_disconnected", message, &[("client", &peer), ("export", &export)]);
+                }
+            }
+        }
+        let lost = self.clients.take_lost();
+        if lost > 0 {
+            tracing::warn!("{lost} messages about clients came too fast and were lost");
+        }
+    }
+}
+
+/// Compares a disk with how it did at the last look; says what has changed, if anything.
+fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
+    let mut watch = disk.watch.lock().unwrap_or_else(PoisonError::into_inner);
+    let accepted = stats.reads + stats.writes + stats.write_zeroes + stats.discards + stats.flushes;
+    let done = accepted.saturating_sub(stats.in_flight);
+    let still = stats.in_flight > 0 && done == watch.done_seen;
+    watch.looks_without_progress = if still { watch.looks_without_progress.saturating_add(1) } else { 0 };
+    watch.done_seen = done;
+    let (errors, late) = (stats.errors, stats.late);
+    let new_errors = errors.saturating_sub(watch.errors_seen.0) + late.saturating_sub(watch.errors_seen.1);
+    watch.errors_seen = (errors, late);
+
+    let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
+    let (state, sentence) = if gone || (watch.state == DiskState::Gone && still_gone(disk)) {
+        (DiskState::Gone, "it is not there any more".to_owned())
+    } else if watch.looks_without_progress >= LOOKS_UNTIL_HANGING {
+        let seconds = EVERY.as_millis() as u64 * u64::from(LOOKS_UNTIL_HANGING) / 1000;
+        (DiskState::Hanging, format!("it has not answered for {seconds} s, with {} I/Os waiting", stats.in_flight))
+    } else if new_errors > 0 || watch.state == DiskState::Failing {
+        (DiskState::Failing, format!("{errors} I/Os failed, and {late} did not end in time"))
+    } else if watch.state == DiskState::Hanging && errors + late > 0 {
+        (DiskState::Failing, format!("it answers again; {errors} I/Os failed, and {late} did not end in time"))
+    } else {
+        (DiskState::Ok, "it answers again".to_owned())
+    };
+    let changed = state != watch.state;
+    watch.trouble = (state != DiskState::Ok).then(|| sentence.clone());
+    watch.state = state;
+    changed.then_some((state, sentence))
+}
+
+fn is_gone(path: &Path) -> bool {
+    matches!(std::fs::metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn still_gone(disk: &OpenDisk) -> bool {
+    disk.disk.spec().path().is_some_and(is_gone)
+}

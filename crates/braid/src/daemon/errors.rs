@@ -1,0 +1,98 @@
+//! Errors of the layers below in the shape of the API: which thing, why, what to do.
+
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::lifecycle::{LifecycleError, Refusal, Status};
+use braid_engine::{ErrorKind, LeafId};
+use braid_ring::{RingError, RingErrorKind};
+
+/// An error of the ring about a disk.
+pub fn of_ring(error: &RingError, disk: &str) -> ErrorDetail {
+    let kind = match error.kind {
+        RingErrorKind::NotFound => Kind::NotFound,
+        RingErrorKind::InUse => Kind::InUse,
+        RingErrorKind::Permission => Kind::PermissionDenied,
+        RingErrorKind::NoSpace => Kind::NoSpace,
+        RingErrorKind::Conflict => Kind::InvalidArgument,
+        RingErrorKind::Unsupported => Kind::Unsupported,
+        RingErrorKind::Limit => Kind::LimitReached,
+        RingErrorKind::Stopped => Kind::Stopping,
+        _ => Kind::DiskError,
+    };
+    let mut message = error.context.clone();
+    if let Some(source) = &error.source {
+        message.push_str(&format!(": {source}"));
+    }
+    ErrorDetail::new(kind, message).with("disk", disk).remedy(error.remedy.clone())
+}
+
+/// An error of a label procedure on `array`; `name_of` says how its user knows a disk.
+pub fn of_lifecycle(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId) -> Option<String>) -> ErrorDetail {
+    let disk = error.leaf().and_then(name_of);
+    let (kind, remedy) = verdict(error, array, disk.as_deref());
+    let message = match (&disk, error) {
+        (Some(disk), LifecycleError::NotEmpty { found, .. }) => format!("disk {disk} carries a {found}"),
+        (Some(disk), error) => format!("disk {disk}: {error}"),
+        (None, error) => format!("array {array}: {error}"),
+    };
+    let mut detail = ErrorDetail::new(kind, message).with("array", array).remedy(remedy);
+    if let Some(disk) = disk {
+        detail = detail.with("disk", disk);
+    }
+    if let LifecycleError::NotEmpty { found, .. } = error {
+        detail = detail.with("found", found);
+    }
+    detail
+}
+
+fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, String) {
+    match error {
+        LifecycleError::Io { source, .. } => {
+            let kind = match source.kind {
+                ErrorKind::TimedOut => Kind::TimedOut,
+                ErrorKind::NoSpace => Kind::NoSpace,
+                _ => Kind::DiskError,
+            };
+            (kind, "look at the disk and at the kernel's log (dmesg); replace the disk if it is broken".to_owned())
+        }
+        LifecycleError::Size { .. } => (Kind::InvalidArgument, "use a disk of another size".to_owned()),
+        LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
+        LifecycleError::NotEmpty { .. } => (
+            Kind::WouldDestroy,
+            format!(
+                "look at it with `braid disk examine {}`; add --force if what is on it may be destroyed",
+                disk.unwrap_or("DISK")
+            ),
+        ),
+        LifecycleError::Geometry(_) | LifecycleError::Label(_) => {
+            (Kind::InvalidArgument, "`braid plan` shows what disks of given sizes can become".to_owned())
+        }
+        LifecycleError::LevelNotReady { .. } => (Kind::Unsupported, "use --level raid0 or --level concat".to_owned()),
+        LifecycleError::NotReady { status } => not_ready(status, array),
+        LifecycleError::Refused(_) => (Kind::InUse, String::new()),
+        LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
+        _ => (Kind::Internal, String::new()),
+    }
+}
+
+/// Kind and remedy of an array that does not start.
+pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
+    match status {
+        Status::Ready | Status::InterruptedDelete => (Kind::Inactive, format!("braid array assemble {array}")),
+        Status::Incomplete { .. } => (
+            Kind::Incomplete,
+            format!(
+                "attach the missing disk, or name it: braid array assemble {array} --disk DISK; \
+                 if it is gone for good, so is the content: braid array delete {array} --force"
+            ),
+        ),
+        Status::InterruptedCreate => (Kind::Inactive, format!("braid array delete {array}, then create it again")),
+        Status::Refused { reasons } => {
+            let remedy = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
+                "start it by its UUID, then rename it".to_owned()
+            } else {
+                "look at its disks with `braid disk examine DISK`".to_owned()
+            };
+            (Kind::Inactive, remedy)
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What happened: a bounded list in memory, a line in the log, and whoever follows.
+
+use braid_api::limits::{EVENT_FOLLOWERS_MAX, EVENTS_MAX};
+use braid_api::{ErrorDetail, Event, EventList, Kind, Severity};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// The events of this daemon.
+pub struct Events {
+    list: Mutex<List>,
+    /// The number that the next event will have: followers wait for it to change.
+    next: watch::Sender<u64>,
+}
+
+struct List {
+    events: VecDeque<Event>,
+    next_sequence: u64,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        let list = List { events: VecDeque::with_capacity(EVENTS_MAX), next_sequence: 1 };
+        Events { list: Mutex::new(list), next: watch::Sender::new(1) }
+    }
+}
+
+impl Events {
+    /// Remembers an event and logs it.
+    pub fn add(&self, severity: Severity, kind: &str, message: impl Into<String>, context: &[(&str, &str)]) {
+        let message = message.into();
+        match severity {
+            Severity::Info => tracing::info!(event = kind, "{message}"),
+            Severity::Warning => tracing::warn!(event = kind, "{message}"),
+            _ => tracing::error!(event = kind, "{message}"),
+        }
+        let time_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let mut list = self.list();
+        let sequence = list.next_sequence;
+        list.next_sequence += 1;
+        if list.events.len() == EVENTS_MAX {
+            list.events.pop_front();
+        }
+        list.events.push_back(Event {
+            sequence,
+            time_unix_ms,
+            severity,
+            kind: kind.to_owned(),
+            message,
+            context: context.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        });
+        let next = list.next_sequence;
+        drop(list);
+        self.next.send_replace(next);
+    }
+
+    /// An event for the record.
+    pub fn info(&self, kind: &str, message: impl Into<String>, context: &[(&str, &str)]) {
+        self.add(Severity::Info, kind, message, context);
+    }
+
+    /// An event that somebody should look at.
+    pub fn warning(&self, kind: &str, message: impl Into<String>, context: &[(&str, &str)]) {
+        self.add(Severity::Warning, kind, message, context);
+    }
+
+    /// An event that says that something does not work.
+    pub fn error(&self, kind: &str, message: impl Into<String>, context: &[(&str, &str)]) {
+        self.add(Severity::Error, kind, message, context);
+    }
+
+    /// The remembered events with numbers above `after`.
+    pub fn after(&self, after: u64) -> EventList {
+        let list = self.list();
+        EventList {
+            events: list.events.iter().filter(|event| event.sequence > after).cloned().collect(),
+            next_sequence: list.next_sequence,
+        }
+    }
+
+    /// Changes whenever there is a new event.
+    ///
+    /// # Errors
+    /// [`Kind::LimitReached`] when too many follow already.
+    pub fn follow(&self) -> Result<watch::Receiver<u64>, ErrorDetail> {
+        if self.next.receiver_count() >= EVENT_FOLLOWERS_MAX {
+            return Err(ErrorDetail::new(
+                Kind::LimitReached,
+                format!("{EVENT_FOLLOWERS_MAX} readers follow the events already"),
+            )
+            .remedy("end one of them"));
+        }
+        Ok(self.next.subscribe())
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_forgotten_and_numbers_go_on() {
+        let events = Events::default();
+        for n in 0..EVENTS_MAX + 10 {
+            events.info("test", format!("event {n}"), &[("n", "1")]);
+        }
+        let list = events.after(0);
+        assert_eq!(list.events.len(), EVENTS_MAX);
+        assert_eq!(list.events[0].sequence, 11);
+        assert_eq!(list.next_sequence, EVENTS_MAX as u64 + 11);
+        assert_eq!(events.after(list.next_sequence - 2).events.len(), 1);
+    }
+
+    #[test]
+    fn followers_are_woken_and_bounded() {
+        let events = Events::default();
+        let mut followers: Vec<_> = (0..EVENT_FOLLOWERS_MAX).map(|_| events.follow().expect("there is room")).collect();
+        assert_eq!(events.follow().err().map(|e| e.kind), Some(Kind::LimitReached));
+        events.warning("test", "now", &[]);
+        assert!(followers.iter_mut().all(|f| f.has_changed().expect("the sender lives")));
+        followers.pop();
+        events.follow().expect("one left");
+    }
+}

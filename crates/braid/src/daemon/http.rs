@@ -1,0 +1,385 @@
+//! The API over HTTP: reads requests, asks the control plane, writes answers. No decision is taken here.
+
+use super::control::Control;
+use super::events::Events;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, Request, State, rejection::BytesRejection};
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use braid_api::limits::API_BODY_BYTES_MAX;
+use braid_api::{
+    AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event, EventList,
+    Export, ExportList, Kind, Limits, RenameArray, Status, StopArray,
+};
+use futures_util::Stream;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::OpenApi;
+
+type Shared = State<Arc<Control>>;
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// Every route, in the order of `docs/api.md`.
+pub fn router(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/limits", get(limits))
+        .route("/v1/disks", get(disks))
+        .route("/v1/arrays", get(arrays).post(create_array))
+        .route("/v1/arrays/{array}", get(array).delete(delete_array))
+        .route("/v1/arrays/{array}/rename", post(rename_array))
+        .route("/v1/arrays/{array}/stop", post(stop_array))
+        .route("/v1/assemble", post(assemble))
+        .route("/v1/exports", get(exports).post(add_export))
+        .route("/v1/exports/{export}", get(export).delete(remove_export))
+        .route("/v1/events", get(events))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/metrics", get(metrics))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .with_state(control)
+}
+
+/// The description of the API that `/v1/openapi.json` serves.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Braid",
+        description = "Mixed disks become fast block volumes. Errors of every path have the shape of ErrorBody.",
+        license(name = "Apache-2.0")
+    ),
+    paths(
+        status,
+        limits,
+        disks,
+        arrays,
+        create_array,
+        array,
+        delete_array,
+        rename_array,
+        stop_array,
+        assemble,
+        exports,
+        add_export,
+        export,
+        remove_export,
+        events
+    ),
+    components(schemas(ErrorBody, Event))
+)]
+pub struct Description;
+
+/// An answer as JSON.
+pub struct Json<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        json(StatusCode::OK, &self.0)
+    }
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
+    let text = serde_json::to_vec(value).expect("the API's types have string keys and no failing fields");
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// An error in the shape of the API, with its HTTP status.
+pub struct Refusal(ErrorDetail);
+
+impl From<ErrorDetail> for Refusal {
+    fn from(detail: ErrorDetail) -> Refusal {
+        Refusal(detail)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.kind.http_status()).expect("kinds have statuses between 400 and 599");
+        json(status, &ErrorBody { error: self.0 })
+    }
+}
+
+/// The body of a request as JSON, whatever its content type says.
+pub struct Ask<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request<Body>, state: &S) -> Result<Ask<T>, Refusal> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                ErrorDetail::new(Kind::InvalidArgument, format!("the body is longer than {API_BODY_BYTES_MAX} bytes"))
+            } else {
+                ErrorDetail::new(Kind::InvalidArgument, format!("the body cannot be read: {rejection}"))
+            }
+        })?;
+        // No body at all is an empty object: requests whose fields all have defaults need none.
+        let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        serde_json::from_slice(bytes).map(Ask).map_err(|error| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("the body is not what this path takes: {error}"))
+                .remedy("see /v1/openapi.json or docs/api.md for its fields")
+                .into()
+        })
+    }
+}
+
+/// Does a change to its end, also when the client goes away in the middle: half of a change helps nobody.
+async fn to_the_end<T: Serialize + Send + 'static>(
+    change: impl Future<Output = Result<T, ErrorDetail>> + Send + 'static,
+) -> Answer<T> {
+    match tokio::spawn(change).await {
+        Ok(done) => Ok(Json(done?)),
+        Err(error) => Err(ErrorDetail::new(Kind::Internal, format!("the change ended unexpectedly: {error}"))
+            .remedy("this is a mistake in Braid; the daemon's log says where")
+            .into()),
+    }
+}
+
+/// How the daemon does.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
+async fn status(State(control): Shared) -> Json<Status> {
+    Json(control.status())
+}
+
+/// The limits of this build.
+#[utoipa::path(get, path = "/v1/limits", responses((status = 200, body = Limits)))]
+async fn limits() -> Json<Limits> {
+    Json(Limits::current())
+}
+
+/// The disks that the daemon has open.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = DiskList)))]
+async fn disks(State(control): Shared) -> Json<DiskList> {
+    Json(control.disks())
+}
+
+/// All arrays.
+#[utoipa::path(get, path = "/v1/arrays", responses((status = 200, body = ArrayList)))]
+async fn arrays(State(control): Shared) -> Json<ArrayList> {
+    Json(control.arrays())
+}
+
+/// Makes an array of disks.
+#[utoipa::path(
+    post, path = "/v1/arrays", request_body = CreateArray,
+    responses(
+        (status = 200, body = Array),
+        (status = 409, body = ErrorBody, description = "exists, in_use, would_destroy")
+    )
+)]
+async fn create_array(State(control): Shared, Ask(ask): Ask<CreateArray>) -> Answer<Array> {
+    to_the_end(async move { control.create_array(ask).await }).await
+}
+
+/// One array.
+#[utoipa::path(
+    get, path = "/v1/arrays/{array}", params(("array" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Array), (status = 404, body = ErrorBody))
+)]
+async fn array(State(control): Shared, Path(name): Path<String>) -> Answer<Array> {
+    Ok(Json(control.array(&name)?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Force {
+    #[serde(default)]
+    force: bool,
+}
+
+/// Deletes an array: its labels are removed, its content is lost.
+#[utoipa::path(
+    delete, path = "/v1/arrays/{array}",
+    params(
+        ("array" = String, Path, description = "name or UUID"),
+        ("force" = Option<bool>, Query, description = "although it is exported: its exports are removed")
+    ),
+    responses((status = 200, body = Array, description = "as it was"), (status = 409, body = ErrorBody))
+)]
+async fn delete_array(
+    State(control): Shared,
+    Path(name): Path<String>,
+    query: Result<Query<Force>, axum::extract::rejection::QueryRejection>,
+) -> Answer<Array> {
+    let force = read_query(query)?.force;
+    to_the_end(async move { control.delete_array(&name, force).await }).await
+}
+
+/// Gives an array another name.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/rename", request_body = RenameArray,
+    params(("array" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Array), (status = 409, body = ErrorBody))
+)]
+async fn rename_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<RenameArray>) -> Answer<Array> {
+    to_the_end(async move { control.rename_array(&name, &ask.name).await }).await
+}
+
+/// Stops an array: its disks become free.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/stop", request_body = StopArray,
+    params(("array" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Array), (status = 409, body = ErrorBody))
+)]
+async fn stop_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<StopArray>) -> Answer<Array> {
+    to_the_end(async move { control.stop_array(&name, ask.force).await }).await
+}
+
+/// Looks for members, and starts what is complete.
+#[utoipa::path(
+    post, path = "/v1/assemble", request_body = Assemble,
+    responses((status = 200, body = Assembled), (status = 404, body = ErrorBody))
+)]
+async fn assemble(State(control): Shared, Ask(ask): Ask<Assemble>) -> Answer<Assembled> {
+    to_the_end(async move { control.assemble(ask).await }).await
+}
+
+/// All exports.
+#[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = ExportList)))]
+async fn exports(State(control): Shared) -> Json<ExportList> {
+    Json(control.exports())
+}
+
+/// Lets clients use an array.
+#[utoipa::path(
+    post, path = "/v1/exports", request_body = AddExport,
+    responses((status = 200, body = Export), (status = 409, body = ErrorBody))
+)]
+async fn add_export(State(control): Shared, Ask(ask): Ask<AddExport>) -> Answer<Export> {
+    to_the_end(async move { control.add_export(ask).await }).await
+}
+
+/// One export.
+#[utoipa::path(
+    get, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Export), (status = 404, body = ErrorBody))
+)]
+async fn export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
+    Ok(Json(control.export(&name)?))
+}
+
+/// Takes an export away; its clients are disconnected.
+#[utoipa::path(
+    delete, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Export, description = "as it was"), (status = 404, body = ErrorBody))
+)]
+async fn remove_export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
+    to_the_end(async move { control.remove_export(&name).await }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    #[serde(default)]
+    after: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What happened; with `follow=true` as server-sent events that go on.
+#[utoipa::path(
+    get, path = "/v1/events",
+    params(
+        ("after" = Option<u64>, Query, description = "only events with higher numbers"),
+        ("follow" = Option<bool>, Query, description = "server-sent events (text/event-stream), data is an Event")
+    ),
+    responses((status = 200, body = EventList))
+)]
+async fn events(
+    State(control): Shared,
+    query: Result<Query<EventsQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Refusal> {
+    let query = read_query(query)?;
+    if !query.follow {
+        return Ok(Json(control.events().after(query.after)).into_response());
+    }
+    let stream = Follow::new(control, query.after)?;
+    Ok(Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response())
+}
+
+fn read_query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>) -> Result<T, Refusal> {
+    query.map(|Query(query)| query).map_err(|error| {
+        ErrorDetail::new(Kind::InvalidArgument, format!("the query is not what this path takes: {error}"))
+            .remedy("see /v1/openapi.json or docs/api.md for its fields")
+            .into()
+    })
+}
+
+/// One reader that follows the events.
+struct Follow {
+    control: Arc<Control>,
+    next: tokio::sync::watch::Receiver<u64>,
+    stopping: tokio::sync::watch::Receiver<bool>,
+    after: u64,
+    pending: VecDeque<Event>,
+}
+
+impl Follow {
+    fn new(control: Arc<Control>, after: u64) -> Result<Follow, ErrorDetail> {
+        let next = control.events().follow()?;
+        let stopping = control.stopping();
+        Ok(Follow { control, next, stopping, after, pending: VecDeque::new() })
+    }
+
+    fn into_stream(self) -> impl Stream<Item = Result<SseEvent, Infallible>> {
+        futures_util::stream::unfold(self, |mut follow| async move {
+            let event = follow.next().await?;
+            let data = serde_json::to_string(&event).expect("events have string keys and no failing fields");
+            let sse = SseEvent::default().id(event.sequence.to_string()).event(event.kind.clone()).data(data);
+            Some((Ok(sse), follow))
+        })
+    }
+
+    /// The next event, or none when the daemon stops.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                self.after = event.sequence;
+                return Some(event);
+            }
+            let events: &Events = self.control.events();
+            // Seen before the list is read: what comes in between wakes at once.
+            self.next.mark_unchanged();
+            self.pending = events.after(self.after).events.into();
+            if self.pending.is_empty() {
+                tokio::select! {
+                    changed = self.next.changed() => changed.ok()?,
+                    _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+                }
+            }
+        }
+    }
+}
+
+async fn openapi() -> Response {
+    json(StatusCode::OK, &Description::openapi())
+}
+
+async fn metrics(State(control): Shared) -> Response {
+    let text = super::metrics::render(&control);
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+}
+
+async fn no_such_path(request: Request) -> Refusal {
+    ErrorDetail::new(Kind::NotFound, format!("there is no path {}", request.uri().path()))
+        .remedy("see /v1/openapi.json or docs/api.md for those there are")
+        .into()
+}
+
+async fn no_such_method(request: Request) -> Response {
+    let detail = ErrorDetail::new(
+        Kind::InvalidArgument,
+        format!("{} cannot be done with {}", request.method(), request.uri().path()),
+    )
+    .remedy("see /v1/openapi.json or docs/api.md for what can");
+    json(StatusCode::METHOD_NOT_ALLOWED, &ErrorBody { error: detail })
+}

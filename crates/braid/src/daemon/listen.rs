@@ -1,0 +1,233 @@
+//! Sockets that exports listen on: taking an address, and handing clients to the shards.
+
+use super::address::Address;
+use super::state::os_error;
+use crate::places::{GROUP_MODE, OWNER_MODE, braid_group};
+use braid_api::{ErrorDetail, Kind};
+use braid_nbd::ExportTable;
+use braid_nbd::server::NewConnection;
+use braid_ring::RingHandle;
+use rustix::fs::{Gid, Mode};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Longest that a host's name may take to be looked up.
+const LOOKUP_MAX: Duration = Duration::from_secs(5);
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// The frontend of the shards that serves NBD.
+pub const NBD_FRONTEND: usize = 0;
+
+/// A socket that listens.
+pub enum Socket {
+    /// On a path.
+    Unix { listener: tokio::net::UnixListener, _path: SocketPath },
+    /// On a port.
+    Tcp(tokio::net::TcpListener),
+}
+
+/// The path of a socket of ours; dropping it removes the path, unless somebody else has put something there.
+pub struct SocketPath {
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        let found = std::fs::symlink_metadata(&self.path).ok().map(|found| (found.dev(), found.ino()));
+        if found.is_some() && found == self.inode {
+            // Nothing to be done about a path that cannot be removed; the next start replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes an address.
+///
+/// # Errors
+/// Somebody has it, it is none of this machine's, or others could reach it and `insecure` is not set.
+pub async fn bind(address: &Address, insecure: bool) -> Result<Socket, ErrorDetail> {
+    match address {
+        Address::Unix(path) => {
+            let (listener, path) = bind_unix(path)?;
+            let listener = tokio::net::UnixListener::from_std(listener)
+                .map_err(|error| ErrorDetail::new(Kind::Internal, format!("{address} cannot be watched: {error}")))?;
+            Ok(Socket::Unix { listener, _path: path })
+        }
+        Address::Tcp { host, port } => bind_tcp(address, host, *port, insecure).await.map(Socket::Tcp),
+    }
+}
+
+/// Takes the path of a Unix socket. What a daemon that died left there is replaced; anything else is not.
+///
+/// # Errors
+/// Somebody listens there, something else is there, or the operating system refuses.
+pub fn bind_unix(path: &Path) -> Result<(std::os::unix::net::UnixListener, SocketPath), ErrorDetail> {
+    let refuse = |error: &std::io::Error| os_error(error, "the socket cannot be made", path);
+    clear_stale(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|error| refuse(&error.into()))?;
+    // The mode of the open socket becomes that of the path, so that nobody else can connect in between.
+    let group = braid_group();
+    let mode = if group.is_some() { GROUP_MODE } else { OWNER_MODE };
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(OWNER_MODE)).map_err(|error| refuse(&error.into()))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| refuse(&error.into()))?;
+    rustix::net::bind(&socket, &address).map_err(|error| {
+        let error = std::io::Error::from(error);
+        match error.kind() {
+            ErrorKind::AddrInUse => taken(path),
+            _ => refuse(&error),
+        }
+    })?;
+    let inode = std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let path = SocketPath { path: path.to_owned(), inode };
+    if let Some(group) = group
+        // Where the group cannot be given, the owner keeps it for himself.
+        && rustix::fs::chown(&path.path, None, Some(Gid::from_raw(group))).is_ok()
+    {
+        rustix::fs::chmod(&path.path, Mode::from_raw_mode(mode)).map_err(|error| refuse(&error.into()))?;
+    }
+    rustix::net::listen(&socket, BACKLOG).map_err(|error| refuse(&error.into()))?;
+    Ok((socket.into(), path))
+}
+
+/// Removes a socket that nobody listens on.
+fn clear_stale(path: &Path) -> Result<(), ErrorDetail> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(ErrorDetail::new(Kind::InUse, format!("{} exists, and is no socket", path.display()))
+            .with("path", path.display())
+            .remedy("choose another path, or remove what is there"));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| os_error(&error, "the old socket cannot be removed", path))
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(os_error(&error, "the socket that is there cannot be looked at", path))
+        }
+        _ => Err(taken(path)),
+    }
+}
+
+fn taken(path: &Path) -> ErrorDetail {
+    ErrorDetail::new(Kind::InUse, format!("another process listens on {}", path.display()))
+        .with("path", path.display())
+        .remedy("stop that process, or choose another path")
+}
+
+async fn bind_tcp(
+    address: &Address,
+    host: &str,
+    port: u16,
+    insecure: bool,
+) -> Result<tokio::net::TcpListener, ErrorDetail> {
+    let lookup = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((host, port)));
+    let unknown = |why: String| {
+        ErrorDetail::new(Kind::InvalidArgument, format!("the host of {address} cannot be found: {why}"))
+            .with("address", address)
+            .remedy("write a number, for example tcp:127.0.0.1:10809")
+    };
+    let found: Vec<SocketAddr> = match lookup.await {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(error)) => return Err(unknown(error.to_string())),
+        Err(_) => return Err(unknown(format!("no answer within {} s", LOOKUP_MAX.as_secs()))),
+    };
+    if found.is_empty() {
+        return Err(unknown("it has no address".to_owned()));
+    }
+    if let Some(open) = found.iter().find(|at| !at.ip().is_loopback())
+        && !insecure
+    {
+        return Err(ErrorDetail::new(
+            Kind::NeedsConfirmation,
+            format!(
+                "others can reach {open}, and there is no encryption and no password yet: everybody there could read and write"
+            ),
+        )
+        .with("address", address)
+        .remedy("listen on tcp:127.0.0.1 or unix:PATH (and forward it with ssh -L), or add --insecure on a network that you trust"));
+    }
+    tokio::net::TcpListener::bind(&found[..]).await.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => ErrorDetail::new(Kind::InUse, format!("another process listens on {address}"))
+            .with("address", address)
+            .remedy("choose another port, or stop that process (`ss -ltnp` shows it)"),
+        ErrorKind::AddrNotAvailable => {
+            ErrorDetail::new(Kind::InvalidArgument, format!("{address} is no address of this machine"))
+                .with("address", address)
+                .remedy("`ip address` shows those there are")
+        }
+        ErrorKind::PermissionDenied => {
+            ErrorDetail::new(Kind::PermissionDenied, format!("{address} is not permitted: {error}"))
+                .with("address", address)
+                .remedy("choose a port from 1024 on")
+        }
+        _ => ErrorDetail::new(Kind::Internal, format!("{address} cannot be listened on: {error}"))
+            .with("address", address),
+    })
+}
+
+/// Accepts clients for ever and hands them to the shards in turn.
+pub async fn accept(socket: Socket, table: Arc<ExportTable>, ring: RingHandle) {
+    let next = AtomicUsize::new(0);
+    loop {
+        let accepted = match &socket {
+            Socket::Unix { listener, .. } => accept_unix(listener).await,
+            Socket::Tcp(listener) => accept_tcp(listener).await,
+        };
+        match accepted {
+            Ok((fd, peer)) => {
+                let shard = next.fetch_add(1, Ordering::Relaxed) % usize::from(ring.shards());
+                let message = NewConnection { fd, peer, exports: Some(Arc::clone(&table)) };
+                ring.post(braid_engine::ShardId(shard as u16), NBD_FRONTEND, Box::new(message));
+            }
+            Err(error) if is_of_the_client(&error) => {}
+            Err(error) => {
+                // Out of descriptors or memory: waiting lets others finish; accepting at once would only spin.
+                tracing::error!("a client could not be accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+fn is_of_the_client(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted)
+}
+
+async fn accept_unix(listener: &tokio::net::UnixListener) -> std::io::Result<(OwnedFd, String)> {
+    let (stream, _) = listener.accept().await?;
+    let peer = match stream.peer_cred() {
+        Ok(peer) => match peer.pid() {
+            Some(pid) => format!("process {pid} of user {}", peer.uid()),
+            None => format!("user {}", peer.uid()),
+        },
+        Err(_) => "unknown".to_owned(),
+    };
+    let stream = stream.into_std()?;
+    Ok((stream.into(), peer))
+}
+
+async fn accept_tcp(listener: &tokio::net::TcpListener) -> std::io::Result<(OwnedFd, String)> {
+    let (stream, peer) = listener.accept().await?;
+    let stream = stream.into_std()?;
+    stream.set_nodelay(true)?;
+    // A client whose machine is gone says nothing: the kernel asks, and gives up after about two minutes.
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(&stream, 4)?;
+    Ok((stream.into(), peer.to_string()))
+}

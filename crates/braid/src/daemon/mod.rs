@@ -1,0 +1,216 @@
+//! `braid serve`: the shards, and beside them the control plane with its API.
+//!
+//! Order of a start: the state folder is locked (so that there is one daemon for it), the socket is taken, the
+//! shards start, the API answers, arrays are found and started, the service manager is told. Order of an end: the
+//! API refuses changes, exports fall silent, arrays drain and are marked clean, the shards end, the sockets go.
+//! A daemon that is killed instead leaves nothing that the next start does not cope with.
+
+pub mod address;
+mod control;
+pub mod errors;
+mod events;
+mod http;
+mod listen;
+mod metrics;
+mod notify;
+
+pub mod state;
+
+use crate::cli::failure;
+use crate::places::Places;
+use anyhow::Context;
+use braid_api::{ErrorDetail, Kind};
+use braid_nbd::{EventQueue, ExportTable};
+
+use braid_nbd::server::{NbdFrontend, ServerConfig};
+use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
+use clap::{Args, ValueEnum};
+use control::Control;
+use state::StateFolder;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Most shards that the daemon starts by itself.
+const SHARDS_DEFAULT_MAX: usize = 8;
+/// Threads of the control plane.
+const CONTROL_THREADS: usize = 2;
+/// Threads that may open disks, and so may hang in one.
+const BLOCKING_THREADS_MAX: usize = 128;
+/// Longest that the end waits for answers of the API that are under way.
+const API_STOPPING_MAX: Duration = Duration::from_secs(2);
+
+/// Arguments of `braid serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Where the API's socket is [default: BRAID_SOCKET, else /run/braid/braid.sock for root and a folder of the
+    /// user's for others]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The folder of the daemon's state [default: BRAID_STATE, else /var/lib/braid for root and a folder of the
+    /// user's for others]
+    #[arg(long, value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    /// Number of shards, each with a thread of its own [default: one for each processor, at most 8]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: Option<u16>,
+    /// How disks are read and written [default: the best that works here]
+    #[arg(long, value_name = "DRIVER", value_parser = driver)]
+    driver: Option<DriverKind>,
+    /// Memory for data in flight, for each shard
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    buffers: u64,
+    /// How the log is written, on standard error
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// How much is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// A line for people
+    Text,
+    /// A line of JSON
+    Json,
+}
+
+fn driver(name: &str) -> Result<DriverKind, String> {
+    let known = || DriverKind::ALL.map(DriverKind::name).join(", ");
+    DriverKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| format!("it is one of {}", known()))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    braid_geometry::units::parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    log(&args);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("the control plane cannot start")?;
+    let result = runtime.block_on(serve(args, started));
+    // A thread that hangs in a broken disk must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    if let Err(error) = &result {
+        tracing::error!("the daemon ends: {}", failure::detail(error).message);
+    }
+    result
+}
+
+fn log(args: &ServeArgs) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log_level).with_target(false);
+    // A second logger in one process would be refused; there is none.
+    let _ = match args.log_format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+}
+
+async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
+    // Taken before anything else, so that a signal during the start is not lost.
+    let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be caught")?;
+    let places = Places::find(args.socket.as_deref(), args.state.as_deref());
+    raise_limits();
+    let folder = StateFolder::open(&places.state)?;
+    // Read before the socket is taken: what cannot be understood ends the start with nothing touched.
+    folder.load()?;
+    let socket = std::path::absolute(&places.socket)
+        .with_context(|| format!("the path {} has no absolute form", places.socket.display()))?;
+    address::Address::Unix(socket.clone()).absolute()?;
+    if let Some(parent) = socket.parent() {
+        std::fs::create_dir_all(parent)
+            .map_err(|error| state::os_error(&error, "the socket's folder cannot be made", parent))?;
+    }
+    let (listener, socket_path) = listen::bind_unix(&socket)?;
+    let listener = tokio::net::UnixListener::from_std(listener).context("the API's socket cannot be watched")?;
+
+    let clients = Arc::new(EventQueue::new());
+    let ring = start_ring(&args, &clients)?;
+    let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
+    let app = http::router(Arc::clone(&control));
+    let mut stopping = control.stopping();
+    let api = axum::serve(listener, app).with_graceful_shutdown(async move {
+        // An error says that the control plane is gone, and the API goes with it.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    });
+    let mut api = tokio::spawn(async move { api.await });
+    tracing::info!("braid {} listens on {}", env!("CARGO_PKG_VERSION"), socket.display());
+
+    let watch = tokio::spawn(Arc::clone(&control).watch());
+    let start = {
+        let control = Arc::clone(&control);
+        tokio::spawn(async move {
+            control.start().await;
+            notify::tell(notify::READY);
+        })
+    };
+    let reason = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+        ended = &mut api => {
+            return Err(ErrorDetail::new(Kind::Internal, format!("the API ended by itself: {ended:?}")).into());
+        }
+    };
+    tracing::info!("{reason}: the daemon ends");
+    notify::tell(notify::STOPPING);
+    control.begin_stop();
+    // A start that is still at it finishes first: it holds arrays that must be stopped.
+    let _ = start.await;
+    control.stop().await;
+    let _ = watch.await;
+    if tokio::time::timeout(API_STOPPING_MAX, &mut api).await.is_err() {
+        api.abort();
+    }
+    tokio::task::spawn_blocking(move || ring.stop()).await.context("the shards did not end well")?;
+    drop(socket_path);
+    tracing::info!("the daemon has ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start_ring(args: &ServeArgs, clients: &Arc<EventQueue>) -> anyhow::Result<Ring> {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let config = RingConfig {
+        shards: args.shards.unwrap_or(processors.min(SHARDS_DEFAULT_MAX) as u16),
+        driver: args.driver,
+        arena_bytes: usize::try_from(args.buffers).unwrap_or(usize::MAX),
+        ..RingConfig::default()
+    };
+    let ring = Ring::start(&config, |_| {
+        // Each listener brings a table of its own; what comes without one sees nothing.
+        let nothing = Arc::new(ExportTable::new());
+        vec![Box::new(NbdFrontend::new(nothing, Arc::clone(clients), ServerConfig::default())) as Box<dyn Frontend>]
+    })
+    .map_err(|error| errors::of_ring(&error, ""))?;
+    let handle = ring.handle();
+    for shard in 0..handle.shards() {
+        let driver = handle.driver(braid_engine::ShardId(shard));
+        for (kind, why) in &driver.passed_over {
+            tracing::warn!("shard {shard}: {kind} is not used: {why}");
+        }
+        if let Some(why) = &driver.unregistered_because {
+            tracing::warn!("shard {shard}: buffers are not registered: {why}");
+        }
+    }
+    Ok(ring)
+}
+
+/// Raises the limit of open files to what is permitted: each disk and each client is one.
+fn raise_limits() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now }) {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", now.current);
+    }
+}

@@ -1,0 +1,305 @@
+//! The daemon's own small state: exports, where disks were, what was stopped. One file, replaced atomically.
+//!
+//! Everything else is found again from the labels. At any moment of a crash the file is either the old one or
+//! the new one: the new one is written beside it, made durable, renamed over it, and the folder made durable.
+//! What cannot be understood is never overwritten: the daemon does not start with it.
+
+use braid_api::{ErrorDetail, Kind};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// The version of the file that this build writes and reads.
+pub const VERSION: u32 = 1;
+/// Longest file that is believed to be ours.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// What is in the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The exports, by name.
+    #[serde(default)]
+    pub exports: Vec<SavedExport>,
+    /// Disks that were members, so that files and wrapped disks are found again.
+    #[serde(default)]
+    pub disks: Vec<SavedDisk>,
+    /// Arrays that a command stopped, and that stay so.
+    #[serde(default)]
+    pub stopped: Vec<Uuid>,
+}
+
+/// An export as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedExport {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The array's identity.
+    pub array: Uuid,
+    /// The array's name when it was last seen.
+    pub array_name: String,
+    /// Where it listens.
+    pub nbd: String,
+    /// Whether writes are refused.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Whether it may listen where others reach it.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+/// A disk as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedDisk {
+    /// Its name.
+    pub disk: String,
+    /// The array that it was a member of.
+    pub array: Uuid,
+    /// That array's name.
+    pub array_name: String,
+    /// Its role there.
+    pub role: u16,
+}
+
+/// The folder of the state, held so that no second daemon uses it.
+pub struct StateFolder {
+    path: PathBuf,
+    /// Keeps the lock until the process ends, however it ends.
+    _lock: File,
+}
+
+impl StateFolder {
+    /// Makes the folder if it is absent, and locks it.
+    ///
+    /// # Errors
+    /// Another daemon has it (and which), or the operating system refuses.
+    pub fn open(path: &Path) -> Result<StateFolder, ErrorDetail> {
+        std::fs::create_dir_all(path).map_err(|error| os_error(&error, "the state folder cannot be made", path))?;
+        let name = path.join("lock");
+        let mut lock: File = rustix::fs::open(
+            &name,
+            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::from_raw_mode(0o600),
+        )
+        .map_err(|error| os_error(&error.into(), "the lock of the state folder cannot be opened", &name))?
+        .into();
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut owner = String::new();
+                // Only for the message; the lock itself has already answered.
+                let _ = (&mut lock).take(64).read_to_string(&mut owner);
+                let owner = owner.trim();
+                let who = if owner.is_empty() {
+                    "another daemon".to_owned()
+                } else {
+                    format!("the daemon of process {owner}")
+                };
+                return Err(ErrorDetail::new(
+                    Kind::InUse,
+                    format!("the state folder {} belongs to {who}, which is running", path.display()),
+                )
+                .with("path", path.display())
+                .with("pid", owner)
+                .remedy("use that daemon, stop it first, or give this one a folder of its own with --state"));
+            }
+            Err(error) => return Err(os_error(&error.into(), "the state folder cannot be locked", &name)),
+        }
+        let written = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        written.map_err(|error| os_error(&error, "the lock of the state folder cannot be written", &name))?;
+        Ok(StateFolder { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path.join("state.json")
+    }
+
+    /// Reads the state; a folder without one has the empty state.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or was written by another version.
+    pub fn load(&self) -> Result<State, ErrorDetail> {
+        let path = self.file();
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(State { version: VERSION, ..State::default() });
+            }
+            Err(error) => return Err(os_error(&error, "the state cannot be read", &path)),
+        };
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(|error| os_error(&error, "the state cannot be read", &path))?;
+        parse(&text, &path)
+    }
+
+    /// Replaces the state.
+    ///
+    /// # Errors
+    /// The operating system refuses; the old state is then still there.
+    pub fn save(&self, state: &State) -> Result<(), ErrorDetail> {
+        let path = self.file();
+        let beside = self.path.join("state.json.new");
+        let text = serde_json::to_string_pretty(state).expect("the state has string keys and no failing fields");
+        let write = || -> std::io::Result<()> {
+            let mut file: File = rustix::fs::open(
+                &beside,
+                OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+                Mode::from_raw_mode(0o600),
+            )?
+            .into();
+            file.write_all(text.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&beside, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|error| os_error(&error, "the state cannot be written", &path))
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<State, ErrorDetail> {
+    let damaged = |kind: Kind, message: String| ErrorDetail::new(kind, message).with("path", path.display());
+    // The version first: an unknown one explains everything else that might look wrong.
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let remedy = "restore it from a backup, or move it away: arrays are found again from their labels, \
+                  block devices by themselves and files with `braid array assemble --disk FILE`; exports have to be added again";
+    let versioned: Versioned = serde_json::from_str(text).map_err(|error| {
+        damaged(Kind::Damaged, format!("the state file {} is damaged: {error}", path.display())).remedy(remedy)
+    })?;
+    if versioned.version != VERSION {
+        return Err(damaged(
+            Kind::UnknownVersion,
+            format!(
+                "the state file {} has version {}, and this daemon knows version {VERSION} only",
+                path.display(),
+                versioned.version
+            ),
+        )
+        .remedy("run the version of Braid that wrote it"));
+    }
+    serde_json::from_str(text).map_err(|error| {
+        damaged(Kind::Damaged, format!("the state file {} is damaged: {error}", path.display())).remedy(remedy)
+    })
+}
+
+/// An error of the operating system about a file, with what to do about the usual ones.
+pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail {
+    let (kind, remedy) = match error.kind() {
+        ErrorKind::PermissionDenied => (
+            Kind::PermissionDenied,
+            "run the daemon as a user who may, or choose another place with --state or --socket",
+        ),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Kind::NoSpace, "make room on that file system"),
+        ErrorKind::ReadOnlyFilesystem => (Kind::PermissionDenied, "choose a place that can be written"),
+        ErrorKind::NotFound => (Kind::NotFound, "make its folder, or choose another place"),
+        _ => (Kind::Internal, ""),
+    };
+    ErrorDetail::new(kind, format!("{what}: {}: {error}", path.display())).with("path", path.display()).remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("braid-state-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).expect("the temporary folder can be written");
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn some_state() -> State {
+        State {
+            version: VERSION,
+            exports: vec![SavedExport {
+                name: "fast".into(),
+                uuid: Uuid::from_u128(1),
+                array: Uuid::from_u128(2),
+                array_name: "fast".into(),
+                nbd: "unix:/x".into(),
+                read_only: true,
+                insecure: false,
+            }],
+            disks: vec![SavedDisk {
+                disk: "/dev/sdb".into(),
+                array: Uuid::from_u128(2),
+                array_name: "fast".into(),
+                role: 0,
+            }],
+            stopped: vec![Uuid::from_u128(3)],
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = Folder::new("saved");
+        let state = StateFolder::open(&folder.0).expect("it is free");
+        assert_eq!(state.load().expect("nothing is the empty state").exports, []);
+        state.save(&some_state()).expect("there is room");
+        assert_eq!(state.load().expect("it was saved"), some_state());
+        // A crash before the rename leaves the new file beside: it is never read.
+        std::fs::write(folder.0.join("state.json.new"), "{ half").expect("the folder can be written");
+        assert_eq!(state.load().expect("the old one is whole"), some_state());
+        state.save(&State { version: VERSION, ..State::default() }).expect("the half one is replaced");
+    }
+
+    #[test]
+    fn a_second_daemon_is_told_who_has_it() {
+        let folder = Folder::new("second");
+        let first = StateFolder::open(&folder.0).expect("it is free");
+        let Err(error) = StateFolder::open(&folder.0) else { panic!("two daemons have one folder") };
+        assert_eq!(error.kind, Kind::InUse);
+        assert_eq!(error.context["pid"], std::process::id().to_string());
+        drop(first);
+        StateFolder::open(&folder.0).expect("it is free again");
+    }
+
+    #[test]
+    fn damage_is_refused_and_not_overwritten() {
+        let folder = Folder::new("damage");
+        let state = StateFolder::open(&folder.0).expect("it is free");
+        let path = folder.0.join("state.json");
+        for (text, kind) in [
+            ("", Kind::Damaged),
+            ("{", Kind::Damaged),
+            ("[]", Kind::Damaged),
+            (r#"{"version":1,"exports":[{}]}"#, Kind::Damaged),
+            (r#"{"version":1,"exprots":[]}"#, Kind::Damaged),
+            (r#"{"version":2,"anything":[]}"#, Kind::UnknownVersion),
+        ] {
+            std::fs::write(&path, text).expect("the folder can be written");
+            let error = state.load().expect_err(text);
+            assert_eq!(error.kind, kind, "{text}");
+            assert!(error.message.contains("state.json") && !error.remedy.is_empty());
+            assert_eq!(std::fs::read_to_string(&path).expect("it is there"), text);
+        }
+    }
+}

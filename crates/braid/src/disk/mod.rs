@@ -1,0 +1,5 @@
+//! Disks as the machine knows them: which there are, what is on them, who uses them.
+
+pub mod examine;
+pub mod host;
+pub mod probe;

@@ -1,0 +1,72 @@
+//! Looks at what is on a disk, without taking it.
+
+use braid_format::foreign::{self, Found};
+use rustix::fs::{FileType, Mode, OFlags};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A file or block device, open for looking.
+pub struct Probe {
+    file: File,
+    size_bytes: u64,
+}
+
+impl Probe {
+    /// Opens a file or block device for reading. Never waits, never blocks others out.
+    ///
+    /// # Errors
+    /// The operating system's; `InvalidInput` for what is neither a file nor a block device.
+    pub fn open(path: &Path) -> io::Result<Probe> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let mut file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a block device"));
+        }
+        let size_bytes = file.seek(SeekFrom::End(0))?;
+        Ok(Probe { file, size_bytes })
+    }
+
+    /// Its size, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// `len` bytes at `offset`; fewer where it ends.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match self.file.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(more) => done += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(done);
+        Ok(bytes)
+    }
+
+    /// What is on it; `None` where nothing is known.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn identify(&self) -> io::Result<Option<Found>> {
+        foreign::identify(self.size_bytes, |offset, len| self.read(offset, len))
+    }
+
+    /// Whether one of the two places of a label begins like one, intact or not.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn may_bear_label(&self) -> io::Result<bool> {
+        let starts = |offset: u64| Ok::<bool, io::Error>(self.read(offset, 8)? == braid_format::MAGIC);
+        Ok(starts(0)? || braid_format::copy_offset(self.size_bytes).map_or(Ok(false), starts)?)
+    }
+}
