@@ -18,6 +18,8 @@ pub const ALL: &[Entry] = &[
     ("label", label),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
+    ("nbd_server", nbd_server),
+    ("nbd_client", nbd_client),
     ("sizes", sizes),
     ("disk_names", disk_names),
     ("api_bodies", api_bodies),
@@ -109,6 +111,62 @@ pub fn nbd_transmission(data: &[u8]) {
         allocation: flags & 4 != 0,
     };
     requests(&data[8..], &terms);
+}
+
+/// The whole server over a memory, from connect to close: everything is given back at the end.
+pub fn nbd_server(data: &[u8]) {
+    braid_nbd::fuzz::fuzz_handshake(data);
+    braid_nbd::fuzz::fuzz_transmission(data);
+}
+
+/// What a hostile server says to our client: the handshake, then replies to requests in flight.
+pub fn nbd_client(data: &[u8]) {
+    use braid_nbd::client::negotiate::{Negotiated, Negotiation, Wishes};
+    use braid_nbd::client::pipeline::{Pipeline, Replies};
+
+    /// Remembers which requests have ended.
+    struct Ended(Vec<u16>);
+    impl Replies for Ended {
+        fn data(&mut self, _: u16, at: u32, data: &[u8]) {
+            assert!(at as usize + data.len() <= 4096, "data beyond what was asked");
+        }
+        fn done(&mut self, slot: u16, _: Result<(), u32>) {
+            assert!(!self.0.contains(&slot), "a request ended twice");
+            self.0.push(slot);
+        }
+    }
+
+    let Some((&how, stream)) = data.split_first() else { return };
+    let mut terms = Negotiated { structured: how & 1 != 0, allocation: Some(1), ..Negotiated::default() };
+    let mut rest = stream;
+    if how & 2 != 0 {
+        let wishes = Wishes { export: "data".to_owned(), structured: how & 1 != 0, allocation: how & 4 != 0 };
+        let (mut negotiation, mut out) = (Negotiation::new(wishes), Vec::new());
+        loop {
+            let Ok((took, agreed)) = negotiation.feed(rest, &mut out) else { return };
+            rest = &rest[took..];
+            assert!(out.len() <= 64 << 10, "it answers with {} bytes", out.len());
+            match agreed {
+                Some(agreed) => {
+                    terms = agreed;
+                    break;
+                }
+                None if took == 0 => return,
+                None => {}
+            }
+        }
+    }
+    let (mut pipeline, mut ended) = (Pipeline::new(4, &terms), Ended(Vec::new()));
+    for (kind, len) in [(0, 4096), (1, 4096), (3, 0), (7, 4096)] {
+        pipeline.begin(kind, 0, 0, len).expect("four slots are free");
+    }
+    while let Ok(took) = pipeline.feed(rest, &mut ended) {
+        rest = &rest[took..];
+        if took == 0 {
+            break;
+        }
+    }
+    assert_eq!(pipeline.in_flight(), 4 - ended.0.len());
 }
 
 fn requests(mut stream: &[u8], terms: &Terms) {

@@ -197,6 +197,10 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
         "nbd_transmission" => data.get(8..12) == Some(&[0x25, 0x60, 0x95, 0x13]),
         // The client's flags and GO for an export that is there.
         "nbd_handshake" => data.windows(8).any(|w| w == b"IHAVEOPT") && data.windows(4).any(|w| w == b"data"),
+        // A whole conversation with the server: it says more than its greeting of 18 bytes.
+        "nbd_server" => braid_nbd::fuzz::converse(data, usize::MAX).len() > 18,
+        // A reply's magic behind the byte of choices, or the server's greeting.
+        "nbd_client" => data.get(1..5).is_some_and(|w| w == [0x67, 0x44, 0x66, 0x98] || w == *b"NBDM"),
         other => panic!("{other} has no rule here: add one"),
     }
 }

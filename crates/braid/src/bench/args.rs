@@ -111,7 +111,11 @@ impl BenchArgs {
         })?;
         let span = self.span.unwrap_or(rest);
         if span > rest {
-            return Err(bad(format!("--span {} is more than the {} that are there", format_size(span), format_size(rest))));
+            return Err(bad(format!(
+                "--span {} is more than the {} that are there",
+                format_size(span),
+                format_size(rest)
+            )));
         }
         let blocks = span / self.block;
         if blocks == 0 {

@@ -97,7 +97,9 @@ impl Shape {
                 let sizes: Vec<u64> = disks.iter().map(|disk| disk.size_bytes()).collect();
                 let spec = Spec { chunk_bytes: args.chunk, ..Spec::new(level) };
                 let geometry = Geometry::plan(spec, &sizes);
-                Ok(Shape::Striped(geometry.map_err(|error| wrong(error.to_string()).remedy("for example: --chunk 64K"))?))
+                Ok(Shape::Striped(
+                    geometry.map_err(|error| wrong(error.to_string()).remedy("for example: --chunk 64K"))?,
+                ))
             }
         }
     }

@@ -131,7 +131,8 @@ pub struct LoadFrontend {
 impl LoadFrontend {
     /// A frontend that sends how each phase went to `done`.
     pub fn new(load: Load, done: SyncSender<PhaseDone>) -> LoadFrontend {
-        let pattern = Pattern::new(load.seed, Order::Sequential, 100, load.first_byte, load.span_bytes, load.block_bytes);
+        let pattern =
+            Pattern::new(load.seed, Order::Sequential, 100, load.first_byte, load.span_bytes, load.block_bytes);
         let words = if load.verify { pattern.blocks().div_ceil(64) as usize } else { 0 };
         LoadFrontend {
             done,
@@ -193,7 +194,8 @@ impl LoadFrontend {
                 Some((*next - 1, false))
             }
             Source::Written(next) => {
-                let found = (*next..self.pattern.blocks()).find(|b| self.written[(b / 64) as usize] >> (b % 64) & 1 == 1)?;
+                let found =
+                    (*next..self.pattern.blocks()).find(|b| self.written[(b / 64) as usize] >> (b % 64) & 1 == 1)?;
                 *next = found + 1;
                 Some((found, true))
             }

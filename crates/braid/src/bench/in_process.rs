@@ -1,6 +1,5 @@
 //! A run on a ring of our own, in this process.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
@@ -8,10 +7,10 @@ use anyhow::{Context as _, bail};
 use braid_engine::{DeviceId, ShardId};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig, RingHandle};
 
+use super::device::{self, Shape};
 use super::frontend::{Load, LoadFrontend, MISMATCHES_KEPT, Phase, PhaseDone, in_words};
 use super::pattern::Order;
 use super::report::{Counts, Report, latency_histogram};
-use super::device::{self, Shape};
 use super::{BenchArgs, cpu};
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -35,7 +34,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         arena_bytes: arena_bytes(args),
         ..RingConfig::default()
     };
-    let ring = Ring::start(config, |shard: ShardId| {
+    let ring = Ring::start(&config, |shard: ShardId| {
         let load = loads[usize::from(shard.0)].clone();
         vec![Box::new(LoadFrontend::new(load, sender.clone())) as Box<dyn Frontend>]
     })?;
@@ -71,9 +70,9 @@ fn loads(args: &BenchArgs, first_byte: u64, span_bytes: u64, seed: u64) -> anyho
 }
 
 /// Room for every place in flight, in the powers of two that the arena hands out.
-fn arena_bytes(args: &BenchArgs) -> u64 {
-    let each = args.block.next_power_of_two().max(4096);
-    (each * u64::from(args.depth)).max(RingConfig::default().arena_bytes.min(32 << 20)).next_multiple_of(32 << 20)
+fn arena_bytes(args: &BenchArgs) -> usize {
+    let each = (args.block as usize).next_power_of_two().max(4096);
+    (each * args.depth as usize).max(32 << 20).next_multiple_of(32 << 20)
 }
 
 fn measure(
@@ -133,7 +132,9 @@ fn measure(
 fn what(args: &BenchArgs) -> String {
     match &args.level {
         None => args.disks.join(" "),
-        Some(level) => format!("{level} of {}, chunk {}", args.disks.join(" + "), braid_geometry::units::format_size(args.chunk)),
+        Some(level) => {
+            format!("{level} of {}, chunk {}", args.disks.join(" + "), braid_geometry::units::format_size(args.chunk))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ mod pattern;
 mod report;
 mod statistics;
 mod table;
-mod verify;
+pub mod verify;
 
 use std::process::ExitCode;
 

@@ -125,8 +125,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let elapsed_ns = begun.elapsed().as_nanos() as u64;
     let cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
 
-    let mut counts =
-        Counts { ios: 0, errors: 0, first_error: None, latency: latency_histogram(), elapsed_ns, cpu_ns };
+    let mut counts = Counts { ios: 0, errors: 0, first_error: None, latency: latency_histogram(), elapsed_ns, cpu_ns };
     let (mut verified, mut mismatches) = (0, Vec::new());
     for connection in connections {
         let connection = connection?;
@@ -171,9 +170,7 @@ impl Part {
 /// All passes over one connection's part.
 fn drive(client: &mut Client, args: &BenchArgs, part: Part, seed: u64, depth: usize) -> anyhow::Result<Connection> {
     let order = args.pattern;
-    let pattern = |order, reads| {
-        Pattern::new(part.seed, order, reads, part.first_byte, part.span_bytes, args.block)
-    };
+    let pattern = |order, reads| Pattern::new(part.seed, order, reads, part.first_byte, part.span_bytes, args.block);
     let mut connection = Connection {
         pattern: pattern(order, args.reads_percent()),
         verify: args.verify,

@@ -70,9 +70,8 @@ pub fn fill(data: &mut [u8], offset: u64, seed: u64) {
 /// The first unit of `data`, read at `offset`, that is not what [`fill`] puts there.
 pub fn check(data: &[u8], offset: u64, seed: u64) -> Option<Mismatch> {
     for (unit, place) in data.chunks_exact(UNIT_BYTES).zip((offset..).step_by(UNIT_BYTES)) {
-        let read = |index: usize| {
-            u64::from_le_bytes(unit[index * 8..][..8].try_into().expect("eight bytes are eight bytes"))
-        };
+        let read =
+            |index: usize| u64::from_le_bytes(unit[index * 8..][..8].try_into().expect("eight bytes are eight bytes"));
         let fits = |seed, place| (0..UNIT_BYTES / 8).find(|&index| read(index) != word(seed, place, index));
         let Some(bad_word) = fits(seed, place) else { continue };
         let found = if unit.iter().all(|&byte| byte == 0) {

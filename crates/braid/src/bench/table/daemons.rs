@@ -80,9 +80,9 @@ pub fn idle(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let slices = 4;
     let mut percent = Vec::new();
     for _ in 0..slices {
-        let (begun, before) = (Instant::now(), cpu::of_process(daemon.id())?);
+        let (begun, before) = (Instant::now(), cpu::of_threads(daemon.id())?);
         std::thread::sleep(effort.idle / slices);
-        let used = cpu::of_process(daemon.id())? - before;
+        let used = cpu::of_threads(daemon.id())? - before;
         percent.push(100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64());
     }
     drop(client);

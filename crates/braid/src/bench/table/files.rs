@@ -16,7 +16,9 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
         let folder = Folder::below(&parent)?;
         let file = folder.join("raw");
         write_all(&file)?;
-        for (pattern, block, depth) in [("random", "4k", 1), ("random", "4k", 32), ("random", "4k", 128), ("sequential", "1m", 8)] {
+        for (pattern, block, depth) in
+            [("random", "4k", 1), ("random", "4k", 32), ("random", "4k", 128), ("sequential", "1m", 8)]
+        {
             for op in ["read", "write"] {
                 let row = pairs(effort, &file, pattern, op, block, depth).with_context(|| format!("on {place}"))?;
                 found(Row { measure: format!("raw file on {place}, {}", row.measure), ..row });
@@ -36,7 +38,10 @@ fn disk_folder() -> PathBuf {
 fn write_all(file: &str) -> anyhow::Result<()> {
     let size = format!("file:{file},size={FILE_BYTES},alloc=full");
     let count = (FILE_BYTES >> 20).to_string();
-    bench(SERVER_CORE, &["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "8", "--count", &count, &size])?;
+    bench(
+        SERVER_CORE,
+        &["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "8", "--count", &count, &size],
+    )?;
     Ok(())
 }
 

@@ -30,7 +30,8 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
     let daemon = Daemon::start()?;
     daemon.cli(&["array", "create", "memory", "--level", "concat", &format!("mem:{DISK}")])?;
     let socket = daemon.export("memory")?;
-    let ours = Peer { name: "braid", pid: daemon.id(), uri: format!("nbd+unix:///memory?socket={socket}"), _server: None };
+    let ours =
+        Peer { name: "braid", pid: daemon.id(), uri: format!("nbd+unix:///memory?socket={socket}"), _server: None };
     let peers = [nbdkit(&folder)?, qemu_nbd(&folder)?];
     for (block, depth, unit, bound) in [("4K", "128", "4 KiB random", 0.6), ("1M", "16", "1 MiB sequential", 0.8)] {
         for op in ["read", "write"] {
@@ -39,7 +40,8 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
             let load = ["--pattern", pattern, "--op", op, "--block", block, "--depth", depth, "--time", &slice];
             // Memory that nobody has written yet costs its first touch: not what is measured.
             for peer in peers.iter().chain([&ours]) {
-                let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "16", "--count", "256"];
+                let fill =
+                    ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "16", "--count", "256"];
                 bench(CLIENT_CORE, &[&fill[..], &[&peer.uri]].concat())?;
             }
             let (mut our_slices, mut their_slices) = (Vec::new(), [Vec::new(), Vec::new()]);
@@ -81,7 +83,12 @@ fn nbdkit(folder: &Folder) -> anyhow::Result<Peer> {
     command.args(["-f", "-U", &socket, "memory", DISK]);
     let server = Server::start(command)?;
     wait_for("nbdkit's socket", || std::fs::metadata(&socket).ok())?;
-    Ok(Peer { name: "nbdkit memory", pid: server.id(), uri: format!("nbd+unix:///?socket={socket}"), _server: Some(server) })
+    Ok(Peer {
+        name: "nbdkit memory",
+        pid: server.id(),
+        uri: format!("nbd+unix:///?socket={socket}"),
+        _server: Some(server),
+    })
 }
 
 /// QEMU's null driver keeps nothing, so this is the least that its server can cost.
@@ -91,5 +98,10 @@ fn qemu_nbd(folder: &Folder) -> anyhow::Result<Peer> {
     command.args(["-t", "-e", "4", "-k", &socket, "--image-opts", "driver=null-co,size=268435456"]);
     let server = Server::start(command)?;
     wait_for("qemu-nbd's socket", || std::fs::metadata(&socket).ok())?;
-    Ok(Peer { name: "qemu-nbd null", pid: server.id(), uri: format!("nbd+unix:///?socket={socket}"), _server: Some(server) })
+    Ok(Peer {
+        name: "qemu-nbd null",
+        pid: server.id(),
+        uri: format!("nbd+unix:///?socket={socket}"),
+        _server: Some(server),
+    })
 }

@@ -13,7 +13,11 @@ fn disk(size: &str) -> String {
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let disks = [disk("50G"), disk("100G"), disk("100G")];
     let single = disk("1T");
-    let spans = [("in the first zone", "0", "150G", 2.97), ("in the second", "150G", "100G", 1.98), ("uniform over all", "0", "250G", 2.47)];
+    let spans = [
+        ("in the first zone", "0", "150G", 2.97),
+        ("in the second", "150G", "100G", 1.98),
+        ("uniform over all", "0", "250G", 2.47),
+    ];
     let slice = time(effort.throttled_slice);
     for (name, from, span, bound) in spans {
         for op in ["read", "write"] {
@@ -37,11 +41,13 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
 pub fn concat(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let throttled = [disk("50G"), disk("100G"), disk("100G")];
     let null = ["null:50G", "null:100G", "null:100G"].map(str::to_owned);
-    for (name, disks, length) in [("throttled", throttled, effort.throttled_slice), ("null", null, effort.short_slice)] {
+    for (name, disks, length) in [("throttled", throttled, effort.throttled_slice), ("null", null, effort.short_slice)]
+    {
         let slice = time(length);
         for op in ["read", "write"] {
             let rate = |chunk: &str| {
-                let load = ["--pattern", "sequential", "--op", op, "--block", "128K", "--depth", "16", "--time", &slice];
+                let load =
+                    ["--pattern", "sequential", "--op", op, "--block", "128K", "--depth", "16", "--time", &slice];
                 let device = ["--level", "concat", "--chunk", chunk, &disks[0], &disks[1], &disks[2]];
                 bench(SERVER_CORE, &[&load[..], &device].concat()).map(|report| report.bytes_per_second)
             };
