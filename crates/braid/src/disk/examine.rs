@@ -60,7 +60,9 @@ fn look(probe: &Probe) -> std::io::Result<Examined> {
 fn cannot_read(error: &std::io::Error, path: &Path) -> ErrorDetail {
     let detail = os_error(error, "the disk cannot be read", path);
     match detail.kind {
-        Kind::NotFound => detail.remedy("name a block device or a file; `braid disk list` shows the disks of this machine"),
+        Kind::NotFound => {
+            detail.remedy("name a block device or a file; `braid disk list` shows the disks of this machine")
+        }
         Kind::PermissionDenied => detail.remedy("ask as root, or as a user who may read it"),
         _ => detail,
     }
@@ -72,7 +74,8 @@ fn no_label(probe: &Probe, path: &Path) -> ErrorDetail {
         Ok(None) => "; nothing known is on it".to_owned(),
         Err(_) => String::new(),
     };
-    ErrorDetail::new(Kind::NotFound, format!("{} bears no Braid label{holds}", path.display())).with("path", path.display())
+    ErrorDetail::new(Kind::NotFound, format!("{} bears no Braid label{holds}", path.display()))
+        .with("path", path.display())
 }
 
 fn exit_status(examined: &Examined) -> u8 {
@@ -148,7 +151,9 @@ fn problems(examined: &Examined) -> Vec<String> {
     let mut problems = examined.size_problems.clone();
     for (name, copy) in copies(examined) {
         let bad = copy.fields.iter().filter_map(|f| Some((f.field, f.problem.as_ref()?)));
-        problems.extend(bad.map(|(field, problem)| format!("{name}: field {} (byte {}): {problem}", field.name, field.offset)));
+        problems.extend(
+            bad.map(|(field, problem)| format!("{name}: field {} (byte {}): {problem}", field.name, field.offset)),
+        );
     }
     let differ = |d: &braid_format::examine::Difference| {
         format!("the copies differ in {}: {} in the label, {} in the copy", d.field, d.start, d.end)
@@ -174,7 +179,9 @@ fn value(report: &FieldReport) -> String {
     match (report.field.kind, raw.parse::<u64>()) {
         (FieldKind::Bytes, Ok(bytes)) if bytes >= 1024 => format!("{raw} ({})", format_size(bytes)),
         // A moment beyond the year 9999 is damage, not a date.
-        (FieldKind::Time, Ok(seconds)) if seconds < 253_402_300_800 => format!("{} UTC", output::moment(seconds * 1000)),
+        (FieldKind::Time, Ok(seconds)) if seconds < 253_402_300_800 => {
+            format!("{} UTC", output::moment(seconds * 1000))
+        }
         _ => raw.clone(),
     }
 }
@@ -203,11 +210,8 @@ fn zones(label: &Label) -> String {
 /// The label for programs.
 pub fn to_json(disk: &str, examined: &Examined) -> Value {
     let copies: Vec<Value> = copies(examined).into_iter().map(|(name, copy)| copy_json(name, copy)).collect();
-    let differences: Vec<Value> = examined
-        .differences
-        .iter()
-        .map(|d| json!({ "field": d.field, "label": d.start, "copy": d.end }))
-        .collect();
+    let differences: Vec<Value> =
+        examined.differences.iter().map(|d| json!({ "field": d.field, "label": d.start, "copy": d.end })).collect();
     json!({
         "disk": disk,
         "size_bytes": examined.device_bytes,
@@ -296,7 +300,10 @@ mod tests {
     fn a_whole_label_is_shown_in_full() {
         let examined = examine(LABEL, LABEL, SIZE);
         let text = render(&examined);
-        assert!(text.starts_with("member 1 of raid0 array \"fast\" (62726169-642d-7465-7374-2d6172726179)\n"), "{text}");
+        assert!(
+            text.starts_with("member 1 of raid0 array \"fast\" (62726169-642d-7465-7374-2d6172726179)\n"),
+            "{text}"
+        );
         assert!(text.contains("label at byte 0: whole, sequence 7\n"), "{text}");
         assert!(text.contains("array_bytes               152     8  268385124352 (249.95 GiB)\n"), "{text}");
         assert!(text.contains("created_unix_s            160     8  2023-11-14 22:13:20 UTC\n"), "{text}");
@@ -320,7 +327,10 @@ mod tests {
         assert!(text.contains("label at byte 0: the label is damaged"), "{text}");
         assert!(text.contains("its first sector is damaged, too"), "{text}");
         assert!(text.contains("! label: field level (byte 129): code 77 is unknown\n"), "{text}");
-        assert!(text.contains("! the copies differ in level: unknown (77) in the label, raid0 in the copy\n"), "{text}");
+        assert!(
+            text.contains("! the copies differ in level: unknown (77) in the label, raid0 in the copy\n"),
+            "{text}"
+        );
         assert!(text.contains("copy at byte 107374178304: whole"), "{text}");
         assert_eq!(exit_status(&examined), 7);
         let json = to_json("x", &examined);
