@@ -1,0 +1,290 @@
+//! On each driver: nothing is allocated for an I/O, on disks or sockets; an idle ring sleeps with all of its threads; and
+//! a stopped one leaves no thread and no descriptor behind.
+
+#![allow(unsafe_code)] // A global allocator is unsafe by its nature.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::any::Any;
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use braid_engine::{Buf, Completion, DeviceId, DeviceLayout, Node, ShardId};
+use braid_ring::{Cx, DriverKind, Frontend, RecvMode, Ring, RingConfig, SendPiece, SocketId};
+use common::load::{Load, Order, begin};
+use common::{Folder, open};
+
+/// Counts allocations while it is told to, of all threads but the tests' own: those of pools count, too.
+struct Counting;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_TEST: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    if COUNTING.load(Ordering::Relaxed) && !IS_TEST.try_with(Cell::get).unwrap_or(true) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is the system allocator's; counting touches atomics and a constant-initialised thread-local.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn switch_counting() {
+    COUNTING.fetch_xor(true, Ordering::SeqCst);
+}
+
+fn allocations() -> u64 {
+    ALLOCATIONS.swap(0, Ordering::SeqCst)
+}
+
+/// What is counted is the whole process's, so that these tests run one after another.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    IS_TEST.set(true);
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const PART: u32 = 16 << 10;
+
+/// Sends back what it receives, in parts.
+#[derive(Default)]
+struct Echo {
+    socket: Option<SocketId>,
+    buf: Option<Buf>,
+}
+
+impl Echo {
+    fn listen(&mut self, cx: &mut Cx<'_>) {
+        if let (Some(socket), Some(buf)) = (self.socket, self.buf) {
+            cx.recv(socket, buf, PART, RecvMode::Some, 0);
+        }
+    }
+}
+
+impl Frontend for Echo {
+    fn message(&mut self, cx: &mut Cx<'_>, message: Box<dyn Any + Send>) {
+        self.socket = cx.add_socket(*message.downcast::<OwnedFd>().unwrap()).ok();
+        self.buf = cx.alloc(PART as usize);
+        self.listen(cx);
+    }
+
+    fn io_done(&mut self, _: &mut Cx<'_>, _: &Completion) {
+        unreachable!("it submits nothing");
+    }
+
+    fn net_done(&mut self, cx: &mut Cx<'_>, token: u64, result: i32) {
+        let (Some(socket), Some(buf)) = (self.socket, self.buf) else { return };
+        match (token, u32::try_from(result)) {
+            (0, Ok(bytes @ 1..)) => {
+                // In two pieces, where there is enough.
+                let first = bytes.div_ceil(2);
+                let pieces = [(buf, first), (buf.add(u64::from(first)), bytes - first)];
+                let pieces = pieces.map(|(buf, len)| SendPiece { buf, len });
+                cx.send(socket, &pieces, 1);
+            }
+            (1, Ok(_)) => self.listen(cx),
+            _ => {
+                cx.close(socket);
+                self.socket = None;
+            }
+        }
+    }
+}
+
+struct Bed {
+    ring: Ring,
+    client: UnixStream,
+    _folder: Folder,
+    device: DeviceId,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// Two shards with a file's disk and a connected client.
+fn bed(driver: DriverKind) -> Bed {
+    let folder = Folder::new(&format!("lean-{driver}"));
+    let config = RingConfig { shards: 2, driver: Some(driver), ..RingConfig::default() };
+    let ring = Ring::start(&config, |_| vec![Box::new(Load::default()), Box::new(Echo::default())]).unwrap();
+    let handle = ring.handle();
+    let leaf = handle.add_leaf(open(&format!("file:{},size=16M", folder.path("disk")))).unwrap();
+    let device = DeviceId(0);
+    let layout = DeviceLayout::new(1, 512, &Node::Leaf { leaf, start: 0, len: SIZE });
+    handle.publish_and_drain(device, Some(Arc::new(layout))).wait().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    handle.post(ShardId(1), 1, Box::new(OwnedFd::from(theirs)));
+    Bed { ring, client: ours, _folder: folder, device }
+}
+
+impl Bed {
+    fn load(&self, total: u64, probe: fn()) {
+        let order = Order { device: self.device, size: SIZE, len: 16 << 10, depth: 64, total, writes: 3, probe };
+        let outcome = begin(&self.ring.handle(), 0, 0, &order).recv().unwrap();
+        assert_eq!((outcome.ended, outcome.errors), (total, 0));
+    }
+
+    fn ping(&mut self, count: u8) {
+        let mut answer = [0; 3000];
+        for n in 0..count {
+            self.client.write_all(&[n; 3000]).unwrap();
+            self.client.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [n; 3000]);
+        }
+    }
+
+    /// More than the socket takes at a time, both ways at once.
+    fn flood(&mut self) {
+        const BYTES: usize = 6 << 20;
+        let mut sender = self.client.try_clone().unwrap();
+        let sending = std::thread::spawn(move || {
+            (0..BYTES / (1 << 16)).for_each(|n| sender.write_all(&[n as u8; 1 << 16]).unwrap());
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let mut got = vec![0; BYTES];
+        self.client.read_exact(&mut got).unwrap();
+        sending.join().unwrap();
+        assert!(got.chunks(1 << 16).enumerate().all(|(n, part)| part.iter().all(|b| *b == n as u8)));
+    }
+}
+
+fn allocates_nothing(driver: DriverKind) {
+    let _alone = alone();
+    let mut bed = bed(driver);
+    allocations();
+    bed.load(20_000, switch_counting);
+    assert_eq!(allocations(), 0, "{driver}, disk");
+    bed.ping(1);
+    switch_counting();
+    bed.ping(200);
+    switch_counting();
+    assert_eq!(allocations(), 0, "{driver}, socket");
+    // The counter itself works.
+    let counted = std::thread::spawn(|| {
+        switch_counting();
+        drop(std::hint::black_box(Box::new(1)));
+        switch_counting();
+    });
+    counted.join().unwrap();
+    assert_eq!(allocations(), 1);
+    bed.ring.stop();
+}
+
+/// Name and wake-ups so far of each thread of rings in this process.
+fn threads() -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let field = |status: &str, name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        value.trim().to_string()
+    };
+    let threads = statuses.map(|s| (field(&s, "Name:"), field(&s, "voluntary_ctxt_switches:").parse().unwrap()));
+    let mut ours: Vec<(String, u64)> =
+        threads.filter(|(name, _)| name.starts_with("shard-") || name.starts_with("disk-io-")).collect();
+    ours.sort();
+    ours
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until the threads of rings have gone, and as many descriptors are open as there were. A thread that was joined
+/// still has its last steps in the kernel before it.
+fn nothing_is_left(descriptors_before: Option<usize>) {
+    let begun = Instant::now();
+    while !threads().is_empty() || descriptors_before.is_some_and(|before| before != descriptors()) {
+        let late = begun.elapsed() > Duration::from_secs(20);
+        assert!(!late, "left behind: {:?}, {} files instead of {descriptors_before:?}", threads(), descriptors());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn sleeps_and_leaves_nothing(driver: DriverKind) {
+    let _alone = alone();
+    nothing_is_left(None);
+    let before = descriptors();
+    let mut bed = bed(driver);
+    bed.load(2000, || {});
+    bed.ping(20);
+    bed.flood();
+
+    std::thread::sleep(Duration::from_millis(100));
+    let asleep = threads();
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(threads(), asleep, "{driver}: somebody woke up with nothing to do");
+    bed.ping(50);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_ne!(threads(), asleep, "work wakes them");
+
+    // Stopped under load, with a client that is connected.
+    let order =
+        Order { device: bed.device, size: SIZE, len: 4096, depth: 200, total: u64::MAX, writes: 3, probe: || {} };
+    let load = begin(&bed.ring.handle(), 0, 0, &order);
+    std::thread::sleep(Duration::from_millis(100));
+    let Bed { ring, mut client, .. } = bed;
+    let begun = Instant::now();
+    ring.stop();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(load.recv().unwrap().errors, 0);
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 0, "the client sees the end");
+    drop(client);
+    nothing_is_left(Some(before));
+}
+
+#[test]
+fn uring_allocates_nothing() {
+    allocates_nothing(DriverKind::Uring);
+}
+
+#[test]
+fn libaio_allocates_nothing() {
+    allocates_nothing(DriverKind::Libaio);
+}
+
+#[test]
+fn threads_allocate_nothing() {
+    allocates_nothing(DriverKind::Threads);
+}
+
+#[test]
+fn uring_sleeps_and_leaves_nothing() {
+    sleeps_and_leaves_nothing(DriverKind::Uring);
+}
+
+#[test]
+fn libaio_sleeps_and_leaves_nothing() {
+    sleeps_and_leaves_nothing(DriverKind::Libaio);
+}
+
+#[test]
+fn threads_sleep_and_leave_nothing() {
+    sleeps_and_leaves_nothing(DriverKind::Threads);
+}
