@@ -132,6 +132,7 @@ pub fn render(examined: &Examined) -> String {
         text.push_str(&members(label));
         text.push('\n');
         text.push_str(&zones(label));
+        text.push_str(&jobs(label));
     }
     text
 }
@@ -182,6 +183,7 @@ fn value(report: &FieldReport) -> String {
         (FieldKind::Time, Ok(seconds)) if seconds < 253_402_300_800 => {
             format!("{} UTC", output::moment(seconds * 1000))
         }
+        (FieldKind::Table, _) if raw != "empty" => format!("{raw}; see below"),
         _ => raw.clone(),
     }
 }
@@ -205,6 +207,40 @@ fn zones(label: &Label) -> String {
         text.push_str(&format!("{number:<6}{from:<14}{height:<14}{}\n", roles.join(" ")));
     }
     text
+}
+
+fn jobs(label: &Label) -> String {
+    let line = |job: &braid_format::Job| {
+        let member = |role: Option<u16>| role.map_or("-".to_owned(), |role| role.to_string());
+        format!(
+            "job {}: {}, {}, on member {}, from member {}, at {} of {}\n",
+            job.number,
+            job.kind,
+            job.state,
+            member(job.target),
+            member(job.source),
+            format_size(job.position_bytes),
+            format_size(job.end_bytes)
+        )
+    };
+    let lines: String = label.array.jobs.iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
+fn jobs_json(label: &Label) -> Value {
+    let job = |job: &braid_format::Job| {
+        json!({
+            "number": job.number,
+            "kind": job.kind.to_string(),
+            "state": job.state.to_string(),
+            "target": job.target,
+            "source": job.source,
+            "position_bytes": job.position_bytes,
+            "end_bytes": job.end_bytes,
+            "rate_bytes_per_s": job.rate_bytes_per_s,
+        })
+    };
+    label.array.jobs.iter().map(job).collect()
 }
 
 /// The label for programs.
@@ -252,6 +288,7 @@ fn copy_json(name: &str, copy: &CopyReport) -> Value {
         "fields": fields,
         "members": label.map(members_json),
         "zones": label.map(zones_json),
+        "jobs": label.map(jobs_json),
     })
 }
 
@@ -305,7 +342,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("label at byte 0: whole, sequence 7\n"), "{text}");
-        assert!(text.contains("array_bytes               152     8  268385124352 (249.95 GiB)\n"), "{text}");
+        assert!(text.contains("array_bytes               152     8  268384927744 (249.95 GiB)\n"), "{text}");
         assert!(text.contains("created_unix_s            160     8  2023-11-14 22:13:20 UTC\n"), "{text}");
         assert!(text.contains("1     000000001001  in sync   99.98 GiB  (this disk)\n"), "{text}");
         assert!(text.contains("1     49.98 GiB     50.00 GiB     1 2\n"), "{text}");
@@ -337,6 +374,19 @@ mod tests {
         assert_eq!((&json["copies"][0]["whole"], &json["copies"][1]["whole"]), (&json!(false), &json!(true)));
         assert_eq!(json["copies"][0]["checksum"]["good"], false);
         assert_eq!(json["differences"][0]["field"], "level");
+    }
+
+    #[test]
+    fn jobs_are_shown_where_there_are_some() {
+        let label = include_bytes!("../../../../tests/golden/labels/raid10_everything_member3.bin");
+        let examined = examine(label, label, 4 << 30);
+        let text = render(&examined);
+        assert!(
+            text.contains("job 77: rebuild, running, on member 1, from member 3, at 1.00 GiB of 3.00 GiB\n"),
+            "{text}"
+        );
+        assert!(text.contains("1     000000001001  filling   "), "{text}");
+        assert_eq!(to_json("x", &examined)["copies"][0]["jobs"][1]["kind"], "check");
     }
 
     #[test]
