@@ -1,6 +1,6 @@
 //! CPU time per I/O through the whole path (frontend, engine, port), on null disks, next to that of a ring NOP.
 //!
-//! `cargo run --release -p braid-ring --example null_loop [DISK] [DEPTH] [MILLIONS]`
+//! `cargo run --release -p braid-ring --example null_loop [DISK] [DEPTH] [MILLIONS] [DRIVER]`
 
 use std::any::Any;
 use std::sync::Arc;
@@ -28,7 +28,10 @@ struct Load {
 }
 
 fn cpu_ns() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is written to a value of ours.
+    #[allow(unsafe_code)]
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
@@ -74,8 +77,12 @@ fn main() {
     let name = args.get(1).map_or("null:1T", String::as_str);
     let depth: u64 = args.get(2).map_or(128, |d| d.parse().expect("a depth"));
     let millions: u64 = args.get(3).map_or(20, |d| d.parse().expect("millions of I/Os"));
-    println!("ring NOP: {:.1} ns each at depth {depth}", nop(depth as u32));
-    let ring = Ring::start(&RingConfig::default(), |_| vec![Box::new(Load::default())]).expect("a ring");
+    let driver = args.get(4).map(|d| d.parse().expect("io_uring, libaio or threads"));
+    if driver.is_none() {
+        println!("ring NOP: {:.1} ns each at depth {depth}", nop(depth as u32));
+    }
+    let config = RingConfig { driver, ..RingConfig::default() };
+    let ring = Ring::start(&config, |_| vec![Box::new(Load::default())]).expect("a ring");
     let handle = ring.handle();
     let disk = Disk::open(&DiskSpec::parse(name).expect("a disk's name"), OpenOptions::default()).expect("a disk");
     let len = disk.size_bytes();

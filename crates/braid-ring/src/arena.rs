@@ -243,7 +243,7 @@ mod tests {
         let mut arena = arena(16 << 20, 4 << 20);
         let (mut seed, mut held): (u64, Vec<(Buf, usize, u8)>) = (7, Vec::new());
         for step in 0..20_000u64 {
-            if random(&mut seed) % 2 == 0 {
+            if random(&mut seed).is_multiple_of(2) {
                 let len = 1 + (random(&mut seed) as usize) % (1 << (12 + random(&mut seed) % 9));
                 if let Some(buf) = arena.alloc(len) {
                     assert_eq!(buf.addr % 4096, 0);

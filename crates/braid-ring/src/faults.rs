@@ -225,7 +225,7 @@ mod tests {
         let mut v = view(&["torn", "corrupt@1000-1010"]);
         for _ in 0..1000 {
             let torn = v.judge(Op::Write, 0, 4096).torn_to.unwrap();
-            assert!(torn < 4096 && torn % 512 == 0);
+            assert!(torn < 4096 && torn.is_multiple_of(512));
             let bit = v.judge(Op::Read, 512, 4096).corrupt_bit.unwrap();
             assert!((488 * 8..498 * 8).contains(&bit), "{bit}");
         }

@@ -13,6 +13,8 @@
 //! Where to find what: `spec` reads disks' names, `disk` opens them; `shard` is the loop, `port` carries leaf I/Os out,
 //! `driver` speaks with the kernel; `frontend` and `net` are what servers see; `ring`, `meta` and `link` are the outside.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod arena;
 pub mod disk;
 pub mod driver;

@@ -87,6 +87,7 @@ pub(crate) struct Net {
     /// SEND_PIECES_MAX iovecs for each socket.
     iovecs: Map,
     busy: u32,
+    sends: u32,
 }
 
 const IOVECS_BYTES: usize = SEND_PIECES_MAX * size_of::<libc::iovec>();
@@ -110,12 +111,18 @@ impl Net {
             free: (0..SOCKETS_MAX).rev().collect(),
             iovecs: Map::new(SOCKETS_MAX as usize * IOVECS_BYTES)?,
             busy: 0,
+            sends: 0,
         })
     }
 
     /// Receives and sends that have not ended.
     pub(crate) fn busy(&self) -> u32 {
         self.busy
+    }
+
+    /// Sends that have not ended.
+    pub(crate) fn sends(&self) -> u32 {
+        self.sends
     }
 
     pub(crate) fn add(&mut self, fd: OwnedFd, frontend: u16, driver: &mut Driver) -> Result<SocketId, OwnedFd> {
@@ -195,6 +202,7 @@ impl Net {
         socket.message.msg_iov = first;
         socket.message.msg_iovlen = count as _;
         self.busy += 1;
+        self.sends += 1;
         self.push_send(id.index, driver);
         true
     }
@@ -253,6 +261,7 @@ impl Net {
         let result = if result < 0 { result } else { s.sent as i32 };
         let token = s.token;
         socket.sending = None;
+        self.sends -= 1;
         Some(NetDone { frontend: socket.frontend, token, result })
     }
 

@@ -171,6 +171,8 @@ impl Ring {
                 std::panic::resume_unwind(panic);
             }
         }
+        // Handles may live on; the disks are let go of.
+        self.inner.leaves(|leaves| leaves.iter_mut().for_each(|place| *place = LeafPlace::Free));
     }
 }
 

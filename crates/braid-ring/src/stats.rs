@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use braid_engine::LeafIo;
+
 /// Sub-buckets to each power of two in a [`Histogram`].
 pub const SUB_BUCKETS: usize = 4;
 
@@ -88,6 +90,14 @@ impl LeafCounters {
             in_flight: Counter::default(),
             latency: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
         }
+    }
+
+    /// An I/O was accepted.
+    #[inline]
+    pub(crate) fn started(&self, io: &LeafIo) {
+        let op = &self.ops[io.op as usize];
+        op.started.add(1);
+        op.bytes.add(io.len);
     }
 
     #[inline]

@@ -1,4 +1,5 @@
 //! Errors, hangs, tears and rot of one disk: what its user learns, and that nobody else is harmed.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

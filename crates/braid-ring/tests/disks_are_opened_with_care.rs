@@ -1,4 +1,5 @@
 //! Opening disks: creating, locking, sizes, and errors that name the thing, the reason and the remedy.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Random requests against a model in memory, on each driver and each kind of disk.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! A million I/Os on null and memory disks, and thousands on files, allocate nothing after start.
-
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)] // A global allocator is unsafe by its nature.
 
 mod common;

@@ -1,4 +1,5 @@
 //! A ring stops cleanly under load, within bounds with a disk that hangs, and costs nothing when idle.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

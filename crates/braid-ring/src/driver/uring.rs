@@ -141,6 +141,15 @@ impl Uring {
     }
 }
 
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The kernel takes a closed ring apart in its own time, and would keep the disks open, and locked, until then.
+        // Neither call matters where nothing was registered.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}
+
 /// The best kind of ring that this kernel makes.
 fn build(depth: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     let completions = (depth * 2).next_power_of_two().max(SUBMISSIONS * 2);

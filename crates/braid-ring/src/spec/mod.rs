@@ -142,7 +142,7 @@ pub(crate) struct ExactSize(pub(crate) u64);
 impl fmt::Display for ExactSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(50, 'P'), (40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
-            if self.0 != 0 && self.0 % (1 << shift) == 0 {
+            if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
                 return write!(f, "{}{unit}", self.0 >> shift);
             }
         }
@@ -156,7 +156,7 @@ pub(crate) struct ExactTime(pub(crate) u64);
 impl fmt::Display for ExactTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (ns, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
-            if self.0 % ns == 0 {
+            if self.0.is_multiple_of(ns) {
                 return write!(f, "{}{unit}", self.0 / ns);
             }
         }

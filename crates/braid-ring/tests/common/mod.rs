@@ -1,5 +1,6 @@
 //! What all tests of the ring share: a client that lives on each shard, and blocking calls to it.
 #![allow(dead_code)] // Each test uses its own part.
+#![allow(clippy::unwrap_used, clippy::too_many_arguments)]
 
 pub mod load;
 
