@@ -10,8 +10,8 @@ use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Req
 use braid_ring::{Cx, Frontend};
 use hdrhistogram::Histogram;
 
+use super::latency::latency_histogram;
 use super::pattern::{Order, Pattern};
-use super::report::latency_histogram;
 use super::verify::{self, Mismatch};
 
 /// Mismatches that are kept in words; the others are counted.

@@ -9,8 +9,9 @@ use braid_ring::{DriverKind, Frontend, Ring, RingConfig, RingHandle};
 
 use super::device::{self, Shape};
 use super::frontend::{Load, LoadFrontend, MISMATCHES_KEPT, Phase, PhaseDone, in_words};
+use super::latency::latency_histogram;
 use super::pattern::Order;
-use super::report::{Counts, Report, latency_histogram};
+use super::report::{Counts, Report};
 use super::{BenchArgs, cpu};
 
 const DEVICE: DeviceId = DeviceId(0);

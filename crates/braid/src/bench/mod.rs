@@ -8,6 +8,7 @@ mod cpu;
 mod device;
 mod frontend;
 mod in_process;
+mod latency;
 mod over_nbd;
 mod pattern;
 mod report;

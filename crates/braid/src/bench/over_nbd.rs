@@ -9,8 +9,9 @@ use braid_api::{ErrorDetail, Kind};
 use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint, Replies};
 use hdrhistogram::Histogram;
 
+use super::latency::latency_histogram;
 use super::pattern::Pattern;
-use super::report::{Counts, Report, latency_histogram};
+use super::report::{Counts, Report};
 use super::verify::{self, Mismatch};
 use super::{BenchArgs, cpu};
 

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn sequential_goes_around() {
         let mut pattern = Pattern::new(1, Order::Sequential, 100, 8192, 3 * 4096 + 100, 4096);
-        let offsets: Vec<_> = (0..4).map(|_| pattern.next()).map(|(i, read)| (pattern.offset(i), read)).collect();
+        let drawn: Vec<_> = (0..4).map(|_| pattern.next()).collect();
+        let offsets: Vec<_> = drawn.into_iter().map(|(i, read)| (pattern.offset(i), read)).collect();
         assert_eq!(offsets, [(8192, true), (12288, true), (16384, true), (8192, true)]);
     }
 

@@ -75,11 +75,6 @@ pub struct Counts {
     pub cpu_ns: u64,
 }
 
-/// A histogram for latencies up to an hour with three digits, whose memory is taken now.
-pub fn latency_histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("these bounds are in order")
-}
-
 impl Report {
     /// Puts counts into a report on `what`.
     pub fn new(what: String, driver: String, args: &super::BenchArgs, counts: &Counts) -> Report {

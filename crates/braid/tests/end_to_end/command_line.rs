@@ -131,7 +131,8 @@ fn json_has_whole_numbers_with_their_units_in_the_name() {
     // An error is JSON too, in the shape of the API.
     let out = daemon.any(&["array", "show", "absent", "--json"]);
     assert_eq!(out.status.code(), Some(3));
-    let error: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)));
+    let error: serde_json::Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)));
     assert_eq!(error["error"]["kind"], "not_found", "{error}");
 }
 

@@ -82,7 +82,9 @@ fn a_missing_member_is_named_and_the_array_starts_when_it_comes() {
     daemon.export("data");
     let absent = daemon.json(&["array", "show", "data"])["members"][1]["uuid"].as_str().expect("a UUID").to_owned();
     daemon.stop();
-    let hidden = daemon.folder.join("hidden");
+    // Elsewhere: files beside those that it knows, the daemon finds by itself.
+    fs::create_dir(daemon.folder.join("elsewhere")).expect("a folder can be made");
+    let hidden = daemon.folder.join("elsewhere/b");
     fs::rename(&files[1], &hidden).expect("a file can be renamed");
     daemon.start_again();
 

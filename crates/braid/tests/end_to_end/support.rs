@@ -13,7 +13,6 @@ use serde_json::Value;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
 
 /// Longest that anything here is waited for: far above what it takes, so that a slow machine fails nothing.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,13 +77,19 @@ pub fn noise(bytes: u64, seed: u64) -> Vec<u8> {
 
 /// Waits until `done` gives something.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, done)
+}
+
+/// The same with another limit.
+#[track_caller]
+pub fn wait_within<T>(limit: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(start.elapsed() < limit, "waited {limit:?} for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -168,8 +173,14 @@ impl Running {
     /// Waits until it ends by itself.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
+        self.wait_within(PATIENCE)
+    }
+
+    /// The same with another limit.
+    #[track_caller]
+    pub fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let name = self.name.clone();
-        wait_for(&format!("the end of {name}"), || self.ended())
+        wait_within(limit, &format!("the end of {name}"), || self.ended())
     }
 
     /// Asks it to end.

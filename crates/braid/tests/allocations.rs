@@ -1,0 +1,302 @@
+//! After start, a shard's thread allocates nothing: not at any level, not for a server of NBD.
+//!
+//! A counting allocator counts by thread; a wrapper around each frontend tells its thread's count. What is measured
+//! is between the second I/O and the last: starting a phase and reporting on it may allocate, I/Os may not.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::any::Any;
+use std::cell::Cell;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use braid_engine::{Completion, DeviceId, DeviceLayout, Node, ShardId};
+use braid_geometry::{Geometry, Level, Spec};
+use braid_nbd::client::{Client, ClientConfig, Replies};
+use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
+use braid_nbd::{EventQueue, ExportInfo, ExportTable};
+use braid_ring::{Cx, Disk, DiskSpec, DriverKind, Frontend, OpenOptions, Ring, RingConfig, RingHandle};
+
+/// The load of `braid bench`, as it is.
+#[path = "../src/bench"]
+#[allow(dead_code)]
+mod bench {
+    pub mod frontend;
+    mod latency;
+    pub mod pattern;
+    mod verify;
+}
+use bench::frontend::{Load, LoadFrontend, Phase};
+use bench::pattern::{Order, Random};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more, and nobody asks for it.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DEVICE: DeviceId = DeviceId(0);
+const IOS: u64 = 1_000_000;
+
+/// Asks a [`Counted`] for its thread's count.
+struct Probe(SyncSender<u64>);
+
+/// A frontend that tells how many allocations its thread has made before the latest call.
+struct Counted<F> {
+    inner: F,
+    seen: Arc<AtomicU64>,
+}
+
+impl<F> Counted<F> {
+    fn note(&self) {
+        self.seen.store(ALLOCATIONS.get(), Ordering::Relaxed);
+    }
+}
+
+impl<F: Frontend> Frontend for Counted<F> {
+    fn start(&mut self, cx: &mut Cx<'_>) {
+        self.inner.start(cx);
+    }
+    fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
+        self.note();
+        self.inner.io_done(cx, completion);
+    }
+    fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
+        self.inner.released(cx, tag);
+    }
+    fn net_done(&mut self, cx: &mut Cx<'_>, token: u64, result: i32) {
+        self.note();
+        self.inner.net_done(cx, token, result);
+    }
+    fn timer(&mut self, cx: &mut Cx<'_>, token: u64) {
+        self.inner.timer(cx, token);
+    }
+    fn message(&mut self, cx: &mut Cx<'_>, message: Box<dyn Any + Send>) {
+        match message.downcast::<Probe>() {
+            Ok(probe) => drop(probe.0.try_send(ALLOCATIONS.get())),
+            Err(message) => self.inner.message(cx, message),
+        }
+    }
+    fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
+        self.inner.end_of_batch(cx);
+    }
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.inner.stop(cx);
+    }
+}
+
+/// The count of the shard's thread now.
+fn probe(handle: &RingHandle) -> u64 {
+    let (sender, answer) = sync_channel(1);
+    handle.post(ShardId(0), 0, Box::new(Probe(sender)));
+    answer.recv().expect("the shard answers")
+}
+
+/// A device of these disks, published on the ring; and its size.
+fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
+    let mut members = Vec::new();
+    for name in names {
+        let spec = DiskSpec::parse(name).expect("these names are right");
+        let disk = Arc::new(Disk::open(&spec, OpenOptions::default()).expect("these disks can be opened"));
+        let len = disk.size_bytes();
+        members.push(Node::Leaf { leaf: handle.add_leaf(disk).expect("there is room"), start: 0, len });
+    }
+    let root = match level {
+        None => members.remove(0),
+        Some(Level::Raid1) => Node::Mirror { members },
+        Some(level) => {
+            let sizes: Vec<u64> = members.iter().map(Node::size_bytes).collect();
+            Node::Striped { geometry: Geometry::plan(Spec::new(level), &sizes).expect("a plan"), members }
+        }
+    };
+    let layout = Arc::new(DeviceLayout::new(1, 512, &root));
+    let size_bytes = layout.size_bytes();
+    handle.publish(DEVICE, Some(layout), Box::new(|| {}));
+    size_bytes
+}
+
+/// Files of 16 MiB that are gone at the end.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(name: &str) -> Files {
+        let folder = std::env::temp_dir().join(format!("braid-allocations-{}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).expect("temporary files can be written");
+        Files(folder)
+    }
+    fn names(&self) -> Vec<String> {
+        (0..3).map(|i| format!("file:{}/{i},size=16M", self.0.display())).collect()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the load of `braid bench` on a device and counts.
+fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>, names: &[String], ios: u64) {
+    let (sender, done) = sync_channel(1);
+    let seen = Arc::new(AtomicU64::new(0));
+    let config = RingConfig { driver: Some(driver), ..RingConfig::default() };
+    let load = Load {
+        device: DEVICE,
+        depth: 128,
+        block_bytes: 4096,
+        first_byte: 0,
+        span_bytes: 40 << 20,
+        seed: 1,
+        verify: false,
+    };
+    let load = Load { span_bytes: if level == Some(Level::Raid1) { 16 << 20 } else { load.span_bytes }, ..load };
+    let load = Load { span_bytes: if names.len() == 1 { 16 << 20 } else { load.span_bytes }, ..load };
+    let ring = Ring::start(&config, |_| {
+        let inner = LoadFrontend::new(load.clone(), sender.clone());
+        vec![Box::new(Counted { inner, seen: Arc::clone(&seen) }) as Box<dyn Frontend>]
+    })
+    .expect("the ring starts");
+    let handle = ring.handle();
+    assert!(publish(&handle, level, names) >= load.span_bytes);
+    let phase = |ios| {
+        let phase = Phase::Run { order: Order::Random, reads_percent: 50, ios, time_ns: u64::MAX };
+        handle.post(ShardId(0), 0, Box::new(phase));
+        let found = done.recv().expect("the shard answers");
+        assert_eq!((found.ios, found.errors), (ios, 0), "{what}");
+    };
+    // What is allocated at the first use of something belongs to the start.
+    phase(10_000);
+    let before = probe(&handle);
+    phase(ios);
+    let allocations = seen.load(Ordering::Relaxed) - before;
+    println!("allocations: {what}: {allocations} in {ios} I/Os");
+    assert_eq!(allocations, 0, "{what}");
+    ring.stop();
+}
+
+#[test]
+fn no_level_allocates_for_an_io() {
+    let (null, mem) = (vec!["null:16M".to_owned(); 3], vec!["mem:16M".to_owned(); 3]);
+    for (kind, names) in [("null", &null), ("memory", &mem)] {
+        bench_allocates_nothing(&format!("one {kind} disk"), DriverKind::Uring, None, &names[..1], IOS);
+        for level in [Level::Concat, Level::Raid0, Level::Raid1] {
+            let what = format!("{level} of 3 {kind} disks");
+            bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, IOS);
+        }
+    }
+}
+
+#[test]
+fn no_driver_allocates_for_an_io() {
+    for driver in DriverKind::ALL {
+        let files = Files::new(driver.name());
+        // Real I/O: fewer, but enough that anything that grows would have to grow.
+        let what = format!("raid0 of 3 files by {driver}");
+        bench_allocates_nothing(&what, driver, Some(Level::Raid0), &files.names(), 20_000);
+    }
+}
+
+/// Counts ends of requests.
+struct Ends(u64);
+
+impl Replies for Ends {
+    fn done(&mut self, _: u16, result: Result<(), u32>) {
+        assert_eq!(result, Ok(()));
+        self.0 += 1;
+    }
+}
+
+/// So many reads and writes, mixed, from one client.
+fn drive(client: &mut Client, ios: u64) {
+    let mut random = Random::new(7);
+    let payload: Arc<[u8]> = vec![0x5a; 4096].into();
+    let (mut sent, mut ends) = (0, Ends(0));
+    while ends.0 < ios {
+        while sent < ios && client.free() > 0 {
+            let offset = random.below(client.size_bytes() / 4096) * 4096;
+            let slot = match random.below(20) {
+                // Now and then what is not a read or a write.
+                0 => client.queue(braid_nbd::codec::command::FLUSH, 0, 0, 0),
+                1..10 => client.queue_read(offset, 4096),
+                _ => client.queue_write_shared(offset, &payload, 0, 4096, 0),
+            };
+            slot.expect("a slot was free");
+            sent += 1;
+        }
+        client.exchange(true, &mut ends).expect("the connection holds");
+    }
+}
+
+#[test]
+fn the_nbd_server_allocates_nothing_for_an_io() {
+    let exports = Arc::new(ExportTable::new());
+    let seen = Arc::new(AtomicU64::new(0));
+    let ring = Ring::start(&RingConfig::default(), |_| {
+        let inner = NbdFrontend::new(Arc::clone(&exports), Arc::new(EventQueue::new()), ServerConfig::default());
+        vec![Box::new(Counted { inner, seen: Arc::clone(&seen) }) as Box<dyn Frontend>]
+    })
+    .expect("the ring starts");
+    let handle = ring.handle();
+    let size_bytes = publish(&handle, Some(Level::Raid0), &vec!["mem:16M".to_owned(); 3]);
+    exports.add(ExportInfo::new("data", DEVICE, size_bytes)).expect("there is room");
+    for structured in [false, true] {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        handle.post(ShardId(0), 0, Box::new(NewConnection { fd: theirs.into(), peer: String::new(), exports: None }));
+        let config = ClientConfig { depth: 128, structured, ..ClientConfig::default() };
+        let mut client = Client::over_unix(ours, "data", config).expect("the handshake succeeds");
+        drive(&mut client, 10_000);
+        let before = probe(&handle);
+        drive(&mut client, IOS);
+        let allocations = seen.load(Ordering::Relaxed) - before;
+        let style = if structured { "structured" } else { "simple" };
+        println!("allocations: NBD with {style} replies, raid0 of 3 memory disks: {allocations} in {IOS} I/Os");
+        assert_eq!(allocations, 0, "{style} replies");
+        client.disconnect().expect("a goodbye");
+    }
+    ring.stop();
+}
+
+#[test]
+fn the_count_sees_an_allocation() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new([0u8; 100])));
+    assert_eq!(ALLOCATIONS.get() - before, 1);
+    let mut grows = Vec::with_capacity(1);
+    grows.extend(std::hint::black_box([1u64, 2, 3]));
+    assert!(ALLOCATIONS.get() - before >= 3);
+}
