@@ -29,6 +29,8 @@ pub const API_BODY_BYTES_MAX: usize = 1 << 20;
 pub const EVENTS_MAX: usize = 1024;
 /// Readers that may follow the events at once.
 pub const EVENT_FOLLOWERS_MAX: usize = 64;
+/// Clients of the API at a time; further ones wait.
+pub const API_CLIENTS_MAX: usize = 128;
 /// Addresses that exports listen on.
 pub const LISTENERS_MAX: usize = 4096;
 
@@ -57,6 +59,8 @@ pub struct Limits {
     pub chunk_bytes_max: u64,
     /// Longest body of an API request, in bytes.
     pub api_body_bytes_max: u64,
+    /// Clients of the API at a time; further ones wait.
+    pub api_clients_max: u64,
     /// Events that the daemon remembers.
     pub events_max: u64,
     /// Readers that may follow the events at once.
@@ -78,6 +82,7 @@ impl Limits {
             chunk_bytes_min: CHUNK_BYTES_MIN,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             api_body_bytes_max: API_BODY_BYTES_MAX as u64,
+            api_clients_max: API_CLIENTS_MAX as u64,
             events_max: EVENTS_MAX as u64,
             event_followers_max: EVENT_FOLLOWERS_MAX as u64,
         }

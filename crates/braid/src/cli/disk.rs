@@ -3,16 +3,18 @@
 use super::confirm::confirm;
 use super::disk_names::absolute;
 use super::{Ask, output};
+use crate::daemon::errors::of_lifecycle;
+use crate::daemon::state::os_error;
+use crate::disk::probe::Probe;
 use crate::disk::{examine, host};
 use braid_api::{DiskList, ErrorDetail, HostDiskList, Kind};
+use braid_engine::{LeafId, lifecycle};
 use braid_format::foreign::Class;
 use braid_geometry::units::format_size;
 use braid_ring::{Disk, DiskSpec, OpenOptions};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -44,6 +46,8 @@ struct Wiped {
     disk: String,
     /// Where labels were, in bytes from the start of the disk.
     label_offsets_bytes: Vec<u64>,
+    /// Where labels stand that are not this disk's, and were left.
+    left_offsets_bytes: Vec<u64>,
 }
 
 /// Runs one of the commands.
@@ -51,7 +55,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::List(ask) => list(ask).await,
         Verb::Examine(args) => examine::run(args),
-        Verb::Wipe(args) => wipe(&args),
+        Verb::Wipe(args) => wipe(&args).await,
     }
 }
 
@@ -95,7 +99,7 @@ fn device_of(name: &str) -> Option<PathBuf> {
     Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
 }
 
-fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
+async fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
     let spec = absolute(&args.disk)?;
     let path = match &spec {
         DiskSpec::Path(path) | DiskSpec::File { path, .. } => path.clone(),
@@ -108,47 +112,31 @@ fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
     // Held for the whole time: whoever uses it, a daemon or a mount, has it, and then we do not.
     let _held = Disk::open(&DiskSpec::Path(path.clone()), OpenOptions { exclusive: true, write: true })
         .map_err(|error| crate::daemon::errors::of_ring(&error, &args.disk))?;
-    let places = label_places(&path)?;
-    if places.is_empty() {
-        output::show(args.json, &Wiped { disk: args.disk.clone(), label_offsets_bytes: Vec::new() }, |_| {
-            format!("{} bears no label of Braid; nothing was done\n", args.disk)
-        });
+    let failed = |error: std::io::Error| os_error(&error, "the disk cannot be looked at", &path);
+    let probe = Probe::for_writing(&path).map_err(failed)?;
+    let found = probe.identify().map_err(failed)?;
+    let label = found.iter().flat_map(|found| &found.signatures).find(|signature| signature.class == Class::Braid);
+    let Some(label) = label else {
+        let none = Wiped { disk: args.disk.clone(), label_offsets_bytes: Vec::new(), left_offsets_bytes: Vec::new() };
+        output::show(args.json, &none, |_| format!("{} bears no label of Braid; nothing was done\n", args.disk));
         return Ok(ExitCode::SUCCESS);
-    }
-    confirm(&format!("The array that {} belongs to will lose this member for good", args.disk), args.yes)?;
-    erase(&path, &places)
-        .map_err(|error| crate::daemon::state::os_error(&error, "the label cannot be removed", &path))?;
-    output::show(args.json, &Wiped { disk: args.disk.clone(), label_offsets_bytes: places }, |wiped| {
-        format!("{} label(s) removed from {}; nothing else was touched\n", wiped.label_offsets_bytes.len(), wiped.disk)
+    };
+    confirm(&format!("{} bears a {label}; its array will lose this member for good", args.disk), args.yes)?;
+    let wiped = lifecycle::wipe(&probe, LeafId(0))
+        .await
+        .map_err(|error| of_lifecycle(&error, "", &|_| Some(args.disk.clone())))?;
+    let wiped = Wiped { disk: args.disk.clone(), label_offsets_bytes: wiped.erased, left_offsets_bytes: wiped.left };
+    output::show(args.json, &wiped, |wiped| {
+        let count = wiped.label_offsets_bytes.len();
+        let mut text = format!(
+            "{count} label{} removed from {}; nothing else was touched\n",
+            if count == 1 { "" } else { "s" },
+            wiped.disk
+        );
+        if !wiped.left_offsets_bytes.is_empty() {
+            text.push_str("a label that belongs to something else, such as a partition on this disk, was left\n");
+        }
+        text
     });
     Ok(ExitCode::SUCCESS)
-}
-
-/// Where labels are, intact or damaged, the first one last: as long as it is there the disk is ours.
-fn label_places(path: &Path) -> anyhow::Result<Vec<u64>> {
-    let probe = crate::disk::probe::Probe::open(path)
-        .map_err(|error| crate::daemon::state::os_error(&error, "the disk cannot be read", path))?;
-    let found =
-        probe.identify().map_err(|error| crate::daemon::state::os_error(&error, "the disk cannot be read", path))?;
-    let mut places: Vec<u64> = found
-        .iter()
-        .flat_map(|found| &found.signatures)
-        .filter(|signature| signature.class == Class::Braid)
-        .flat_map(|signature| &signature.ranges)
-        .map(|range| range.start / braid_format::BLOCK_BYTES * braid_format::BLOCK_BYTES)
-        .collect();
-    places.sort_unstable();
-    places.dedup();
-    places.reverse();
-    Ok(places)
-}
-
-fn erase(path: &Path, places: &[u64]) -> std::io::Result<()> {
-    // Through the page cache: the disk is held by another descriptor of ours, and nobody else writes.
-    let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
-    for place in places {
-        file.write_all_at(&[0; braid_format::LABEL_BYTES], *place)?;
-        file.sync_all()?;
-    }
-    file.flush()
 }

@@ -134,6 +134,7 @@ fn limits(limits: &Limits) -> String {
         ("smallest chunk, and what chunks are multiples of", format_size(limits.chunk_bytes_min)),
         ("largest chunk", format_size(limits.chunk_bytes_max)),
         ("longest body of an API request", format_size(limits.api_body_bytes_max)),
+        ("clients of the API at a time (more wait)", limits.api_clients_max.to_string()),
         ("events that are remembered", limits.events_max.to_string()),
         ("readers that may follow the events at once", limits.event_followers_max.to_string()),
     ] {

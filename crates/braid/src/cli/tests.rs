@@ -79,3 +79,54 @@ fn help_fits_a_terminal() {
         assert_eq!(long, None, "{path}");
     }
 }
+
+/// `docs/cli.md`, made of what clap knows.
+fn reference() -> String {
+    let mut text = String::from(
+        "# The command line\n\n\
+         Made from the program itself; a test keeps it so (`BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli` writes it anew).\n\n\
+         Every command takes `--help`, and `--json` for one JSON document on standard output; then errors are printed there, too, in the\n\
+         shape of the API. `braid serve` answers nobody: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
+         `KB MB GB TB PB` powers of 1000.\n\n\
+         ## Exit status\n\n\
+         | status | meaning |\n|---|---|\n\
+         | 0 | done |\n| 1 | failed |\n| 2 | the arguments are wrong |\n| 3 | there is no such thing |\n\
+         | 4 | refused: in use, would destroy, or needs `--force` or `--yes` |\n\
+         | 5 | done, but something needs attention |\n| 6 | the daemon is not reachable |\n| 7 | damage found |\n\n\
+         ## Environment\n\n\
+         | variable | meaning |\n|---|---|\n\
+         | `BRAID_SOCKET` | the socket of the daemon's API, else `/run/braid/braid.sock` for root and `$XDG_RUNTIME_DIR/braid/braid.sock` for others |\n\
+         | `BRAID_STATE` | the folder of the daemon's state, else `/var/lib/braid` for root and `$XDG_STATE_HOME/braid` (`~/.local/state/braid`) for others |\n",
+    );
+    for (path, command) in all() {
+        let help = command.clone().term_width(100).render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        let usage = help.join("\n").replace(&format!("Usage: {}", command.get_name()), &format!("Usage: braid {path}"));
+        text.push_str(&format!("\n## braid {path}\n\n```text\n{}\n```\n", usage.trim()));
+    }
+    text
+}
+
+#[test]
+fn docs_cli_is_what_the_program_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let made = reference();
+    if std::env::var_os("BRAID_WRITE_DOCS").is_some() {
+        std::fs::write(path, &made).expect("the docs can be written");
+    }
+    let there = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(there == made, "docs/cli.md is not up to date: BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli");
+}
+
+#[test]
+fn docs_errors_lists_every_kind_with_its_statuses() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md")).expect("it is there");
+    for kind in braid_api::Kind::ALL {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
+        let row = row.unwrap_or_else(|| panic!("{kind} is not in docs/errors.md"));
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[3], kind.http_status().to_string(), "{row}");
+        assert_eq!(cells[4], kind.exit_status().to_string(), "{row}");
+    }
+}

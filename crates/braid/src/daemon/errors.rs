@@ -30,7 +30,7 @@ pub fn of_lifecycle(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId
     let disk = error.leaf().and_then(name_of);
     let (kind, remedy) = verdict(error, array, disk.as_deref());
     let message = match (&disk, error) {
-        (Some(disk), LifecycleError::NotEmpty { found, .. }) => format!("disk {disk} carries a {found}"),
+        (Some(disk), LifecycleError::NotEmpty { found, .. }) => format!("disk {disk} is not empty: {found}"),
         (Some(disk), error) => format!("disk {disk}: {error}"),
         (None, error) => format!("array {array}: {error}"),
     };

@@ -383,3 +383,75 @@ async fn no_such_method(request: Request) -> Response {
     .remedy("see /v1/openapi.json or docs/api.md for what can");
     json(StatusCode::METHOD_NOT_ALLOWED, &ErrorBody { error: detail })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_api::{ErrorBody, names};
+
+    #[test]
+    fn docs_api_lists_every_path() {
+        let text =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md")).expect("it is there");
+        let description = serde_json::to_value(Description::openapi()).expect("it is JSON");
+        let paths = description["paths"].as_object().expect("paths are an object");
+        assert!(paths.len() >= 10);
+        for (path, methods) in paths {
+            for method in methods.as_object().expect("methods are an object").keys() {
+                let row = format!("| `{} {path}", method.to_uppercase());
+                assert!(text.contains(&row), "docs/api.md has no row {row}");
+            }
+        }
+    }
+
+    /// Every event that the source adds is in the document's table.
+    #[test]
+    fn docs_api_lists_every_event() {
+        let text =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md")).expect("it is there");
+        let sources = [
+            include_str!("control/assemble.rs"),
+            include_str!("control/change.rs"),
+            include_str!("control/create.rs"),
+            include_str!("control/exports.rs"),
+            include_str!("control/mod.rs"),
+            include_str!("control/watch.rs"),
+        ];
+        let mut kinds = 0;
+        for source in sources {
+            for call in source.split("self.events()").chain(source.split("self.events.")).skip(1) {
+                let head = call.split(';').next().unwrap_or_default();
+                let Some(kind) = head.split('"').nth(1) else { continue };
+                if head.trim_start_matches('.').starts_with(['i', 'w', 'e']) && kind.contains('_') {
+                    kinds += 1;
+                    assert!(text.contains(&format!("`{kind}`")), "docs/api.md does not list the event {kind}");
+                }
+            }
+        }
+        assert!(kinds >= 10, "only {kinds} events were found in the source");
+    }
+
+    #[tokio::test]
+    async fn bodies_are_judged() {
+        async fn read(body: impl Into<Body>) -> Result<CreateArray, ErrorDetail> {
+            let request = Request::new(body.into());
+            Ask::from_request(request, &()).await.map(|Ask(ask)| ask).map_err(|Refusal(error)| error)
+        }
+        let ask = read(r#"{"name":"a","level":"raid0","disks":["mem:1G"]}"#).await.expect("a right body");
+        assert!(!ask.force && ask.chunk_bytes.is_none());
+        for wrong in ["", "{", "[]", r#"{"name":"a","level":"raid0","disks":[],"sise":1}"#, "\u{0}"] {
+            let error = read(wrong).await.expect_err(wrong);
+            assert_eq!(error.kind, Kind::InvalidArgument, "{wrong}");
+        }
+        assert!(names::check_name(&ask.name).is_ok());
+    }
+
+    #[test]
+    fn errors_have_the_one_shape() {
+        let response = Refusal(ErrorDetail::new(Kind::Incomplete, "m")).into_response();
+        assert_eq!(response.status().as_u16(), 409);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        let body = serde_json::to_value(ErrorBody { error: ErrorDetail::new(Kind::Incomplete, "m") }).expect("JSON");
+        assert_eq!(body["error"]["kind"], "incomplete");
+    }
+}

@@ -6,6 +6,7 @@
 //! A daemon that is killed instead leaves nothing that the next start does not cope with.
 
 pub mod address;
+mod bounded;
 mod control;
 pub mod errors;
 mod events;
@@ -71,7 +72,7 @@ pub struct ServeArgs {
     log_level: LevelFilter,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     /// A line for people
     Text,
@@ -92,6 +93,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     log(&args);
+    let format = args.log_format;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -102,7 +104,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let result = runtime.block_on(serve(args, started));
     // A thread that hangs in a broken disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    if let Err(error) = &result {
+    // People read the error itself, as of any command; those who read a log of JSON find it there.
+    if let (Err(error), LogFormat::Json) = (&result, format) {
         tracing::error!("the daemon ends: {}", failure::detail(error).message);
     }
     result
@@ -141,7 +144,7 @@ async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
     let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
     let app = http::router(Arc::clone(&control));
     let mut stopping = control.stopping();
-    let api = axum::serve(listener, app).with_graceful_shutdown(async move {
+    let api = axum::serve(bounded::Bounded::new(listener), app).with_graceful_shutdown(async move {
         // An error says that the control plane is gone, and the API goes with it.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     });

@@ -254,7 +254,7 @@ fn describe(device: &BlockDevice, users: Option<&Vec<String>>, ours: &dyn Fn(&Pa
     } else if let Some(trouble) = trouble {
         Some(trouble)
     } else if let Some(found) = content.as_deref().filter(|content| !content.is_empty()) {
-        Some(format!("it carries a {found}"))
+        Some(format!("not empty: {found}"))
     } else if braid_format::Places::for_device(device.size_bytes).is_err() {
         Some("it is too small".to_owned())
     } else {

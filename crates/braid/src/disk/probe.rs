@@ -1,5 +1,6 @@
 //! Looks at what is on a disk, without taking it.
 
+use braid_engine::{ErrorKind, LeafError, LeafId, MetaIo};
 use braid_format::foreign::{self, Found};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
@@ -7,7 +8,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A file or block device, open for looking.
+/// A file or block device, open for looking, or, by [`Probe::for_writing`], for more.
 pub struct Probe {
     file: File,
     size_bytes: u64,
@@ -19,7 +20,19 @@ impl Probe {
     /// # Errors
     /// The operating system's; `InvalidInput` for what is neither a file nor a block device.
     pub fn open(path: &Path) -> io::Result<Probe> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        Probe::with(path, OFlags::RDONLY)
+    }
+
+    /// Opens it for reading and writing. That nobody else uses it is for the caller to know.
+    ///
+    /// # Errors
+    /// As [`Probe::open`].
+    pub fn for_writing(path: &Path) -> io::Result<Probe> {
+        Probe::with(path, OFlags::RDWR)
+    }
+
+    fn with(path: &Path, mode: OFlags) -> io::Result<Probe> {
+        let flags = mode | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let mut file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
@@ -69,4 +82,29 @@ impl Probe {
         let starts = |offset: u64| Ok::<bool, io::Error>(self.read(offset, 8)? == braid_format::MAGIC);
         Ok(starts(0)? || braid_format::copy_offset(self.size_bytes).map_or(Ok(false), starts)?)
     }
+}
+
+/// Label procedures on the one disk, whatever leaf they name: for commands that need no daemon. Blocks.
+impl MetaIo for Probe {
+    fn size_bytes(&self, _leaf: LeafId) -> u64 {
+        self.size_bytes
+    }
+
+    async fn read(&self, _leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        let bytes = Probe::read(self, offset, len).map_err(|error| leaf_error(&error))?;
+        if bytes.len() == len { Ok(bytes) } else { Err(LeafError::of(ErrorKind::Invalid)) }
+    }
+
+    async fn write(&self, _leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        let written = self.file.write_all_at(&data, offset);
+        written.and_then(|()| if fua { self.file.sync_data() } else { Ok(()) }).map_err(|error| leaf_error(&error))
+    }
+
+    async fn flush(&self, _leaf: LeafId) -> Result<(), LeafError> {
+        self.file.sync_data().map_err(|error| leaf_error(&error))
+    }
+}
+
+fn leaf_error(error: &io::Error) -> LeafError {
+    LeafError { kind: ErrorKind::Io, errno: error.raw_os_error().unwrap_or(0) }
 }

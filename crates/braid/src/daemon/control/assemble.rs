@@ -1,20 +1,17 @@
 //! Finding arrays again, and starting those that are complete.
 //!
-//! Disks are looked at all at once, each by itself, so that one that hangs holds up nobody but its own array.
-//! Then the disks of each array are judged together and the array is started, all arrays at once.
+//! The disks of each array are judged together and the array is started, all arrays at once.
 
+use super::search::{COMMAND_PATIENCE, Harvest, Looks, array_of, without_size};
 use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
 use super::{Control, random, waits};
 use crate::daemon::errors::{not_ready, of_lifecycle};
 use crate::daemon::state::SavedDisk;
-use crate::disk::host::{Identity, Roots};
-use crate::disk::probe::Probe;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
-use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk, StartOptions};
+use braid_engine::lifecycle::{self, FoundArray, StartOptions};
 use braid_engine::{DeviceLayout, Node};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -22,27 +19,6 @@ use uuid::Uuid;
 
 /// How long the daemon's start waits for disks to answer; later ones are looked at once more when they have.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a command waits for them: beyond the time limit of an I/O, so that all have answered.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(35);
-/// Files that are looked at in one folder beside those known.
-const FOLDER_FILES_MAX: usize = 1024;
-/// Disks that are opened and looked at, at a time.
-const LOOKS_MAX: usize = 64;
-
-/// A disk that was looked at.
-struct Looked {
-    disk: Arc<OpenDisk>,
-    found: FoundDisk,
-}
-
-/// What a search for members brought.
-#[derive(Default)]
-struct Harvest {
-    /// Open disks with labels, by the array that they name.
-    arrays: BTreeMap<Uuid, Vec<Arc<OpenDisk>>>,
-    /// Why known disks could not be looked at, by name.
-    troubles: BTreeMap<String, ErrorDetail>,
-}
 
 /// Which arrays a search may start.
 enum Which<'a> {
@@ -56,7 +32,7 @@ impl Control {
     /// What the daemon does at its start: finds everything, starts what is complete, restores the exports.
     pub async fn start(self: &Arc<Self>) {
         let _one_at_a_time = self.assembling.lock().await;
-        let (harvest, late) = self.look(self.candidates(&[]), START_PATIENCE).await;
+        let (harvest, late) = self.look(self.candidates(Vec::new()).await, START_PATIENCE).await;
         let found = harvest.arrays.len();
         self.judge_all(harvest, &Which::All).await;
         let ms = self.started.elapsed().as_millis() as u64;
@@ -106,17 +82,17 @@ impl Control {
     }
 
     /// Waits for disks that did not answer in time, then looks for members again.
-    async fn once_more(self: Arc<Self>, mut late: JoinSet<(String, Result<Looked, ErrorDetail>)>) {
+    async fn once_more(self: Arc<Self>, mut late: Looks) {
         let mut any = false;
         while let Some(done) = late.join_next().await {
-            if let Ok((_, Ok(looked))) = done {
+            if let Ok((_, Ok(Some(looked)))) = done {
                 any |= array_of(&looked.found).is_some();
                 self.close_disks(vec![looked.disk]).await;
             }
         }
         if any && self.is_open().is_ok() {
             let _one_at_a_time = self.assembling.lock().await;
-            let (harvest, _later) = self.look(self.candidates(&[]), COMMAND_PATIENCE).await;
+            let (harvest, _later) = self.look(self.candidates(Vec::new()).await, COMMAND_PATIENCE).await;
             self.judge_all(harvest, &Which::All).await;
         }
     }
@@ -133,9 +109,10 @@ impl Control {
         }
         let _one_at_a_time = self.assembling.lock().await;
         let before: BTreeSet<Uuid> = self.active_uuids();
-        let (mut harvest, _late) = self.look(self.candidates(&extra), COMMAND_PATIENCE).await;
+        let names: Vec<String> = extra.iter().map(DiskSpec::to_string).collect();
+        let (mut harvest, _late) = self.look(self.candidates(extra).await, COMMAND_PATIENCE).await;
         // A disk that was named is expected to be there; others only may be.
-        let named = extra.iter().find_map(|spec| harvest.troubles.remove(&spec.to_string()));
+        let named = names.iter().find_map(|name| harvest.troubles.remove(name));
         let which = ask.array.as_deref().map_or(Which::All, Which::Only);
         self.judge_all(harvest, &which).await;
         let tables = self.read();
@@ -162,115 +139,6 @@ impl Control {
 
     fn active_uuids(&self) -> BTreeSet<Uuid> {
         self.read().arrays.values().filter(|entry| entry.active().is_some()).map(|entry| entry.uuid).collect()
-    }
-
-    /// Every disk that may be a member of something and is not open: those named, those known, block devices with
-    /// labels, and other files with labels in the folders of known files. No disk twice.
-    fn candidates(&self, extra: &[DiskSpec]) -> Vec<DiskSpec> {
-        let (known, mut seen) = {
-            let tables = self.read();
-            let known: Vec<DiskSpec> = tables.disks.keys().filter_map(|name| DiskSpec::parse(name).ok()).collect();
-            let open: BTreeSet<Identity> =
-                tables.open_disks().filter_map(|(_, _, disk)| Identity::of(disk.disk.spec().path()?)).collect();
-            (known, open)
-        };
-        let roots = Roots::default();
-        let devices = roots.block_devices();
-        let mut found = Vec::new();
-        let mut folders: BTreeSet<PathBuf> = BTreeSet::new();
-        let mut take = |spec: DiskSpec, named: bool, found: &mut Vec<DiskSpec>| {
-            let Some(path) = spec.path() else { return };
-            let beneath = roots.beneath(path, &devices);
-            // What is not there is tried all the same: the error says where it was last seen.
-            let new = beneath.is_empty() || !beneath.iter().any(|id| seen.contains(id));
-            if new || named {
-                seen.extend(beneath);
-                if !found.contains(&spec) {
-                    found.push(spec);
-                }
-            }
-        };
-        for spec in extra {
-            folders.extend(spec.path().and_then(Path::parent).map(Path::to_owned));
-            take(spec.clone(), true, &mut found);
-        }
-        for spec in known {
-            if spec.path().is_some_and(|path| !path.starts_with("/dev")) {
-                folders.extend(spec.path().and_then(Path::parent).map(Path::to_owned));
-            }
-            take(spec, false, &mut found);
-        }
-        for device in devices.iter().filter(|device| device.holders.is_empty() && !device.read_only) {
-            if bears_label(&device.path) {
-                take(DiskSpec::Path(device.path.clone()), false, &mut found);
-            }
-        }
-        for folder in folders {
-            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().take(FOLDER_FILES_MAX);
-            let mut files: Vec<PathBuf> =
-                entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file())).map(|e| e.path()).collect();
-            files.sort();
-            for path in files.into_iter().filter(|path| bears_label(path)) {
-                take(DiskSpec::Path(path), false, &mut found);
-            }
-        }
-        found
-    }
-
-    /// Opens these disks and reads their labels, all at once. Those that have not answered in time are returned,
-    /// still at it.
-    async fn look(
-        self: &Arc<Self>,
-        specs: Vec<DiskSpec>,
-        patience: Duration,
-    ) -> (Harvest, JoinSet<(String, Result<Looked, ErrorDetail>)>) {
-        let places = Arc::new(tokio::sync::Semaphore::new(LOOKS_MAX));
-        let mut looks = JoinSet::new();
-        let mut waiting: BTreeSet<String> = BTreeSet::new();
-        for spec in specs {
-            let (control, places, name) = (Arc::clone(self), Arc::clone(&places), spec.to_string());
-            waiting.insert(name.clone());
-            looks.spawn(async move {
-                let place = places.acquire_owned().await;
-                let looked = control.look_at(spec).await;
-                drop(place);
-                (name, looked)
-            });
-        }
-        let mut harvest = Harvest::default();
-        let mut nothing = Vec::new();
-        let deadline = tokio::time::Instant::now() + patience;
-        while let Ok(Some(done)) = tokio::time::timeout_at(deadline, looks.join_next()).await {
-            // A look that panicked is reported as one that never answered.
-            let Ok((name, looked)) = done else { continue };
-            waiting.remove(&name);
-            match looked {
-                Ok(looked) => match array_of(&looked.found) {
-                    Some(uuid) => harvest.arrays.entry(uuid).or_default().push(looked.disk),
-                    None => {
-                        harvest.troubles.insert(name, no_array(&looked));
-                        nothing.push(looked.disk);
-                    }
-                },
-                Err(error) => {
-                    harvest.troubles.insert(name, error);
-                }
-            }
-        }
-        for name in waiting {
-            let error =
-                ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet")).with("disk", &name);
-            harvest.troubles.insert(name, error);
-        }
-        self.close_disks(nothing).await;
-        (harvest, looks)
-    }
-
-    async fn look_at(&self, spec: DiskSpec) -> Result<Looked, ErrorDetail> {
-        let disk = self.open_disk(spec).await?;
-        let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
-        let found = scan.disks.pop().expect("a scan of one disk tells of one disk");
-        Ok(Looked { disk, found })
     }
 
     /// Judges the arrays of a harvest, all at once.
@@ -598,26 +466,6 @@ impl Control {
         }
         self.close_disks(disks).await;
     }
-
-    /// Opens the disks of one idle array and says how they stand now: for a deletion.
-    pub(super) async fn find_again(self: &Arc<Self>, uuid: Uuid) -> Option<(FoundArray, Vec<Arc<OpenDisk>>)> {
-        let _one_at_a_time = self.assembling.lock().await;
-        let (mut harvest, _late) = self.look(self.candidates(&[]), COMMAND_PATIENCE).await;
-        let disks = harvest.arrays.remove(&uuid);
-        for (_, others) in harvest.arrays {
-            self.close_disks(others).await;
-        }
-        let disks = disks?;
-        let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
-        let scan = lifecycle::scan(&self.meta, &leaves).await;
-        match scan.arrays.into_iter().find(|array| array.uuid == uuid) {
-            Some(found) => Some((found, disks)),
-            None => {
-                self.close_disks(disks).await;
-                None
-            }
-        }
-    }
 }
 
 /// Why an array that was named is not active.
@@ -627,41 +475,4 @@ fn why_not(name: &str, idle: &Idle) -> ErrorDetail {
     ErrorDetail::new(kind, format!("array {name} is {}{reason}", idle.state.word()))
         .with("array", name)
         .remedy(idle.remedy.clone())
-}
-
-/// The array that a disk's label names, in whatever state it is.
-fn array_of(found: &FoundDisk) -> Option<Uuid> {
-    match &found.verdict {
-        DiskVerdict::Unlabelled => None,
-        DiskVerdict::Member(member) => Some(member.label.array.uuid),
-        DiskVerdict::Remnant(header) => Some(header.uuid),
-        DiskVerdict::Unusable { header, .. } => header.as_ref().map(|header| header.uuid),
-    }
-}
-
-/// Why a disk is of no array.
-fn no_array(looked: &Looked) -> ErrorDetail {
-    let name = &looked.disk.name;
-    let (kind, what) = match &looked.found.verdict {
-        DiskVerdict::Unusable { problem, .. } => (Kind::Damaged, problem.to_string()),
-        _ => (Kind::NotFound, "it bears no label of Braid".to_owned()),
-    };
-    ErrorDetail::new(kind, format!("disk {name}: {what}"))
-        .with("disk", name)
-        .remedy(format!("look at it with `braid disk examine {name}`"))
-}
-
-fn bears_label(path: &Path) -> bool {
-    Probe::open(path).and_then(|probe| probe.may_bear_label()).unwrap_or(false)
-}
-
-/// The same disk, which must exist: a name with a size would make a file that is absent, an empty disk in place of a
-/// missing one. This is how a disk is called once it exists.
-pub(super) fn without_size(spec: DiskSpec) -> DiskSpec {
-    match spec {
-        DiskSpec::File { path, .. } => DiskSpec::Path(path),
-        DiskSpec::Throttled { disk, limits } => DiskSpec::Throttled { disk: Box::new(without_size(*disk)), limits },
-        DiskSpec::Faulty { disk, rules } => DiskSpec::Faulty { disk: Box::new(without_size(*disk)), rules },
-        other => other,
-    }
 }

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
+/// What was noted of disks, by name, before it was changed.
+type Noted = Vec<(String, Option<SavedDisk>)>;
+
 /// What was asked for, understood.
 struct Wanted {
     name: Name,
@@ -64,9 +67,7 @@ impl Control {
         let name = wanted.name.to_string();
         let request = request(wanted, disks)?;
         let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
-        if kept {
-            self.remember(request.uuid, &name, disks)?;
-        }
+        let before = if kept { self.remember(request.uuid, &name, disks)? } else { Noted::new() };
         let created = lifecycle::create(&self.meta, &request).await;
         let array = created.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(disks)));
         let activated = match array {
@@ -75,7 +76,7 @@ impl Control {
         };
         if let Err(error) = activated {
             if kept {
-                self.forget(request.uuid);
+                self.take_back(before);
                 self.save_or_warn();
             }
             return Err(error);
@@ -104,19 +105,35 @@ impl Control {
         Ok(disks)
     }
 
-    /// Notes in the state file where an array's disks are.
-    fn remember(&self, uuid: Uuid, name: &str, disks: &[Arc<OpenDisk>]) -> Result<(), ErrorDetail> {
+    /// Notes in the state file where an array's disks are. Returns what was noted of them before.
+    fn remember(&self, uuid: Uuid, name: &str, disks: &[Arc<OpenDisk>]) -> Result<Noted, ErrorDetail> {
         let before = {
             let mut tables = self.write();
-            let before = tables.disks.clone();
-            for (role, disk) in disks.iter().enumerate() {
+            let note = |(role, disk): (usize, &Arc<OpenDisk>)| {
                 let saved =
                     SavedDisk { disk: disk.name.clone(), array: uuid, array_name: name.to_owned(), role: role as u16 };
-                tables.disks.insert(disk.name.clone(), saved);
-            }
-            before
+                (disk.name.clone(), tables.disks.insert(disk.name.clone(), saved))
+            };
+            disks.iter().enumerate().map(note).collect::<Noted>()
         };
-        self.save().inspect_err(|_| self.write().disks = before)
+        match self.save() {
+            Ok(()) => Ok(before),
+            Err(error) => {
+                self.take_back(before);
+                Err(error)
+            }
+        }
+    }
+
+    /// Undoes [`Control::remember`].
+    fn take_back(&self, before: Noted) {
+        let mut tables = self.write();
+        for (name, saved) in before {
+            match saved {
+                Some(saved) => tables.disks.insert(name, saved),
+                None => tables.disks.remove(&name),
+            };
+        }
     }
 
     /// Forgets where an array's disks were.
@@ -175,7 +192,13 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
         .map_err(|error| invalid(error.to_string()).remedy("`braid plan` shows what is possible"))?;
     let mut disks = Vec::with_capacity(ask.disks.len());
     for disk in &ask.disks {
-        disks.push(read_disk(disk)?);
+        let disk = read_disk(disk)?;
+        if let Some(path) = disk.path()
+            && disks.iter().any(|other: &DiskSpec| other.path() == Some(path))
+        {
+            return Err(invalid(format!("{} is named twice", path.display())).remedy("name each disk once"));
+        }
+        disks.push(disk);
     }
     let name = Name::new(&ask.name).map_err(|error| invalid(error.to_string()))?;
     Ok(Wanted { name, spec, disks, force: ask.force })

@@ -1,7 +1,7 @@
 //! Opening disks, and giving them back.
 
 use super::Control;
-use super::assemble::without_size;
+use super::search::without_size;
 use super::tables::OpenDisk;
 use crate::daemon::errors::of_ring;
 use crate::disk::host::{Identity, Roots};

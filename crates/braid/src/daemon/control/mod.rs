@@ -11,6 +11,7 @@ mod create;
 mod disks;
 mod exports;
 mod holes;
+mod search;
 mod shutdown;
 pub mod tables;
 pub mod view;
