@@ -14,6 +14,7 @@
 
 pub mod allocation;
 pub mod io;
+pub mod late;
 pub mod layout;
 pub mod lifecycle;
 pub mod limits;

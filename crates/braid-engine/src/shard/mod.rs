@@ -24,6 +24,7 @@ use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafIo, LeafResult,
     LeafSink, META_BLOCKS, Op, REQUEST_BYTES_MAX, Request, ShardId,
 };
+use crate::late::LateRanges;
 use crate::layout::{DeviceLayout, FlatNode};
 use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
 use crate::overlap::{Bucket, RangeTable};
@@ -34,13 +35,15 @@ use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
 #[derive(Debug)]
 pub struct Shared {
     ranges: RangeTable,
+    late: LateRanges,
     shards: u16,
 }
 
 impl Shared {
     /// The common part of an engine of `shards` shards.
     pub fn new(shards: u16, limits: &Limits) -> Shared {
-        Shared { ranges: RangeTable::new(limits.range_table_bits), shards }
+        let late = LateRanges::new(limits.slots as usize);
+        Shared { ranges: RangeTable::new(limits.range_table_bits), late, shards }
     }
 
     /// How many shards there are.
@@ -136,12 +139,17 @@ impl Shard {
     /// Takes a request in. `Err` means it was refused at once and no completion follows.
     ///
     /// # Errors
-    /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use).
+    /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use), `TimedOut` (a write to
+    /// this place ran into its time limit, and the kernel still has it).
     #[inline]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         check(request, layout)?;
+        let (start, end) = (request.offset, request.offset + request.len);
+        if mutates(request.op) && self.shared.late.covers(request.device, start, end) {
+            return Err(IoError::of(ErrorKind::TimedOut));
+        }
         let index = self.slots.take().ok_or(IoError::of(ErrorKind::Busy))?;
         device.users += 1;
         self.in_flight += 1;
@@ -335,6 +343,10 @@ impl Shard {
             if slot.cursor >= slot.held.1 {
                 match hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
                     Ok(()) => {}
+                    Err(_) if self.shared.late.covers(DeviceId(slot.device), slot.cursor, slot.end) => {
+                        slot.error = Some(IoError::of(ErrorKind::TimedOut));
+                        return self.finish(index);
+                    }
                     Err(bucket) => {
                         return self.waiting.park(&mut self.slots, index, range_key(bucket));
                     }
@@ -401,8 +413,7 @@ impl Shard {
         let device = self.devices.at_mut(slot.device);
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
         if late {
-            // The range stays held and the buffer quarantined until the kernel gives the I/O back.
-            slot.state = State::Late;
+            self.become_late(index);
         } else if slot.held.0 < slot.held.1 || device.version != slot.version {
             self.let_go(index);
         } else {
@@ -412,9 +423,28 @@ impl Shard {
         }
     }
 
+    /// The range stays held and the buffer quarantined until the kernel gives the I/O back. Who wants to write there
+    /// is refused, and who waits to is told so.
+    #[cold]
+    fn become_late(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Late;
+        if !mutates(slot.op) {
+            return;
+        }
+        let device = DeviceId(slot.device);
+        self.shared.late.enter(device, slot.start, slot.end);
+        let (start, end) = slot.held;
+        let (shared, woken, outbox, id) = (&self.shared, &mut self.woken, &mut self.outbox, self.id);
+        shared.ranges.wake(device, start, end, &mut |bucket| tell_released(shared, woken, outbox, id, bucket));
+    }
+
     #[cold]
     fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
+        if slot.state == State::Late && mutates(slot.op) {
+            self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
+        }
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
@@ -540,6 +570,12 @@ impl Shard {
             self.outbox.push_back((shard, ShardMessage::Touched { device, block, error }));
         }
     }
+}
+
+/// Whether the operation may change what is on the disks.
+#[inline]
+fn mutates(op: Op) -> bool {
+    !matches!(op, Op::Read | Op::Flush)
 }
 
 /// Whether the layout can take this request.
