@@ -92,6 +92,13 @@ pub struct WriteToken {
     fua: bool,
 }
 
+impl WriteToken {
+    /// The first block that was written.
+    pub fn first_block(&self) -> u64 {
+        self.first
+    }
+}
+
 /// How a write ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {

@@ -164,9 +164,10 @@ impl Workload {
         self.clients.iter().all(|c| c.device != device || c.in_flight == 0)
     }
 
-    /// Sets the alarm of those who have just connected.
+    /// Sets the alarm of those who have something to ask for and none set.
     pub fn arm(&mut self, world: &mut World) {
-        for (index, client) in self.clients.iter_mut().enumerate().filter(|(_, c)| !c.armed) {
+        let idle = |c: &Client| !c.armed && !c.stopped && c.left > 0;
+        for (index, client) in self.clients.iter_mut().enumerate().filter(|(_, c)| idle(c)) {
             client.armed = true;
             world.after(self.rng.below(client.habits.think_ns_max), Happening::Wake(index as u64));
         }
@@ -174,8 +175,9 @@ impl Workload {
 
     /// A client's alarm went off: it asks for something, if it may.
     pub fn wake(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
-        let client = &self.clients[index];
+        let client = &mut self.clients[index];
         if client.stopped || client.left == 0 {
+            client.armed = false;
             return;
         }
         let pause_ns = client.habits.think_ns_max << client.refused.min(10);
@@ -272,7 +274,13 @@ impl Workload {
             }
             Err(error) => {
                 world.note(format_args!("request {} refused: {error}", self.next_tag));
-                world.counters.add("refused", if error.kind == ErrorKind::Busy { "busy" } else { "no device" });
+                let why = match error.kind {
+                    ErrorKind::Busy => "busy",
+                    ErrorKind::NoDevice => "no device",
+                    ErrorKind::TimedOut if world.had_faults() => "late write there",
+                    _ => panic!("a good request was refused: {error}"),
+                };
+                world.counters.add("refused", why);
                 match &kind {
                     Kind::Write(token) => oracle.write_refused(token),
                     Kind::Read { first, begun } => {
@@ -283,10 +291,6 @@ impl Workload {
                 if carries {
                     world.memory.free(buf, bytes);
                 }
-                assert!(
-                    matches!(error.kind, ErrorKind::Busy | ErrorKind::NoDevice),
-                    "a good request was refused: {error}"
-                );
                 self.clients[index].refused += 1;
                 // The device is gone for good as far as this client knows.
                 self.clients[index].stopped |= error.kind == ErrorKind::NoDevice;
@@ -322,6 +326,13 @@ impl Workload {
             (Kind::Write(token), false) => {
                 oracle.write_ended(token, Ending::Failed);
                 self.failed_writes.insert(device);
+                if completion.buffer_busy {
+                    // It may still land: somebody writes there meanwhile.
+                    let client = &mut self.clients[out.client];
+                    client.left = client.left.saturating_add(20);
+                    client.hot = [token.first_block(); 3];
+                    client.habits.hot = 1_000_000;
+                }
             }
             (Kind::Flush { begun }, true) => oracle.flush_done(device, *begun),
             (Kind::Flush { .. }, false) => {}

@@ -207,6 +207,16 @@ impl World {
             self.running.insert(op, running);
             return;
         }
+        let mutates = matches!(io.op, Op::Write | Op::WriteZeroes | Op::Discard);
+        let late = |r: &Running| r.late && r.disk == disk && matches!(r.owner, Owner::Meta(_)) && r.io.op == Op::Write;
+        if matches!(owner, Owner::Meta(_)) && mutates && self.running.values().any(late) {
+            // A label write that ran into its time limit may still land: nothing may be written after it until it
+            // is back, or it would land on top of that.
+            running.result = Err(LeafError::of(ErrorKind::TimedOut));
+            self.queue.push(self.now_ns, Event::Answer(op));
+            self.running.insert(op, running);
+            return;
+        }
         let wants_durable = io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA));
         if wants_durable && self.disks[disk].flush_failed {
             // The driver's part of the promise: after a failed flush nothing is called durable any more.
