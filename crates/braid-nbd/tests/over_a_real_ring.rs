@@ -15,7 +15,7 @@ use braid_nbd::server::ServerConfig;
 use braid_nbd::{Cause, NbdEvent};
 use braid_ring::DriverKind;
 
-const DRIVERS: [DriverKind; 1] = [DriverKind::Uring];
+const DRIVERS: [DriverKind; 3] = DriverKind::ALL;
 const MIB: u64 = 1 << 20;
 
 #[test]
@@ -153,7 +153,8 @@ fn queue(
 
 #[test]
 fn random_io_over_several_connections() {
-    for (driver, operations) in [(DriverKind::Uring, 4000)] {
+    for driver in DRIVERS {
+        let operations = 4000;
         let bed = Bed::on(driver, 2);
         bed.export("m", "mem:64M");
         std::thread::scope(|scope| {

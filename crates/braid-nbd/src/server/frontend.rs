@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_engine::{Buf, Completion, IoError, Request};
 use braid_ring::{Cx, Frontend, RecvMode, SocketId};
@@ -13,6 +14,15 @@ use crate::export::ExportTable;
 
 /// Bytes that the kernel keeps for a Unix socket on their way to the client, if it allows so many.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// A TCP client that is silent for this long is asked whether it is there,
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// so often,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// and so many times.
+const KEEPALIVE_PROBES: u32 = 6;
+/// A TCP client whose host acknowledges nothing for so many milliseconds is gone.
+const VANISHED_MS: u32 = 120_000;
 
 /// Message: a client connected.
 #[derive(Debug)]
@@ -53,13 +63,20 @@ impl NbdFrontend {
     }
 }
 
-/// Sets what makes replies go out at once. Either fails on the other kind of socket, which is no harm.
+/// Sets what makes replies go out at once, and lets a TCP client whose host vanished be noticed. What a kind of
+/// socket does not have fails, which is no harm.
 fn prepare(fd: &OwnedFd) {
     use rustix::net::sockopt;
     if sockopt::set_tcp_nodelay(fd, true).is_err() {
         // Only the sender's buffer counts on a Unix socket. TCP sizes its own better than any number here.
         let _ = sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER_BYTES);
+        return;
     }
+    let _ = sockopt::set_socket_keepalive(fd, true);
+    let _ = sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES);
+    let _ = sockopt::set_tcp_user_timeout(fd, VANISHED_MS);
 }
 
 impl Frontend for NbdFrontend {
