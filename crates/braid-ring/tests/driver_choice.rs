@@ -3,6 +3,7 @@
 //! A process cannot take such a filter off again, so each case is this program once more, under a filter, with only the test
 //! [`the_best_that_is_permitted_is_chosen`], which is told by its environment what to expect.
 
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)] // Filters of system calls, in children made for them.
 
 mod common;

@@ -1,6 +1,7 @@
 //! On each driver: nothing is allocated for an I/O, on disks or sockets; an idle ring sleeps with all of its threads; and
 //! a stopped one leaves no thread and no descriptor behind.
 
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)] // A global allocator is unsafe by its nature.
 
 mod common;

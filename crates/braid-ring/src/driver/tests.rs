@@ -1,5 +1,7 @@
 //! Each driver by itself: jobs in, events out.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -129,17 +131,17 @@ fn keeps_a_file(bed: &mut Bed, direct: bool, registered: bool) {
             let pieces = 1 + random(&mut seed) as usize % 4;
             let first = n * 4 + random(&mut seed) as usize % (5 - pieces);
             let write = round % 2 == 0;
-            for piece in 0..pieces {
+            for (piece, iovec) in iovecs.iter_mut().enumerate().take(pieces) {
                 let at = (n * 4 + 3 - piece) * BLOCK;
                 bed.bytes(at, BLOCK).fill(if write { random(&mut seed) as u8 } else { 0xee });
-                iovecs[piece] = libc::iovec { iov_base: bed.bytes(at, BLOCK).as_mut_ptr().cast(), iov_len: BLOCK };
+                *iovec = libc::iovec { iov_base: bed.bytes(at, BLOCK).as_mut_ptr().cast(), iov_len: BLOCK };
             }
             let memory = match pieces {
                 1 => bed.one((n * 4 + 3) * BLOCK, BLOCK),
                 _ => Memory::Many { iov: iovecs.as_ptr(), count: pieces as u32 },
             };
             let offset = (first * BLOCK) as u64;
-            let dsync = random(&mut seed) % 4 == 0;
+            let dsync = random(&mut seed).is_multiple_of(4);
             let job =
                 if write { Job::Write { file, offset, memory, dsync } } else { Job::Read { file, offset, memory } };
             bed.push(n as u64, job);
