@@ -11,8 +11,9 @@ use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, W
 use crate::error::RingError;
 use crate::wake::Wake;
 
-/// Entries of the submission queue; when it is full, an `enter` in between empties it.
-const SUBMISSIONS: u32 = 1024;
+/// Entries of the two queues, the smaller ones for where little memory may be locked. When the first is full, an `enter`
+/// in between empties it; when the second is, the kernel keeps what it has to say until there is room.
+const SIZES: [(u32, u32); 3] = [(1024, 8192), (256, 1024), (64, 256)];
 /// The poll of the wake-up eventfd. Tokens of jobs are smaller.
 const WAKE_TOKEN: u64 = u64::MAX;
 
@@ -30,8 +31,7 @@ pub(crate) struct Uring {
 
 impl Uring {
     pub(crate) fn start(config: &DriverConfig) -> Result<(Uring, DriverInfo), RingError> {
-        let (mut ring, mut features) =
-            build(config.depth).map_err(|e| RingError::os(e, "starting io_uring".to_string()))?;
+        let (mut ring, mut features) = build().map_err(|e| RingError::os(e, "starting io_uring".to_string()))?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             let old = io::Error::from_raw_os_error(libc::ENOSYS);
             return Err(RingError::os(old, "starting io_uring (this kernel's is older than 5.11)".to_string()));
@@ -150,17 +150,27 @@ impl Drop for Uring {
     }
 }
 
-/// The best kind of ring that this kernel makes.
-fn build(depth: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
-    let completions = (depth * 2).next_power_of_two().max(SUBMISSIONS * 2);
+/// The largest ring of the best kind that this kernel makes here.
+fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
+    let mut refused = None;
+    for (submissions, completions) in SIZES {
+        match build_sized(submissions, completions) {
+            // The rings themselves count as locked memory, which may be limited to next to nothing.
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => refused = Some(e),
+            other => return other,
+        }
+    }
+    Err(refused.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM)))
+}
+
+fn build_sized(submissions: u32, completions: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     let best = IoUring::builder()
         .setup_cqsize(completions)
-        .setup_clamp()
         .setup_submit_all()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
-        .build(SUBMISSIONS);
+        .build(submissions);
     match best {
         Ok(ring) => return Ok((ring, vec!["single_issuer", "defer_taskrun"])),
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
@@ -168,15 +178,16 @@ fn build(depth: u32) -> io::Result<(IoUring, Vec<&'static str>)> {
     }
     let middle = IoUring::builder()
         .setup_cqsize(completions)
-        .setup_clamp()
         .setup_submit_all()
         .setup_coop_taskrun()
         .setup_taskrun_flag()
-        .build(SUBMISSIONS);
-    if let Ok(ring) = middle {
-        return Ok((ring, vec!["coop_taskrun"]));
+        .build(submissions);
+    match middle {
+        Ok(ring) => return Ok((ring, vec!["coop_taskrun"])),
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
+        Err(_) => {}
     }
-    Ok((IoUring::builder().setup_cqsize(completions).setup_clamp().build(SUBMISSIONS)?, Vec::new()))
+    Ok((IoUring::builder().setup_cqsize(completions).build(submissions)?, Vec::new()))
 }
 
 /// Sends one no-operation through: a filter may permit to make a ring and forbid to use it.

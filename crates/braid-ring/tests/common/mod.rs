@@ -195,7 +195,11 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("braid-ring-{name}-{}", std::process::id()));
+        Folder::at(std::env::temp_dir(), name)
+    }
+
+    pub fn at(place: impl AsRef<Path>, name: &str) -> Folder {
+        let path = place.as_ref().join(format!("braid-ring-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder for the test");
         Folder(path)
     }
