@@ -78,26 +78,21 @@ fn a_disk_that_goes_is_gone() {
 
 #[test]
 fn a_failed_flush_sticks() {
-    let folder = Folder::new("flush");
-    let mut bed = bed(30_000);
-    let name = format!("faulty(file:{},size=8M,flush-error*1)", folder.path("disk"));
-    let (device, leaf) = bed.bare(&name);
-    assert_eq!(kind_of(&bed, device, Op::Flush, Flags::NONE, 0, 0), Some(ErrorKind::Io));
-    assert!(bed.handle.disk(leaf).unwrap().has_failed_flush());
-    assert_eq!(
-        kind_of(&bed, device, Op::Flush, Flags::NONE, 0, 0),
-        Some(ErrorKind::FlushFailed),
-        "the rule is used up"
-    );
-    assert_eq!(kind_of(&bed, device, Op::Write, Flags::FUA, 0, 4096), Some(ErrorKind::FlushFailed));
-    let other_shard = bed.call(1, device, Op::Flush, Flags::NONE, 0, 0, &[]).result.unwrap_err();
-    assert_eq!(other_shard.kind, ErrorKind::FlushFailed, "on every shard");
-    assert_eq!(kind_of(&bed, device, Op::Read, Flags::NONE, 0, 4096), None, "reading goes on");
-    bed.handle.publish_and_drain(device, None).wait().unwrap();
-    bed.handle.remove_leaf(leaf).wait().unwrap();
-    let (device, _) = bed.bare(&format!("file:{}", folder.path("disk")));
-    assert_eq!(kind_of(&bed, device, Op::Flush, Flags::NONE, 0, 0), None, "opened again, it is another matter");
-    bed.ring.stop();
+    on_both("flush", |bed, inner| {
+        let (device, leaf) = bed.bare(&format!("faulty({inner},flush-error*1)"));
+        let kind = |bed: &Bed, op, flags| kind_of(bed, device, op, flags, 0, if op == Op::Flush { 0 } else { 4096 });
+        assert_eq!(kind(bed, Op::Flush, Flags::NONE), Some(ErrorKind::Io));
+        assert!(bed.handle.disk(leaf).unwrap().has_failed_flush());
+        assert_eq!(kind(bed, Op::Flush, Flags::NONE), Some(ErrorKind::FlushFailed), "the rule is used up");
+        assert_eq!(kind(bed, Op::Write, Flags::FUA), Some(ErrorKind::FlushFailed));
+        let other_shard = bed.call(1, device, Op::Flush, Flags::NONE, 0, 0, &[]).result.unwrap_err();
+        assert_eq!(other_shard.kind, ErrorKind::FlushFailed, "on every shard");
+        assert_eq!(kind(bed, Op::Read, Flags::NONE), None, "reading goes on");
+        bed.handle.publish_and_drain(device, None).wait().unwrap();
+        bed.handle.remove_leaf(leaf).wait().unwrap();
+        let (device, _) = bed.bare(inner);
+        assert_eq!(kind_of(bed, device, Op::Flush, Flags::NONE, 0, 0), None, "opened again, it is another matter");
+    });
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use braid_engine::{
-    Buf, Cookie, ErrorKind, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, ShardId,
+    Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, ShardId,
 };
 
 use self::entry::{Entries, NONE, State};
@@ -353,6 +353,10 @@ impl Port {
         let entry = &self.entries[index];
         let leaf = &self.leaves[entry.io.leaf.0 as usize];
         let disk = leaf.disk.as_ref().expect("a leaf is not removed while it has entries");
+        let vouches = entry.io.op == Op::Flush || (entry.io.op == Op::Write && entry.io.flags.has(Flags::FUA));
+        if vouches && disk.has_failed_flush() {
+            return self.finish(index, Err(LeafError::of(ErrorKind::FlushFailed)));
+        }
         match disk.base() {
             Base::Null => self.finish(index, Ok(())),
             Base::Mem(_) => {

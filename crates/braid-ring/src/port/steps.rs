@@ -179,10 +179,6 @@ fn first_method(io: &LeafIo, leaf: &Leaf) -> Result<Method, braid_engine::LeafRe
     let unsupported = || Err(Err(LeafError { kind: ErrorKind::Unsupported, errno: libc::EOPNOTSUPP }));
     match io.op {
         Op::Read | Op::Write if io.len == 0 => Err(Ok(())),
-        Op::Flush if disk.has_failed_flush() => Err(Err(LeafError::of(ErrorKind::FlushFailed))),
-        Op::Write if io.flags.has(Flags::FUA) && disk.has_failed_flush() => {
-            Err(Err(LeafError::of(ErrorKind::FlushFailed)))
-        }
         Op::Read | Op::Write | Op::Flush => Ok(Method::Plain),
         _ if io.len == 0 => Err(Ok(())),
         // A hint: a disk that cannot take it has nothing to do.
