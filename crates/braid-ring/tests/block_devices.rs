@@ -29,6 +29,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        // Write protection outlives the image: the next user of this loop device would have it.
+        let _ = Command::new("blockdev").args(["--setrw", &self.0]).status();
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
