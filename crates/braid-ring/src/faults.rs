@@ -113,6 +113,11 @@ impl FaultView {
         view
     }
 
+    /// Version of the rules that it judges by.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     fn reseed(&mut self) {
         self.random = self.rules.seed ^ u64::from(self.shard.0) << 48;
     }
@@ -150,7 +155,8 @@ impl FaultView {
                 FaultKind::Corrupt => op == Op::Read,
                 FaultKind::GoneAfter(n) => nth >= n,
             };
-            let touches = op == Op::Flush || (offset < rule.to && rule.from < offset.saturating_add(len));
+            let end = offset.saturating_add(len.max(1));
+            let touches = op == Op::Flush || (offset < rule.to && rule.from < end);
             if !ops || !touches || !self.chance(rule.probability) {
                 continue;
             }
@@ -165,8 +171,10 @@ impl FaultView {
                 FaultKind::Hang(_) => verdict.hang = true,
                 FaultKind::GoneAfter(_) => verdict.gone = true,
                 FaultKind::Torn => verdict.torn_to = Some(self.draw() % len.div_ceil(512).max(1) * 512),
+                // There is nothing to flip in nothing.
+                FaultKind::Corrupt if len == 0 => {}
                 FaultKind::Corrupt => {
-                    let (from, to) = (rule.from.max(offset), rule.to.min(offset + len));
+                    let (from, to) = (rule.from.max(offset), rule.to.min(end));
                     verdict.corrupt_bit = Some((from - offset) * 8 + self.draw() % ((to - from) * 8));
                 }
             }
@@ -229,6 +237,13 @@ mod tests {
             let bit = v.judge(Op::Read, 512, 4096).corrupt_bit.unwrap();
             assert!((488 * 8..498 * 8).contains(&bit), "{bit}");
         }
+    }
+
+    #[test]
+    fn reading_nothing_is_no_reason_to_panic() {
+        let mut v = view(&["corrupt", "error@4K-8K"]);
+        assert_eq!(v.judge(Op::Read, 10, 0), Verdict::default());
+        assert!(v.judge(Op::Read, 4096, 0).error, "it touches where it is");
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(super) struct Entry {
     pub(super) result: LeafResult,
     /// A bit of the data read, to be flipped before it is answered; `u64::MAX`: none.
     pub(super) corrupt_bit: u64,
+    /// Version of the rules by which it hangs.
+    pub(super) rules: u64,
     /// Which block of iovecs it uses, or [`NONE`].
     pub(super) iovecs: u32,
     /// Neighbours in the list of those whose time limit runs, oldest first.
@@ -89,6 +91,7 @@ const EMPTY: Entry = Entry {
     step: 0,
     result: Ok(()),
     corrupt_bit: u64::MAX,
+    rules: 0,
     iovecs: NONE,
     previous: NONE,
     next: NONE,

@@ -10,13 +10,16 @@ mod entry;
 mod errno;
 mod memory;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use braid_engine::{
-    Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, ShardId,
+    Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
+    ShardId,
 };
 
 use self::entry::{Entries, NONE, State};
@@ -75,7 +78,7 @@ struct Leaf {
     file: FileRef,
     disk: Option<Arc<Disk>>,
     views: Vec<FaultView>,
-    /// Sum of the rules' versions when the last I/O was hung.
+    /// Version of the rules by which those that hang were last looked at.
     hung_version: u64,
 }
 
@@ -106,6 +109,11 @@ impl Leaf {
 
     fn rules_version(&self) -> u64 {
         self.disk.iter().flat_map(|d| &d.faults).map(|f| f.version()).sum()
+    }
+
+    /// Whether rules have changed by which something hangs.
+    fn has_new_rules(&self) -> bool {
+        self.hung > 0 && self.rules_version() != self.hung_version
     }
 }
 
@@ -239,7 +247,7 @@ impl Port {
     /// When something is due that no event announces: a delay's end or a time limit.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let delay = self.delays.peek().map(|Reverse((at, _))| *at);
-        let limit = self.entries.oldest().map(|(_, since)| since + self.time_limit_ns);
+        let limit = self.entries.oldest().map(|(_, since)| since.saturating_add(self.time_limit_ns));
         match (delay, limit) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -334,10 +342,13 @@ impl Port {
             return self.failed(index, errno);
         }
         if verdict.hang {
-            entry.state = State::Hung;
             let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
+            entry.state = State::Hung;
+            entry.rules = leaf.views.iter().map(FaultView::version).sum();
+            if leaf.hung == 0 {
+                leaf.hung_version = entry.rules;
+            }
             leaf.hung += 1;
-            leaf.hung_version = leaf.rules_version();
             self.hung += 1;
             return self.entries.start_clock(index, self.now_ns);
         }
@@ -353,8 +364,7 @@ impl Port {
         let entry = &self.entries[index];
         let leaf = &self.leaves[entry.io.leaf.0 as usize];
         let disk = leaf.disk.as_ref().expect("a leaf is not removed while it has entries");
-        let vouches = entry.io.op == Op::Flush || (entry.io.op == Op::Write && entry.io.flags.has(Flags::FUA));
-        if vouches && disk.has_failed_flush() {
+        if vouches(&entry.io) && disk.has_failed_flush() {
             return self.finish(index, Err(LeafError::of(ErrorKind::FlushFailed)));
         }
         match disk.base() {
@@ -436,18 +446,29 @@ impl Port {
         self.late.push(entry.io.cookie);
     }
 
-    /// Lets I/Os go on that a `hang` rule held, if the rules have changed.
+    /// Whether something hangs by rules that are no longer in force: a reason not to fall asleep.
+    pub(crate) fn has_new_rules(&self) -> bool {
+        self.hung > 0 && self.leaves.iter().any(Leaf::has_new_rules)
+    }
+
+    /// Lets I/Os go on that hang by rules which are no longer in force.
     #[cold]
     fn release_hung(&mut self) {
         for id in 0..LEAVES_MAX {
             let leaf = &mut self.leaves[id as usize];
-            if leaf.hung == 0 || leaf.rules_version() == leaf.hung_version {
+            if !leaf.has_new_rules() {
                 continue;
             }
-            self.hung -= std::mem::take(&mut leaf.hung);
+            let version = leaf.rules_version();
+            leaf.hung_version = version;
             let mut from = 0;
             while let Some(index) = self.entries.next_hung(LeafId(id), from) {
                 from = index + 1;
+                if self.entries[index].rules == version {
+                    continue;
+                }
+                self.leaves[id as usize].hung -= 1;
+                self.hung -= 1;
                 self.entries.stop_clock(index);
                 if self.entries[index].late {
                     self.answer(index, Ok(()));
@@ -457,6 +478,11 @@ impl Port {
             }
         }
     }
+}
+
+/// Whether an I/O that ends well says so of the disk's cache, too.
+fn vouches(io: &LeafIo) -> bool {
+    io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA))
 }
 
 impl LeafSink for Port {

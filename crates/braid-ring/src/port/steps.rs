@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use braid_engine::{Buf, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafIo, Op};
 
 use super::entry::{Method, NONE, State};
-use super::{DEPTH, LEAF_TOKEN, Leaf, Port, errno};
+use super::{DEPTH, LEAF_TOKEN, Leaf, Port, errno, vouches};
 use crate::driver::{Event, Job, Memory};
 
 /// Bytes zeroed or discarded by one system call, so that each takes bounded time.
@@ -30,6 +30,8 @@ impl Port {
     /// Hands the next system call of an entry to the driver, or puts it in line.
     fn issue(&mut self, index: u32) {
         if self.issued >= DEPTH {
+            // There is a block of iovecs for each job in the kernel, and none for those in line.
+            self.drop_iovecs(index);
             return self.entries.push_ready(index);
         }
         let job = self.job(index);
@@ -96,7 +98,10 @@ impl Port {
     fn progress(&mut self, index: u32, result: i32) {
         let entry = &mut self.entries[index];
         if entry.late {
-            // Answered long ago: nothing more is started for it, and what the result is matters to nobody.
+            // Answered long ago: nothing more is started for it.
+            if result < 0 {
+                self.doubt_flushes(index, -result);
+            }
             return self.end(index, Ok(()));
         }
         if result < 0 {
@@ -117,7 +122,11 @@ impl Port {
             }
             return self.issue(index);
         }
-        self.end(index, Ok(()));
+        // The kernel tells a failure to one of those who flush a file at the same time, and to the others that all is well.
+        let io = &self.entries[index].io;
+        let disk = self.leaves[io.leaf.0 as usize].disk.as_ref();
+        let in_vain = vouches(io) && disk.is_some_and(|disk| disk.has_failed_flush());
+        self.end(index, if in_vain { Err(LeafError::of(ErrorKind::FlushFailed)) } else { Ok(()) });
     }
 
     #[cold]
@@ -129,7 +138,7 @@ impl Port {
             libc::EAGAIN => {
                 entry.state = State::Again;
                 self.delays.push(Reverse((self.now_ns + AGAIN_NS, index)));
-                return;
+                return self.drop_iovecs(index);
             }
             _ => {}
         }
@@ -157,7 +166,23 @@ impl Port {
 
     fn end_failed(&mut self, index: u32, errno: i32) {
         self.drop_iovecs(index);
+        self.doubt_flushes(index, errno);
         self.failed(index, errno);
+    }
+
+    /// The kernel carries a write with FUA out as a write and a flush, and does not say which of them failed. If it was the
+    /// flush, then it may have been told of what others have written, and a later flush would not hear of it again.
+    #[cold]
+    fn doubt_flushes(&mut self, index: u32, errno: i32) {
+        let io = &self.entries[index].io;
+        let of_the_disk =
+            matches!(errno::leaf_error(errno).kind, ErrorKind::Io | ErrorKind::Gone | ErrorKind::TimedOut);
+        if vouches(io)
+            && of_the_disk
+            && let Some(disk) = &self.leaves[io.leaf.0 as usize].disk
+        {
+            disk.set_flush_failed();
+        }
     }
 
     fn drop_iovecs(&mut self, index: u32) {
