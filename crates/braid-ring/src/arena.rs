@@ -164,8 +164,8 @@ impl Arena {
     pub(crate) fn offset(&self, buf: Buf, len: u64) -> Option<u64> {
         let offset = buf.addr.wrapping_sub(self.base);
         let fits = offset <= self.len && len <= self.len - offset;
-        let registered = buf.region == 0 && offset + len <= self.registered;
-        (fits && (registered || buf.region == Buf::UNREGISTERED)).then_some(offset)
+        (fits && (buf.region == Buf::UNREGISTERED || (buf.region == 0 && offset + len <= self.registered)))
+            .then_some(offset)
     }
 
     /// The bytes of a buffer. Panics when they are not all in the arena.
@@ -270,6 +270,7 @@ mod tests {
         assert!(arena.offset(at(1 << 20, Buf::UNREGISTERED), 1).is_none());
         assert!(arena.offset(at(u64::MAX - arena.base, Buf::UNREGISTERED), 1).is_none());
         assert!(arena.offset(at(4096, Buf::UNREGISTERED), u64::MAX).is_none());
+        assert!(arena.offset(at(4096, 0), u64::MAX).is_none());
     }
 
     #[test]

@@ -98,9 +98,33 @@ impl Link {
         }
     }
 
-    /// The shard ends: what is still in the mailbox is dropped, which breaks its promises.
+    /// The shard ends: what is still in the mailbox is dropped, which breaks its promises. Where this shard is one of
+    /// several that are asked, it has nothing left to do.
     pub(crate) fn close(&self) {
         let rest = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(rest);
+        for control in rest.into_iter().flatten() {
+            match control {
+                Control::RemoveLeaf { gone: told, .. } | Control::Publish { drained: told, .. } => told.arrive(),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_closed_mailbox_held_has_drained() {
+        let link = Link::new(Wake::new().expect("an eventfd"));
+        let (told, outcome) = std::sync::mpsc::channel();
+        for device in 0..2 {
+            let told = told.clone();
+            let drained = Countdown::new(1, Box::new(move || told.send(device).expect("the test waits")));
+            assert_eq!(link.send(Control::Publish { device: DeviceId(device), layout: None, drained }), device == 0);
+            link.close();
+        }
+        assert_eq!(outcome.try_recv(), Ok(0));
     }
 }
