@@ -74,6 +74,13 @@ impl Map {
     }
 }
 
+/// Memory of this machine in bytes; 0 when it cannot be found out.
+pub(crate) fn physical_memory_bytes() -> usize {
+    // SAFETY: these ask for two numbers and touch no memory.
+    let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and whole; whoever handed its address on has let go of it.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_engine::{
-    Completion, Cookie, DeviceId, ErrorKind, LeafError, LeafResult, LeafSink, META_BLOCKS, Shard, ShardId, ShardMessage,
+    Cookie, DeviceId, ErrorKind, LeafError, LeafResult, LeafSink, META_BLOCKS, Shard, ShardId, ShardMessage,
 };
 use rtrb::{Consumer, Producer};
 
 use crate::driver::{Event, Wait};
-use crate::frontend::{Cx, Frontend, TAG_BITS};
+use crate::frontend::{Cx, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link, MetaRequest};
 use crate::net::Net;
 use crate::port::{Done, LEAF_TOKEN, Port};
@@ -218,16 +218,16 @@ impl Runner {
 
     fn answer_frontends(&mut self) {
         for _ in 0..RESULTS_MAX {
-            let Some(completion) = self.core.engine.pop_done() else { break };
+            let Some(mut completion) = self.core.engine.pop_done() else { break };
             let frontend = (completion.tag >> TAG_BITS) as u16;
-            let completion = Completion { tag: completion.tag & ((1 << TAG_BITS) - 1), ..completion };
+            completion.tag &= TAG_LIMIT - 1;
             let mut cx = Cx { core: &mut self.core, frontend };
             self.frontends[usize::from(frontend)].io_done(&mut cx, &completion);
         }
         while let Some(tag) = self.core.engine.pop_released() {
             let frontend = (tag >> TAG_BITS) as u16;
             let mut cx = Cx { core: &mut self.core, frontend };
-            self.frontends[usize::from(frontend)].released(&mut cx, tag & ((1 << TAG_BITS) - 1));
+            self.frontends[usize::from(frontend)].released(&mut cx, tag & (TAG_LIMIT - 1));
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) use file::FileDisk;
 
 use crate::error::{RingError, RingErrorKind};
 use crate::faults::Faults;
-use crate::map::Map;
+use crate::map::{Map, physical_memory_bytes};
 use crate::spec::{DiskSpec, FaultRules};
 use crate::throttle::Throttle;
 
@@ -73,6 +73,10 @@ impl Disk {
                     let bytes = usize::try_from(*size_bytes).unwrap_or(usize::MAX);
                     let map =
                         Map::new(bytes).map_err(|e| RingError::os(e, format!("making the memory disk {inner}")))?;
+                    if map.len() <= physical_memory_bytes() / 4 {
+                        // A quarter faster at random; but each touch takes 2 MiB, which a large sparse disk must not.
+                        map.advise(libc::MADV_HUGEPAGE);
+                    }
                     break (Base::Mem(map), *size_bytes);
                 }
                 DiskSpec::Null { size_bytes } => break (Base::Null, *size_bytes),
