@@ -8,8 +8,9 @@
 //!
 //! Taking a range is one compare-and-swap for each granule it touches, and so is giving it back;
 //! nothing is allocated and nobody is asked. Two granules that hash to one word exclude each
-//! other for a moment: that costs time, never correctness. A range is taken as a whole or not at
-//! all, so nobody holds and waits, and there is no deadlock.
+//! other for a moment: that costs time, never correctness. Two granules of one range share the word
+//! under the first one's name. A range is taken as a whole or not at all, so nobody holds and waits,
+//! and there is no deadlock.
 //!
 //! Who finds the range taken sets the waiting bit and is woken when the word is given back: the
 //! giver clears the bit and tells every shard.
@@ -23,6 +24,9 @@ const BLOCK_SHIFT: u32 = 12;
 const HELD: u64 = 0xffff;
 const WAITING: u64 = 1 << 16;
 const TAG_SHIFT: u32 = 17;
+const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
+/// Granules of 2 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
+const DEVICE_SHIFT: u32 = 35;
 
 /// A word of the table on which somebody may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +40,11 @@ pub struct RangeTable {
 
 impl RangeTable {
     /// A table of `2^bits` words.
+    ///
+    /// # Panics
+    /// When `bits` is 0 or over 24.
     pub fn new(bits: u32) -> RangeTable {
+        assert!((1..=24).contains(&bits), "a range table of 2^{bits} words");
         RangeTable { words: (0..1u32 << bits).map(|_| AtomicU64::new(0)).collect() }
     }
 
@@ -60,7 +68,7 @@ impl RangeTable {
                 }
                 let (tag, mask, next) = part(device, at, end);
                 let bucket = self.bucket(tag);
-                if !self.take(bucket, tag, mask) {
+                if !self.take(bucket, tag, mask) && !self.is_shared(device, start, at) {
                     break (bucket, tag, mask);
                 }
                 at = next;
@@ -83,7 +91,7 @@ impl RangeTable {
         while at < end {
             let (tag, mask, next) = part(device, at, end);
             let bucket = self.bucket(tag);
-            if self.give(bucket, tag, mask) {
+            if !self.is_shared(device, start, at) && self.give(bucket, tag, mask) {
                 woken(bucket);
             }
             at = next;
@@ -98,7 +106,7 @@ impl RangeTable {
         while at < end {
             let (tag, _, next) = part(device, at, end);
             let bucket = self.bucket(tag);
-            if self.words[bucket.0 as usize].fetch_and(!WAITING, Ordering::Relaxed) & WAITING != 0 {
+            if self.words[bucket.0 as usize].fetch_and(!WAITING, Ordering::AcqRel) & WAITING != 0 {
                 woken(bucket);
             }
             at = next;
@@ -114,6 +122,22 @@ impl RangeTable {
     fn bucket(&self, tag: u64) -> Bucket {
         let hash = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Bucket((hash >> (64 - self.words.len().trailing_zeros())) as u32)
+    }
+
+    /// Whether the word of the granule at `at` is held already, for another granule of the range from `start` on. Whoever
+    /// wants this granule finds the word taken, so that holding it under the first one's name excludes as well.
+    #[inline]
+    fn is_shared(&self, device: DeviceId, start: u64, at: u64) -> bool {
+        // Neighbours are scattered evenly: n of them lie at least 1 / (n √5) of the table apart.
+        let before = (at >> GRANULE_SHIFT) - (start >> GRANULE_SHIFT);
+        before >= self.words.len() as u64 / 4 && self.looks_shared(device, start, at)
+    }
+
+    #[cold]
+    fn looks_shared(&self, device: DeviceId, start: u64, at: u64) -> bool {
+        let bucket = |granule| self.bucket(tag(device, granule));
+        let own = bucket(at >> GRANULE_SHIFT);
+        (start >> GRANULE_SHIFT..at >> GRANULE_SHIFT).any(|granule| bucket(granule) == own)
     }
 
     #[inline]
@@ -156,7 +180,8 @@ impl RangeTable {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         while seen & HELD != 0 && (seen >> TAG_SHIFT != tag || seen & mask != 0) {
-            match word.compare_exchange_weak(seen, seen | WAITING, Ordering::Relaxed, Ordering::Relaxed) {
+            // Acquire: who waits after a `wake` sees why that was called.
+            match word.compare_exchange_weak(seen, seen | WAITING, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
@@ -165,15 +190,21 @@ impl RangeTable {
     }
 }
 
+/// The name of a granule. Neighbours have neighbouring names.
+#[inline]
+fn tag(device: DeviceId, granule: u64) -> u64 {
+    (u64::from(device.0) << DEVICE_SHIFT).wrapping_add(granule) & TAG_MASK
+}
+
 /// The granule at `at`: its tag, the blocks of it below `end`, and where the next granule starts.
 #[inline]
 fn part(device: DeviceId, at: u64, end: u64) -> (u64, u64, u64) {
     let granule = at >> GRANULE_SHIFT;
-    let next = ((granule + 1) << GRANULE_SHIFT).min(end);
+    let next = (at | ((1 << GRANULE_SHIFT) - 1)).saturating_add(1).min(end);
     let first = (at >> BLOCK_SHIFT) & 15;
     let last = ((next - 1) >> BLOCK_SHIFT) & 15;
     let mask = ((2u64 << last) - 1) & !((1u64 << first) - 1);
-    ((u64::from(device.0) << 37) | (granule & ((1 << 37) - 1)), mask, next)
+    (tag(device, granule), mask, next)
 }
 
 #[cfg(test)]
@@ -212,6 +243,39 @@ mod tests {
         assert_eq!(release(&table, 1 << 20, (1 << 20) + 4096), 1, "the one who waits is told");
         release(&table, 0, 1 << 20);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_range_never_waits_for_itself() {
+        for bits in 1..8 {
+            let table = RangeTable::new(bits);
+            for granules in 1..64u64 {
+                let (start, end) = (40960, granules << 16);
+                acquire(&table, start, end).unwrap();
+                for at in (start..end).step_by(4096) {
+                    assert!(acquire(&table, at, at + 4096).is_err(), "{bits} bits, {granules} granules, {at}");
+                }
+                assert!(release(&table, start, end) > 0);
+                assert!(table.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn every_device_that_there_may_be_has_granules_of_its_own() {
+        let table = RangeTable::new(16);
+        for device in [0, 1023, 1024, 4095].map(DeviceId) {
+            let mut nobody = |_| panic!("nobody waits");
+            for (start, end) in [(0, 4096), (4096, 8192)] {
+                table.acquire(device, start, end, &mut nobody).unwrap();
+            }
+            let last = (u64::MAX << 13, u64::MAX << 12);
+            table.acquire(device, last.0, last.1, &mut nobody).unwrap();
+            table.release(device, last.0, last.1, &mut nobody);
+            assert!(table.acquire(device, 0, 4096, &mut nobody).is_err());
+            table.release(device, 4096, 8192, &mut |_| ());
+            table.acquire(device, 4096, 8192, &mut nobody).unwrap();
+        }
     }
 
     #[test]
