@@ -107,7 +107,7 @@ pub struct Array {
     pub chunk_bytes: u64,
     /// What the user can write, in bytes.
     pub size_bytes: u64,
-    /// Smallest unit of reads and writes, in bytes.
+    /// Smallest unit of reads and writes, in bytes; 0 while it does not serve, as that depends on the disks.
     pub logical_block_bytes: u32,
     /// Whether it serves.
     pub state: ArrayState,

@@ -16,17 +16,18 @@ pub struct DiskStats {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// I/Os that ended with an error.
+    /// I/Os that ended with an error, or not within the time limit.
     pub errors: u64,
-    /// I/Os that did not end within the time limit.
+    /// Those of them that did not end within the time limit.
     pub timeouts: u64,
     /// I/Os that the disk has not answered yet.
     pub in_flight: u64,
-    /// Half of the I/Os took no longer than this.
+    /// Half of the I/Os took no longer than this. As the others, the upper bound of a bucket of the histogram: too large by
+    /// at most a quarter.
     pub latency_ns_p50: u64,
     /// 99 of 100 I/Os took no longer than this.
     pub latency_ns_p99: u64,
-    /// The longest I/O.
+    /// No I/O took longer than this.
     pub latency_ns_max: u64,
 }
 

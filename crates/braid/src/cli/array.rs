@@ -240,7 +240,9 @@ pub fn show(array: &Array) -> String {
     line("level", format!("{} ({})", array.level, array.layout));
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), output::thousands(array.size_bytes)));
     line("chunk", format_size(array.chunk_bytes));
-    line("block", format!("{} bytes", array.logical_block_bytes));
+    if array.logical_block_bytes > 0 {
+        line("block", format!("{} bytes", array.logical_block_bytes));
+    }
     line("state", array.state.word().to_owned());
     if !array.kept {
         line("kept", "no: memory and null disks keep nothing".to_owned());
@@ -268,7 +270,7 @@ fn members(array: &Array) -> String {
             format_size(member.data_bytes),
             bytes(stats.map(|s| s.read_bytes)),
             bytes(stats.map(|s| s.written_bytes)),
-            stats.map_or("-".to_owned(), |s| (s.errors + s.timeouts).to_string()),
+            stats.map_or("-".to_owned(), |s| s.errors.to_string()),
         ]);
     }
     output::right(&mut table, [0, 3, 4, 5, 6]);

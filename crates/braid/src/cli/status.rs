@@ -99,7 +99,7 @@ fn disk_table(disks: &DiskList) -> String {
             format_size(disk.stats.read_bytes),
             format_size(disk.stats.written_bytes),
             output::nanoseconds(disk.stats.latency_ns_p99),
-            (disk.stats.errors + disk.stats.timeouts).to_string(),
+            disk.stats.errors.to_string(),
         ]);
     }
     output::right(&mut table, [3, 4, 5, 6]);

@@ -107,7 +107,7 @@ fn disks(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
         ("disk_flushes", "Flushes begun", None, |s| s.flushes),
         ("disk_read", "Bytes read", Some(&Unit::Bytes), |s| s.read_bytes),
         ("disk_written", "Bytes written", Some(&Unit::Bytes), |s| s.written_bytes),
-        ("disk_errors", "I/Os that failed", None, |s| s.errors),
+        ("disk_errors", "I/Os that failed, or did not end in time", None, |s| s.errors),
         ("disk_timeouts", "I/Os that did not end in time", None, |s| s.late),
     ];
     for (name, help, unit, value) in counters {

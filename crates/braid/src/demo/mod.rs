@@ -121,6 +121,15 @@ fn show(stage: &Stage, args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// This program's path, if typing `braid` would not find it.
+fn unless_on_path() -> Option<String> {
+    let this = std::env::current_exe().ok()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("braid")).find(|file| file.is_file());
+    let same = found.and_then(|found| found.canonicalize().ok()) == this.canonicalize().ok();
+    (!same).then(|| this.display().to_string())
+}
+
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).map_or(0, |found| found.blocks() * 512)
@@ -169,6 +178,9 @@ fn went(array: &Array, allocated: &[u64], checks: &[Check]) -> String {
 
 fn go_on(kept: Option<&Kept>, uri: &str) -> String {
     let mut text = String::from("\nTo go on:\n");
+    if let Some(program) = unless_on_path() {
+        let _ = writeln!(text, "  alias braid={program}");
+    }
     match kept {
         Some(Kept { folder, socket, pid }) => {
             let _ = writeln!(text, "  export BRAID_SOCKET={socket}");
@@ -178,7 +190,7 @@ fn go_on(kept: Option<&Kept>, uri: &str) -> String {
             let _ =
                 writeln!(text, "  mkdir -p {folder}/mnt && nbdfuse {folder}/mnt '{uri}' &    # the array as a file");
             let _ = writeln!(text, "  braid events --follow");
-            let _ = writeln!(text, "and to end it:\n  kill {pid} && rm -r {folder}");
+            let _ = writeln!(text, "and to end it:\n  kill {pid} && sleep 1 && rm -r {folder}");
         }
         None => text.push_str(
             "  braid demo --keep                       # the same, to be played with\n\

@@ -2,9 +2,9 @@
 //!
 //! The disks of each array are judged together and the array is started, all arrays at once.
 
-use super::search::{COMMAND_PATIENCE, Harvest, Looks, array_of, without_size};
+use super::search::{Harvest, SHORT_PATIENCE, Search, without_size};
 use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
-use super::{Control, random, waits};
+use super::{Control, counted, random, waits};
 use crate::daemon::errors::{not_ready, of_lifecycle};
 use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// How long the daemon's start waits for disks to answer; later ones are looked at once more when they have.
-const START_PATIENCE: Duration = Duration::from_secs(2);
+/// After this the daemon's start does not wait with what is complete for disks that have not answered.
+const START_SHORT: Duration = Duration::from_millis(500);
 
 /// Which arrays a search may start.
 enum Which<'a> {
@@ -32,40 +32,55 @@ impl Control {
     /// What the daemon does at its start: finds everything, starts what is complete, restores the exports.
     pub async fn start(self: &Arc<Self>) {
         let _one_at_a_time = self.assembling.lock().await;
-        let (harvest, late) = self.look(self.candidates(Vec::new()).await, START_PATIENCE).await;
-        let found = harvest.arrays.len();
+        let mut search = self.search(self.candidates(Vec::new()).await);
+        let mut harvest = Harvest::default();
+        let start = tokio::time::Instant::now();
+        // Usually all have answered by then: a copy of a member is noticed before the array is started.
+        self.gather(&mut search, &mut harvest, start + START_SHORT).await;
+        let mut found = harvest.arrays.len();
+        if search.under_way() > 0 {
+            self.judge_arrays(harvest.take_complete(), &Which::All).await;
+            let before = harvest.arrays.len();
+            self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
+            found += harvest.arrays.len() - before;
+        }
+        let late = search.under_way();
+        for name in search.late() {
+            let error = ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet"));
+            harvest.troubles.insert(name.clone(), error.with("disk", name));
+        }
         self.judge_all(harvest, &Which::All).await;
         let ms = self.started.elapsed().as_millis() as u64;
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
+        self.tell_of_start(ms, found, late);
+        if late > 0 {
+            let control = Arc::clone(self);
+            tokio::spawn(async move { control.once_more(search).await });
+        }
+    }
+
+    fn tell_of_start(&self, ms: u64, found: usize, late: usize) {
         let status = self.status();
         self.events().info(
             "started",
             format!(
-                "the daemon started in {ms} ms: {} of {} arrays active, {} of {} exports listening, {found} arrays found on disks",
+                "the daemon started in {ms} ms: {} of {} arrays active, {} of {} exports listening, {found} found on disks",
                 status.arrays.serving, status.arrays.total, status.exports.serving, status.exports.total
             ),
             &[],
         );
-        for name in self.names_waiting() {
-            self.events().warning(
-                "array_waits",
-                format!("array {} is not active: {}", name.0, name.1),
-                &[("array", &name.0)],
-            );
+        for (name, reason) in self.names_waiting() {
+            let message = format!("array {name} is not active: {reason}");
+            self.events().warning("array_waits", message, &[("array", &name)]);
         }
-        if !late.is_empty() {
-            self.events().warning(
-                "disks_late",
-                format!(
-                    "{} disks have not answered within {} s; they are looked at again when they do",
-                    late.len(),
-                    START_PATIENCE.as_secs()
-                ),
-                &[],
+        if late > 0 {
+            let seconds = SHORT_PATIENCE.as_secs();
+            let message = format!(
+                "{} not answered within {seconds} s, and will be looked at again then",
+                counted(late, "disk has", "disks have")
             );
-            let control = Arc::clone(self);
-            tokio::spawn(async move { control.once_more(late).await });
+            self.events().warning("disks_late", message, &[]);
         }
     }
 
@@ -82,17 +97,10 @@ impl Control {
     }
 
     /// Waits for disks that did not answer in time, then looks for members again.
-    async fn once_more(self: Arc<Self>, mut late: Looks) {
-        let mut any = false;
-        while let Some(done) = late.join_next().await {
-            if let Ok((_, Ok(Some(looked)))) = done {
-                any |= array_of(&looked.found).is_some();
-                self.close_disks(vec![looked.disk]).await;
-            }
-        }
-        if any && self.is_open().is_ok() {
+    async fn once_more(self: Arc<Self>, late: Search) {
+        if self.drain(late).await && self.is_open().is_ok() {
             let _one_at_a_time = self.assembling.lock().await;
-            let (harvest, _later) = self.look(self.candidates(Vec::new()).await, COMMAND_PATIENCE).await;
+            let harvest = self.look(Vec::new(), |_| true).await;
             self.judge_all(harvest, &Which::All).await;
         }
     }
@@ -110,10 +118,11 @@ impl Control {
         let _one_at_a_time = self.assembling.lock().await;
         let before: BTreeSet<Uuid> = self.active_uuids();
         let names: Vec<String> = extra.iter().map(DiskSpec::to_string).collect();
-        let (mut harvest, _late) = self.look(self.candidates(extra).await, COMMAND_PATIENCE).await;
+        let only = ask.array.as_deref();
+        let mut harvest = self.look(extra, |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
         // A disk that was named is expected to be there; others only may be.
         let named = names.iter().find_map(|name| harvest.troubles.remove(name));
-        let which = ask.array.as_deref().map_or(Which::All, Which::Only);
+        let which = only.map_or(Which::All, Which::Only);
         self.judge_all(harvest, &which).await;
         let tables = self.read();
         let started = tables.arrays.values().filter(|e| e.active().is_some() && !before.contains(&e.uuid));
@@ -141,17 +150,25 @@ impl Control {
         self.read().arrays.values().filter(|entry| entry.active().is_some()).map(|entry| entry.uuid).collect()
     }
 
-    /// Judges the arrays of a harvest, all at once.
+    /// Judges the arrays of a harvest that is everything there is.
     async fn judge_all(self: &Arc<Self>, harvest: Harvest, which: &Which<'_>) {
-        let troubles = Arc::new(harvest.troubles);
         // What was listed as waiting and is not there at all now is told anew by `list_absent`.
         self.write().arrays.retain(|uuid, entry| match &entry.condition {
             Condition::Active(_) => true,
             Condition::Idle(idle) => harvest.arrays.contains_key(uuid) || idle.state == ArrayState::Stopped,
         });
+        let troubles = self.judge_arrays(harvest, which).await;
+        self.list_absent(&troubles);
+        self.save_or_warn();
+    }
+
+    /// Judges the arrays of a harvest, all at once. Returns its troubles.
+    async fn judge_arrays(self: &Arc<Self>, harvest: Harvest, which: &Which<'_>) -> Arc<BTreeMap<String, ErrorDetail>> {
+        let troubles = Arc::new(harvest.troubles);
         let mut work = JoinSet::new();
-        for (uuid, disks) in harvest.arrays {
+        for (uuid, looked) in harvest.arrays {
             let (control, troubles) = (Arc::clone(self), Arc::clone(&troubles));
+            let disks = looked.into_iter().map(|looked| looked.disk).collect();
             let only = match which {
                 Which::All => None,
                 Which::Only(name) => Some((*name).to_owned()),
@@ -159,8 +176,7 @@ impl Control {
             work.spawn(async move { control.judge(uuid, disks, only.as_deref(), &troubles).await });
         }
         while work.join_next().await.is_some() {}
-        self.list_absent(&troubles);
-        self.save_or_warn();
+        troubles
     }
 
     /// Judges one array: starts it, or lists it with the reason why not.
@@ -171,6 +187,8 @@ impl Control {
         only: Option<&str>,
         troubles: &BTreeMap<String, ErrorDetail>,
     ) {
+        // Another command is at it: what that does counts.
+        let Some(_claim) = self.claim_found(uuid, "started") else { return self.close_disks(disks).await };
         let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
         let scan = lifecycle::scan(&self.meta, &leaves).await;
         let Some(found) = scan.arrays.into_iter().find(|array| array.uuid == uuid) else {

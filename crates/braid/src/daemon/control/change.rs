@@ -7,7 +7,11 @@ use braid_api::{Array, ArrayState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
 use braid_format::Name;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// Longest that a stop waits for what is in flight: beyond the time limit of an I/O.
+const DRAINING_MAX: Duration = Duration::from_secs(33);
 
 impl Control {
     /// Gives an active array another name. Its exports keep theirs.
@@ -75,27 +79,17 @@ impl Control {
             refuse_exported(entry, &tables.exports_of(claim.uuid), force, "their clients are cut off, and they wait")?;
         }
         self.silence_exports(claim.uuid).await;
-        let Some((entry, disks)) = self.deactivate(claim.uuid, true).await? else { return self.array(array) };
+        let Some((entry, disks)) = self.deactivate(claim.uuid, true).await else { return self.array(array) };
         let shown = {
             let mut tables = self.write();
-            if entry.active().is_none_or(Active::is_kept) {
+            let kept = entry.active().is_none_or(Active::is_kept);
+            let shown = tables.array(array).map(|stopped| self.show_array(&tables, stopped))?;
+            if kept {
                 tables.stopped.insert(claim.uuid);
-                let stopped = ArrayEntry {
-                    uuid: claim.uuid,
-                    name: entry.name.clone(),
-                    condition: Condition::Idle(entry_idle(&entry)),
-                };
-                let shown = self.show_array(&tables, &stopped);
-                tables.arrays.insert(claim.uuid, stopped);
-                shown
             } else {
-                let gone = ArrayEntry {
-                    uuid: claim.uuid,
-                    name: entry.name.clone(),
-                    condition: Condition::Idle(entry_idle(&entry)),
-                };
-                Array { kept: false, ..self.show_array(&tables, &gone) }
+                tables.arrays.remove(&claim.uuid);
             }
+            Array { kept, ..shown }
         };
         if !shown.kept {
             self.remove_exports_of(claim.uuid).await;
@@ -148,8 +142,8 @@ impl Control {
         Ok(shown)
     }
 
-    async fn delete_active(&self, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
-        let Some((entry, disks)) = self.deactivate(uuid, false).await? else { return Ok(()) };
+    async fn delete_active(self: &Arc<Self>, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
+        let Some((entry, disks)) = self.deactivate(uuid, false).await else { return Ok(()) };
         let handle = entry.active().map(|active| Arc::clone(&active.handle));
         let deleted = match handle {
             Some(handle) => handle.lock().await.delete(&self.meta).await,
@@ -193,20 +187,42 @@ impl Control {
         })
     }
 
-    /// Takes an array from the shards. When this returns nothing is in flight on it. With `clean` its labels note
-    /// that it stopped in order.
+    /// Takes an array from the shards; it is listed as stopped from now on. When this returns nothing is in flight on
+    /// it, unless a disk hangs: then, after the time limit of an I/O, that disk is left to the shards, which close it
+    /// when it answers. With `clean` its labels note that it stopped in order.
     pub(super) async fn deactivate(
-        &self,
+        self: &Arc<Self>,
         uuid: Uuid,
         clean: bool,
-    ) -> Result<Option<(ArrayEntry, Vec<Arc<OpenDisk>>)>, ErrorDetail> {
-        let entry = self.write().arrays.remove(&uuid);
-        let Some(entry) = entry else { return Ok(None) };
-        let Some(Active { device, handle, disks, .. }) = entry.active() else { return Ok(None) };
-        let (device, handle, disks) = (*device, Arc::clone(handle), disks.clone());
-        // An error says that the shards have ended: then nothing is in flight either.
-        let _ = self.ring.publish_and_drain(device, None).await;
-        self.write().give_device(device);
+    ) -> Option<(ArrayEntry, Vec<Arc<OpenDisk>>)> {
+        let (entry, device, handle, disks) = {
+            let mut tables = self.write();
+            let entry = tables.arrays.get(&uuid)?;
+            let Active { device, handle, disks, .. } = entry.active()?;
+            let (device, handle, disks) = (*device, Arc::clone(handle), disks.clone());
+            let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
+            let entry = tables.arrays.insert(uuid, idle)?;
+            (entry, device, handle, disks)
+        };
+        let mut drained = self.ring.publish_and_drain(device, None);
+        match tokio::time::timeout(DRAINING_MAX, &mut drained).await {
+            // An error says that the shards have ended: then nothing is in flight either.
+            Ok(_) => self.write().give_device(device),
+            Err(_) => {
+                let message = format!(
+                    "array {} stopped, but a disk of it still hangs; it becomes free when it answers, or when the daemon ends",
+                    entry.name
+                );
+                self.events().warning("disk_hangs", message, &[("array", &entry.name)]);
+                let control = Arc::clone(self);
+                tokio::spawn(async move {
+                    let _ = drained.await;
+                    control.write().give_device(device);
+                    control.close_disks(disks).await;
+                });
+                return Some((entry, Vec::new()));
+            }
+        }
         if clean && let Err(error) = handle.lock().await.stop(&self.meta).await {
             let error = of_lifecycle(&error, &entry.name, &Control::name_in(&disks));
             self.events().warning(
@@ -215,7 +231,7 @@ impl Control {
                 &[("array", &entry.name)],
             );
         }
-        Ok(Some((entry, disks)))
+        Some((entry, disks))
     }
 }
 

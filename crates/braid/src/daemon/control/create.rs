@@ -2,7 +2,7 @@
 
 use super::disks::remove_files;
 use super::tables::OpenDisk;
-use super::{Control, random, random_uuid};
+use super::{Control, counted, random, random_uuid};
 use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
 use braid_api::limits::{ARRAY_MEMBERS_MAX, ARRAYS_MAX};
@@ -84,7 +84,7 @@ impl Control {
         let note = if kept { "" } else { "; memory and null disks keep nothing, so it ends with the daemon" };
         self.events().info(
             "array_created",
-            format!("array {name} was created on {} disks{note}", disks.len()),
+            format!("array {name} was created on {}{note}", counted(disks.len(), "disk", "disks")),
             &[("array", &name)],
         );
         Ok(request.uuid)

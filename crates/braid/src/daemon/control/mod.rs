@@ -239,6 +239,21 @@ impl Control {
         tables.busy.insert(uuid, doing);
         Ok(Claim { control: self, uuid })
     }
+
+    /// The same of an array that was found and need not be listed yet; none while it is being changed already.
+    fn claim_found(&self, uuid: Uuid, doing: &'static str) -> Option<Claim<'_>> {
+        let mut tables = self.write();
+        if tables.busy.contains_key(&uuid) {
+            return None;
+        }
+        tables.busy.insert(uuid, doing);
+        Some(Claim { control: self, uuid })
+    }
+}
+
+/// So many of something.
+fn counted(count: usize, one: &str, more: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
 }
 
 /// An array that is being changed, by whoever holds this.

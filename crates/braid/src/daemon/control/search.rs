@@ -8,16 +8,20 @@ use crate::disk::host::{BlockDevice, Identity, Roots};
 use crate::disk::probe::Probe;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
+use braid_format::{Label, MemberEntry, MemberState, newest};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How long a command waits for them: beyond the time limit of an I/O, so that all have answered.
-pub(super) const COMMAND_PATIENCE: Duration = Duration::from_secs(35);
+/// How long disks are waited for if what answered by then is enough.
+pub(super) const SHORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long they are waited for otherwise: beyond the time limit of an I/O, so that all have answered.
+const LONG_PATIENCE: Duration = Duration::from_secs(35);
 /// Files that are looked at in one folder beside those known.
 const FOLDER_FILES_MAX: usize = 1024;
 /// Disks that are opened and looked at, at a time.
@@ -36,8 +40,25 @@ pub(super) struct Candidate {
     expected: bool,
 }
 
-/// Looks under way, each with the disk's name.
-pub(super) type Looks = JoinSet<(String, Result<Option<Looked>, ErrorDetail>)>;
+/// Looks under way.
+pub(super) struct Search {
+    /// Each with the disk's name.
+    looks: JoinSet<(String, Result<Option<Looked>, ErrorDetail>)>,
+    /// Disks that are expected to be there and have not answered yet.
+    waiting: BTreeSet<String>,
+}
+
+impl Search {
+    /// How many have not answered yet.
+    pub(super) fn under_way(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// Disks that are expected to be there and have not answered yet.
+    pub(super) fn late(&self) -> impl Iterator<Item = &String> {
+        self.waiting.iter()
+    }
+}
 
 /// Candidates as they are gathered.
 struct CandidateList<'a> {
@@ -66,7 +87,7 @@ impl CandidateList<'_> {
 #[derive(Default)]
 pub(super) struct Harvest {
     /// Open disks with labels, by the array that they name.
-    pub(super) arrays: BTreeMap<Uuid, Vec<Arc<OpenDisk>>>,
+    pub(super) arrays: BTreeMap<Uuid, Vec<Looked>>,
     /// Why known disks could not be looked at, by name.
     pub(super) troubles: BTreeMap<String, ErrorDetail>,
 }
@@ -111,35 +132,36 @@ impl Control {
         list.found
     }
 
-    /// Opens these disks and reads their labels, all at once. Those that have not answered in time are returned,
-    /// still at it.
-    pub(super) async fn look(self: &Arc<Self>, candidates: Vec<Candidate>, patience: Duration) -> (Harvest, Looks) {
+    /// Begins to open these disks and to read their labels, all at once.
+    pub(super) fn search(self: &Arc<Self>, candidates: Vec<Candidate>) -> Search {
         let places = Arc::new(tokio::sync::Semaphore::new(LOOKS_MAX));
-        let mut looks = JoinSet::new();
-        let mut waiting: BTreeSet<String> = BTreeSet::new();
+        let mut search = Search { looks: JoinSet::new(), waiting: BTreeSet::new() };
         for candidate in candidates {
             let (control, places, name) = (Arc::clone(self), Arc::clone(&places), candidate.spec.to_string());
             if candidate.expected {
-                waiting.insert(name.clone());
+                search.waiting.insert(name.clone());
             }
-            looks.spawn(async move {
+            search.looks.spawn(async move {
                 let place = places.acquire_owned().await;
                 let looked = control.look_at(candidate).await;
                 drop(place);
                 (name, looked)
             });
         }
-        let mut harvest = Harvest::default();
+        search
+    }
+
+    /// Takes in what the looks bring until all have answered or the time is over.
+    pub(super) async fn gather(&self, search: &mut Search, harvest: &mut Harvest, until: Instant) {
         let mut nothing = Vec::new();
-        let deadline = tokio::time::Instant::now() + patience;
-        while let Ok(Some(done)) = tokio::time::timeout_at(deadline, looks.join_next()).await {
+        while let Ok(Some(done)) = tokio::time::timeout_at(until, search.looks.join_next()).await {
             // A look that panicked is reported as one that never answered.
             let Ok((name, looked)) = done else { continue };
-            waiting.remove(&name);
+            search.waiting.remove(&name);
             match looked {
                 Ok(None) => {}
                 Ok(Some(looked)) => match array_of(&looked.found) {
-                    Some(uuid) => harvest.arrays.entry(uuid).or_default().push(looked.disk),
+                    Some(uuid) => harvest.arrays.entry(uuid).or_default().push(looked),
                     None => {
                         harvest.troubles.insert(name, no_array(&looked));
                         nothing.push(looked.disk);
@@ -150,13 +172,32 @@ impl Control {
                 }
             }
         }
-        for name in waiting {
-            let error =
-                ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet")).with("disk", &name);
-            harvest.troubles.insert(name, error);
-        }
         self.close_disks(nothing).await;
-        (harvest, looks)
+    }
+
+    /// Notes which expected disks have not answered, and sees to it that those that do later are closed.
+    pub(super) fn give_up(self: &Arc<Self>, search: Search, harvest: &mut Harvest) {
+        for name in &search.waiting {
+            let error =
+                ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet")).with("disk", name);
+            harvest.troubles.insert(name.clone(), error);
+        }
+        if search.under_way() > 0 {
+            let control = Arc::clone(self);
+            tokio::spawn(async move { control.drain(search).await });
+        }
+    }
+
+    /// Waits for the rest of a search and closes what it brings. Says whether any of it bears a label.
+    pub(super) async fn drain(&self, mut search: Search) -> bool {
+        let mut any = false;
+        while let Some(done) = search.looks.join_next().await {
+            if let Ok((_, Ok(Some(looked)))) = done {
+                any |= array_of(&looked.found).is_some();
+                self.close_disks(vec![looked.disk]).await;
+            }
+        }
+        any
     }
 
     /// Opens a disk and reads its labels. Nothing comes of one that is only a guess and bears none: it is not
@@ -177,12 +218,11 @@ impl Control {
     /// Opens the disks of one idle array and says how they stand now: for a deletion.
     pub(super) async fn find_again(self: &Arc<Self>, uuid: Uuid) -> Option<(FoundArray, Vec<Arc<OpenDisk>>)> {
         let _one_at_a_time = self.assembling.lock().await;
-        let (mut harvest, _late) = self.look(self.candidates(Vec::new()).await, COMMAND_PATIENCE).await;
-        let disks = harvest.arrays.remove(&uuid);
-        for (_, others) in harvest.arrays {
-            self.close_disks(others).await;
-        }
-        let disks = disks?;
+        let mut harvest = self.look(Vec::new(), |harvest| harvest.is_complete(uuid)).await;
+        let looked = harvest.arrays.remove(&uuid);
+        let others = harvest.arrays.into_values().flatten().map(|looked| looked.disk).collect();
+        self.close_disks(others).await;
+        let disks: Vec<Arc<OpenDisk>> = looked?.into_iter().map(|looked| looked.disk).collect();
         let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
         let scan = lifecycle::scan(&self.meta, &leaves).await;
         match scan.arrays.into_iter().find(|array| array.uuid == uuid) {
@@ -193,10 +233,63 @@ impl Control {
             }
         }
     }
+
+    /// Looks at everything for a command: until all have answered, or for a short while if what it brought by then is
+    /// `enough`, or for longer than an I/O may take.
+    pub(super) async fn look(self: &Arc<Self>, extra: Vec<DiskSpec>, enough: impl Fn(&Harvest) -> bool) -> Harvest {
+        let mut search = self.search(self.candidates(extra).await);
+        let mut harvest = Harvest::default();
+        let start = Instant::now();
+        self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
+        if search.under_way() > 0 && !enough(&harvest) {
+            self.gather(&mut search, &mut harvest, start + LONG_PATIENCE).await;
+        }
+        self.give_up(search, &mut harvest);
+        harvest
+    }
+}
+
+impl Harvest {
+    /// Whether every member that the newest label asks for is here.
+    pub(super) fn is_complete(&self, uuid: Uuid) -> bool {
+        let Some(disks) = self.arrays.get(&uuid) else { return false };
+        let labels: Vec<&Label> = disks.iter().filter_map(|disk| member_label(&disk.found)).collect();
+        let Some(newest) = newest(labels.iter().copied()) else { return false };
+        let needed = |member: &&MemberEntry| matches!(member.state, MemberState::InSync | MemberState::Filling);
+        newest
+            .array
+            .members
+            .iter()
+            .filter(needed)
+            .all(|member| labels.iter().any(|label| Some(label.member.id) == member.id))
+    }
+
+    /// Whether the array of this name or UUID is complete.
+    pub(super) fn has_complete(&self, name: &str) -> bool {
+        self.arrays.iter().any(|(uuid, disks)| {
+            let labels = disks.iter().filter_map(|disk| member_label(&disk.found));
+            let called = newest(labels).is_some_and(|label| label.array.name.as_str() == name);
+            (called || uuid.to_string() == name) && self.is_complete(*uuid)
+        })
+    }
+
+    /// Takes out the arrays that are complete.
+    pub(super) fn take_complete(&mut self) -> Harvest {
+        let complete: Vec<Uuid> = self.arrays.keys().copied().filter(|uuid| self.is_complete(*uuid)).collect();
+        let arrays = complete.into_iter().filter_map(|uuid| self.arrays.remove_entry(&uuid)).collect();
+        Harvest { arrays, troubles: BTreeMap::new() }
+    }
+}
+
+fn member_label(found: &FoundDisk) -> Option<&Label> {
+    match &found.verdict {
+        DiskVerdict::Member(member) => Some(&member.label),
+        _ => None,
+    }
 }
 
 /// The array that a disk's label names, in whatever state it is.
-pub(super) fn array_of(found: &FoundDisk) -> Option<Uuid> {
+fn array_of(found: &FoundDisk) -> Option<Uuid> {
     match &found.verdict {
         DiskVerdict::Unlabelled => None,
         DiskVerdict::Member(member) => Some(member.label.array.uuid),

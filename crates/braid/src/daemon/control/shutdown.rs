@@ -29,7 +29,7 @@ impl Control {
         for uuid in uuids {
             let control = Arc::clone(self);
             work.spawn(async move {
-                if let Ok(Some((entry, disks))) = control.deactivate(uuid, true).await {
+                if let Some((entry, disks)) = control.deactivate(uuid, true).await {
                     drop(entry);
                     control.close_disks(disks).await;
                 }

@@ -33,8 +33,8 @@ pub struct Watch {
     pub state: DiskState,
     /// The latest trouble, in one sentence.
     pub trouble: Option<String>,
-    /// Errors and I/Os beyond their time limit when it was last looked at.
-    pub errors_seen: (u64, u64),
+    /// Errors when it was last looked at.
+    pub errors_seen: u64,
     /// I/Os done when it was last looked at, and for how many looks that has not changed with some in flight.
     pub done_seen: u64,
     /// See `done_seen`.
@@ -43,7 +43,7 @@ pub struct Watch {
 
 impl Default for Watch {
     fn default() -> Watch {
-        Watch { state: DiskState::Ok, trouble: None, errors_seen: (0, 0), done_seen: 0, looks_without_progress: 0 }
+        Watch { state: DiskState::Ok, trouble: None, errors_seen: 0, done_seen: 0, looks_without_progress: 0 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Looks at disks and clients from time to time: what does badly is named in status, events and log.
 
-use super::Control;
 use super::tables::OpenDisk;
+use super::{Control, counted};
 use braid_api::{DiskState, Severity};
 use braid_nbd::NbdEvent;
 use braid_ring::LeafStats;
@@ -10,11 +10,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Between two looks.
-const EVERY: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_secs(1);
 /// After so many looks without one of its I/Os done, a disk hangs: five seconds.
-const LOOKS_UNTIL_HANGING: u32 = 10;
+const LOOKS_UNTIL_HANGING: u32 = 5;
 /// Exports that failed are tried again after so many looks: five seconds.
-const LOOKS_UNTIL_RETRY: u32 = 10;
+const LOOKS_UNTIL_RETRY: u32 = 5;
 
 impl Control {
     /// Watches until the daemon stops.
@@ -85,19 +85,19 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     watch.looks_without_progress = if still { watch.looks_without_progress.saturating_add(1) } else { 0 };
     watch.done_seen = done;
     let (errors, late) = (stats.errors, stats.late);
-    let new_errors = errors.saturating_sub(watch.errors_seen.0) + late.saturating_sub(watch.errors_seen.1);
-    watch.errors_seen = (errors, late);
+    let new_errors = errors.saturating_sub(watch.errors_seen);
+    watch.errors_seen = errors;
 
     let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
     let (state, sentence) = if gone || (watch.state == DiskState::Gone && still_gone(disk)) {
         (DiskState::Gone, "it is not there any more".to_owned())
     } else if watch.looks_without_progress >= LOOKS_UNTIL_HANGING {
-        let seconds = EVERY.as_millis() as u64 * u64::from(LOOKS_UNTIL_HANGING) / 1000;
+        let seconds = EVERY.as_secs() * u64::from(LOOKS_UNTIL_HANGING);
         (DiskState::Hanging, format!("it has not answered for {seconds} s, with {} I/Os waiting", stats.in_flight))
     } else if new_errors > 0 || watch.state == DiskState::Failing {
-        (DiskState::Failing, format!("{errors} I/Os failed, and {late} did not end in time"))
-    } else if watch.state == DiskState::Hanging && errors + late > 0 {
-        (DiskState::Failing, format!("it answers again; {errors} I/Os failed, and {late} did not end in time"))
+        (DiskState::Failing, failures(errors, late))
+    } else if watch.state == DiskState::Hanging && errors > 0 {
+        (DiskState::Failing, format!("it answers again; {}", failures(errors, late)))
     } else {
         (DiskState::Ok, "it answers again".to_owned())
     };
@@ -105,6 +105,15 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     watch.trouble = (state != DiskState::Ok).then(|| sentence.clone());
     watch.state = state;
     changed.then_some((state, sentence))
+}
+
+/// Errors in words. What did not end in time is among the failed.
+fn failures(errors: u64, late: u64) -> String {
+    let mut text = counted(errors as usize, "I/O failed", "I/Os failed");
+    if late > 0 {
+        text.push_str(&format!(", {late} of them for want of an answer within the time limit"));
+    }
+    text
 }
 
 fn is_gone(path: &Path) -> bool {
