@@ -4,6 +4,7 @@
 //! the test itself is killed. Tests that need root say so and fail where they do not have it. docs/testing.md
 //! says how to run one of them.
 
+mod api;
 mod clients;
 mod command_line;
 mod crashes;

@@ -1,0 +1,152 @@
+//! The API over its socket, by hand: requests and answers as any client would see them.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+/// Sends bytes and gives the status and body of the answer. The connection is closed after it.
+fn send(daemon: &Daemon, request: &[u8]) -> (u16, String) {
+    let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+    // The daemon may refuse before it has read everything.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no HTTP answer: {answer:?}"));
+    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+fn ask(daemon: &Daemon, method: &str, path: &str, body: &str) -> (u16, String) {
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: braid\r\nconnection: close\r\ncontent-type: application/json\r\n");
+    send(daemon, format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn the_daemon_describes_its_api_and_keeps_to_it() {
+    let daemon = Daemon::start();
+    let (status, body) = ask(&daemon, "GET", "/v1/openapi.json", "");
+    assert_eq!(status, 200);
+    let description = json(&body);
+    let paths = description["paths"].as_object().expect("there are paths");
+    for path in ["/v1/status", "/v1/arrays", "/v1/arrays/{array}", "/v1/exports", "/v1/disks", "/v1/events"] {
+        assert!(paths.contains_key(path), "{path} is not described: {:?}", paths.keys());
+    }
+    // Every described way to read something without a parameter answers as described.
+    for (path, methods) in paths.iter().filter(|(path, _)| !path.contains('{')) {
+        if methods.get("get").is_some() {
+            assert_eq!(ask(&daemon, "GET", path, "").0, 200, "{path}");
+        }
+    }
+}
+
+#[test]
+fn bad_requests_get_errors_in_one_shape() {
+    let daemon = Daemon::start();
+    let deep = "[".repeat(100_000);
+    let cases: &[(&str, &str, &str, u16)] = &[
+        ("GET", "/v1/arrays/absent", "", 404),
+        ("GET", "/v1/nothing", "", 404),
+        ("POST", "/v1/arrays", "", 400),
+        ("POST", "/v1/arrays", "{", 400),
+        ("POST", "/v1/arrays", &deep, 400),
+        ("POST", "/v1/arrays", r#"{"name": 5}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a", "level": "raid0", "disks": ["mem:16M"], "surprise": 1}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a/b", "level": "raid0", "disks": ["mem:16M"]}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a", "level": "raid7", "disks": ["mem:16M"]}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a", "level": "raid0", "disks": []}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a", "level": "raid0", "chunk_bytes": 5000, "disks": ["mem:16M"]}"#, 400),
+        ("POST", "/v1/arrays", r#"{"name": "a", "level": "raid0", "disks": ["mem:banana"]}"#, 400),
+        ("POST", "/v1/exports", r#"{"array": "absent", "nbd": "unix:/x"}"#, 404),
+        ("POST", "/v1/exports", r#"{"array": "a", "nbd": "pigeon"}"#, 400),
+    ];
+    for &(method, path, body, expected) in cases {
+        let (status, answer) = ask(&daemon, method, path, body);
+        let shown = &body[..body.len().min(80)];
+        assert_eq!(status, expected, "{method} {path} {shown}: {answer}");
+        let error = json(&answer)["error"].clone();
+        for field in ["kind", "message"] {
+            assert!(error[field].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {shown}: {answer}");
+        }
+    }
+    assert_eq!(json(&ask(&daemon, "GET", "/v1/arrays", "").1)["arrays"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn hostile_bytes_on_the_api_socket_harm_nothing() {
+    let mut daemon = Daemon::start();
+    let huge =
+        format!("POST /v1/arrays HTTP/1.1\r\nhost: b\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", 64 * MIB);
+    let long_head = format!("GET /v1/status HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+    let mut huge_body = huge.into_bytes();
+    huge_body.resize(huge_body.len() + 4 * MIB as usize, b' ');
+    let attacks = [noise(4096, 1), long_head.into_bytes(), b"GET / HTTP/9.9\r\n\r\n".to_vec(), vec![0; 100_000]];
+    for attack in &attacks {
+        let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+        let _ = stream.write_all(attack);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    // A body beyond the limit is refused, not kept.
+    let (status, _) = send(&daemon, &huge_body);
+    assert!((400..500).contains(&status), "{status}");
+    assert!(daemon.running.ended().is_none());
+    assert_eq!(ask(&daemon, "GET", "/v1/status", "").0, 200);
+    assert!(!daemon.running.log().contains("panicked"), "{}", daemon.running.log());
+}
+
+#[test]
+fn metrics_count_what_was_done() {
+    let daemon = Daemon::start();
+    let uri = daemon.array("data", "concat", &["mem:16M"]);
+    run("qemu-io", &["-f", "raw", "-c", "write -P 1 0 1M", "-c", "read -P 1 0 1M", &uri]);
+    let (status, metrics) = ask(&daemon, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    assert!(metrics.contains("data") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+    // The bytes that the client wrote are among the samples.
+    let counted = metrics.lines().filter(|line| !line.starts_with('#')).any(|line| {
+        line.contains("written_bytes")
+            && line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).is_some_and(|n| n >= MIB as f64)
+    });
+    assert!(counted, "{metrics}");
+}
+
+#[test]
+fn events_can_be_followed_while_they_happen() {
+    let daemon = Daemon::start();
+    let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+    stream.write_all(b"GET /v1/events?follow=true HTTP/1.1\r\nhost: braid\r\n\r\n").expect("it is sent");
+    daemon.braid(&["array", "create", "followed", "--level", "concat", "mem:16M"]);
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+    while !(seen.contains("array_created") && seen.contains("followed")) {
+        let n = stream.read(&mut buffer).expect("the event comes");
+        assert!(n > 0, "the stream ended: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&buffer[..n]));
+    }
+    assert!(seen.contains("text/event-stream"), "{seen}");
+}
+
+#[test]
+fn each_driver_serves_and_the_status_names_it() {
+    for driver in ["io_uring", "libaio", "threads"] {
+        let daemon = Daemon::start_in(Folder::new(), &["--driver", driver]);
+        let disks: Vec<String> = (0..2).map(|i| daemon.folder.sparse(&format!("disk{i}"), 16 * MIB)).collect();
+        let uri = daemon.array("data", "raid0", &disks.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(daemon.json(&["status"])["shards"][0]["driver"], driver);
+        let size = run("nbdinfo", &["--size", &uri]).trim().parse().expect("a size");
+        let source = daemon.folder.noise("source", size, 9);
+        run("nbdcopy", &["--flush", &source, &uri]);
+        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
+    }
+}
