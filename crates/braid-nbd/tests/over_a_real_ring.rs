@@ -351,3 +351,69 @@ fn a_bad_disk_gives_errors() {
     bad.flush().unwrap();
     bed.stop();
 }
+
+/// A disk that hangs fails its clients' requests within the time limit, keeps their buffers until it answers, and holds
+/// up nobody else.
+#[test]
+fn a_hanging_disk_holds_up_nobody() {
+    let ring = braid_ring::RingConfig { leaf_timeout_ms: 300, ..braid_ring::RingConfig::default() };
+    let bed = Bed::start(ring, ServerConfig::default());
+    bed.export("good", "mem:16M");
+    let disk = bed.export("bad", "faulty(mem:16M,hang@0-1M)");
+    let mut bad = bed.client("bad", ClientConfig::default());
+    let mut good = bed.client("good", ClientConfig::default());
+    let mut buf = vec![0; 4096];
+    bad.write_at(2 * MIB, &[3; 4096], false).unwrap();
+    for offset in [0, 2 * MIB] {
+        bad.queue_read(offset, 4096).unwrap();
+    }
+    bad.queue_write(4096, &[7; 4096], 0).unwrap();
+    let mut ends = Ends::default();
+    bad.exchange(false, &mut ends).unwrap();
+    let start = Instant::now();
+    good.read_at(0, &mut buf).unwrap();
+    assert!(start.elapsed() < Duration::from_millis(250), "the other disk answers at once");
+    while ends.0.len() < 3 {
+        bad.exchange(true, &mut ends).unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    ends.0.sort();
+    assert_eq!(ends.0, [(0, Err(5)), (1, Ok(())), (2, Err(5))]);
+    // Its client may go while the disk still hangs; then the disk comes back to life.
+    bad.disconnect().unwrap();
+    eventually("the place is free", || bed.table.find("bad").unwrap().connections() == 0);
+    disk.set_faults(&braid_ring::FaultRules::default()).unwrap();
+    let mut bad = bed.client("bad", ClientConfig::default());
+    eventually("it answers again", || bad.read_at(0, &mut buf).is_ok());
+    bad.read_at(2 * MIB, &mut buf).unwrap();
+    assert_eq!(buf, [3; 4096]);
+    drop((bad, good));
+    bed.stop();
+}
+
+#[derive(Default)]
+struct Ends(Vec<(u16, Result<(), u32>)>);
+
+impl Replies for Ends {
+    fn done(&mut self, slot: u16, result: Result<(), u32>) {
+        self.0.push((slot, result));
+    }
+}
+
+/// A device that is stopped under its clients: ESHUTDOWN, and the connection lives.
+#[test]
+fn a_stopped_device() {
+    let bed = Bed::new(1, ServerConfig::default());
+    bed.export("m", "mem:16M");
+    let mut client = bed.client("m", ClientConfig::default());
+    client.flush().unwrap();
+    let device = bed.table.find("m").unwrap().info().device;
+    bed.handle.publish_and_drain(device, None).wait().unwrap();
+    for _ in 0..3 {
+        let failed = client.write_at(0, &[1; 4096], false);
+        assert!(matches!(failed, Err(braid_nbd::client::ClientError::Request(108))), "{failed:?}");
+        assert!(client.flush().is_err());
+    }
+    client.disconnect().unwrap();
+    bed.stop();
+}
