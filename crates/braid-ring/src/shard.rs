@@ -4,11 +4,12 @@
 //! what they led to; let the frontends send what they gathered; and enter the kernel once, to submit, and to sleep if
 //! nothing is left to do.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_engine::{
-    Cookie, DeviceId, ErrorKind, LeafError, LeafResult, LeafSink, META_BLOCKS, Shard, ShardId, ShardMessage,
+    Completion, Cookie, DeviceId, ErrorKind, LeafError, LeafResult, LeafSink, META_BLOCKS, Shard, ShardId, ShardMessage,
 };
 use rtrb::{Consumer, Producer};
 
@@ -57,6 +58,8 @@ pub(crate) struct Runner {
     events: Vec<Event>,
     mail: Vec<Control>,
     done: Vec<Done>,
+    /// The first of those requests that ended after this turn had told of all: at once, at its end.
+    ended: Option<Completion>,
     cookies: Vec<Cookie>,
     meta: Vec<Option<Box<MetaRequest>>>,
     meta_free: Vec<u32>,
@@ -89,6 +92,7 @@ impl Runner {
             events: Vec::with_capacity(4096),
             mail: Vec::with_capacity(64),
             done: Vec::with_capacity(capacity),
+            ended: None,
             cookies: Vec::with_capacity(capacity),
             meta: (0..META_MAX).map(|_| None).collect(),
             meta_free: (0..META_MAX as u32).rev().collect(),
@@ -102,6 +106,17 @@ impl Runner {
 
     /// Runs until the ring is stopped.
     pub(crate) fn run(mut self) {
+        // Unwind safe: after a panic nothing here is used, but for what `fall` lets go of.
+        match catch_unwind(AssertUnwindSafe(|| self.work())) {
+            Ok(()) => self.end(),
+            Err(panic) => {
+                self.fall();
+                resume_unwind(panic);
+            }
+        }
+    }
+
+    fn work(&mut self) {
         self.core.port.now_ns = clock_ns();
         self.each_frontend(|f, cx| f.start(cx));
         loop {
@@ -121,7 +136,6 @@ impl Runner {
             self.link.turns.store(self.link.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             self.enter_kernel();
         }
-        self.end();
     }
 
     fn each_frontend(&mut self, mut call: impl FnMut(&mut dyn Frontend, &mut Cx<'_>)) {
@@ -138,7 +152,7 @@ impl Runner {
         } else {
             self.link.wake.fall_asleep();
             // Once more, now that everybody can see that this shard is going to sleep.
-            let wait = if self.has_mail() { Wait::No } else { wait };
+            let wait = if self.has_news() { Wait::No } else { wait };
             self.link.sleeps.store(self.link.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             self.core.port.driver.turn(wait, &mut self.events);
             self.link.wake.awake();
@@ -146,12 +160,23 @@ impl Runner {
         self.core.port.now_ns = clock_ns();
     }
 
+    /// Whether something has happened that others tell by waking this shard.
+    fn has_news(&self) -> bool {
+        self.has_mail()
+            || self.core.port.has_new_rules()
+            || (self.stop == Stop::Resting && self.peers.restless.load(Ordering::Acquire) == 0)
+    }
+
     fn has_mail(&self) -> bool {
         self.link.has_mail() || self.peers.from.iter().flatten().any(|queue| !queue.is_empty())
     }
 
-    fn has_work(&self) -> bool {
-        !self.core.port.done.is_empty() || self.has_mail() || self.unsent.iter().any(|queue| !queue.is_empty())
+    fn has_work(&mut self) -> bool {
+        if !self.core.port.done.is_empty() || self.has_mail() || self.unsent.iter().any(|queue| !queue.is_empty()) {
+            return true;
+        }
+        self.ended = self.ended.take().or_else(|| self.core.engine.pop_done());
+        self.ended.is_some()
     }
 
     fn sleep_time(&self) -> Wait {
@@ -217,8 +242,9 @@ impl Runner {
     }
 
     fn answer_frontends(&mut self) {
+        let mut next = self.ended.take();
         for _ in 0..RESULTS_MAX {
-            let Some(mut completion) = self.core.engine.pop_done() else { break };
+            let Some(mut completion) = next.take().or_else(|| self.core.engine.pop_done()) else { break };
             let frontend = (completion.tag >> TAG_BITS) as u16;
             completion.tag &= TAG_LIMIT - 1;
             let mut cx = Cx { core: &mut self.core, frontend };
@@ -335,6 +361,8 @@ impl Runner {
             while let Some(message) = queue.pop_front() {
                 match producer.push(message) {
                     Ok(()) => sent = true,
+                    // A shard that has panicked reads nothing any more.
+                    Err(_) if producer.is_abandoned() => queue.clear(),
                     Err(rtrb::PushError::Full(message)) => {
                         queue.push_front(message);
                         break;
@@ -391,12 +419,28 @@ impl Runner {
             if self.core.net.busy() > 0 && !overdue {
                 return false;
             }
-            self.stop = Stop::Resting;
-            if self.peers.restless.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.peers.links.iter().for_each(|link| link.wake.wake());
-            }
+            self.rest();
         }
         self.peers.restless.load(Ordering::Acquire) == 0
+    }
+
+    /// Tells the other shards that this one is not needed for its own sake any more.
+    fn rest(&mut self) {
+        self.stop = Stop::Resting;
+        if self.peers.restless.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.peers.links.iter().for_each(|link| link.wake.wake());
+        }
+    }
+
+    /// Ends the shard after a panic, so that nobody waits for it. What the kernel may still write to is never given back.
+    #[cold]
+    fn fall(mut self) {
+        self.link.close();
+        self.peers.from.clear();
+        if self.stop != Stop::Resting {
+            self.rest();
+        }
+        std::mem::forget(self);
     }
 
     /// Lets go of everything, or, if the kernel still has something, of as much as is safe.
