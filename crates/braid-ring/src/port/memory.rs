@@ -75,7 +75,8 @@ unsafe fn stream(source: *const u8, target: *mut u8, len: usize) {
     }
     // Streaming stores are not ordered by anything else: without this another shard that learns of the completion might
     // read what was there before.
-    _mm_sfence();
+    // SAFETY: a fence touches no memory, and SSE is part of x86-64.
+    unsafe { _mm_sfence() };
 }
 
 /// # Safety
