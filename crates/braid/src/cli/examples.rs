@@ -38,7 +38,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("export show", &["braid export show fast"]),
     ("export remove", &["braid export remove fast"]),
     ("demo", &["braid demo", "braid demo --keep"]),
-    ("bench", &["braid bench --disk null:1T --pattern randread --block 4K --depth 128 --time 5s"]),
+    (
+        "bench",
+        &[
+            "braid bench --pattern random --op read --block 4K --depth 128 null:1T",
+            "braid bench --level raid0 --op write --verify --time 10s file:a.img,size=1G file:b.img,size=2G",
+            "braid bench --depth 64 'nbd+unix:///fast?socket=/run/braid/fast.sock'",
+        ],
+    ),
 ];
 
 /// The command line with the examples in every `--help`.

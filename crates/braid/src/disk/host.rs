@@ -193,7 +193,7 @@ impl Roots {
                     add(device, format!("mounted on {point}"));
                 }
             }
-            if swaps.iter().any(|swap| *swap == device.path) {
+            if swaps.contains(&device.path) {
                 add(device, "swap space in use".to_owned());
             }
             for holder in &device.holders {

@@ -202,12 +202,12 @@ impl Control {
         if matches!(found.status, lifecycle::Status::InterruptedDelete) {
             return self.finish_deletion(&found, disks).await;
         }
-        let claimed = self.may_start(uuid, &name, only, named);
-        let result = match (&found.status, claimed) {
-            (lifecycle::Status::Ready, Ok(())) => {
-                self.start_found(&found, disks).await.map_err(|(e, disks)| (Some(e), disks))
+        let kept_idle = self.kept_idle(uuid, &name, only, named);
+        let result = match (&found.status, kept_idle) {
+            (lifecycle::Status::Ready, None) => {
+                self.start_found(&found, disks).await.map_err(|(error, disks)| (Some(error), disks))
             }
-            (lifecycle::Status::Ready, Err(idle)) => {
+            (lifecycle::Status::Ready, Some(idle)) => {
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
@@ -249,8 +249,8 @@ impl Control {
         true
     }
 
-    /// Whether a complete array is to be started now; if not, how it is listed.
-    fn may_start(&self, uuid: Uuid, name: &str, only: Option<&str>, named: bool) -> Result<(), Idle> {
+    /// How a complete array is listed that is not to be started now; none if it is.
+    fn kept_idle(&self, uuid: Uuid, name: &str, only: Option<&str>, named: bool) -> Option<Idle> {
         let mut tables = self.write();
         let idle = |state: ArrayState, attention: Vec<String>, remedy: String| Idle {
             state,
@@ -263,11 +263,11 @@ impl Control {
             tables.stopped.remove(&uuid);
         }
         if tables.stopped.contains(&uuid) {
-            return Err(idle(ArrayState::Stopped, Vec::new(), format!("braid array assemble {name}")));
+            return Some(idle(ArrayState::Stopped, Vec::new(), format!("braid array assemble {name}")));
         }
         if only.is_some() && !named {
             // Asked for another one: listed as it was, or as one that can be started.
-            return Err(match tables.arrays.get(&uuid).map(|entry| &entry.condition) {
+            return Some(match tables.arrays.get(&uuid).map(|entry| &entry.condition) {
                 Some(Condition::Idle(old)) if old.state == ArrayState::Stopped => {
                     idle(ArrayState::Stopped, Vec::new(), String::new())
                 }
@@ -282,13 +282,13 @@ impl Control {
         if let Some(other) = namesake
             && only != Some(&uuid.to_string())
         {
-            return Err(idle(
+            return Some(idle(
                 ArrayState::Failed,
                 vec![format!("another array, {}, is called {name}, too", other.uuid)],
                 format!("start it by its UUID (braid array assemble {uuid}), then rename it"),
             ));
         }
-        Ok(())
+        None
     }
 
     /// Starts an array whose members are all here. On an error the disks are given back.
