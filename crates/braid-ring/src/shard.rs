@@ -434,13 +434,22 @@ impl Runner {
 
     /// Ends the shard after a panic, so that nobody waits for it. What the kernel may still write to is never given back.
     #[cold]
-    fn fall(mut self) {
-        self.link.close();
-        self.peers.from.clear();
-        if self.stop != Stop::Resting {
-            self.rest();
+    fn fall(self) {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        if this.stop != Stop::Resting {
+            this.rest();
         }
-        std::mem::forget(self);
+        this.link.close();
+        this.peers.from.clear();
+        // What is dropped here breaks a promise, which is an error to whoever waits.
+        this.draining.clear();
+        this.removing.clear();
+        this.meta_waiting.clear();
+        for request in this.meta.iter_mut().filter_map(Option::take) {
+            std::mem::forget(request.memory);
+        }
+        let core = &mut this.core;
+        core.net.close_all(&mut core.port.driver);
     }
 
     /// Lets go of everything, or, if the kernel still has something, of as much as is safe.

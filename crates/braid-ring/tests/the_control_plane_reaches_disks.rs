@@ -4,36 +4,13 @@
 mod common;
 
 use std::any::Any;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use braid_engine::{Completion, DeviceId, DeviceLayout, ErrorKind, Flags, LeafId, MetaIo, Node, Op, ShardId};
 use braid_ring::{Cx, DriverKind, Frontend, Ring, RingConfig};
-use common::{Bed, Folder, Random};
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// The smallest executor there is: nothing of the ring depends on another.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return value;
-        }
-        std::thread::park();
-    }
-}
+use common::{Bed, Folder, Random, block_on};
 
 #[test]
 fn labels_are_written_and_read() {

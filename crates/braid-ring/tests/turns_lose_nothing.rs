@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use braid_engine::{Buf, Completion, DeviceId, DeviceLayout, Flags, Node, Op, Request, ShardId};
+use braid_engine::{Buf, Completion, DeviceId, DeviceLayout, ErrorKind, Flags, MetaIo, Node, Op, Request, ShardId};
 use braid_ring::{Cx, Disk, FaultRules, Frontend, Ring, RingConfig, RingHandle};
 
 /// What a [`Script`] does when it is told to.
@@ -121,12 +121,20 @@ fn new_rules_free_what_hung_by_the_old_ones_and_nothing_else() {
 #[test]
 fn a_shard_that_panics_does_not_hang_the_stop() {
     let (ring, handle, _tags) = ring(2);
+    // Labels of the second disk are read by the second shard.
+    handle.add_leaf(common::open("null:1M")).unwrap();
+    let leaf = handle.add_leaf(common::open("faulty(mem:1M,hang)")).unwrap();
+    let (meta, (answered, answer)) = (handle.meta(), channel());
+    std::thread::spawn(move || answered.send(common::block_on(meta.read(leaf, 0, 4096))));
+    assert!(answer.recv_timeout(Duration::from_millis(100)).is_err(), "the disk hangs");
     handle.post(ShardId(1), 0, Box::new(At::Once(Box::new(|_| panic!("as this test wants it")))));
     let (told, outcome) = channel();
     std::thread::spawn(move || told.send(std::panic::catch_unwind(AssertUnwindSafe(|| ring.stop()))));
+    let gone = answer.recv_timeout(Duration::from_secs(10)).expect("nobody waits for the dead");
+    assert_eq!(gone.unwrap_err().kind, ErrorKind::Gone);
     let outcome = outcome.recv_timeout(Duration::from_secs(40)).expect("the stop ends");
     assert!(outcome.is_err(), "and whoever stops the ring learns of the panic");
-    assert!(handle.device_counters(ShardId(1), DeviceId(0)).wait().is_err(), "nobody waits for the dead");
+    assert!(handle.device_counters(ShardId(1), DeviceId(0)).wait().is_err());
 }
 
 /// Shards come to rest at nearly the same moment; the last one must wake those that wait for it.

@@ -190,6 +190,26 @@ pub fn open(name: &str) -> Arc<Disk> {
     Arc::new(Disk::open(&spec, OpenOptions::default()).unwrap_or_else(|e| panic!("{e}")))
 }
 
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor there is: nothing of the ring depends on another.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
 /// A folder of this test, removed at its end.
 pub struct Folder(pub PathBuf);
 
