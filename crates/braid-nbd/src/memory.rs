@@ -122,6 +122,13 @@ impl MemoryHost {
         self.started.len()
     }
 
+    /// Puts the oldest held request behind all others.
+    pub fn defer_io(&mut self) {
+        if !self.started.is_empty() {
+            self.started.rotate_left(1);
+        }
+    }
+
     /// Ends the oldest held request: as it should, with an error, or late (its buffer stays busy).
     pub fn finish_io(&mut self, result: Result<(), ErrorKind>, buffer_busy: bool) -> Option<u64> {
         let request = self.started.pop_front()?;
