@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult};
+use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op};
 
 use crate::disk::Disk;
 use crate::map::Map;
@@ -37,8 +37,18 @@ pub(crate) struct MetaRequest {
     /// Its memory; `io.buf` points into it.
     pub(crate) memory: Option<Map>,
     pub(crate) io: LeafIo,
-    /// Gets the memory back, unless the kernel still has it.
-    pub(crate) answer: Promise<(LeafResult, Option<Map>)>,
+    /// Gets the memory back, unless the kernel still has it: then none is left, and the I/O is late.
+    pub(crate) answer: Option<Promise<(LeafResult, Option<Map>)>>,
+}
+
+impl MetaRequest {
+    /// Whether this is a late write that may still land on what `io` writes.
+    pub(crate) fn may_land_on(&self, io: &LeafIo) -> bool {
+        let writes = |io: &LeafIo| !matches!(io.op, Op::Read | Op::Flush);
+        let end = |io: &LeafIo| io.offset.saturating_add(io.len);
+        let overlap = self.io.leaf == io.leaf && self.io.offset < end(io) && io.offset < end(&self.io);
+        self.answer.is_none() && overlap && writes(&self.io) && writes(io)
+    }
 }
 
 /// What the control plane tells a shard.

@@ -70,7 +70,7 @@ fn request(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, memory: Op
         cookie: Cookie(0),
     };
     let (promise, answer) = pending();
-    (MetaRequest { memory, io, answer: promise }, answer)
+    (MetaRequest { memory, io, answer: Some(promise) }, answer)
 }
 
 /// Memory of its own for one I/O, page-aligned, beginning with `data`.

@@ -376,7 +376,16 @@ impl Runner {
     }
 
     fn meta_begin(&mut self) {
-        let (Some(mut request), Some(index)) = (self.meta_waiting.pop_front(), self.meta_free.pop()) else { return };
+        let Some(mut request) = self.meta_waiting.pop_front() else { return };
+        if self.meta.iter().flatten().any(|late| late.may_land_on(&request.io)) {
+            let MetaRequest { memory, answer, .. } = *request;
+            let refused = Err(LeafError::of(ErrorKind::TimedOut));
+            if let Some(answer) = answer {
+                answer.keep((refused, memory));
+            }
+            return;
+        }
+        let index = self.meta_free.pop().expect("called only while there is a place");
         request.io.cookie = Cookie(META_COOKIE | u64::from(index));
         let io = request.io;
         self.meta[index as usize] = Some(request);
@@ -387,19 +396,19 @@ impl Runner {
         let index = cookie.0 as u32;
         if let Some(request) = meta[index as usize].take() {
             let MetaRequest { memory, answer, .. } = *request;
-            answer.keep((result, memory));
+            if let Some(answer) = answer {
+                answer.keep((result, memory));
+            }
         }
         free.push(index);
     }
 
+    /// The kernel may still use the memory, which stays in its place.
     fn meta_late(&mut self, cookie: Cookie, result: LeafResult) {
-        let place = &mut self.meta[cookie.0 as u32 as usize];
-        if let Some(request) = place.take() {
-            let MetaRequest { memory, io, answer } = *request;
+        if let Some(request) = &mut self.meta[cookie.0 as u32 as usize]
+            && let Some(answer) = request.answer.take()
+        {
             answer.keep((result, None));
-            // The kernel may still use the memory: it stays here, with a promise that nobody waits for.
-            let (answer, _) = crate::pending::pending();
-            *place = Some(Box::new(MetaRequest { memory, io, answer }));
         }
     }
 

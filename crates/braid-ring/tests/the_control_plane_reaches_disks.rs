@@ -75,9 +75,12 @@ fn a_late_label_is_an_error_within_the_limit() {
     let meta = bed.handle.meta();
     let error = block_on(meta.write(leaf, 0, vec![1; 4096], false)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::TimedOut);
-    block_on(meta.write(leaf, 0, vec![2; 4096], false)).unwrap();
+    block_on(meta.write(leaf, 4096, vec![2; 4096], false)).unwrap();
+    let error = block_on(meta.write(leaf, 0, vec![2; 8192], false)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TimedOut, "the late one might land over it");
     bed.handle.disk(leaf).unwrap().set_faults(&braid_ring::FaultRules::default()).unwrap();
     assert_eq!(block_on(meta.read(leaf, 0, 1)).map(|v| v.len()), Ok(1));
+    block_on(meta.write(leaf, 0, vec![2; 8192], false)).expect("the late one is back");
     bed.ring.stop();
 }
 
