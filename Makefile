@@ -12,7 +12,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: ## three disks of 50, 100 and 100 GiB become one of 250 GiB, exported and verified (DEMO_FLAGS=--keep leaves it running)
-	$(CARGO) run --locked --release --quiet -p braid -- demo $(DEMO_FLAGS)
+	$(CARGO) run --locked --release -p braid -- demo $(DEMO_FLAGS)
 
 test: ## everything: install what the tests need, then units, simulator, fuzz corpus, end to end
 	scripts/test.sh

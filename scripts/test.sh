@@ -30,7 +30,23 @@ scripts/install-tools.sh test || exit 1
 
 build() { $cargo build --locked --profile verify --workspace && $cargo test --locked --profile verify --workspace --no-run; }
 units() { $cargo test --locked --profile verify --workspace --exclude braid && $cargo test --locked --profile verify -p braid --bins --test arrows; }
-simulator() { $cargo run --locked --profile verify -p braid-sim -- ${SIM_FLAGS:-}; }
+# Two runs side by side, one for each core: seeds that are always the same, and fresh ones. A seed that fails is printed
+# with the command that replays it.
+simulator() {
+    local seeds=${SIM_SEEDS:-2500} fresh=$(($(date +%s) % 1000000000)) runs=() failed=0 first second log
+    $cargo build --locked --profile verify -p braid-sim || return 1
+    log=$(mktemp)
+    first="0..$seeds" second="$fresh..$((fresh + seeds))"
+    $cargo run --locked --quiet --profile verify -p braid-sim -- --seeds "$second" >"$log" 2>&1 &
+    runs+=($!)
+    echo "seeds $first"
+    $cargo run --locked --quiet --profile verify -p braid-sim -- --seeds "$first" || failed=1
+    wait "${runs[0]}" || failed=1
+    echo "seeds $second"
+    cat "$log"
+    rm -f "$log"
+    return $failed
+}
 corpus() { $cargo test --locked --profile verify -p braid --test corpus; }
 end_to_end() { $cargo test --locked --profile verify -p braid --test end_to_end --test allocations; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }
