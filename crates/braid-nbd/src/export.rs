@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -276,6 +277,13 @@ impl ExportTable {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
         let only = || (name.is_empty() && exports.len() == 1).then(|| exports.values().next()).flatten();
         exports.get(name).or_else(only).cloned()
+    }
+
+    /// The next exports by name, at most so many.
+    pub(crate) fn list_after(&self, name: Option<&str>, most: usize) -> Vec<Arc<Export>> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        exports.range::<str, _>((from, Bound::Unbounded)).take(most).map(|(_, export)| export.clone()).collect()
     }
 
     /// All exports, by name.

@@ -138,6 +138,63 @@ fn list() {
     client.ask("nothing to list", &opt(3, ""), &ack(3));
 }
 
+/// A long list is told in parts, so that a client that reads nothing costs little.
+#[test]
+fn a_long_list() {
+    for exports in [29, 30, 61, 4093] {
+        let mut client = fixed();
+        let long = "y".repeat(200);
+        for k in 0..exports {
+            let info = braid_nbd::ExportInfo::new(format!("x{k:05}"), braid_engine::DeviceId(0), 4096);
+            client.table.add(braid_nbd::ExportInfo { description: long.clone(), ..info }).unwrap();
+        }
+        client.host.client_takes(client.socket, 0);
+        client.say(&opt(3, ""));
+        client.host.client_takes(client.socket, usize::MAX);
+        let got = client.say(&opt(5, ""));
+        let one = |k| format!("{R} 00000003 00000002 000000d2 00000006 'x{k:05}' '{long}'");
+        let expected = format!(
+            "{R} 00000003 00000002 00000005 00000001 'a'
+             {R} 00000003 00000002 00000007 00000003 'big'
+             {R} 00000003 00000002 0000000e 00000002 'ro' 'for show'"
+        ) + &(0..exports).map(one).collect::<String>()
+            + &ack(3)
+            + &err(5, UNSUP);
+        expect("list", &got, &expected);
+    }
+    // Behind it the client says more than the server keeps at a time.
+    let mut client = fixed();
+    for k in 0..100 {
+        client.table.add(braid_nbd::ExportInfo::new(format!("x{k}"), braid_engine::DeviceId(0), 4096)).unwrap();
+    }
+    let one = client.say(&opt(3, ""));
+    let before = client.host.used_bytes();
+    client.host.client_takes(client.socket, 0);
+    let long = opt(77, &"00".repeat(16_000));
+    client.say(&(opt(3, "") + &long.repeat(5) + &opt(3, "").repeat(100)));
+    assert_eq!(client.host.used_bytes(), before);
+    client.host.client_takes(client.socket, usize::MAX);
+    let got = client.say(&opt(8, ""));
+    assert_eq!(&got[..one.len()], one);
+    expect("the rest", &got[101 * one.len() + 5 * (20 + 28)..], &ack(8));
+    let client = Client::connect();
+    let mut out = Vec::new();
+    for k in 0..4000 {
+        let info = braid_nbd::ExportInfo::new(format!("{k:0255}"), braid_engine::DeviceId(0), 4096);
+        client.table.add(braid_nbd::ExportInfo { description: "z".repeat(255), ..info }).unwrap();
+    }
+    let mut handshake = braid_nbd::handshake::Handshake::new(client.table.clone(), u64::MAX, &mut out);
+    let said = bytes(&("00000003".to_owned() + &opt(3, "")));
+    let (mut from, mut told) = (0, 0);
+    while from < said.len() {
+        out.clear();
+        from += handshake.feed(&said[from..], &mut out).0;
+        assert!(out.len() <= 20 << 10, "one part");
+        told += out.len();
+    }
+    assert!(told > 4000 * 530);
+}
+
 #[test]
 fn starttls_and_unknown_options() {
     let mut client = fixed();

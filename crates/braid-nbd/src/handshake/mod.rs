@@ -21,6 +21,8 @@ use parse::{Fields, Name};
 
 /// Longest data of one option that is looked at; whoever calls [`Handshake::feed`] can hold this and a header.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
+/// Most exports in one part of the answer to LIST: what bounds the memory for a client that reads nothing.
+const LIST_PART: usize = 32;
 /// Bytes that [`Handshake::feed`] may want to see at once.
 pub const INPUT_BYTES_MAX: usize = OPTION_BYTES_MAX + size_of::<OptionHeader>();
 /// Most options in one handshake.
@@ -68,6 +70,8 @@ pub struct Handshake {
     structured: bool,
     /// The export for which `base:allocation` was chosen.
     context: Option<String>,
+    /// The last export of a list that is told in parts.
+    listed: Option<String>,
     options: u32,
     option_bytes: u64,
 }
@@ -84,6 +88,7 @@ impl Handshake {
             no_zeroes: false,
             structured: false,
             context: None,
+            listed: None,
             options: 0,
             option_bytes: 0,
         }
@@ -94,8 +99,9 @@ impl Handshake {
         now_ns >= self.deadline_ns
     }
 
-    /// Looks at the front of `input`, takes at most one message of it and appends the answer to `out`.
-    /// Returns how many bytes it took. Nothing taken and [`Step::More`]: it needs to see more of them.
+    /// Looks at the front of `input`, takes at most one message of it and appends the answer to `out`, some 20 KiB at
+    /// most. Returns how many bytes it took. Nothing taken and [`Step::More`]: it needs to see more of them or, if it
+    /// put something out, has more to say to the same ones once that is sent.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         match self.state {
             State::ClientFlags => self.feed_flags(input),
@@ -135,8 +141,10 @@ impl Handshake {
         if !too_long && rest.len() < len as usize {
             return (0, Step::More);
         }
-        self.options += 1;
-        self.option_bytes += size_of::<OptionHeader>() as u64 + u64::from(len);
+        if self.listed.is_none() {
+            self.options += 1;
+            self.option_bytes += size_of::<OptionHeader>() as u64 + u64::from(len);
+        }
         if self.options > OPTIONS_MAX || self.option_bytes > OPTIONS_BYTES_MAX {
             return (size_of::<OptionHeader>(), Step::Close(Cause::OptionFlood));
         }
@@ -155,6 +163,9 @@ impl Handshake {
             return (size_of::<OptionHeader>(), Step::More);
         }
         let step = self.answer(option, &rest[..len as usize], out);
+        if self.listed.is_some() {
+            return (0, step);
+        }
         (size_of::<OptionHeader>() + len as usize, step)
     }
 
@@ -183,14 +194,19 @@ impl Handshake {
         Step::More
     }
 
-    fn list(&self, data: &[u8], out: &mut Vec<u8>) {
+    /// Tells the next part of the list; the option is not taken before the last one.
+    fn list(&mut self, data: &[u8], out: &mut Vec<u8>) {
         if !data.is_empty() {
             return reply::error(out, option::LIST, option_reply::ERR_INVALID, "this option has no data");
         }
-        for export in self.table.list() {
+        let part = self.table.list_after(self.listed.as_deref(), LIST_PART);
+        for export in &part {
             reply::server(out, &export.info().name, &export.info().description);
         }
-        reply::ack(out, option::LIST);
+        self.listed = part.last().filter(|_| part.len() == LIST_PART).map(|export| export.info().name.clone());
+        if self.listed.is_none() {
+            reply::ack(out, option::LIST);
+        }
     }
 
     /// EXPORT_NAME can only succeed or close.

@@ -408,6 +408,10 @@ impl<S: Copy> Connection<S> {
             (self.start, self.end) = (0, held);
         }
         let asked = self.ask.min(self.stream_len - self.end);
+        if asked == 0 {
+            // Full of options that wait for an answer which is told in parts: what is being sent goes on with it.
+            return;
+        }
         self.recv = Some(Target::Stream { asked });
         host.recv(self.socket, self.stream.add(u64::from(self.end)), asked, false, token);
     }
