@@ -73,7 +73,7 @@ impl RangeTable {
                 }
                 at = next;
             };
-            self.release(device, start, at, woken);
+            self.give_all(device, start, at, Giving::Back, woken);
             if self.wait_on(refused) {
                 return Err(refused.0);
             }
@@ -87,11 +87,16 @@ impl RangeTable {
     /// they look again and wait again.
     #[inline]
     pub fn release(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
+        self.give_all(device, start, end, Giving::Up, woken);
+    }
+
+    #[inline]
+    fn give_all(&self, device: DeviceId, start: u64, end: u64, giving: Giving, woken: &mut impl FnMut(Bucket)) {
         let mut at = start;
         while at < end {
             let (tag, mask, next) = part(device, at, end);
             let bucket = self.bucket(tag);
-            if !self.is_shared(device, start, at) && self.give(bucket, tag, mask) {
+            if !self.is_shared(device, start, at) && self.give(bucket, tag, mask, giving) {
                 woken(bucket);
             }
             at = next;
@@ -158,17 +163,20 @@ impl RangeTable {
         }
     }
 
-    /// Gives back a part of a word; true when somebody waits on it.
+    /// Gives back a part of a word; true when somebody waits on it and shall look again.
     #[inline]
-    fn give(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
+    fn give(&self, bucket: Bucket, tag: u64, mask: u64, giving: Giving) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             debug_assert!(seen >> TAG_SHIFT == tag && seen & mask == mask, "a range is given back that was not held");
             let left = seen & HELD & !mask;
-            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | left };
+            // Who waits on a word of which others still hold a part is told when they give it back: were two who wait
+            // told of each other's tries in vain, they would wake each other, and nobody else would get a turn.
+            let stays = if giving == Giving::Back && left != 0 { seen & WAITING } else { 0 };
+            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | stays | left };
             match word.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return seen & WAITING != 0,
+                Ok(_) => return seen & WAITING & !stays != 0,
                 Err(now) => seen = now,
             }
         }
@@ -188,6 +196,15 @@ impl RangeTable {
         }
         false
     }
+}
+
+/// Why a part is given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Giving {
+    /// What was done under it is done.
+    Up,
+    /// It was taken in vain: the rest of the range was not free.
+    Back,
 }
 
 /// The name of a granule. Neighbours have neighbouring names.
@@ -276,6 +293,30 @@ mod tests {
             table.release(device, 4096, 8192, &mut |_| ());
             table.acquire(device, 4096, 8192, &mut nobody).unwrap();
         }
+    }
+
+    /// Two who wait, each on a word that the other one tries first: their tries must come to an end.
+    #[test]
+    fn tries_in_vain_wake_nobody_who_would_find_the_same() {
+        let table = RangeTable::new(8);
+        let word = |granule: u64| table.bucket(tag(D, granule));
+        // Granules far apart that meet in one word, so that each range runs into the other's first word.
+        let meet = |from: u64, with: u64| (from..).find(|g| word(*g) == word(with)).unwrap();
+        let (a, b) = (0, 1000);
+        let (a_end, b_end) = ((meet(a + 1, b) + 1) << 16, (meet(b + 1, a) + 1) << 16);
+        assert!(a_end < b << 16);
+        acquire(&table, a << 16, (a << 16) + 4096).unwrap();
+        acquire(&table, b << 16, (b << 16) + 4096).unwrap();
+        let mut wakes = 0;
+        for _ in 0..8 {
+            for (first, end) in [(a, a_end), (b, b_end)] {
+                table.acquire(D, (first << 16) + 4096, end, &mut |_| wakes += 1).unwrap_err();
+            }
+        }
+        assert_eq!(wakes, 0);
+        assert_eq!(release(&table, a << 16, (a << 16) + 4096), 1, "who waits is told when there is something to find");
+        assert_eq!(release(&table, b << 16, (b << 16) + 4096), 1);
+        assert!(table.is_empty());
     }
 
     #[test]
