@@ -11,7 +11,7 @@ use crate::server::{Host, SEND_PIECES_MAX, SendPiece, Server};
 /// Where the arena begins: not at 0, so that [`Buf::NONE`] lies outside.
 const ARENA_BASE: u64 = 1 << 20;
 const UNIT: usize = 4096;
-/// What fills memory that nobody may use.
+/// What fills memory that was given back.
 const POISON: u8 = 0xa5;
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl MemoryHost {
             behaviour: Disk::Prompt,
             disk: vec![0; disk_bytes],
             log: Vec::new(),
-            arena: vec![POISON; arena_bytes],
+            arena: vec![0; arena_bytes],
             used: BTreeMap::new(),
             sockets: Vec::new(),
             started: VecDeque::new(),

@@ -417,3 +417,24 @@ fn a_stopped_device() {
     client.disconnect().unwrap();
     bed.stop();
 }
+
+#[test]
+fn over_tcp() {
+    let bed = Bed::new(2, ServerConfig::default());
+    bed.export("m", "mem:16M");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("nbd://127.0.0.1:{}/m", listener.local_addr().unwrap().port());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3 {
+                bed.accept(listener.accept().unwrap().0);
+            }
+        });
+        for seed in 0..3 {
+            let mut client = Client::connect(&uri.parse().unwrap(), ClientConfig::default()).unwrap();
+            random_io(&mut client, 77 + seed, seed * 4 * MIB, 500);
+            client.disconnect().unwrap();
+        }
+    });
+    bed.stop();
+}

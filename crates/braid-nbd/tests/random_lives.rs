@@ -199,7 +199,7 @@ fn live(seed: u64, counts: &mut Counts) {
                         counts.late += 1;
                     }
                 }
-                6 => harness.host.now_ns += random.below(1_500_000_000),
+                5 => harness.host.now_ns += random.below(1_500_000_000),
                 _ => harness.host.behaviour = Disk::Held,
             },
             _ => drop(harness.host.turn(&mut harness.server)),

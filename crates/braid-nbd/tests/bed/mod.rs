@@ -1,6 +1,7 @@
 //! Servers on a real ring, for stories with real sockets.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl Bed {
         disk
     }
 
-    pub fn accept(&self, stream: UnixStream) {
+    pub fn accept(&self, stream: impl Into<OwnedFd>) {
         let shard = ShardId(self.next.fetch_add(1, Ordering::Relaxed) % self.handle.shards());
         let new = NewConnection { fd: stream.into(), peer: "test".into(), exports: None };
         self.handle.post(shard, 0, Box::new(new));
