@@ -175,6 +175,9 @@ pub struct Assemble {
     /// Disks to look at beside those known and those in the machine, named with absolute paths.
     #[serde(default)]
     pub disks: Vec<String>,
+    /// Use stale members of the array that is named as they are; what was written while they were away may be lost.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What an assembly did.

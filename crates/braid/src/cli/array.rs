@@ -95,6 +95,9 @@ pub struct AssembleArgs {
     /// A disk to look at beside those known and those in the machine (may be repeated)
     #[arg(long = "disk", value_name = "DISK")]
     disks: Vec<String>,
+    /// Use stale members as they are; what was written while they were away may be lost
+    #[arg(long, requires = "array")]
+    force: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -299,7 +302,7 @@ async fn assemble(args: AssembleArgs) -> anyhow::Result<ExitCode> {
     for disk in &args.disks {
         disks.push(absolute(disk)?.to_string());
     }
-    let body = Assemble { array: args.array, disks };
+    let body = Assemble { array: args.array, disks, force: args.force };
     let done: Assembled = args.ask.client()?.post("/v1/assemble", &body).await?;
     output::show(args.ask.json, &done, |done| {
         let mut text = String::new();

@@ -89,6 +89,8 @@ pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
         Status::Refused { reasons } => {
             let remedy = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
                 "start it by its UUID, then rename it".to_owned()
+            } else if reasons.iter().all(Refusal::can_be_forced) {
+                format!("find the right disk, or use what is there: braid array assemble {array} --force")
             } else {
                 "look at its disks with `braid disk examine DISK`".to_owned()
             };

@@ -28,7 +28,7 @@ use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use clap::{Args, ValueEnum};
 use control::Control;
 use state::StateFolder;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,9 +132,8 @@ async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
     let socket = std::path::absolute(&places.socket)
         .with_context(|| format!("the path {} has no absolute form", places.socket.display()))?;
     address::Address::Unix(socket.clone()).absolute()?;
-    if let Some(parent) = socket.parent() {
-        std::fs::create_dir_all(parent)
-            .map_err(|error| state::os_error(&error, "the socket's folder cannot be made", parent))?;
+    if let Some(folder) = socket.parent() {
+        make_socket_folder(folder)?;
     }
     let (listener, socket_path) = listen::bind_unix(&socket)?;
     let listener = tokio::net::UnixListener::from_std(listener).context("the API's socket cannot be watched")?;
@@ -180,6 +179,28 @@ async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
     drop(socket_path);
     tracing::info!("the daemon has ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder of the API's socket. One that belongs to somebody else, who could put another socket in place of
+/// ours, is refused.
+fn make_socket_folder(folder: &Path) -> Result<(), ErrorDetail> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let failed = |error: std::io::Error| state::os_error(&error, "the socket's folder cannot be made", folder);
+    if !folder.exists() {
+        // Root's is for the members of the group, too; the socket's own mode decides.
+        let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        return std::fs::DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(failed);
+    }
+    let owner = std::fs::metadata(folder).map_err(failed)?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() && !rustix::process::geteuid().is_root() {
+        return Err(ErrorDetail::new(
+            Kind::PermissionDenied,
+            format!("the folder {} of the socket belongs to another user", folder.display()),
+        )
+        .with("path", folder.display())
+        .remedy("choose a folder of your own with --socket or BRAID_SOCKET"));
+    }
+    Ok(())
 }
 
 fn start_ring(args: &ServeArgs, clients: &Arc<EventQueue>) -> anyhow::Result<Ring> {

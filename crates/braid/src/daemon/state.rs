@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -83,7 +84,11 @@ impl StateFolder {
     /// # Errors
     /// Another daemon has it (and which), or the operating system refuses.
     pub fn open(path: &Path) -> Result<StateFolder, ErrorDetail> {
-        std::fs::create_dir_all(path).map_err(|error| os_error(&error, "the state folder cannot be made", path))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| os_error(&error, "the state folder cannot be made", path))?;
         let name = path.join("lock");
         let mut lock: File = rustix::fs::open(
             &name,
@@ -114,8 +119,8 @@ impl StateFolder {
             }
             Err(error) => return Err(os_error(&error.into(), "the state folder cannot be locked", &name)),
         }
-        let written = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        written.map_err(|error| os_error(&error, "the lock of the state folder cannot be written", &name))?;
+        // Only so that a second daemon can name this one: on a full disk the lock itself still holds.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         Ok(StateFolder { path: path.to_owned(), _lock: lock })
     }
 

@@ -8,8 +8,8 @@ use super::{Control, counted, random, waits};
 use crate::daemon::errors::{not_ready, of_lifecycle};
 use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
-use braid_engine::lifecycle::{self, FoundArray, StartOptions};
-use braid_engine::{DeviceLayout, Node};
+use braid_engine::lifecycle::{self, FoundArray, Refusal, StartOptions};
+use braid_engine::{DeviceLayout, LeafId, Node};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,36 +20,38 @@ use uuid::Uuid;
 /// After this the daemon's start does not wait with what is complete for disks that have not answered.
 const START_SHORT: Duration = Duration::from_millis(500);
 
-/// Which arrays a search may start.
-enum Which<'a> {
-    /// All that no command stopped.
-    All,
-    /// This one, by name or UUID.
-    Only(&'a str),
+/// Which arrays a search may start, and how.
+#[derive(Clone, Default)]
+struct Order {
+    /// Only this one, by name or UUID; none: all that no command stopped.
+    only: Option<String>,
+    /// Use its stale members as they are.
+    force: bool,
 }
 
 impl Control {
     /// What the daemon does at its start: finds everything, starts what is complete, restores the exports.
     pub async fn start(self: &Arc<Self>) {
         let _one_at_a_time = self.assembling.lock().await;
-        let mut search = self.search(self.candidates(Vec::new()).await);
+        let mut search = self.search(Vec::new()).await;
         let mut harvest = Harvest::default();
         let start = tokio::time::Instant::now();
         // Usually all have answered by then: a copy of a member is noticed before the array is started.
         self.gather(&mut search, &mut harvest, start + START_SHORT).await;
         let mut found = harvest.arrays.len();
         if search.under_way() > 0 {
-            self.judge_arrays(harvest.take_complete(), &Which::All).await;
-            let before = harvest.arrays.len();
-            self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
-            found += harvest.arrays.len() - before;
+            self.judge_arrays(harvest.take_complete(), &Order::default()).await;
         }
+        let before = harvest.arrays.len();
+        self.search_folders(&mut search, &harvest).await;
+        self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
+        found += harvest.arrays.len() - before;
         let late = search.under_way();
         for name in search.late() {
             let error = ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet"));
             harvest.troubles.insert(name.clone(), error.with("disk", name));
         }
-        self.judge_all(harvest, &Which::All).await;
+        self.judge_all(harvest, &Order::default()).await;
         let ms = self.started.elapsed().as_millis() as u64;
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
@@ -101,7 +103,7 @@ impl Control {
         if self.drain(late).await && self.is_open().is_ok() {
             let _one_at_a_time = self.assembling.lock().await;
             let harvest = self.look(Vec::new(), |_| true).await;
-            self.judge_all(harvest, &Which::All).await;
+            self.judge_all(harvest, &Order::default()).await;
         }
     }
 
@@ -118,12 +120,16 @@ impl Control {
         let _one_at_a_time = self.assembling.lock().await;
         let before: BTreeSet<Uuid> = self.active_uuids();
         let names: Vec<String> = extra.iter().map(DiskSpec::to_string).collect();
+        if ask.force && ask.array.is_none() {
+            return Err(ErrorDetail::new(Kind::InvalidArgument, "force is for one array, which has to be named")
+                .remedy("for example: braid array assemble fast --force"));
+        }
+        let order = Order { only: ask.array.clone(), force: ask.force };
         let only = ask.array.as_deref();
         let mut harvest = self.look(extra, |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
         // A disk that was named is expected to be there; others only may be.
         let named = names.iter().find_map(|name| harvest.troubles.remove(name));
-        let which = only.map_or(Which::All, Which::Only);
-        self.judge_all(harvest, &which).await;
+        self.judge_all(harvest, &order).await;
         let tables = self.read();
         let started = tables.arrays.values().filter(|e| e.active().is_some() && !before.contains(&e.uuid));
         let started: Vec<String> = started.map(|entry| entry.name.clone()).collect();
@@ -151,29 +157,26 @@ impl Control {
     }
 
     /// Judges the arrays of a harvest that is everything there is.
-    async fn judge_all(self: &Arc<Self>, harvest: Harvest, which: &Which<'_>) {
+    async fn judge_all(self: &Arc<Self>, harvest: Harvest, order: &Order) {
         // What was listed as waiting and is not there at all now is told anew by `list_absent`.
         self.write().arrays.retain(|uuid, entry| match &entry.condition {
             Condition::Active(_) => true,
             Condition::Idle(idle) => harvest.arrays.contains_key(uuid) || idle.state == ArrayState::Stopped,
         });
-        let troubles = self.judge_arrays(harvest, which).await;
+        let troubles = self.judge_arrays(harvest, order).await;
         self.list_absent(&troubles);
         self.save_or_warn();
     }
 
     /// Judges the arrays of a harvest, all at once. Returns its troubles.
-    async fn judge_arrays(self: &Arc<Self>, harvest: Harvest, which: &Which<'_>) -> Arc<BTreeMap<String, ErrorDetail>> {
+    async fn judge_arrays(self: &Arc<Self>, harvest: Harvest, order: &Order) -> Arc<BTreeMap<String, ErrorDetail>> {
         let troubles = Arc::new(harvest.troubles);
         let mut work = JoinSet::new();
         for (uuid, looked) in harvest.arrays {
             let (control, troubles) = (Arc::clone(self), Arc::clone(&troubles));
             let disks = looked.into_iter().map(|looked| looked.disk).collect();
-            let only = match which {
-                Which::All => None,
-                Which::Only(name) => Some((*name).to_owned()),
-            };
-            work.spawn(async move { control.judge(uuid, disks, only.as_deref(), &troubles).await });
+            let order = order.clone();
+            work.spawn(async move { control.judge(uuid, disks, &order, &troubles).await });
         }
         while work.join_next().await.is_some() {}
         troubles
@@ -184,7 +187,7 @@ impl Control {
         self: &Arc<Self>,
         uuid: Uuid,
         disks: Vec<Arc<OpenDisk>>,
-        only: Option<&str>,
+        order: &Order,
         troubles: &BTreeMap<String, ErrorDetail>,
     ) {
         // Another command is at it: what that does counts.
@@ -198,21 +201,24 @@ impl Control {
         if self.already_active(uuid, &name, &disks) {
             return self.close_disks(disks).await;
         }
-        let named = only.is_some_and(|only| only == name || only == uuid.to_string());
         if matches!(found.status, lifecycle::Status::InterruptedDelete) {
             return self.finish_deletion(&found, disks).await;
         }
+        let only = order.only.as_deref();
+        let named = only.is_some_and(|only| only == name || only == uuid.to_string());
         let kept_idle = self.kept_idle(uuid, &name, only, named);
-        let result = match (&found.status, kept_idle) {
-            (lifecycle::Status::Ready, None) => {
-                self.start_found(&found, disks).await.map_err(|(error, disks)| (Some(error), disks))
+        let forced = named && order.force && may_force(&found.status);
+        let ready = forced || found.status == lifecycle::Status::Ready;
+        let result = match kept_idle {
+            None if ready => {
+                self.start_found(&found, disks, forced).await.map_err(|(error, disks)| (Some(error), disks))
             }
-            (lifecycle::Status::Ready, Some(idle)) => {
+            Some(idle) if ready || idle.state == ArrayState::Stopped => {
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
-            (status, _) => {
-                let idle = self.explain(uuid, &name, status, &disks, troubles);
+            _ => {
+                let idle = self.explain(uuid, &name, &found.status, &disks, troubles);
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
@@ -266,17 +272,12 @@ impl Control {
             return Some(idle(ArrayState::Stopped, Vec::new(), format!("braid array assemble {name}")));
         }
         if only.is_some() && !named {
-            // Asked for another one: listed as it was, or as one that can be started.
-            return Some(match tables.arrays.get(&uuid).map(|entry| &entry.condition) {
-                Some(Condition::Idle(old)) if old.state == ArrayState::Stopped => {
-                    idle(ArrayState::Stopped, Vec::new(), String::new())
-                }
-                _ => idle(
-                    ArrayState::Stopped,
-                    vec!["its members are all here; nobody has started it".to_owned()],
-                    format!("braid array assemble {name}"),
-                ),
-            });
+            // Asked for another one: this one could be started as well, by whoever wants it.
+            return Some(idle(
+                ArrayState::Incomplete,
+                vec!["its members are all here now; nobody has started it".to_owned()],
+                format!("braid array assemble {name}"),
+            ));
         }
         let namesake = tables.arrays.values().find(|entry| entry.name == name && entry.uuid != uuid);
         if let Some(other) = namesake
@@ -296,13 +297,14 @@ impl Control {
         self: &Arc<Self>,
         found: &FoundArray,
         disks: Vec<Arc<OpenDisk>>,
+        force: bool,
     ) -> Result<(), (ErrorDetail, Vec<Arc<OpenDisk>>)> {
         let name = found.name.to_string();
         let session = match random() {
             Ok(session) => session,
             Err(error) => return Err((error, disks)),
         };
-        let started = lifecycle::start(&self.meta, found, StartOptions { session, force: false }).await;
+        let started = lifecycle::start(&self.meta, found, StartOptions { session, force }).await;
         let array = match started {
             Ok(array) => array,
             Err(error) => {
@@ -425,6 +427,10 @@ impl Control {
                     })
                     .collect()
             }
+            lifecycle::Status::Refused { reasons } => {
+                let name = |leaf: &LeafId| Control::name_in(disks)(*leaf).unwrap_or_default();
+                reasons.iter().map(|reason| refusal(reason, &name)).collect()
+            }
             status => vec![status.to_string()],
         };
         let state = if kind == Kind::Incomplete { ArrayState::Incomplete } else { ArrayState::Failed };
@@ -484,6 +490,23 @@ impl Control {
         }
         self.close_disks(disks).await;
     }
+}
+
+/// A refusal in words, with the disks that it is about.
+fn refusal(reason: &Refusal, name: &dyn Fn(&LeafId) -> String) -> String {
+    match reason {
+        Refusal::Twins { leaves, .. } => {
+            let names: Vec<String> = leaves.iter().map(name).collect();
+            format!("{reason} (they are {})", names.join(" and "))
+        }
+        Refusal::Stale { leaf, .. } | Refusal::WrongSize { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
+        reason => reason.to_string(),
+    }
+}
+
+/// Whether all that stands in the way can be overridden.
+fn may_force(status: &lifecycle::Status) -> bool {
+    matches!(status, lifecycle::Status::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced))
 }
 
 /// Why an array that was named is not active.

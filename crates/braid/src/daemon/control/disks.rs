@@ -33,7 +33,8 @@ impl Control {
         })??;
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        Ok(Arc::new(OpenDisk { name, disk, leaf, watch: Default::default() }))
+        let identity = disk.spec().path().and_then(Identity::of);
+        Ok(Arc::new(OpenDisk { name, disk, identity, leaf, watch: Default::default() }))
     }
 
     /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is
@@ -55,9 +56,7 @@ impl Control {
     fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
         let Some(id) = spec.path().and_then(Identity::of) else { return Ok(()) };
         let tables = self.read();
-        let user = tables
-            .open_disks()
-            .find(|(_, _, disk)| disk.disk.spec().path().and_then(Identity::of).is_some_and(|other| other == id));
+        let user = tables.open_disks().find(|(_, _, disk)| disk.identity == Some(id));
         match user {
             None => Ok(()),
             Some((entry, role, _)) => Err(ErrorDetail::new(

@@ -34,7 +34,7 @@ pub(super) struct Looked {
 }
 
 /// A disk that may be a member of something.
-pub(super) struct Candidate {
+struct Candidate {
     spec: DiskSpec,
     /// Somebody named it, or it was a member: if it cannot be looked at, that is worth telling.
     expected: bool,
@@ -42,7 +42,9 @@ pub(super) struct Candidate {
 
 /// Looks under way.
 pub(super) struct Search {
-    /// Each with the disk's name.
+    /// Disks that are open or looked at, with all that they stand on.
+    seen: BTreeSet<Identity>,
+    /// The looks, each with the disk's name.
     looks: JoinSet<(String, Result<Option<Looked>, ErrorDetail>)>,
     /// Disks that are expected to be there and have not answered yet.
     waiting: BTreeSet<String>,
@@ -93,49 +95,69 @@ pub(super) struct Harvest {
 }
 
 impl Control {
-    /// Every disk that may be a member of something and is not open: those named, those known, block devices, and
-    /// other files in the folders of known files. No disk twice.
-    pub(super) async fn candidates(self: &Arc<Self>, extra: Vec<DiskSpec>) -> Vec<Candidate> {
+    /// Begins to look at every disk that may be a member of something and is not open: those named, those known,
+    /// and the block devices of the machine. All at once, and none twice.
+    pub(super) async fn search(self: &Arc<Self>, extra: Vec<DiskSpec>) -> Search {
         let control = Arc::clone(self);
-        // Folders and `/sys` answer at once, usually; a folder on a network need not.
-        tokio::task::spawn_blocking(move || control.list_candidates(extra)).await.unwrap_or_default()
+        // `/sys` answers at once; a path on a network need not.
+        let listed = tokio::task::spawn_blocking(move || control.list_candidates(extra)).await;
+        let (candidates, seen) = listed.unwrap_or_default();
+        let mut search = Search { seen, looks: JoinSet::new(), waiting: BTreeSet::new() };
+        self.begin(&mut search, candidates);
+        search
     }
 
-    fn list_candidates(&self, extra: Vec<DiskSpec>) -> Vec<Candidate> {
+    /// Goes on with the other files in the folders of members whose arrays are not complete so far: they may have got
+    /// other names. Where nothing is missing, a copy beside a member is nobody's business.
+    pub(super) async fn search_folders(self: &Arc<Self>, search: &mut Search, harvest: &Harvest) {
+        let folders = self.folders_of_incomplete(harvest);
+        if folders.is_empty() {
+            return;
+        }
+        let seen = std::mem::take(&mut search.seen);
+        let listed = tokio::task::spawn_blocking(move || {
+            let roots = Roots::default();
+            let devices = roots.block_devices();
+            let mut list = CandidateList { roots: &roots, devices: &devices, seen, found: Vec::new() };
+            files_in(folders).into_iter().for_each(|path| list.add(DiskSpec::Path(path), false));
+            (list.found, list.seen)
+        });
+        let (candidates, seen) = listed.await.unwrap_or_default();
+        search.seen = seen;
+        self.begin(search, candidates);
+    }
+
+    fn list_candidates(&self, extra: Vec<DiskSpec>) -> (Vec<Candidate>, BTreeSet<Identity>) {
         let (known, open): (Vec<DiskSpec>, BTreeSet<Identity>) = {
             let tables = self.read();
             let known = tables.disks.keys().filter_map(|name| DiskSpec::parse(name).ok()).collect();
-            let identity = |disk: &Arc<OpenDisk>| disk.disk.spec().path().and_then(Identity::of);
-            (known, tables.open_disks().filter_map(|(_, _, disk)| identity(disk)).collect())
+            (known, tables.open_disks().filter_map(|(_, _, disk)| disk.identity).collect())
         };
         let roots = Roots::default();
         let devices = roots.block_devices();
         let mut list = CandidateList { roots: &roots, devices: &devices, seen: open, found: Vec::new() };
-        let mut folders: BTreeSet<PathBuf> = BTreeSet::new();
-        let folder = |spec: &DiskSpec| {
-            spec.path().filter(|path| !path.starts_with("/dev")).and_then(Path::parent).map(Path::to_owned)
-        };
-        for spec in extra.into_iter().chain(known) {
-            folders.extend(folder(&spec));
-            list.add(spec, true);
-        }
+        extra.into_iter().chain(known).for_each(|spec| list.add(spec, true));
         for device in devices.iter().filter(|device| device.holders.is_empty() && !device.read_only) {
             list.add(DiskSpec::Path(device.path.clone()), false);
         }
-        for folder in folders {
-            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().take(FOLDER_FILES_MAX);
-            let mut files: Vec<PathBuf> =
-                entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file())).map(|e| e.path()).collect();
-            files.sort();
-            files.into_iter().for_each(|path| list.add(DiskSpec::Path(path), false));
-        }
-        list.found
+        (list.found, list.seen)
     }
 
-    /// Begins to open these disks and to read their labels, all at once.
-    pub(super) fn search(self: &Arc<Self>, candidates: Vec<Candidate>) -> Search {
+    /// Folders of the files that belong, or belonged, to arrays that are neither active nor complete in the harvest.
+    fn folders_of_incomplete(&self, harvest: &Harvest) -> BTreeSet<PathBuf> {
+        let tables = self.read();
+        let incomplete = |uuid: &Uuid| {
+            !harvest.is_complete(*uuid) && tables.arrays.get(uuid).is_none_or(|entry| entry.active().is_none())
+        };
+        let known = tables.disks.values().filter(|saved| incomplete(&saved.array));
+        let known = known.filter_map(|saved| DiskSpec::parse(&saved.disk).ok());
+        let found = harvest.arrays.iter().filter(|(uuid, _)| incomplete(uuid)).flat_map(|(_, disks)| disks);
+        let found = found.map(|looked| looked.disk.disk.spec().clone());
+        known.chain(found).filter_map(|spec| Some(spec.path()?.parent()?.to_owned())).collect()
+    }
+
+    fn begin(self: &Arc<Self>, search: &mut Search, candidates: Vec<Candidate>) {
         let places = Arc::new(tokio::sync::Semaphore::new(LOOKS_MAX));
-        let mut search = Search { looks: JoinSet::new(), waiting: BTreeSet::new() };
         for candidate in candidates {
             let (control, places, name) = (Arc::clone(self), Arc::clone(&places), candidate.spec.to_string());
             if candidate.expected {
@@ -148,7 +170,6 @@ impl Control {
                 (name, looked)
             });
         }
-        search
     }
 
     /// Takes in what the looks bring until all have answered or the time is over.
@@ -237,10 +258,12 @@ impl Control {
     /// Looks at everything for a command: until all have answered, or for a short while if what it brought by then is
     /// `enough`, or for longer than an I/O may take.
     pub(super) async fn look(self: &Arc<Self>, extra: Vec<DiskSpec>, enough: impl Fn(&Harvest) -> bool) -> Harvest {
-        let mut search = self.search(self.candidates(extra).await);
+        let mut search = self.search(extra).await;
         let mut harvest = Harvest::default();
         let start = Instant::now();
         self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
+        self.search_folders(&mut search, &harvest).await;
+        self.gather(&mut search, &mut harvest, start + 2 * SHORT_PATIENCE).await;
         if search.under_way() > 0 && !enough(&harvest) {
             self.gather(&mut search, &mut harvest, start + LONG_PATIENCE).await;
         }
@@ -308,6 +331,17 @@ fn no_array(looked: &Looked) -> ErrorDetail {
     ErrorDetail::new(kind, format!("disk {name}: {what}"))
         .with("disk", name)
         .remedy(format!("look at it with `braid disk examine {name}`"))
+}
+
+/// The files in these folders, not below them.
+fn files_in(folders: BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in folders.iter().filter(|folder| !folder.starts_with("/dev")) {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDER_FILES_MAX);
+        files.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file())).map(|e| e.path()));
+    }
+    files.sort();
+    files
 }
 
 fn bears_label(path: &Path) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::daemon::address::Address;
 use crate::daemon::state::{SavedDisk, SavedExport, State};
+use crate::disk::host::Identity;
 use braid_api::limits::ARRAYS_MAX;
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
@@ -20,6 +21,8 @@ pub struct OpenDisk {
     pub name: String,
     /// The disk itself; its lock lives as long as this.
     pub disk: Arc<Disk>,
+    /// What makes it the same by whatever path; none for memory.
+    pub identity: Option<Identity>,
     /// Its place in the table of leaves.
     pub leaf: LeafId,
     /// How it did when it was last looked at.

@@ -123,3 +123,66 @@ fn is_gone(path: &Path) -> bool {
 fn still_gone(disk: &OpenDisk) -> bool {
     disk.disk.spec().path().is_some_and(is_gone)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_engine::LeafId;
+    use braid_ring::{Disk, DiskSpec, OpenOptions};
+
+    fn disk() -> OpenDisk {
+        let spec = DiskSpec::parse("mem:1M").expect("a right name");
+        let disk = Disk::open(&spec, OpenOptions::default()).expect("there is memory");
+        OpenDisk {
+            name: spec.to_string(),
+            disk: Arc::new(disk),
+            identity: None,
+            leaf: LeafId(0),
+            watch: Default::default(),
+        }
+    }
+
+    fn stats(reads: u64, in_flight: u64, errors: u64, late: u64) -> LeafStats {
+        LeafStats { reads, in_flight, errors, late, ..LeafStats::default() }
+    }
+
+    #[track_caller]
+    fn expect(disk: &OpenDisk, seen: &LeafStats, state: Option<DiskState>) {
+        assert_eq!(judge(disk, seen).map(|(state, _)| state), state);
+    }
+
+    #[test]
+    fn a_disk_that_works_is_not_mentioned() {
+        let disk = disk();
+        for reads in 0..20 {
+            expect(&disk, &stats(reads * 100, 1, 0, 0), None);
+        }
+        // Idle, however long.
+        for _ in 0..20 {
+            expect(&disk, &stats(1900, 0, 0, 0), None);
+        }
+    }
+
+    #[test]
+    fn errors_are_told_once_and_stick() {
+        let disk = disk();
+        expect(&disk, &stats(10, 0, 1, 0), Some(DiskState::Failing));
+        expect(&disk, &stats(20, 0, 5, 0), None);
+        expect(&disk, &stats(30, 0, 5, 0), None);
+        let watch = disk.watch.lock().expect("nobody panicked");
+        assert!(watch.trouble.as_deref().is_some_and(|trouble| trouble.contains("5 I/Os failed")), "{watch:?}");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_told_and_forgiven_if_it_answers_without_error() {
+        let disk = disk();
+        expect(&disk, &stats(10, 3, 0, 0), None);
+        for _ in 1..LOOKS_UNTIL_HANGING {
+            expect(&disk, &stats(10, 3, 0, 0), None);
+        }
+        expect(&disk, &stats(10, 3, 0, 0), Some(DiskState::Hanging));
+        expect(&disk, &stats(11, 4, 0, 0), None);
+        expect(&disk, &stats(12, 0, 0, 0), Some(DiskState::Ok));
+        assert!(disk.watch.lock().expect("nobody panicked").trouble.is_none());
+    }
+}
