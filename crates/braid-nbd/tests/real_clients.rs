@@ -165,6 +165,7 @@ fn fio_with_verify_from_several_connections() {
             "--verify=crc32c",
             "--do_verify=1",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--thread",
             "--group_reporting",
         ],

@@ -168,6 +168,7 @@ fn fio_verifies_what_several_connections_wrote() {
     arguments.extend([
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--do_verify=1",
         "--verify_backlog=256",
         "--group_reporting",
