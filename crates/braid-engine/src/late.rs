@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::DeviceId;
+use crate::planted::{Planted, planted};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Late {
@@ -52,7 +53,7 @@ impl LateRanges {
     /// Whether a late write may still change something in `[start, end)` of the device.
     #[inline]
     pub fn covers(&self, device: DeviceId, start: u64, end: u64) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && self.look(device, start, end)
+        self.count.load(Ordering::Acquire) > 0 && self.look(device, start, end) && !planted(Planted::LateForgotten)
     }
 
     #[cold]

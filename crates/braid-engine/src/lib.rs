@@ -20,11 +20,14 @@ pub mod lifecycle;
 pub mod limits;
 pub mod overlap;
 pub mod plan;
+mod planted;
 pub mod shard;
 pub mod touch;
 
 pub use io::*;
 pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
+#[cfg(feature = "planted")]
+pub use planted::{Planted, plant};
 pub use shard::{DeviceCounters, Shard, ShardMessage, Shared};
 pub use touch::TouchMap;

@@ -22,6 +22,8 @@ pub mod labelled;
 pub mod memory;
 pub mod meta;
 pub mod oracle;
+#[cfg(feature = "planted")]
+pub mod plant;
 pub mod plot;
 pub mod queue;
 pub mod rng;

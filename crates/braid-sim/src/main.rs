@@ -11,10 +11,17 @@ const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat
 struct Arguments {
     seeds: std::ops::Range<u64>,
     options: Options,
+    #[cfg(feature = "planted")]
+    plant: Option<braid_sim::plant::Plant>,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed = Arguments { seeds: 0..100, options: Options::default() };
+    let mut parsed = Arguments {
+        seeds: 0..100,
+        options: Options::default(),
+        #[cfg(feature = "planted")]
+        plant: None,
+    };
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{name} needs a value, for example --seeds 0..100"));
         let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number, for example 0..100"));
@@ -35,6 +42,13 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                     .map(|name| of(name).ok_or(format!("no level {name:?}: concat, raid0, mirror")))
                     .collect::<Result<_, _>>()?;
             }
+            #[cfg(feature = "planted")]
+            "--plant" => {
+                let name = value()?;
+                let plant = braid_sim::plant::Plant::all().into_iter().find(|p| p.name() == name);
+                parsed.plant = Some(plant.ok_or(format!("no planted bug {name:?}"))?);
+                parsed.options.check_drained = false;
+            }
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}")),
         }
@@ -53,6 +67,17 @@ fn main() -> ExitCode {
     let mut counters = Counters::default();
     let (mut events, mut failed) = (0, 0);
     for seed in arguments.seeds.clone() {
+        #[cfg(feature = "planted")]
+        if let Some(plant) = arguments.plant {
+            let found = plant.during(|| std::panic::catch_unwind(|| runs::once(seed, &arguments.options).violation));
+            match found {
+                Ok(None) => continue,
+                Ok(Some(why)) => println!("{}: seed {seed}: {why}", plant.name()),
+                Err(_) => println!("{}: seed {seed}: panics", plant.name()),
+            }
+            failed += 1;
+            continue;
+        }
         let outcome = runs::twice(seed, &arguments.options);
         counters.merge(&outcome.counters);
         events += outcome.events;

@@ -17,11 +17,13 @@ pub struct Options {
     pub kinds: Vec<Kind>,
     /// Print every event as it happens.
     pub print: bool,
+    /// Check by the count of requests, too, that what has drained has no user: off where the data are to show it.
+    pub check_drained: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { kinds: Kind::ALL.to_vec(), print: false }
+        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true }
     }
 }
 
@@ -40,23 +42,34 @@ impl Options {
 /// Runs a seed once.
 pub fn once(seed: u64, options: &Options) -> Outcome {
     let mut sim = Sim::new(seed, Trace::new(options.print));
+    sim.stage.borrow_mut().check_drained = options.check_drained;
     let faults = sim.rng().coin();
+    // Many short lives on small disks, or fewer and longer ones.
+    let short = sim.rng().coin();
+    let blocks_max = if short { 100 } else { 600 };
     let levels = options.levels();
     let labels = !levels.is_empty() && sim.rng().coin();
     if labels {
         let count = sim.rng().between(1, 6);
-        let disks = (0..count).map(|_| add_disk(&mut sim, (1 << 20) + 8192, faults)).collect();
+        let disks = (0..count).map(|_| add_disk(&mut sim, (1 << 20) + 8192, blocks_max, faults)).collect();
         let mut stage = sim.stage.borrow_mut();
         stage.label_disks = disks;
         stage.levels = levels;
     }
     let count = sim.rng().between(u64::from(!labels), if labels { 1 } else { 3 });
     for _ in 0..count {
-        add_array(&mut sim, options, faults);
+        add_array(&mut sim, options, blocks_max, faults);
     }
-    let lives = sim.rng().between(1, 6);
-    let dooms: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng())).collect();
-    sim.run(&dooms, |rng, last| Plot { habits: (!last).then(|| Habits::draw(rng, faults)), rng: rng.fork() })
+    let lives = sim.rng().between(1, if short { 12 } else { 6 });
+    let dooms: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short)).collect();
+    sim.run(&dooms, |rng, last| {
+        let habits = match (short, labels) {
+            (true, true) => Habits::draw_busy_admin(rng),
+            (true, false) => Habits::draw_short(rng),
+            (false, _) => Habits::draw(rng, faults),
+        };
+        Plot { habits: (!last).then_some(habits), rng: rng.fork() }
+    })
 }
 
 /// Runs a seed twice. The second run must be like the first.
@@ -70,26 +83,27 @@ pub fn twice(seed: u64, options: &Options) -> Outcome {
     first
 }
 
-fn add_array(sim: &mut Sim, options: &Options, faults: bool) {
+fn add_array(sim: &mut Sim, options: &Options, blocks_max: u64, faults: bool) {
     let kind = *sim.rng().pick(&options.kinds);
     let members = if kind == Kind::Mirror { 2 } else { sim.rng().between(1, 4) as usize };
-    let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, 64 << 10, faults)).collect();
+    let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, 64 << 10, blocks_max, faults)).collect();
     let trial = Trial::draw(kind, disks, sim.rng());
     sim.stage.borrow_mut().arrays.push(ArrayState { trial, number: None });
 }
 
-fn add_disk(sim: &mut Sim, before_bytes: u64, faults: bool) -> usize {
+fn add_disk(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faults: bool) -> usize {
     let faulty = faults && sim.rng().coin();
     let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
-    let size = before_bytes + 4096 * sim.rng().between(20, 600);
+    let size = before_bytes + 4096 * sim.rng().between(20, blocks_max);
     let junk = sim.rng().coin();
     sim.add_disk(size, junk, profile)
 }
 
-fn draw_doom(rng: &mut Rng) -> Doom {
+fn draw_doom(rng: &mut Rng, short: bool) -> Doom {
     let how = if rng.coin() { Crash::Power } else { Crash::Kill };
     match rng.below(10) {
         0 | 1 => Doom::Clean,
+        _ if short => Doom::AtStep(rng.between(1, 80), how),
         2..=4 => {
             let most = *rng.pick(&[10, 100, 1000]);
             Doom::AtStep(rng.between(1, most), how)

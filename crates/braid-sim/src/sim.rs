@@ -48,6 +48,8 @@ pub struct Stage {
     pub violation: Option<Violation>,
     /// What tasks exercised.
     pub counters: Counters,
+    /// Check that what has drained has no user.
+    pub check_drained: bool,
     /// What tasks want in the trace.
     pub notes: Vec<String>,
     /// Disks that a task wants pulled.
@@ -111,6 +113,7 @@ impl Sim {
             phase: "",
             violation: None,
             counters: Counters::default(),
+            check_drained: true,
             notes: Vec::new(),
             pull: Vec::new(),
         };

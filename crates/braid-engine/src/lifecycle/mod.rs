@@ -46,6 +46,8 @@ pub use create::{CreateRequest, create};
 pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
+#[cfg(feature = "planted")]
+pub use planted::{Planted, plant};
 pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, scan};
 pub use start::{Assembled, StartOptions, assemble, start};
 pub use write::LabelCopy;

@@ -1,8 +1,8 @@
-//! Bugs that the crash sweep must notice. In anything but a test none of them exists.
+//! Bugs that the crash sweep and the simulator must notice. They exist only in tests, and with the feature `planted`.
 
 /// One mistake that somebody could make here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Planted {
+pub enum Planted {
     /// The copies of a label are written without waiting for the first to be durable.
     BothCopiesAtOnce,
     /// Labels are acknowledged while they are only in the disk's cache.
@@ -27,26 +27,26 @@ pub(super) enum Planted {
     FormingServed,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "planted"))]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether this bug is compiled in and switched on.
-#[cfg(test)]
+#[cfg(any(test, feature = "planted"))]
 pub(super) fn planted(bug: Planted) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 /// Whether this bug is compiled in and switched on: never.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "planted")))]
 #[inline(always)]
 pub(super) const fn planted(_: Planted) -> bool {
     false
 }
 
 /// Switches a bug on for this thread, or all off.
-#[cfg(test)]
-pub(super) fn plant(bug: Option<Planted>) {
+#[cfg(any(test, feature = "planted"))]
+pub fn plant(bug: Option<Planted>) {
     PLANTED.set(bug);
 }

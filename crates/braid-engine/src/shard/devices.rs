@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::io::{DeviceId, Op};
 use crate::layout::DeviceLayout;
 use crate::limits::RETIRED_LAYOUTS_MAX;
+use crate::planted::{Planted, planted};
 
 /// What a device did on one shard since start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -117,9 +118,10 @@ impl Devices {
         let old = std::mem::replace(&mut device.current, layout)?;
         let users = std::mem::take(&mut device.users);
         let version = old.version();
-        if users == 0 {
+        if users == 0 || planted(Planted::FreedTooEarly) {
             self.drained.push((id, version));
-        } else {
+        }
+        if users > 0 {
             assert!(device.retired.len() < RETIRED_LAYOUTS_MAX, "too many layouts in flight");
             device.retired.push((old, users));
         }
@@ -143,7 +145,9 @@ impl Devices {
         retired[at].1 -= 1;
         if retired[at].1 == 0 {
             retired.swap_remove(at);
-            self.drained.push((DeviceId(id), version));
+            if !planted(Planted::FreedTooEarly) {
+                self.drained.push((DeviceId(id), version));
+            }
         }
     }
 

@@ -29,6 +29,7 @@ use crate::layout::{DeviceLayout, FlatNode};
 use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
+use crate::planted::{self, Planted, planted};
 use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
 
 /// What all shards of an engine share.
@@ -197,6 +198,7 @@ impl Shard {
         slot.out -= 1;
         if let Err(error) = result
             && slot.error.is_none()
+            && !planted::swallowed(slot.op)
         {
             slot.error = Some(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start });
         }
@@ -322,7 +324,8 @@ impl Shard {
         if !slot.flushing && slot.cursor < slot.end {
             return self.data_step(index, sink);
         }
-        if !slot.flushing && slot.flags.has(Flags::FUA) && matches!(slot.op, Op::WriteZeroes | Op::Discard) {
+        let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard) && !planted(Planted::ZeroesNotFlushed);
+        if !slot.flushing && slot.flags.has(Flags::FUA) && no_data {
             // Operations without data have no FUA of their own below: a flush makes them durable.
             slot.flushing = true;
             slot.cursor = 0;
@@ -336,10 +339,12 @@ impl Shard {
     /// Plans and submits one step, or puts the slot into the list of what it must wait for.
     #[inline]
     fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        #[cfg(feature = "planted")]
+        self.touch_without_waiting(index, sink);
         let slot = &mut self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
         let mut end = slot.end;
-        if layout.ordered && slot.op != Op::Read {
+        if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
             if slot.cursor >= slot.held.1 {
                 match hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
                     Ok(()) => {}
@@ -362,11 +367,15 @@ impl Shard {
             Step::Planned(to) => {
                 slot.cursor = to;
                 let ios = self.plan.ios_mut();
-                slot.out = ios.len() as u32;
+                slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
                 let generation = slot.generation;
-                for io in ios {
-                    io.cookie = slots::cookie(index, generation, io.leaf);
+                for (k, io) in ios.iter_mut().enumerate() {
+                    let cookie = slots::cookie(index, generation, io.leaf);
+                    io.cookie = planted::cookie_of(cookie, k, slot.out);
                     sink.submit(io);
+                }
+                if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
+                    release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
                 }
             }
             Step::Needs(Precondition::RegionTouched { node, region }) => {
@@ -391,11 +400,17 @@ impl Shard {
         let first = slot.cursor as usize;
         let some = &layout.leaves[first..layout.leaves.len().min(first + STEP_IOS_MAX)];
         slot.cursor += some.len() as u64;
+        let some = planted::asked(some);
         slot.out = some.len() as u32;
         let generation = slot.generation;
         for leaf in some {
             let cookie = slots::cookie(index, generation, *leaf);
+            let cookie = planted::cookie_of_flush(cookie);
             sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
+        }
+        if planted(Planted::FlushTooEarly) {
+            slot.out = 0;
+            return false;
         }
         !some.is_empty()
     }
@@ -517,6 +532,29 @@ impl Shard {
         }
     }
 
+    /// The planted bug "bit after data": asks for the bit of every region of the request, and goes on at once.
+    #[cfg(feature = "planted")]
+    fn touch_without_waiting(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = self.slots[index];
+        if !planted(Planted::BitAfterData) || !mutates(slot.op) {
+            return;
+        }
+        let layout = Arc::clone(self.devices.at(slot.device).layout(slot.version));
+        for map in
+            layout.nodes.iter().filter_map(|n| if let FlatNode::Touched { map, .. } = n { Some(map) } else { None })
+        {
+            for region in map.region_of(slot.start)..=map.region_of(slot.end - 1) {
+                let (map, device) = (Arc::clone(map), DeviceId(slot.device));
+                if map.is_durable(region) {
+                } else if map.home() == self.id {
+                    self.touch(device, map, region, sink);
+                } else {
+                    self.outbox.push_back((map.home(), ShardMessage::Touch { device, map, region }));
+                }
+            }
+        }
+    }
+
     /// Submits the block of bits that stands in metadata block `at` to every copy, to be durable when answered.
     fn write_block(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
         let write = self.touching.get(at);
@@ -532,7 +570,8 @@ impl Shard {
         let generation = slot.generation;
         for (leaf, start) in write.map.places() {
             let cookie = slots::cookie(index, generation, *leaf);
-            sink.submit(&LeafIo::simple(*leaf, Op::Write, Flags::FUA, start + offset, 4096, buf, cookie));
+            let flags = if planted(Planted::BitNotDurable) { Flags::NONE } else { Flags::FUA };
+            sink.submit(&LeafIo::simple(*leaf, Op::Write, flags, start + offset, 4096, buf, cookie));
         }
     }
 

@@ -47,12 +47,13 @@ impl Profile {
 
     /// A disk that makes some.
     pub fn faulty(rng: &mut Rng) -> Profile {
+        let hangs = if rng.below(8) == 0 { 100_000 } else { 10_000 };
         Profile {
             read_error: rng.probability(20_000),
             latent_error: rng.probability(5_000),
             write_error: rng.probability(20_000),
             flush_error: rng.probability(50_000),
-            hang: rng.probability(10_000),
+            hang: rng.probability(hangs),
             ..Profile::healthy(rng)
         }
     }

@@ -105,7 +105,8 @@ impl Admin {
         let Some(index) = self.labelled(uuid) else {
             return self.wrong(format!("array {name} was deleted, which nobody made"));
         };
-        match self.stage.borrow().labelled[index].promise {
+        let promise = self.stage.borrow().labelled[index].promise;
+        match promise {
             // The last one: the undoing of a create that failed.
             Promise::Dying | Promise::Unborn | Promise::Interrupted => {}
             promise => self.wrong(format!("the deletion of array {name} was finished, which is {promise:?}")),
