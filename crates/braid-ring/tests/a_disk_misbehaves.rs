@@ -136,18 +136,18 @@ fn rot_flips_one_bit_and_only_in_what_was_read() {
 #[test]
 fn a_hung_disk_times_out_and_its_buffers_come_back_later() {
     on_both("hang", |_, inner| {
-        let mut bed = bed(300);
+        let mut bed = bed(1_000);
         let (hung, leaf) = bed.bare(&format!("faulty({inner},write-hang)"));
         let (well, _) = bed.bare("mem:1M");
         let begun = Instant::now();
         let late = bed.begin(0, hung, Op::Write, Flags::NONE, 0, 4096, &[1; 4096]);
         bed.write(0, well, Flags::NONE, 0, &[2; 4096]);
-        assert!(begun.elapsed() < Duration::from_millis(250), "the other disk does not wait for the hung one");
+        assert!(late.try_recv().is_err(), "the other disk does not wait for the hung one");
         let answer = late.recv().unwrap();
         let took = begun.elapsed();
         assert_eq!(answer.result.unwrap_err().kind, ErrorKind::TimedOut);
         assert!(answer.buffer_busy, "the write may still land");
-        assert!((Duration::from_millis(290)..Duration::from_secs(5)).contains(&took), "{took:?}");
+        assert!(took >= Duration::from_millis(990), "not before its limit: {took:?}");
         let stats = bed.handle.leaf_stats(leaf).unwrap();
         assert_eq!((stats.late, stats.errors, stats.in_flight), (1, 1, 1));
         assert_eq!(bed.read(0, hung, 0, 4096).len(), 4096, "reads are not held");
