@@ -8,15 +8,18 @@ use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
 
 const WORDS: usize = REGIONS_PER_BLOCK as usize / 64;
 
+/// The bits of one block.
+type Bits = Box<[u64; WORDS]>;
+
 /// One block of bits on its way to the disks. At most one write of a block is out at a time.
 pub(crate) struct BlockWrite {
     pub device: DeviceId,
     pub map: Arc<TouchMap>,
     pub block: u32,
     /// Bits in the write that is out.
-    pub writing: Box<[u64; WORDS]>,
+    pub writing: Bits,
     /// Bits asked for since; they go with the next write.
-    pub wanted: Box<[u64; WORDS]>,
+    pub wanted: Bits,
     pub more: bool,
 }
 
@@ -31,7 +34,7 @@ pub(crate) enum Asked {
 /// All blocks of bits that this shard is home to and has to do with right now.
 pub(crate) struct Touching {
     blocks: Vec<Option<BlockWrite>>,
-    spare: Vec<(Box<[u64; WORDS]>, Box<[u64; WORDS]>)>,
+    spare: Vec<(Bits, Bits)>,
     backlog: VecDeque<(DeviceId, Arc<TouchMap>, u32)>,
 }
 

@@ -13,7 +13,7 @@ use braid_geometry::{Level, Spec};
 use braid_ring::DiskSpec;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 /// What was noted of disks, by name, before it was changed.
@@ -94,7 +94,7 @@ impl Control {
     async fn open_disks(&self, specs: &[DiskSpec]) -> Result<Vec<Arc<OpenDisk>>, ErrorDetail> {
         let mut disks: Vec<Arc<OpenDisk>> = Vec::with_capacity(specs.len());
         for spec in specs {
-            match self.open_disk(spec.clone()).await {
+            match self.open_disk(spec.clone(), Duration::ZERO).await {
                 Ok(disk) => disks.push(disk),
                 Err(error) => {
                     self.close_disks(disks).await;

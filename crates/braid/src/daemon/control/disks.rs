@@ -7,26 +7,38 @@ use crate::daemon::errors::of_ring;
 use crate::disk::host::{Identity, Roots};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
-use braid_ring::{Disk, DiskSpec, OpenOptions};
+use braid_ring::{Disk, DiskSpec, OpenOptions, RingErrorKind};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Between two tries to open a disk that somebody still uses.
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
 /// Longest that a command waits for disks to be closed.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 impl Control {
-    /// Opens a disk for exclusive use and makes it known to the shards.
+    /// Opens a disk for exclusive use and makes it known to the shards. Whoever uses it has `patience` to let go of
+    /// it: a daemon that was killed holds its disks until the kernel has ended its I/O, a little after it is gone.
     ///
     /// # Errors
     /// Somebody uses it, it is not there, or the operating system refuses.
-    pub(super) async fn open_disk(&self, spec: DiskSpec) -> Result<Arc<OpenDisk>, ErrorDetail> {
+    pub(super) async fn open_disk(&self, spec: DiskSpec, patience: Duration) -> Result<Arc<OpenDisk>, ErrorDetail> {
         let name = without_size(spec.clone()).to_string();
         self.not_ours(&spec)?;
         let opening = name.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            Disk::open(&spec, OpenOptions { exclusive: true, write: true }).map_err(|error| of_ring(&error, &opening))
+            let until = std::time::Instant::now() + patience;
+            loop {
+                match Disk::open(&spec, OpenOptions { exclusive: true, write: true }) {
+                    Err(error) if error.kind == RingErrorKind::InUse && std::time::Instant::now() < until => {
+                        std::thread::sleep(BETWEEN_TRIES);
+                    }
+                    result => return result.map_err(|error| of_ring(&error, &opening)),
+                }
+            }
         });
         let disk = opened.await.map_err(|error| {
             ErrorDetail::new(Kind::Internal, format!("opening {name} ended unexpectedly: {error}"))

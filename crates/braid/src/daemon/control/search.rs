@@ -22,6 +22,8 @@ use uuid::Uuid;
 pub(super) const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long they are waited for otherwise: beyond the time limit of an I/O, so that all have answered.
 const LONG_PATIENCE: Duration = Duration::from_secs(35);
+/// How long whoever uses a known disk has to let go of it.
+const LETTING_GO_MAX: Duration = Duration::from_secs(10);
 /// Files that are looked at in one folder beside those known.
 const FOLDER_FILES_MAX: usize = 1024;
 /// Disks that are opened and looked at, at a time.
@@ -230,7 +232,8 @@ impl Control {
                 return Ok(None);
             }
         }
-        let disk = self.open_disk(candidate.spec).await?;
+        let patience = if candidate.expected { LETTING_GO_MAX } else { Duration::ZERO };
+        let disk = self.open_disk(candidate.spec, patience).await?;
         let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
         let found = scan.disks.pop().expect("a scan of one disk tells of one disk");
         Ok(Some(Looked { disk, found }))
