@@ -253,13 +253,13 @@ pub fn api_bodies(data: &[u8]) {
                 for disk in &request.disks {
                     disk_names(disk.as_bytes());
                 }
-                again(&request, |r| serde_json::to_vec(r), |b| serde_json::from_slice::<CreateArray>(b));
+                again(&request, serde_json::to_vec::<CreateArray>, |b| serde_json::from_slice(b));
             }
         }
         1 => {
             if let Ok(request) = serde_json::from_slice::<AddExport>(body) {
                 let _ = request.name.as_deref().map(names::check_name);
-                again(&request, |r| serde_json::to_vec(r), |b| serde_json::from_slice::<AddExport>(b));
+                again(&request, serde_json::to_vec::<AddExport>, |b| serde_json::from_slice(b));
             }
         }
         2 => drop(serde_json::from_slice::<RenameArray>(body).map(|request| names::check_name(&request.name))),
