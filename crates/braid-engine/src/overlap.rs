@@ -61,24 +61,59 @@ impl RangeTable {
         woken: &mut impl FnMut(Bucket),
     ) -> Result<(), Bucket> {
         loop {
-            let mut at = start;
-            let refused = loop {
-                if at >= end {
-                    return Ok(());
-                }
-                let (tag, mask, next) = part(device, at, end);
-                let bucket = self.bucket(tag);
-                if !self.take(bucket, tag, mask) && !self.is_shared(device, start, at) {
-                    break (bucket, tag, mask);
-                }
-                at = next;
+            // A range that is not free as a whole is not begun with: what is taken in vain makes others wait in vain,
+            // and two who wait would wake each other without end. What the look cannot see is another shard's
+            // taking at this very moment; then both back out of it and look again.
+            let refused = match self.first_taken(device, start, end) {
+                Some(refused) => refused,
+                None => match self.take_all(device, start, end) {
+                    Ok(()) => return Ok(()),
+                    Err((at, refused)) => {
+                        self.release(device, start, at, woken);
+                        refused
+                    }
+                },
             };
-            self.give_all(device, start, at, Giving::Back, woken);
             if self.wait_on(refused) {
                 return Err(refused.0);
             }
             // The conflict passed between the two looks: look again.
         }
+    }
+
+    /// The first part of a range of several granules that somebody holds. One granule is taken at once or not at all.
+    #[inline]
+    fn first_taken(&self, device: DeviceId, start: u64, end: u64) -> Option<Part> {
+        let (_, _, mut at) = part(device, start, end);
+        if at >= end {
+            return None;
+        }
+        at = start;
+        while at < end {
+            let (tag, mask, next) = part(device, at, end);
+            let bucket = self.bucket(tag);
+            let seen = self.words[bucket.0 as usize].load(Ordering::Relaxed);
+            if refuses(seen, tag, mask) {
+                return Some((bucket, tag, mask));
+            }
+            at = next;
+        }
+        None
+    }
+
+    /// Takes part by part; on a conflict says how far it came, and which part was refused.
+    #[inline]
+    fn take_all(&self, device: DeviceId, start: u64, end: u64) -> Result<(), (u64, Part)> {
+        let mut at = start;
+        while at < end {
+            let (tag, mask, next) = part(device, at, end);
+            let bucket = self.bucket(tag);
+            if !self.take(bucket, tag, mask) && !self.is_shared(device, start, at) {
+                return Err((at, (bucket, tag, mask)));
+            }
+            at = next;
+        }
+        Ok(())
     }
 
     /// Gives `[start, end)` back and calls `woken` for every word on which somebody waits.
@@ -87,16 +122,11 @@ impl RangeTable {
     /// they look again and wait again.
     #[inline]
     pub fn release(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
-        self.give_all(device, start, end, Giving::Up, woken);
-    }
-
-    #[inline]
-    fn give_all(&self, device: DeviceId, start: u64, end: u64, giving: Giving, woken: &mut impl FnMut(Bucket)) {
         let mut at = start;
         while at < end {
             let (tag, mask, next) = part(device, at, end);
             let bucket = self.bucket(tag);
-            if !self.is_shared(device, start, at) && self.give(bucket, tag, mask, giving) {
+            if !self.is_shared(device, start, at) && self.give(bucket, tag, mask) {
                 woken(bucket);
             }
             at = next;
@@ -150,10 +180,10 @@ impl RangeTable {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         loop {
-            let free = seen & HELD == 0;
-            if !free && (seen >> TAG_SHIFT != tag || seen & mask != 0) {
+            if refuses(seen, tag, mask) {
                 return false;
             }
+            let free = seen & HELD == 0;
             // A waiting bit stays: those who wait are told at the next release, and look again.
             let new = (tag << TAG_SHIFT) | (seen & WAITING) | (if free { 0 } else { seen & HELD }) | mask;
             match word.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Relaxed) {
@@ -163,20 +193,17 @@ impl RangeTable {
         }
     }
 
-    /// Gives back a part of a word; true when somebody waits on it and shall look again.
+    /// Gives back a part of a word; true when somebody waits on it, who shall look again.
     #[inline]
-    fn give(&self, bucket: Bucket, tag: u64, mask: u64, giving: Giving) -> bool {
+    fn give(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             debug_assert!(seen >> TAG_SHIFT == tag && seen & mask == mask, "a range is given back that was not held");
             let left = seen & HELD & !mask;
-            // Who waits on a word of which others still hold a part is told when they give it back: were two who wait
-            // told of each other's tries in vain, they would wake each other, and nobody else would get a turn.
-            let stays = if giving == Giving::Back && left != 0 { seen & WAITING } else { 0 };
-            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | stays | left };
+            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | left };
             match word.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return seen & WAITING & !stays != 0,
+                Ok(_) => return seen & WAITING != 0,
                 Err(now) => seen = now,
             }
         }
@@ -184,10 +211,10 @@ impl RangeTable {
 
     /// Sets the waiting bit of a word that still refuses this part; false when it no longer does.
     #[cold]
-    fn wait_on(&self, (bucket, tag, mask): (Bucket, u64, u64)) -> bool {
+    fn wait_on(&self, (bucket, tag, mask): Part) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
-        while seen & HELD != 0 && (seen >> TAG_SHIFT != tag || seen & mask != 0) {
+        while refuses(seen, tag, mask) {
             // Acquire: who waits after a `wake` sees why that was called.
             match word.compare_exchange_weak(seen, seen | WAITING, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -198,13 +225,13 @@ impl RangeTable {
     }
 }
 
-/// Why a part is given back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Giving {
-    /// What was done under it is done.
-    Up,
-    /// It was taken in vain: the rest of the range was not free.
-    Back,
+/// What a range takes of one word: the word, the granule's name, its blocks.
+type Part = (Bucket, u64, u64);
+
+/// Whether a word as it was seen has no room for these blocks of this granule.
+#[inline]
+fn refuses(seen: u64, tag: u64, mask: u64) -> bool {
+    seen & HELD != 0 && (seen >> TAG_SHIFT != tag || seen & mask != 0)
 }
 
 /// The name of a granule. Neighbours have neighbouring names.

@@ -586,6 +586,8 @@ impl Shard {
         self.tell_touched(device, block, error);
         if self.slots[index].late > 0 {
             self.slots[index].state = State::Late;
+            // Who waited for these bits has been told: who asks for one from now on needs another write.
+            self.touching.get(at).writing.fill(0);
         } else {
             self.block_free(at, index, sink);
         }
