@@ -21,6 +21,9 @@ pub enum Promise {
     Interrupted,
     /// Its deletion was begun and not acknowledged: it is there, or it is not.
     Dying,
+    /// Nobody was told that it is gone, but it was seen that it is. What was seen may have been in a cache: after a
+    /// power cut its remains may turn up once more, to be cleared away again. It is never served.
+    Fading,
     /// It was deleted, or its creation was undone: it must never be seen again.
     Gone,
 }

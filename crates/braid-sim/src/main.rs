@@ -6,11 +6,12 @@ use braid_sim::arrays::Kind;
 use braid_sim::counters::Counters;
 use braid_sim::runs::{self, Options};
 
-const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,mirror] [--trace]";
+const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,mirror] [--sweep] [--trace]";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
     options: Options,
+    sweep: bool,
     #[cfg(feature = "planted")]
     plant: Option<braid_sim::plant::Plant>,
 }
@@ -19,6 +20,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     let mut parsed = Arguments {
         seeds: 0..100,
         options: Options::default(),
+        sweep: false,
         #[cfg(feature = "planted")]
         plant: None,
     };
@@ -49,6 +51,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.plant = Some(plant.ok_or(format!("no planted bug {name:?}"))?);
                 parsed.options.check_drained = false;
             }
+            "--sweep" => parsed.sweep = true,
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}")),
         }
@@ -69,13 +72,31 @@ fn main() -> ExitCode {
     for seed in arguments.seeds.clone() {
         #[cfg(feature = "planted")]
         if let Some(plant) = arguments.plant {
-            let found = plant.during(|| std::panic::catch_unwind(|| runs::once(seed, &arguments.options).violation));
+            let found = plant.during(|| {
+                std::panic::catch_unwind(|| {
+                    if arguments.sweep {
+                        runs::sweep(seed, &arguments.options).2
+                    } else {
+                        runs::once(seed, &arguments.options).violation.map(|v| v.0)
+                    }
+                })
+            });
             match found {
                 Ok(None) => continue,
                 Ok(Some(why)) => println!("{}: seed {seed}: {why}", plant.name()),
                 Err(_) => println!("{}: seed {seed}: panics", plant.name()),
             }
             failed += 1;
+            continue;
+        }
+        if arguments.sweep {
+            let (runs, of_all, why) = runs::sweep(seed, &arguments.options);
+            println!("seed {seed}: {runs} runs, each cut at another step");
+            counters.merge(&of_all);
+            if let Some(why) = why {
+                failed += 1;
+                println!("FAILED: {why}");
+            }
             continue;
         }
         let outcome = runs::twice(seed, &arguments.options);

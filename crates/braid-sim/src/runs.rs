@@ -3,6 +3,7 @@
 use braid_geometry::Level;
 
 use crate::arrays::{Kind, Trial};
+use crate::counters::Counters;
 use crate::disk::Profile;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
@@ -41,11 +42,40 @@ impl Options {
 
 /// Runs a seed once.
 pub fn once(seed: u64, options: &Options) -> Outcome {
+    run(seed, options, None)
+}
+
+/// Runs a small story of a seed, cut at every durable step of its first life in turn, by both kinds of crash, and
+/// once more during the recovery. Returns what all runs exercised, and the first violation with the cut that led to it.
+pub fn sweep(seed: u64, options: &Options) -> (u64, Counters, Option<String>) {
+    let whole = run(seed, options, Some(&[Doom::Clean]));
+    let (mut runs, mut counters) = (1, whole.counters);
+    if let Some(why) = whole.violation {
+        return (runs, counters, Some(format!("seed {seed}, not cut: {why}")));
+    }
+    for step in 1..=whole.steps[0] {
+        for (first, second) in [(Crash::Power, Crash::Power), (Crash::Kill, Crash::Power), (Crash::Power, Crash::Kill)]
+        {
+            let again = 1 + step % 9;
+            let dooms = [Doom::AtStep(step, first), Doom::AtStep(again, second), Doom::AtStep(3 * again, first)];
+            let outcome = run(seed, options, Some(&dooms));
+            runs += 1;
+            counters.merge(&outcome.counters);
+            if let Some(why) = outcome.violation {
+                return (runs, counters, Some(format!("seed {seed}, cut by {dooms:?}: {why}")));
+            }
+        }
+    }
+    (runs, counters, None)
+}
+
+/// With `dooms`: a small story without faults of disks, whose lives end like this.
+fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let mut sim = Sim::new(seed, Trace::new(options.print));
     sim.stage.borrow_mut().check_drained = options.check_drained;
-    let faults = sim.rng().coin();
+    let faults = sim.rng().coin() && dooms.is_none();
     // Many short lives on small disks, or fewer and longer ones.
-    let short = sim.rng().coin();
+    let short = sim.rng().coin() || dooms.is_some();
     let blocks_max = if short { 100 } else { 600 };
     let levels = options.levels();
     let labels = !levels.is_empty() && sim.rng().coin();
@@ -61,7 +91,8 @@ pub fn once(seed: u64, options: &Options) -> Outcome {
         add_array(&mut sim, options, blocks_max, faults);
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
-    let dooms: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short)).collect();
+    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short)).collect();
+    let dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
     sim.run(&dooms, |rng, last| {
         let habits = match (short, labels) {
             (true, true) => Habits::draw_busy_admin(rng),

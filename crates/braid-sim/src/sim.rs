@@ -67,6 +67,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// What went wrong, if anything did.
     pub violation: Option<Violation>,
+    /// Durable steps that were made by the end of each life.
+    pub steps: Vec<u64>,
 }
 
 /// How one life ended.
@@ -135,7 +137,7 @@ impl Sim {
     /// Runs one life after the other: those in `dooms`, then a last one without faults, in which
     /// everything that is required must be there.
     pub fn run(mut self, dooms: &[Doom], plot: impl Fn(&mut Rng, bool) -> Plot) -> Outcome {
-        let mut violation = None;
+        let (mut violation, mut steps) = (None, Vec::new());
         for life in 0..=dooms.len() {
             let last = life == dooms.len();
             if last {
@@ -144,6 +146,7 @@ impl Sim {
             let doom = dooms.get(life).copied().unwrap_or(Doom::Clean);
             let plot = plot(&mut self.rng, last);
             let end = self.life(doom, plot);
+            steps.push(self.world.steps);
             if let End::Wrong(why) = end {
                 violation = Some(why);
                 break;
@@ -155,7 +158,7 @@ impl Sim {
         }
         self.world.counters.merge(&self.stage.borrow().counters);
         let counters = std::mem::take(&mut self.world.counters);
-        Outcome { hash: self.world.trace.hash(), events: self.world.trace.events(), counters, violation }
+        Outcome { hash: self.world.trace.hash(), events: self.world.trace.events(), counters, violation, steps }
     }
 
     fn repair_all(&mut self) {

@@ -89,7 +89,7 @@ impl Admin {
         let mut stage = self.stage.borrow_mut();
         let Labelled { promise, names, disks: known, .. } = &mut stage.labelled[index];
         let wrong = match promise {
-            Promise::Gone => Some(format!("array {name} is served, which had been deleted")),
+            Promise::Gone | Promise::Fading => Some(format!("array {name} is served, which had been deleted")),
             Promise::Interrupted => Some(format!("array {name} is served, whose creation was interrupted")),
             _ if !names.contains(&name) => Some(format!("array {name} is served, whose name is one of {names:?}")),
             _ if *known != disks => Some(format!("array {name} has disks {disks:?} instead of {known:?}")),
@@ -108,8 +108,10 @@ impl Admin {
         let promise = self.stage.borrow().labelled[index].promise;
         match promise {
             // The last one: the undoing of a create that failed.
-            Promise::Dying | Promise::Unborn | Promise::Interrupted => {}
-            promise => self.wrong(format!("the deletion of array {name} was finished, which is {promise:?}")),
+            Promise::Dying | Promise::Unborn | Promise::Interrupted | Promise::Fading => {}
+            Promise::Alive | Promise::Gone => {
+                self.wrong(format!("the deletion of array {name} was finished, which is {promise:?}"))
+            }
         }
         self.count("deletion finished");
         self.cleared(index);
@@ -118,15 +120,15 @@ impl Admin {
     /// All labels of an array that could be read were erased. One that could not be may turn up again.
     fn cleared(&self, index: usize) {
         if self.all_here(index) && !self.stage.borrow().had_faults {
-            self.gone(index);
+            self.gone(index, Promise::Fading);
         } else {
             self.stage.borrow_mut().labelled[index].scattered = true;
         }
     }
 
-    fn gone(&self, index: usize) {
+    fn gone(&self, index: usize, promise: Promise) {
         let mut stage = self.stage.borrow_mut();
-        stage.labelled[index].promise = Promise::Gone;
+        stage.labelled[index].promise = promise;
         if let Some(number) = stage.labelled[index].number {
             stage.oracle.device_deleted(number);
         }
@@ -145,13 +147,13 @@ impl Admin {
         };
         match (promise, &found.status) {
             (Promise::Gone, status) => self.wrong(format!("array {name} is found ({status}), which had been deleted")),
-            (Promise::Unborn | Promise::Interrupted, Status::InterruptedCreate) => {
+            (Promise::Unborn | Promise::Interrupted | Promise::Fading, Status::InterruptedCreate) => {
                 self.stage.borrow_mut().labelled[index].promise = Promise::Interrupted;
                 self.count("create interrupted");
                 self.clear_up(index, found).await;
             }
             (_, _) if excused => {}
-            (Promise::Unborn | Promise::Interrupted | Promise::Dying, Status::Incomplete { .. }) if scattered => {
+            (_, Status::Incomplete { .. }) if scattered && promise != Promise::Alive => {
                 self.count("remains found");
                 self.clear_up(index, found).await;
             }
@@ -197,8 +199,8 @@ impl Admin {
             }
             match promise {
                 Promise::Alive => self.wrong(format!("array {uuid} is not found, which exists")),
-                Promise::Unborn | Promise::Dying | Promise::Interrupted => self.gone(index),
-                Promise::Gone => {}
+                Promise::Unborn | Promise::Dying | Promise::Interrupted => self.gone(index, Promise::Fading),
+                Promise::Fading | Promise::Gone => {}
             }
         }
     }
@@ -271,7 +273,8 @@ impl Admin {
     /// Disks that belong to no array, as far as the administrator knows.
     fn free_disks(&self) -> Vec<usize> {
         let stage = self.stage.borrow();
-        let used = |d: &usize| stage.labelled.iter().any(|l| l.promise != Promise::Gone && l.disks.contains(d));
+        let gone = |l: &Labelled| matches!(l.promise, Promise::Gone | Promise::Fading);
+        let used = |d: &usize| stage.labelled.iter().any(|l| !gone(l) && l.disks.contains(d));
         stage.label_disks.iter().copied().filter(|d| self.leaves.contains_key(d) && !used(d)).collect()
     }
 
@@ -431,7 +434,7 @@ impl Admin {
         match serving.array.delete(&self.port).await {
             Ok(()) => {
                 self.count("delete");
-                self.gone(index);
+                self.gone(index, Promise::Gone);
             }
             Err(error) => {
                 self.expect_fault(&error, "an array could not be deleted");
@@ -445,7 +448,7 @@ impl Admin {
         let stage = self.stage.borrow();
         let missing = |(i, l): &(usize, &Labelled)| l.promise == Promise::Alive && !self.serving.contains_key(i);
         let idle = stage.labelled.iter().enumerate().find(missing).map(|(_, l)| l.uuid);
-        let odd = |l: &&Labelled| !matches!(l.promise, Promise::Alive | Promise::Gone);
+        let odd = |l: &&Labelled| !matches!(l.promise, Promise::Alive | Promise::Fading | Promise::Gone);
         let odd = stage.labelled.iter().find(odd).map(|l| (l.uuid, l.promise));
         drop(stage);
         if let Some(uuid) = idle {
