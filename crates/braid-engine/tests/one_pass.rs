@@ -1,5 +1,7 @@
 //! A request goes through the whole stack in one pass, to where the geometry says, in few leaf I/Os.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
 mod support;
 
 use braid_engine::*;

@@ -1,5 +1,7 @@
 //! What a request may have to wait for: a range that is held, a region's first touch, the kernel.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
 mod support;
 
 use std::sync::Arc;

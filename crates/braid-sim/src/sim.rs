@@ -255,7 +255,7 @@ impl Sim {
                 return End::Clean;
             }
             run.serve_tasks();
-            let Some(happening) = run.world.next() else {
+            let Some(happening) = run.world.next_happening() else {
                 if done.is_done() {
                     continue;
                 }

@@ -291,7 +291,7 @@ impl World {
     }
 
     /// Lets time pass until the process notices something; `None` when nothing is left to happen.
-    pub fn next(&mut self) -> Option<Happening> {
+    pub fn next_happening(&mut self) -> Option<Happening> {
         loop {
             if std::mem::take(&mut self.crash_due) {
                 return Some(Happening::CrashPoint);
