@@ -187,6 +187,34 @@ fn a_late_write_to_a_bare_disk_keeps_others_away() {
     rig.settle(&mut Random(1));
 }
 
+/// The kernel holds a block of bits beyond its time limit: who wants one of its bits then is told so, on every
+/// shard, and the next one after the block is back is served.
+#[test]
+fn nobody_waits_for_a_late_block_of_bits() {
+    let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
+    let (node, map) = touched(0);
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &node)));
+    rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
+    let late = rig.shards[0].1.queue.remove(1).unwrap();
+    rig.answer(0, 0);
+    let (shard, sink) = &mut rig.shards[0];
+    shard.leaf_late(late.cookie, sink);
+    assert_eq!(rig.done(0)[0].result.unwrap_err().kind, ErrorKind::TimedOut);
+    for (shard, offset) in [(0, 0), (1, 4096), (0, 65536), (1, 131072)] {
+        rig.submit(shard, request(Op::Write, offset, 4096, 0)).unwrap();
+        rig.settle(&mut Random(offset));
+        assert_eq!(rig.done(shard)[0].result.unwrap_err().kind, ErrorKind::TimedOut, "shard {shard}, {offset}");
+    }
+    let (shard, sink) = &mut rig.shards[0];
+    shard.leaf_returned(late.cookie, sink);
+    assert_eq!(rig.shards[0].0.slots_in_use(), 0);
+    assert!(!map.is_durable(0));
+    rig.submit(1, request(Op::Write, 0, 4096, 0)).unwrap();
+    rig.settle(&mut Random(1));
+    assert!(rig.done(1)[0].result.is_ok());
+    assert!(map.is_durable(0));
+}
+
 #[test]
 fn a_stopped_device_answers_those_who_wait() {
     let mut rig = Rig::new(1, &[MIB, MIB]);

@@ -526,9 +526,13 @@ impl Shard {
         if map.is_durable(region) {
             return self.tell_touched(device, block, None);
         }
-        if let Asked::Start(at) = self.touching.ask(device, map, region) {
-            let index = self.slots.take_reserved(at);
-            self.write_block(at, index, sink);
+        match self.touching.ask(device, map, region) {
+            Asked::Start(at) => {
+                let index = self.slots.take_reserved(at);
+                self.write_block(at, index, sink);
+            }
+            Asked::Joined => {}
+            Asked::Refused => self.tell_touched(device, block, Some(LeafError::of(ErrorKind::TimedOut))),
         }
     }
 
@@ -586,8 +590,7 @@ impl Shard {
         self.tell_touched(device, block, error);
         if self.slots[index].late > 0 {
             self.slots[index].state = State::Late;
-            // Who waited for these bits has been told: who asks for one from now on needs another write.
-            self.touching.get(at).writing.fill(0);
+            self.touching.get(at).late = true;
         } else {
             self.block_free(at, index, sink);
         }

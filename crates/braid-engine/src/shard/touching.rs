@@ -21,6 +21,8 @@ pub(crate) struct BlockWrite {
     /// Bits asked for since; they go with the next write.
     pub wanted: Bits,
     pub more: bool,
+    /// The write ran into its time limit and was answered; the kernel still has it, and the block with it.
+    pub late: bool,
 }
 
 /// What a request for a bit came to.
@@ -29,6 +31,8 @@ pub(crate) enum Asked {
     Start(u32),
     /// A write is out already, or must wait for a free metadata block.
     Joined,
+    /// The kernel has held the block beyond its time limit: nobody is made to wait for a disk that hangs.
+    Refused,
 }
 
 /// All blocks of bits that this shard is home to and has to do with right now.
@@ -53,6 +57,9 @@ impl Touching {
         let (word, bit) = ((region % REGIONS_PER_BLOCK) as usize / 64, 1u64 << (region % 64));
         let same = self.blocks.iter_mut().flatten().find(|b| b.device == device && b.block == block);
         if let Some(write) = same {
+            if write.late {
+                return Asked::Refused;
+            }
             if write.writing[word] & bit == 0 {
                 write.wanted[word] |= bit;
                 write.more = true;
@@ -65,7 +72,7 @@ impl Touching {
         };
         let (mut writing, wanted) = self.spare.pop().expect("one spare for each free block");
         writing[word] |= bit;
-        self.blocks[at] = Some(BlockWrite { device, map, block, writing, wanted, more: false });
+        self.blocks[at] = Some(BlockWrite { device, map, block, writing, wanted, more: false, late: false });
         Asked::Start(at as u32)
     }
 
@@ -78,6 +85,7 @@ impl Touching {
     pub fn ended(&mut self, at: u32) -> bool {
         let write = self.get(at);
         write.writing.fill(0);
+        write.late = false;
         if write.more {
             std::mem::swap(&mut write.writing, &mut write.wanted);
             write.more = false;
