@@ -11,6 +11,7 @@
 mod bench;
 mod cli;
 mod client;
+mod config;
 mod daemon;
 mod demo;
 mod disk;

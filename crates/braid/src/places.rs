@@ -1,5 +1,7 @@
-//! Where things are: the socket, the state, and how a user's folders differ from root's.
+//! Where things are: the socket, the state, the configuration, and how a user's folders differ from root's.
 
+use crate::config::Config;
+use braid_api::ErrorDetail;
 use std::path::{Path, PathBuf};
 
 /// Where the state lies and the socket is.
@@ -19,12 +21,10 @@ struct Surroundings<'a> {
 }
 
 impl Places {
-    /// The places for this user, with `BRAID_SOCKET` and `BRAID_STATE` respected, and above those what was
-    /// given on the command line.
-    pub fn find(socket: Option<&Path>, state: Option<&Path>) -> Places {
-        let uid = rustix::process::geteuid();
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let mut places = defaults(&Surroundings { root: uid.is_root(), uid: uid.as_raw(), variable: &variable });
+    /// The places for this user: what was given on the command line, else `BRAID_SOCKET` and `BRAID_STATE`, else what
+    /// the configuration says, else the usual ones.
+    pub fn find(socket: Option<&Path>, state: Option<&Path>, config: &Config) -> Places {
+        let mut places = with_surroundings(|around| places(around, config));
         if let Some(socket) = socket {
             places.socket = socket.to_owned();
         }
@@ -33,9 +33,47 @@ impl Places {
         }
         places
     }
+
+    /// The socket of the daemon for a command that asks it. The configuration is looked at only where neither the
+    /// command line nor `BRAID_SOCKET` says it.
+    ///
+    /// # Errors
+    /// The configuration's.
+    pub fn find_socket(socket: Option<&Path>) -> Result<PathBuf, ErrorDetail> {
+        let named =
+            socket.map(Path::to_owned).or_else(|| with_surroundings(|around| (around.variable)("BRAID_SOCKET")));
+        match named {
+            Some(socket) => Ok(socket),
+            None => Ok(Places::find(None, None, &Config::load(None)?).socket),
+        }
+    }
 }
 
-fn defaults(around: &Surroundings<'_>) -> Places {
+/// The configuration's file, and whether `BRAID_CONFIG` names it.
+pub fn config_file() -> (PathBuf, bool) {
+    with_surroundings(config_of)
+}
+
+fn with_surroundings<R>(work: impl FnOnce(&Surroundings<'_>) -> R) -> R {
+    let uid = rustix::process::geteuid();
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    work(&Surroundings { root: uid.is_root(), uid: uid.as_raw(), variable: &variable })
+}
+
+fn config_of(around: &Surroundings<'_>) -> (PathBuf, bool) {
+    let var = around.variable;
+    if let Some(named) = var("BRAID_CONFIG") {
+        return (named, true);
+    }
+    if around.root {
+        return (PathBuf::from("/etc/braid/braid.toml"), false);
+    }
+    let folder = var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|home| home.join(".config")));
+    // Without a home there is no configuration: a place where others may write would be theirs to fill.
+    (folder.map_or_else(|| PathBuf::from("/dev/null"), |folder| folder.join("braid/braid.toml")), false)
+}
+
+fn places(around: &Surroundings<'_>, config: &Config) -> Places {
     let var = around.variable;
     let (socket, state) = if around.root {
         (PathBuf::from("/run/braid/braid.sock"), PathBuf::from("/var/lib/braid"))
@@ -47,7 +85,10 @@ fn defaults(around: &Surroundings<'_>) -> Places {
             .unwrap_or_else(|| runtime.clone());
         (runtime.join("braid/braid.sock"), state.join("braid"))
     };
-    Places { socket: var("BRAID_SOCKET").unwrap_or(socket), state: var("BRAID_STATE").unwrap_or(state) }
+    Places {
+        socket: var("BRAID_SOCKET").or_else(|| config.socket.clone()).unwrap_or(socket),
+        state: var("BRAID_STATE").or_else(|| config.state.clone()).unwrap_or(state),
+    }
 }
 
 /// Mode of sockets where the group `braid` exists: its members may use them.
@@ -69,10 +110,14 @@ mod tests {
     use super::*;
 
     fn check(root: bool, variables: &[(&str, &str)], socket: &str, state: &str) {
+        check_with(&Config::default(), root, variables, socket, state);
+    }
+
+    fn check_with(config: &Config, root: bool, variables: &[(&str, &str)], socket: &str, state: &str) {
         let variable =
             |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value));
-        let places = defaults(&Surroundings { root, uid: 1000, variable: &variable });
-        assert_eq!(places, Places { socket: socket.into(), state: state.into() });
+        let found = places(&Surroundings { root, uid: 1000, variable: &variable }, config);
+        assert_eq!(found, Places { socket: socket.into(), state: state.into() });
     }
 
     #[test]
@@ -97,5 +142,29 @@ mod tests {
     #[test]
     fn variables_override() {
         check(true, &[("BRAID_SOCKET", "/x/s"), ("BRAID_STATE", "/x/t")], "/x/s", "/x/t");
+    }
+
+    #[test]
+    fn the_configuration_is_between_variables_and_the_usual_places() {
+        let config = Config { socket: Some("/c/s".into()), state: Some("/c/t".into()), ..Config::default() };
+        check_with(&config, true, &[], "/c/s", "/c/t");
+        check_with(&config, true, &[("BRAID_SOCKET", "/x/s")], "/x/s", "/c/t");
+        check_with(&Config { state: None, ..config }, true, &[], "/c/s", "/var/lib/braid");
+    }
+
+    #[test]
+    fn the_configuration_has_its_place() {
+        let find = |root: bool, variables: &[(&str, &str)]| {
+            let variable =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value));
+            let (path, named) = config_of(&Surroundings { root, uid: 1000, variable: &variable });
+            (path.display().to_string(), named)
+        };
+        assert_eq!(find(true, &[("HOME", "/root")]), ("/etc/braid/braid.toml".into(), false));
+        assert_eq!(find(false, &[("HOME", "/home/a")]), ("/home/a/.config/braid/braid.toml".into(), false));
+        let user = [("HOME", "/home/a"), ("XDG_CONFIG_HOME", "/c")];
+        assert_eq!(find(false, &user), ("/c/braid/braid.toml".into(), false));
+        assert_eq!(find(true, &[("BRAID_CONFIG", "/x.toml")]), ("/x.toml".into(), true));
+        assert_eq!(find(false, &[]), ("/dev/null".into(), false));
     }
 }

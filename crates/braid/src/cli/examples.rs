@@ -6,7 +6,14 @@ use clap::{Command, CommandFactory};
 
 /// Command and what to type.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
-    ("serve", &["braid serve", "braid serve --state ./state --socket ./braid.sock --log-level debug"]),
+    (
+        "serve",
+        &[
+            "braid serve",
+            "braid serve --config ./braid.toml",
+            "braid serve --state ./state --socket ./braid.sock --log-level debug",
+        ],
+    ),
     ("status", &["braid status", "braid status --check || echo look at it", "braid status --limits"]),
     ("events", &["braid events", "braid events --follow --json"]),
     ("plan", &["braid plan 50G 100G 100G", "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G"]),

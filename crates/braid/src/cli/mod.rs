@@ -72,7 +72,7 @@ pub struct Ask {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// The daemon's socket [default: BRAID_SOCKET, else the user's own place]
+    /// The daemon's socket [default: BRAID_SOCKET, else that of braid.toml, else the user's own place]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -81,9 +81,9 @@ impl Ask {
     /// A client of that daemon.
     ///
     /// # Errors
-    /// The HTTP client cannot be set up.
+    /// The configuration is wrong, or the HTTP client cannot be set up.
     pub fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&Places::find(self.socket.as_deref(), None).socket)?)
+        Ok(Client::new(&Places::find_socket(self.socket.as_deref())?)?)
     }
 }
 

@@ -18,6 +18,7 @@ mod notify;
 pub mod state;
 
 use crate::cli::failure;
+use crate::config::{Config, LogFormat, SHARDS_MAX};
 use crate::places::Places;
 use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
@@ -25,7 +26,7 @@ use braid_nbd::{EventQueue, ExportTable};
 
 use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use control::Control;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Most shards that the daemon starts by itself.
 const SHARDS_DEFAULT_MAX: usize = 8;
+/// Memory for data in flight of each shard, in bytes, unless told otherwise.
+const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
 /// Threads of the control plane.
 const CONTROL_THREADS: usize = 2;
 /// Threads that may open disks, and so may hang in one.
@@ -44,9 +47,16 @@ const BLOCKING_THREADS_MAX: usize = 128;
 /// Longest that the end waits for answers of the API that are under way.
 const API_STOPPING_MAX: Duration = Duration::from_secs(2);
 
-/// Arguments of `braid serve`.
+/// Arguments of `braid serve`. What is absent is taken from the configuration.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
+    /// The configuration [default: BRAID_CONFIG, else /etc/braid/braid.toml for root and
+    /// ~/.config/braid/braid.toml for others, where it exists]
+    ///
+    /// A file of TOML with a key for each option below (`log_level = "debug"`; see docs/operations.md). Options win
+    /// over variables of the environment, and those over the file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Where the API's socket is [default: BRAID_SOCKET, else /run/braid/braid.sock for root and a folder of the
     /// user's for others]
     #[arg(long, value_name = "PATH")]
@@ -56,28 +66,44 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FOLDER")]
     state: Option<PathBuf>,
     /// Number of shards, each with a thread of its own [default: one for each processor, at most 8]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     shards: Option<u16>,
     /// How disks are read and written [default: the best that works here]
     #[arg(long, value_name = "DRIVER", value_parser = driver)]
     driver: Option<DriverKind>,
-    /// Memory for data in flight, for each shard
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
-    buffers: u64,
-    /// How the log is written, on standard error
-    #[arg(long, value_enum, default_value = "text")]
+    /// Memory for data in flight, for each shard [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    buffers: Option<u64>,
+    /// How the log is written, on standard error [default: text]
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+    /// How much is logged: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<LevelFilter>,
+}
+
+/// What the command line, the environment and the configuration say together.
+struct Settings {
+    places: Places,
+    shards: Option<u16>,
+    driver: Option<DriverKind>,
+    buffers_bytes: u64,
     log_format: LogFormat,
-    /// How much is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// A line for people
-    Text,
-    /// A line of JSON
-    Json,
+impl Settings {
+    fn of(args: ServeArgs) -> Result<Settings, ErrorDetail> {
+        let config = Config::load(args.config.as_deref())?;
+        Ok(Settings {
+            places: Places::find(args.socket.as_deref(), args.state.as_deref(), &config),
+            shards: args.shards.or(config.shards),
+            driver: args.driver.or(config.driver),
+            buffers_bytes: args.buffers.or(config.buffers_bytes).unwrap_or(BUFFERS_BYTES_DEFAULT),
+            log_format: args.log_format.or(config.log_format).unwrap_or(LogFormat::Text),
+            log_level: args.log_level.or(config.log_level).unwrap_or(LevelFilter::INFO),
+        })
+    }
 }
 
 fn driver(name: &str) -> Result<DriverKind, String> {
@@ -92,8 +118,9 @@ fn size(text: &str) -> Result<u64, String> {
 /// Runs the daemon until it is told to end.
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    log(&args);
-    let format = args.log_format;
+    let settings = Settings::of(args)?;
+    log(&settings);
+    let format = settings.log_format;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -101,7 +128,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the control plane cannot start")?;
-    let result = runtime.block_on(serve(args, started));
+    let result = runtime.block_on(serve(settings, started));
     // A thread that hangs in a broken disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     // People read the error itself, as of any command; those who read a log of JSON find it there.
@@ -111,20 +138,21 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     result
 }
 
-fn log(args: &ServeArgs) {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(args.log_level).with_target(false);
+fn log(settings: &Settings) {
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(settings.log_level).with_target(false);
     // A second logger in one process would be refused; there is none.
-    let _ = match args.log_format {
+    let _ = match settings.log_format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
 }
 
-async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
+async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode> {
     // Taken before anything else, so that a signal during the start is not lost.
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be caught")?;
-    let places = Places::find(args.socket.as_deref(), args.state.as_deref());
+    let places = &settings.places;
     raise_limits();
     let folder = StateFolder::open(&places.state)?;
     // Read before the socket is taken: what cannot be understood ends the start with nothing touched.
@@ -139,7 +167,7 @@ async fn serve(args: ServeArgs, started: Instant) -> anyhow::Result<ExitCode> {
     let listener = tokio::net::UnixListener::from_std(listener).context("the API's socket cannot be watched")?;
 
     let clients = Arc::new(EventQueue::new());
-    let ring = start_ring(&args, &clients)?;
+    let ring = start_ring(&settings, &clients)?;
     let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
     let app = http::router(Arc::clone(&control));
     let mut stopping = control.stopping();
@@ -203,12 +231,12 @@ fn make_socket_folder(folder: &Path) -> Result<(), ErrorDetail> {
     Ok(())
 }
 
-fn start_ring(args: &ServeArgs, clients: &Arc<EventQueue>) -> anyhow::Result<Ring> {
+fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<Ring> {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = RingConfig {
-        shards: args.shards.unwrap_or(processors.min(SHARDS_DEFAULT_MAX) as u16),
-        driver: args.driver,
-        arena_bytes: usize::try_from(args.buffers).unwrap_or(usize::MAX),
+        shards: settings.shards.unwrap_or(processors.min(SHARDS_DEFAULT_MAX) as u16),
+        driver: settings.driver,
+        arena_bytes: usize::try_from(settings.buffers_bytes).unwrap_or(usize::MAX),
         ..RingConfig::default()
     };
     let ring = Ring::start(&config, |_| {

@@ -84,6 +84,8 @@ impl Stage {
         self.say("$ braid serve &\n");
         let child = Command::new(std::env::current_exe().context("this program is not found")?)
             .arg("serve")
+            // What this machine's own daemon is told is not for the demo's.
+            .args(["--config", "/dev/null"])
             .arg("--socket")
             .arg(self.socket())
             .arg("--state")

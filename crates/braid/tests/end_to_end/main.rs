@@ -7,6 +7,7 @@
 mod api;
 mod clients;
 mod command_line;
+mod configuration;
 mod crashes;
 mod daemons;
 mod faults;

@@ -28,6 +28,8 @@ impl Folder {
         let name = format!("braid-e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).expect("the folder of temporary files can be written");
+        // A configuration that says nothing, so that this machine's own is not read.
+        fs::write(path.join("braid.toml"), "").expect("a file can be written");
         Folder { path }
     }
 
