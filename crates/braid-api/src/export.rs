@@ -79,3 +79,14 @@ pub struct AddExport {
     #[serde(default)]
     pub insecure: bool,
 }
+
+/// `POST /v1/exports/{export}/rename`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameExport {
+    /// The new name, which NBD clients ask for from then on.
+    pub name: String,
+    /// Rename it although clients are connected: they are disconnected.
+    #[serde(default)]
+    pub force: bool,
+}

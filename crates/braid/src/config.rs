@@ -59,47 +59,47 @@ struct Key {
     take: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
 }
 
+impl Key {
+    const fn new(
+        name: &'static str,
+        right: &'static str,
+        take: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
+    ) -> Key {
+        Key { name, right, take }
+    }
+}
+
 const KEYS: [Key; 7] = [
-    Key {
-        name: "socket",
-        right: r#"socket = "/run/braid/braid.sock""#,
-        take: |config, value| Ok(config.socket = Some(path(value)?)),
-    },
-    Key {
-        name: "state",
-        right: r#"state = "/var/lib/braid""#,
-        take: |config, value| Ok(config.state = Some(path(value)?)),
-    },
-    Key { name: "shards", right: "shards = 4", take: |config, value| Ok(config.shards = Some(shards(value)?)) },
-    Key {
-        name: "driver",
-        right: r#"driver = "io_uring""#,
-        take: |config, value| Ok(config.driver = Some(text(value)?.parse()?)),
-    },
-    Key {
-        name: "buffers",
-        right: r#"buffers = "64M""#,
-        take: |config, value| {
-            let bytes = parse_size(text(value)?).map_err(|error| error.to_string())?;
-            Ok(config.buffers_bytes = Some(bytes))
-        },
-    },
-    Key {
-        name: "log_format",
-        right: r#"log_format = "json""#,
-        take: |config, value| {
-            let format = LogFormat::from_str(text(value)?, false);
-            Ok(config.log_format = Some(format.map_err(|_| "it is text or json".to_owned())?))
-        },
-    },
-    Key {
-        name: "log_level",
-        right: r#"log_level = "info""#,
-        take: |config, value| {
-            let level = text(value)?.parse();
-            Ok(config.log_level = Some(level.map_err(|_| "it is error, warn, info, debug or trace".to_owned())?))
-        },
-    },
+    Key::new("socket", r#"socket = "/run/braid/braid.sock""#, |config, value| {
+        config.socket = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("state", r#"state = "/var/lib/braid""#, |config, value| {
+        config.state = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("shards", "shards = 4", |config, value| {
+        config.shards = Some(shards(value)?);
+        Ok(())
+    }),
+    Key::new("driver", r#"driver = "io_uring""#, |config, value| {
+        config.driver = Some(text(value)?.parse()?);
+        Ok(())
+    }),
+    Key::new("buffers", r#"buffers = "64M""#, |config, value| {
+        config.buffers_bytes = Some(parse_size(text(value)?).map_err(|error| error.to_string())?);
+        Ok(())
+    }),
+    Key::new("log_format", r#"log_format = "json""#, |config, value| {
+        let format = LogFormat::from_str(text(value)?, false).map_err(|_| "it is text or json".to_owned())?;
+        config.log_format = Some(format);
+        Ok(())
+    }),
+    Key::new("log_level", r#"log_level = "info""#, |config, value| {
+        let level = text(value)?.parse().map_err(|_| "it is error, warn, info, debug or trace".to_owned())?;
+        config.log_level = Some(level);
+        Ok(())
+    }),
 ];
 
 fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {

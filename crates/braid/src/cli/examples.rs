@@ -43,6 +43,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("export list", &["braid export list"]),
     ("export show", &["braid export show fast"]),
+    ("export rename", &["braid export rename fast faster"]),
     ("export remove", &["braid export remove fast"]),
     ("demo", &["braid demo", "braid demo --keep"]),
     (

@@ -2,7 +2,7 @@
 
 use super::array::{name, name_or_uuid};
 use super::{Ask, output};
-use braid_api::{AddExport, Export, ExportList, ExportState};
+use braid_api::{AddExport, Export, ExportList, ExportState, RenameExport};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -16,6 +16,8 @@ pub enum Verb {
     List(Ask),
     /// Show everything about an export
     Show(NameArgs),
+    /// Give an export another name
+    Rename(RenameArgs),
     /// Take an export away; its clients are disconnected
     Remove(NameArgs),
 }
@@ -50,6 +52,21 @@ pub struct NameArgs {
     ask: Ask,
 }
 
+#[derive(Args)]
+pub struct RenameArgs {
+    /// The export, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    export: String,
+    /// Its new name, which clients ask for from then on
+    #[arg(value_parser = name)]
+    new_name: String,
+    /// Rename it although clients are connected; they are disconnected
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
@@ -72,6 +89,14 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Show(args) => {
             let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", args.export)).await?;
             output::show(args.ask.json, &export, show);
+        }
+        Verb::Rename(args) => {
+            let body = RenameExport { name: args.new_name, force: args.force };
+            let path = format!("/v1/exports/{}/rename", args.export);
+            let export: Export = args.ask.client()?.post(&path, &body).await?;
+            output::show(args.ask.json, &export, |export| {
+                format!("export {} is now called {}: {}\n", args.export, export.name, export.uri)
+            });
         }
         Verb::Remove(args) => {
             let export: Export = args.ask.client()?.delete(&format!("/v1/exports/{}", args.export)).await?;

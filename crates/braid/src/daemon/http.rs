@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use braid_api::limits::API_BODY_BYTES_MAX;
 use braid_api::{
     AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event, EventList,
-    Export, ExportList, Kind, Limits, RenameArray, Status, StopArray,
+    Export, ExportList, Kind, Limits, RenameArray, RenameExport, Status, StopArray,
 };
 use futures_util::Stream;
 use serde::de::DeserializeOwned;
@@ -40,6 +40,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/assemble", post(assemble))
         .route("/v1/exports", get(exports).post(add_export))
         .route("/v1/exports/{export}", get(export).delete(remove_export))
+        .route("/v1/exports/{export}/rename", post(rename_export))
         .route("/v1/events", get(events))
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
@@ -72,6 +73,7 @@ pub fn router(control: Arc<Control>) -> Router {
         add_export,
         export,
         remove_export,
+        rename_export,
         events
     ),
     components(schemas(ErrorBody, Event))
@@ -274,6 +276,24 @@ async fn export(State(control): Shared, Path(name): Path<String>) -> Answer<Expo
 )]
 async fn remove_export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
     to_the_end(async move { control.remove_export(&name).await }).await
+}
+
+/// Gives an export another name.
+#[utoipa::path(
+    post, path = "/v1/exports/{export}/rename", request_body = RenameExport,
+    params(("export" = String, Path, description = "name or UUID")),
+    responses(
+        (status = 200, body = Export),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "exists, in_use")
+    )
+)]
+async fn rename_export(
+    State(control): Shared,
+    Path(name): Path<String>,
+    Ask(ask): Ask<RenameExport>,
+) -> Answer<Export> {
+    to_the_end(async move { control.rename_export(&name, &ask).await }).await
 }
 
 #[derive(Deserialize)]

@@ -14,6 +14,7 @@ mod faults;
 mod filesystems;
 mod hostile;
 mod nbd;
+mod renaming;
 mod returning;
 mod support;
 mod the_demo;

@@ -3,15 +3,15 @@
 use super::create::check_name;
 use super::holes::Holes;
 use super::tables::{ExportEntry, Listener, Serving};
-use super::{Control, random_uuid, view};
+use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
 use crate::daemon::listen::{self, NBD_FRONTEND};
 use crate::daemon::state::SavedExport;
 use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORTS_MAX, LISTENERS_MAX};
-use braid_api::{AddExport, ErrorDetail, Export, Kind};
+use braid_api::{AddExport, ErrorDetail, Export, Kind, RenameExport};
 use braid_engine::ShardId;
 use braid_nbd::server::ExportsChanged;
-use braid_nbd::{ExportInfo, ExportTable};
+use braid_nbd::{ExportError, ExportInfo, ExportTable};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -35,12 +35,9 @@ impl Control {
             let name = ask.name.unwrap_or_else(|| entry.name.clone());
             check_name(&name)?;
             if let Some(other) = tables.exports.get(&name) {
-                return Err(ErrorDetail::new(
-                    Kind::Exists,
-                    format!("there is an export {name} already, of array {}", other.saved.array_name),
-                )
-                .with("export", &name)
-                .remedy("give this one a name of its own with --name, or remove that one"));
+                return Err(
+                    taken(&name, other).remedy("give this one a name of its own with --name, or remove that one")
+                );
             }
             if tables.exports.len() >= EXPORTS_MAX {
                 return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
@@ -76,6 +73,71 @@ impl Control {
             &[("export", &name), ("array", &array)],
         );
         self.export(&name)
+    }
+
+    /// Gives an export another name. Order: clients can ask for the new name; the state file says so; the old one is
+    /// gone. Whenever the daemon dies in between, the next start has the export under one of the two.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one; clients are connected and `force` is not set (what a client has open
+    /// bears its name as long as it lives); the state file cannot be written, and then the old name stays.
+    pub async fn rename_export(self: &Arc<Self>, export: &str, ask: &RenameExport) -> Result<Export, ErrorDetail> {
+        self.is_open()?;
+        let new = ask.name.as_str();
+        check_name(new)?;
+        let _one_at_a_time = self.listening.lock().await;
+        let (old, offer) = {
+            let tables = self.read();
+            let entry = tables.export(export)?;
+            let old = entry.saved.name.clone();
+            if old == new {
+                return Ok(view::show_export(&tables, entry));
+            }
+            if let Some(other) = tables.exports.get(new) {
+                return Err(taken(new, other).remedy("choose another name, or rename that one first"));
+            }
+            if let Serving::Listening(open) = &entry.serving
+                && open.connections() > 0
+                && !ask.force
+            {
+                let clients = counted(open.connections() as usize, "client", "clients");
+                return Err(ErrorDetail::new(Kind::InUse, format!("export {old} is used by {clients}"))
+                    .with("export", &old)
+                    .remedy("disconnect them first, or add --force (they are disconnected)"));
+            }
+            let table = match &entry.serving {
+                Serving::Listening(open) => tables.listener_of(&entry.saved).map(|table| (table, open.info().clone())),
+                _ => None,
+            };
+            (old, table)
+        };
+        let offered = match offer {
+            Some((table, info)) => {
+                let offered = table.add(ExportInfo { name: new.to_owned(), ..info });
+                Some((table, offered.map_err(|error| not_offered(&error, new))?))
+            }
+            None => None,
+        };
+        let serving = offered.as_ref().map(|(_, export)| Serving::Listening(Arc::clone(export)));
+        let before = self.write().rename_export(&old, new, serving);
+        if let Err(error) = self.save() {
+            self.write().rename_export(new, &old, before);
+            if let Some((table, _)) = offered {
+                table.remove(new);
+                self.tell_exports_changed();
+            }
+            return Err(error);
+        }
+        if let Some((table, _)) = offered {
+            table.remove(&old);
+            self.tell_exports_changed();
+        }
+        self.events().info(
+            "export_renamed",
+            format!("export {old} is now called {new}"),
+            &[("export", new), ("old_name", &old)],
+        );
+        self.export(new)
     }
 
     /// Takes an export away; its clients are disconnected.
@@ -122,22 +184,24 @@ impl Control {
 
     /// Tries again what could not be listened on: whoever had the address may have gone.
     pub(super) async fn retry_exports(&self) {
-        let failed: Vec<SavedExport> = {
+        let failed: Vec<String> = {
             let tables = self.read();
             let failed = tables.exports.values().filter(|entry| matches!(entry.serving, Serving::Failed(_)));
-            failed.map(|entry| entry.saved.clone()).collect()
+            failed.map(|entry| entry.saved.name.clone()).collect()
         };
-        for saved in failed {
+        for name in failed {
             let _one_at_a_time = self.listening.lock().await;
-            // Meanwhile it may have been removed, or its array stopped.
-            let still =
-                matches!(self.read().exports.get(&saved.name), Some(e) if matches!(e.serving, Serving::Failed(_)));
-            if still && let Ok(serving) = self.listen(&saved).await {
-                if let Some(entry) = self.write().exports.get_mut(&saved.name) {
+            // Meanwhile it may have been removed or renamed, or its array stopped.
+            let saved = match self.read().exports.get(&name) {
+                Some(entry) if matches!(entry.serving, Serving::Failed(_)) => entry.saved.clone(),
+                _ => continue,
+            };
+            if let Ok(serving) = self.listen(&saved).await {
+                if let Some(entry) = self.write().exports.get_mut(&name) {
                     entry.serving = serving;
                 }
-                let message = format!("export {} listens now", saved.name);
-                self.events().info("export_restored", message, &[("export", &saved.name)]);
+                let message = format!("export {name} listens now");
+                self.events().info("export_restored", message, &[("export", &name)]);
             }
         }
     }
@@ -170,11 +234,7 @@ impl Control {
             }
             (info, tables.listeners.get(&address).map(|listener| Arc::clone(&listener.table)))
         };
-        let offer = |table: &ExportTable| {
-            table
-                .add(info)
-                .map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()).with("export", &saved.name))
-        };
+        let offer = |table: &ExportTable| table.add(info).map_err(|error| not_offered(&error, &saved.name));
         if let Some(table) = known {
             return Ok(Serving::Listening(offer(&table)?));
         }
@@ -201,6 +261,11 @@ impl Control {
             listener.task.abort();
         }
         drop(tables);
+        self.tell_exports_changed();
+    }
+
+    /// Has the shards look for connections whose export is gone.
+    fn tell_exports_changed(&self) {
         for shard in 0..self.ring.shards() {
             self.ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
         }
@@ -229,4 +294,14 @@ impl Control {
             );
         }
     }
+}
+
+/// The name is another export's.
+fn taken(name: &str, other: &ExportEntry) -> ErrorDetail {
+    let message = format!("there is an export {name} already, of array {}", other.saved.array_name);
+    ErrorDetail::new(Kind::Exists, message).with("export", name)
+}
+
+fn not_offered(error: &ExportError, export: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::Internal, error.to_string()).with("export", export)
 }

@@ -249,6 +249,21 @@ impl Tables {
         self.exports.values().filter(|export| export.saved.array == array).map(|e| e.saved.name.clone()).collect()
     }
 
+    /// What is offered where this export listens, if anything is.
+    pub fn listener_of(&self, saved: &SavedExport) -> Option<Arc<ExportTable>> {
+        let address = Address::parse(&saved.nbd).ok()?;
+        self.listeners.get(&address).map(|listener| Arc::clone(&listener.table))
+    }
+
+    /// Gives an export another name, and what now serves under it, if it serves. Returns what served before.
+    pub fn rename_export(&mut self, old: &str, new: &str, serving: Option<Serving>) -> Option<Serving> {
+        let mut entry = self.exports.remove(old)?;
+        new.clone_into(&mut entry.saved.name);
+        let before = serving.map(|serving| std::mem::replace(&mut entry.serving, serving));
+        self.exports.insert(new.to_owned(), entry);
+        before
+    }
+
     /// Every open disk, with its array and role.
     pub fn open_disks(&self) -> impl Iterator<Item = (&ArrayEntry, u16, &Arc<OpenDisk>)> {
         self.arrays.values().flat_map(|entry| {
