@@ -228,3 +228,36 @@ fn a_disk_that_holds_nothing_of_braid_is_said_to() {
     assert!(said(&out).to_lowercase().contains("no braid label"), "{}", said(&out));
     daemon.refused(3, &["disk", "examine", &daemon.folder.join("absent")]);
 }
+
+/// As after a kill, when the kernel still ends the I/O of the daemon that is gone: a disk is held for a while by
+/// somebody who lets go of it.
+#[test]
+fn a_disk_that_is_still_held_at_the_start_is_waited_for() {
+    // Shorter than a start looks for disks, and longer.
+    for held_ms in [1000, 4000] {
+        let mut daemon = Daemon::start();
+        let files = disks(&daemon, &["a", "b"]);
+        create(&daemon, "data", &files);
+        daemon.export("data");
+        let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
+        let data = noise(MIB, 1);
+        client.write(0, &data).expect("it writes");
+        daemon.kill();
+
+        let held = fs::File::open(&files[1]).expect("it is there");
+        wait_for("the kernel to let go of the dead daemon's disk", || {
+            rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()
+        });
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(held_ms));
+            drop(held);
+        });
+        daemon.start_again();
+        wait_for("the array", || (state(&daemon, "data") == "active").then_some(()));
+        let mut client = wait_for("the export", || Client::open(&daemon.nbd_socket("data"), "data").ok());
+        assert_eq!(client.read(0, data.len()).expect("it reads"), data);
+        holder.join().expect("it only sleeps");
+        // What needed attention for a while needs none any more.
+        assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0), "{}", daemon.braid(&["status"]));
+    }
+}
