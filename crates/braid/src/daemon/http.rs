@@ -135,9 +135,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
 }
 
 /// Does a change to its end, also when the client goes away in the middle: half of a change helps nobody.
-async fn to_the_end<T: Serialize + Send + 'static>(
-    change: impl Future<Output = Result<T, ErrorDetail>> + Send + 'static,
-) -> Answer<T> {
+async fn to_the_end<T: Serialize + Send + 'static, F>(
+    control: Arc<Control>,
+    change: impl FnOnce(Arc<Control>) -> F,
+) -> Answer<T>
+where
+    F: Future<Output = Result<T, ErrorDetail>> + Send + 'static,
+{
+    let under_way = control.begin_change();
+    let change = change(control);
+    let change = async move {
+        let done = change.await;
+        drop(under_way);
+        done
+    };
     match tokio::spawn(change).await {
         Ok(done) => Ok(Json(done?)),
         Err(error) => Err(ErrorDetail::new(Kind::Internal, format!("the change ended unexpectedly: {error}"))
@@ -179,7 +190,7 @@ async fn arrays(State(control): Shared) -> Json<ArrayList> {
     )
 )]
 async fn create_array(State(control): Shared, Ask(ask): Ask<CreateArray>) -> Answer<Array> {
-    to_the_end(async move { control.create_array(ask).await }).await
+    to_the_end(control, |control| async move { control.create_array(ask).await }).await
 }
 
 /// One array.
@@ -213,7 +224,7 @@ async fn delete_array(
     query: Result<Query<Force>, axum::extract::rejection::QueryRejection>,
 ) -> Answer<Array> {
     let force = read_query(query)?.force;
-    to_the_end(async move { control.delete_array(&name, force).await }).await
+    to_the_end(control, |control| async move { control.delete_array(&name, force).await }).await
 }
 
 /// Gives an array another name.
@@ -223,7 +234,7 @@ async fn delete_array(
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
 async fn rename_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<RenameArray>) -> Answer<Array> {
-    to_the_end(async move { control.rename_array(&name, &ask.name).await }).await
+    to_the_end(control, |control| async move { control.rename_array(&name, &ask.name).await }).await
 }
 
 /// Stops an array: its disks become free.
@@ -233,7 +244,7 @@ async fn rename_array(State(control): Shared, Path(name): Path<String>, Ask(ask)
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
 async fn stop_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<StopArray>) -> Answer<Array> {
-    to_the_end(async move { control.stop_array(&name, ask.force).await }).await
+    to_the_end(control, |control| async move { control.stop_array(&name, ask.force).await }).await
 }
 
 /// Looks for members, and starts what is complete.
@@ -242,7 +253,7 @@ async fn stop_array(State(control): Shared, Path(name): Path<String>, Ask(ask): 
     responses((status = 200, body = Assembled), (status = 404, body = ErrorBody))
 )]
 async fn assemble(State(control): Shared, Ask(ask): Ask<Assemble>) -> Answer<Assembled> {
-    to_the_end(async move { control.assemble(ask).await }).await
+    to_the_end(control, |control| async move { control.assemble(ask).await }).await
 }
 
 /// All exports.
@@ -257,7 +268,7 @@ async fn exports(State(control): Shared) -> Json<ExportList> {
     responses((status = 200, body = Export), (status = 409, body = ErrorBody))
 )]
 async fn add_export(State(control): Shared, Ask(ask): Ask<AddExport>) -> Answer<Export> {
-    to_the_end(async move { control.add_export(ask).await }).await
+    to_the_end(control, |control| async move { control.add_export(ask).await }).await
 }
 
 /// One export.
@@ -275,7 +286,7 @@ async fn export(State(control): Shared, Path(name): Path<String>) -> Answer<Expo
     responses((status = 200, body = Export, description = "as it was"), (status = 404, body = ErrorBody))
 )]
 async fn remove_export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
-    to_the_end(async move { control.remove_export(&name).await }).await
+    to_the_end(control, |control| async move { control.remove_export(&name).await }).await
 }
 
 /// Gives an export another name.
@@ -293,7 +304,7 @@ async fn rename_export(
     Path(name): Path<String>,
     Ask(ask): Ask<RenameExport>,
 ) -> Answer<Export> {
-    to_the_end(async move { control.rename_export(&name, &ask).await }).await
+    to_the_end(control, |control| async move { control.rename_export(&name, &ask).await }).await
 }
 
 #[derive(Deserialize)]

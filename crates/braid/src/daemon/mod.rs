@@ -2,8 +2,8 @@
 //!
 //! Order of a start: the state folder is locked (so that there is one daemon for it), the socket is taken, the
 //! shards start, the API answers, arrays are found and started, the service manager is told. Order of an end: the
-//! API refuses changes, exports fall silent, arrays drain and are marked clean, the shards end, the sockets go.
-//! A daemon that is killed instead leaves nothing that the next start does not cope with.
+//! API refuses changes, exports fall silent, arrays drain and are marked clean, the shards end, the sockets go; all of
+//! that within limits of time, as a disk may hang. A daemon that is killed instead leaves nothing that the next start does not cope with.
 
 pub mod address;
 mod bounded;
@@ -14,6 +14,7 @@ mod http;
 mod listen;
 mod metrics;
 mod notify;
+mod panics;
 
 pub mod state;
 
@@ -28,6 +29,7 @@ use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use clap::Args;
 use control::Control;
+use panics::Panics;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,6 +48,10 @@ const CONTROL_THREADS: usize = 2;
 const BLOCKING_THREADS_MAX: usize = 128;
 /// Longest that the end waits for answers of the API that are under way.
 const API_STOPPING_MAX: Duration = Duration::from_secs(2);
+/// Longest that the end waits for the shards when nothing is in flight on disks: for clients to take their answers.
+const SHARDS_STOPPING_MAX: Duration = Duration::from_secs(5);
+/// Fewer open files than this are worth a warning: each disk, client and address is one.
+const OPEN_FILES_FEW: u64 = 4096;
 
 /// Arguments of `braid serve`. What is absent is taken from the configuration.
 #[derive(Args, Clone, Debug)]
@@ -150,6 +156,7 @@ fn log(settings: &Settings) {
 
 async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode> {
     // Taken before anything else, so that a signal during the start is not lost.
+    let mut panics = Panics::watch();
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be caught")?;
     let places = &settings.places;
@@ -168,6 +175,8 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
 
     let clients = Arc::new(EventQueue::new());
     let ring = start_ring(&settings, &clients)?;
+    #[cfg(debug_assertions)]
+    panics::planted::arm(ring.handle());
     let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
     let app = http::router(Arc::clone(&control));
     let mut stopping = control.stopping();
@@ -192,21 +201,51 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         ended = &mut api => {
             return Err(ErrorDetail::new(Kind::Internal, format!("the API ended by itself: {ended:?}")).into());
         }
+        error = panics.of_a_shard() => {
+            // Stopping the others would wait for what they want of the one that is gone.
+            std::mem::forget(ring);
+            return Err(error.into());
+        }
     };
     tracing::info!("{reason}: the daemon ends");
     notify::tell(notify::STOPPING);
     control.begin_stop();
-    // A start that is still at it finishes first: it holds arrays that must be stopped.
-    let _ = start.await;
-    control.stop().await;
-    let _ = watch.await;
+    let left = tokio::select! {
+        left = control.stop(start) => left,
+        error = panics.of_a_shard() => vec![error.message],
+        _ = interrupt.recv() => vec!["SIGINT came again, so nothing more was waited for".to_owned()],
+    };
+    let _ = tokio::time::timeout(API_STOPPING_MAX, watch).await;
     if tokio::time::timeout(API_STOPPING_MAX, &mut api).await.is_err() {
         api.abort();
     }
-    tokio::task::spawn_blocking(move || ring.stop()).await.context("the shards did not end well")?;
+    end_ring(ring, &left).await?;
     drop(socket_path);
-    tracing::info!("the daemon has ended");
-    Ok(ExitCode::SUCCESS)
+    if left.is_empty() {
+        tracing::info!("the daemon has ended");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for what in &left {
+        tracing::error!("{what}");
+    }
+    tracing::error!("the daemon ends without that; no harm is done to what was acknowledged");
+    Ok(ExitCode::FAILURE)
+}
+
+/// Ends the shards. Where something is left they would wait for it, so that they end with the process instead.
+async fn end_ring(ring: Ring, left: &[String]) -> anyhow::Result<()> {
+    if !left.is_empty() {
+        std::mem::forget(ring);
+        return Ok(());
+    }
+    let ending = tokio::task::spawn_blocking(move || ring.stop());
+    match tokio::time::timeout(SHARDS_STOPPING_MAX, ending).await {
+        Ok(ended) => ended.context("the shards did not end well"),
+        Err(_) => {
+            tracing::warn!("clients have not taken their answers; the daemon ends without waiting for them");
+            Ok(())
+        }
+    }
 }
 
 /// Makes the folder of the API's socket. One that belongs to somebody else, who could put another socket in place of
@@ -242,7 +281,12 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
     let ring = Ring::start(&config, |_| {
         // Each listener brings a table of its own; what comes without one sees nothing.
         let nothing = Arc::new(ExportTable::new());
-        vec![Box::new(NbdFrontend::new(nothing, Arc::clone(clients), ServerConfig::default())) as Box<dyn Frontend>]
+        let nbd = NbdFrontend::new(nothing, Arc::clone(clients), ServerConfig::default());
+        vec![
+            Box::new(nbd) as Box<dyn Frontend>,
+            #[cfg(debug_assertions)]
+            Box::new(panics::planted::Bomb),
+        ]
     })
     .map_err(|error| errors::of_ring(&error, ""))?;
     let handle = ring.handle();
@@ -258,11 +302,17 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
     Ok(ring)
 }
 
-/// Raises the limit of open files to what is permitted: each disk and each client is one.
+/// Raises the limit of open files to what is permitted, and says so where that is little.
 fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now }) {
         tracing::warn!("the limit of open files stays at {:?}: {error}", now.current);
+    }
+    if let Some(files) = getrlimit(Resource::Nofile).current.filter(|files| *files < OPEN_FILES_FEW) {
+        tracing::warn!(
+            "only {files} files may be open: each disk, each client and each address is one; \
+             raise the limit with LimitNOFILE= in the unit, or ulimit -Hn elsewhere"
+        );
     }
 }

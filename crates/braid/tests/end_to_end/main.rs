@@ -16,5 +16,6 @@ mod hostile;
 mod nbd;
 mod renaming;
 mod returning;
+mod stopping;
 mod support;
 mod the_demo;

@@ -233,6 +233,15 @@ impl Daemon {
         daemon
     }
 
+    /// Starts it by a command of the test's own, and waits until it answers.
+    #[track_caller]
+    pub fn start_with(folder: Folder, command: &mut Command) -> Daemon {
+        let running = Running::start(&folder, "daemon", command);
+        let mut daemon = Daemon { folder, running, arguments: Vec::new() };
+        daemon.wait_until_ready();
+        daemon
+    }
+
     #[track_caller]
     fn wait_until_ready(&mut self) {
         wait_for("the daemon to answer", || {

@@ -4,7 +4,7 @@ use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
 use super::{Claim, Control};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
-use braid_engine::lifecycle;
+use braid_engine::{DeviceId, lifecycle};
 use braid_format::Name;
 use std::sync::Arc;
 use std::time::Duration;
@@ -195,44 +195,58 @@ impl Control {
         uuid: Uuid,
         clean: bool,
     ) -> Option<(ArrayEntry, Vec<Arc<OpenDisk>>)> {
-        let (entry, device, handle, disks) = {
-            let mut tables = self.write();
-            let entry = tables.arrays.get(&uuid)?;
-            let Active { device, handle, disks, .. } = entry.active()?;
-            let (device, handle, disks) = (*device, Arc::clone(handle), disks.clone());
-            let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
-            let entry = tables.arrays.insert(uuid, idle)?;
-            (entry, device, handle, disks)
-        };
-        let mut drained = self.ring.publish_and_drain(device, None);
+        let (entry, taken) = self.take_active(uuid)?;
+        let mut drained = self.ring.publish_and_drain(taken.device, None);
         match tokio::time::timeout(DRAINING_MAX, &mut drained).await {
             // An error says that the shards have ended: then nothing is in flight either.
-            Ok(_) => self.write().give_device(device),
+            Ok(_) => self.write().give_device(taken.device),
             Err(_) => {
                 let message = format!(
                     "array {} stopped, but a disk of it still hangs; it becomes free when it answers, or when the daemon ends",
                     entry.name
                 );
                 self.events().warning("disk_hangs", message, &[("array", &entry.name)]);
+                self.note_leaving(&taken.disks);
                 let control = Arc::clone(self);
                 tokio::spawn(async move {
                     let _ = drained.await;
-                    control.write().give_device(device);
-                    control.close_disks(disks).await;
+                    control.write().give_device(taken.device);
+                    control.close_disks(taken.disks).await;
                 });
                 return Some((entry, Vec::new()));
             }
         }
-        if clean && let Err(error) = handle.lock().await.stop(&self.meta).await {
-            let error = of_lifecycle(&error, &entry.name, &Control::name_in(&disks));
-            self.events().warning(
-                "not_marked_clean",
-                format!("array {} stopped, but its labels could not be marked clean: {}", entry.name, error.message),
-                &[("array", &entry.name)],
-            );
+        if clean {
+            self.mark_clean(&entry.name, &taken).await;
         }
-        Some((entry, disks))
+        Some((entry, taken.disks))
     }
+
+    /// Lists an active array as stopped, and gives what belonged to it. One caller gets it.
+    pub(super) fn take_active(&self, uuid: Uuid) -> Option<(ArrayEntry, Taken)> {
+        let mut tables = self.write();
+        let entry = tables.arrays.get(&uuid)?;
+        let Active { device, handle, disks, .. } = entry.active()?;
+        let taken = Taken { device: *device, handle: Arc::clone(handle), disks: disks.clone() };
+        let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
+        Some((tables.arrays.insert(uuid, idle)?, taken))
+    }
+
+    /// Notes in the labels that the array stopped in order; nothing is in flight on it.
+    pub(super) async fn mark_clean(&self, name: &str, taken: &Taken) {
+        if let Err(error) = taken.handle.lock().await.stop(&self.meta).await {
+            let error = of_lifecycle(&error, name, &Control::name_in(&taken.disks));
+            let message = format!("array {name} stopped, but its labels could not be marked clean: {}", error.message);
+            self.events().warning("not_marked_clean", message, &[("array", name)]);
+        }
+    }
+}
+
+/// What belonged to an array that was active.
+pub(super) struct Taken {
+    pub(super) device: DeviceId,
+    handle: Arc<tokio::sync::Mutex<lifecycle::Array>>,
+    pub(super) disks: Vec<Arc<OpenDisk>>,
 }
 
 /// How an active array is listed once it is stopped.

@@ -10,8 +10,9 @@ use braid_engine::LeafId;
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingErrorKind};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Between two tries to open a disk that somebody still uses.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
@@ -52,15 +53,30 @@ impl Control {
     /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is
     /// not waited for beyond a limit; it is closed when it answers after all.
     pub(super) async fn close_disks(&self, disks: Vec<Arc<OpenDisk>>) {
-        let leaving: Vec<_> = disks.iter().map(|disk| self.ring.remove_leaf(disk.leaf)).collect();
-        drop(disks);
-        let all = async {
-            for answer in leaving {
+        self.close_disks_within(disks, CLOSING_MAX).await;
+    }
+
+    /// The same with another limit.
+    pub(super) async fn close_disks_within(&self, disks: Vec<Arc<OpenDisk>>, limit: Duration) {
+        self.note_leaving(&disks);
+        let mut all = JoinSet::new();
+        for disk in disks {
+            let (leaf, answer, leaving) = (disk.leaf, self.ring.remove_leaf(disk.leaf), Arc::clone(&self.leaving));
+            drop(disk);
+            all.spawn(async move {
                 // An error says that the shards have ended, and with them their hold on the disk.
                 let _ = answer.await;
-            }
-        };
-        let _ = tokio::time::timeout(CLOSING_MAX, all).await;
+                leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&leaf);
+            });
+        }
+        let _ = tokio::time::timeout(limit, async { while all.join_next().await.is_some() {} }).await;
+        all.detach_all();
+    }
+
+    /// Notes disks that are being let go of, so that those that never answer can be named.
+    pub(super) fn note_leaving(&self, disks: &[Arc<OpenDisk>]) {
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.extend(disks.iter().map(|disk| (disk.leaf, disk.name.clone())));
     }
 
     /// Refuses a disk that is a member of an active array, with its name: the lock alone could only say that this

@@ -208,6 +208,10 @@ impl Control {
 
     /// Offers an export at its address, which is taken now unless others listen there already.
     async fn listen(&self, saved: &SavedExport) -> Result<Serving, ErrorDetail> {
+        // An array may still become active while the daemon ends; clients would only be cut off again.
+        if self.is_open().is_err() {
+            return Ok(Serving::Waiting);
+        }
         let address = Address::parse(&saved.nbd)?;
         let (info, known) = {
             let tables = self.read();

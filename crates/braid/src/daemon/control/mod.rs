@@ -23,9 +23,10 @@ use braid_api::{
     Array, ArrayList, ArrayState, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits, ShardStatus,
     Status, Tally,
 };
-use braid_engine::ShardId;
+use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
 use braid_ring::{RingHandle, RingMeta};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
@@ -49,6 +50,10 @@ pub struct Control {
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
     stopping: signal::Sender<bool>,
+    /// How many changes are under way.
+    changes: signal::Sender<usize>,
+    /// Disks that are being let go of, and have I/O that has not ended: their names, by number.
+    leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
     started: Instant,
     start_ms: OnceLock<u64>,
     socket: PathBuf,
@@ -78,6 +83,8 @@ impl Control {
             events: Events::default(),
             clients,
             stopping: signal::Sender::new(false),
+            changes: signal::Sender::new(0),
+            leaving: Arc::default(),
             started,
             start_ms: OnceLock::new(),
             socket,

@@ -1,47 +1,129 @@
-//! The end of the daemon: no new work, everything in flight done, labels marked clean, sockets gone.
+//! The end of the daemon: no new work, what is in flight done, labels marked clean, sockets gone.
+//!
+//! Every wait here has a limit, so that a disk that hangs does not keep the daemon. What is not done by then is named,
+//! and left as a death of the daemon would leave it: the next start copes.
 
 use super::Control;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
-/// Longest that the end waits for arrays: beyond the time limit of an I/O, so that a hanging disk has failed.
-const STOPPING_MAX: Duration = Duration::from_secs(40);
+/// Longest that what is in flight when the end begins may go on: requests of clients, changes, a start.
+const IN_FLIGHT_MAX: Duration = Duration::from_secs(10);
+/// Longest that the labels of one array may take to be marked clean.
+const MARKING_MAX: Duration = Duration::from_secs(5);
+/// Longest that disks may take to be closed.
+const CLOSING_MAX: Duration = Duration::from_secs(3);
+/// What an array gets at least, that a change made active while the daemon ended.
+const DRAINING_MIN: Duration = Duration::from_secs(1);
+
+/// A change of arrays or exports that is under way, as long as this lives.
+pub struct Change(Arc<Control>);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.changes.send_modify(|changes| *changes -= 1);
+    }
+}
 
 impl Control {
+    /// Notes that a change begins, so that the end waits for it.
+    pub fn begin_change(self: &Arc<Self>) -> Change {
+        self.changes.send_modify(|changes| *changes += 1);
+        Change(Arc::clone(self))
+    }
+
     /// Refuses changes from now on, and ends streams of events.
     pub fn begin_stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Silences all exports, then stops all arrays, all at once.
-    pub async fn stop(self: &Arc<Self>) {
-        {
-            let _one_at_a_time = self.listening.lock().await;
-            let names: Vec<String> = self.read().exports.keys().cloned().collect();
-            for name in names {
-                self.silence(&name);
+    /// Silences all exports, then stops all arrays, all at once; `start` is what the daemon does at its start, if it is
+    /// still at it. Returns what could not be done in time, a sentence each.
+    pub async fn stop(self: &Arc<Self>, start: JoinHandle<()>) -> Vec<String> {
+        let deadline = Instant::now() + IN_FLIGHT_MAX;
+        // Whoever looks up the name of a host has this lock for a while; clients are cut off all the same.
+        let one_at_a_time = timeout_at(deadline, self.listening.lock()).await;
+        let names: Vec<String> = self.read().exports.keys().cloned().collect();
+        for name in names {
+            self.silence(&name);
+        }
+        drop(one_at_a_time);
+
+        let mut left = Vec::new();
+        let mut work = JoinSet::new();
+        self.close_arrays(&mut work, deadline);
+        if timeout_at(deadline, start).await.is_err() {
+            left.push("disks that were looked at since the start have not answered".to_owned());
+        }
+        let mut changes = self.changes.subscribe();
+        // Bound outside of the condition: what is looked at is locked meanwhile.
+        let done = timeout_at(deadline, changes.wait_for(|changes| *changes == 0)).await.is_ok();
+        if !done {
+            left.push("a change that was under way is cut off; the next start finishes it or undoes it".to_owned());
+        }
+        // Those that became active meanwhile.
+        self.close_arrays(&mut work, deadline.max(Instant::now() + DRAINING_MIN));
+        while let Some(done) = work.join_next().await {
+            left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));
+        }
+        left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
+        self.tell_of_clients();
+        left
+    }
+
+    /// Begins to stop every active array.
+    fn close_arrays(self: &Arc<Self>, work: &mut JoinSet<Option<String>>, deadline: Instant) {
+        let active = |tables: &super::tables::Tables| {
+            let active = tables.arrays.values().filter(|entry| entry.active().is_some());
+            active.map(|entry| entry.uuid).collect::<Vec<Uuid>>()
+        };
+        for uuid in active(&self.read()) {
+            let control = Arc::clone(self);
+            work.spawn(async move { control.close_array(uuid, deadline).await });
+        }
+    }
+
+    /// Stops one array and marks its labels clean. Returns why that could not be done in time, if so.
+    async fn close_array(self: &Arc<Self>, uuid: Uuid, deadline: Instant) -> Option<String> {
+        let (entry, taken) = self.take_active(uuid)?;
+        let not_clean = |why: &str| Some(format!("array {} is not marked clean: {why}", entry.name));
+        let drained = self.ring.publish_and_drain(taken.device, None);
+        // An error says that the shards have ended: then nothing is in flight either.
+        if timeout_at(deadline, drained).await.is_err() {
+            self.note_leaving(&taken.disks);
+            return not_clean(&format!("requests to it have not ended within {} s", IN_FLIGHT_MAX.as_secs()));
+        }
+        if timeout(MARKING_MAX, self.mark_clean(&entry.name, &taken)).await.is_err() {
+            self.note_leaving(&taken.disks);
+            return not_clean(&format!("a disk took longer than {} s for it", MARKING_MAX.as_secs()));
+        }
+        drop(entry);
+        self.close_disks_within(taken.disks, CLOSING_MAX).await;
+        None
+    }
+
+    /// Disks with I/O that has not ended, by number.
+    fn disks_that_hang(&self) -> BTreeMap<u32, String> {
+        let leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hang: BTreeMap<u32, String> = leaving.iter().map(|(leaf, name)| (leaf.0, name.clone())).collect();
+        drop(leaving);
+        for leaf in 0..braid_ring::LEAVES_MAX {
+            let id = braid_engine::LeafId(leaf);
+            match (self.ring.leaf_stats(id), self.ring.disk(id)) {
+                (Some(stats), Some(disk)) if stats.in_flight > 0 => {
+                    hang.entry(leaf).or_insert_with(|| disk.spec().to_string());
+                }
+                // It is open, and idle: it was noted with others of its array.
+                (Some(_), _) => {
+                    hang.remove(&leaf);
+                }
+                _ => {}
             }
         }
-        let uuids: Vec<Uuid> = self.read().arrays.keys().copied().collect();
-        let mut work = JoinSet::new();
-        for uuid in uuids {
-            let control = Arc::clone(self);
-            work.spawn(async move {
-                if let Some((entry, disks)) = control.deactivate(uuid, true).await {
-                    drop(entry);
-                    control.close_disks(disks).await;
-                }
-            });
-        }
-        let all = async { while work.join_next().await.is_some() {} };
-        if tokio::time::timeout(STOPPING_MAX, all).await.is_err() {
-            tracing::error!(
-                "some arrays did not stop within {} s; their labels are not marked clean",
-                STOPPING_MAX.as_secs()
-            );
-        }
-        self.tell_of_clients();
+        hang
     }
 }
