@@ -16,13 +16,15 @@ pub struct Memory {
     bytes: Vec<u8>,
     used: Vec<bool>,
     next: usize,
+    /// Units that were ever handed out since all were forgotten lie below this one.
+    reached: usize,
 }
 
 impl Memory {
     /// An arena of `len` bytes, a multiple of 4096.
     pub fn new(len: usize) -> Memory {
         assert_eq!(len % UNIT_BYTES, 0);
-        Memory { bytes: vec![POISON; len], used: vec![false; len / UNIT_BYTES], next: 0 }
+        Memory { bytes: vec![POISON; len], used: vec![false; len / UNIT_BYTES], next: 0, reached: 0 }
     }
 
     /// `len` bytes of poison, or nothing when no run of units is free.
@@ -41,6 +43,7 @@ impl Memory {
                 let first = at + 1 - want;
                 self.used[first..first + want].fill(true);
                 self.next = (at + 1) % total;
+                self.reached = self.reached.max(at + 1);
                 return Some(Buf { addr: (first * UNIT_BYTES) as u64, region: 0 });
             }
         }
@@ -59,8 +62,9 @@ impl Memory {
     /// Forgets all allocations: the process died.
     pub fn clear(&mut self) {
         self.used.fill(false);
-        self.bytes.fill(POISON);
-        self.next = 0;
+        // Most lives are short and reach little of it: filling all of it took a quarter of a run.
+        self.bytes[..self.reached * UNIT_BYTES].fill(POISON);
+        (self.next, self.reached) = (0, 0);
     }
 
     /// Units that are not in use.

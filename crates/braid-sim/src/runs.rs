@@ -78,7 +78,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let short = sim.rng().coin() || dooms.is_some();
     let blocks_max = if short { 100 } else { 600 };
     let levels = options.levels();
-    let labels = !levels.is_empty() && sim.rng().coin();
+    let labels = !levels.is_empty() && sim.rng().below(3) > 0;
     if labels {
         let count = sim.rng().between(1, 6);
         let disks = (0..count).map(|_| add_disk(&mut sim, (1 << 20) + 8192, blocks_max, faults)).collect();
@@ -90,16 +90,29 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     for _ in 0..count {
         add_array(&mut sim, options, blocks_max, faults);
     }
+    // Moments at which a crash is worth more than at others.
+    let mut phases: Vec<&'static str> = Vec::new();
+    if labels {
+        let most = ["creating", "deleting", "renaming", "assembling"];
+        phases.extend(most.into_iter().chain(most).chain(["creating", "creating", "stopping"]));
+    }
+    if count > 0 {
+        phases.extend(["changing a layout", "replacing"]);
+    }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
-    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short)).collect();
+    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, &phases)).collect();
     let dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
-    sim.run(&dooms, |rng, last| {
-        let habits = match (short, labels) {
-            (true, true) => Habits::draw_busy_admin(rng),
-            (true, false) => Habits::draw_short(rng),
+    sim.run(&dooms, |rng, doom| {
+        let mut habits = match (short, labels) {
+            (true, true) => Habits::draw_busy_admin(rng, faults),
+            (true, false) => Habits::draw_short(rng, faults),
             (false, _) => Habits::draw(rng, faults),
         };
-        Plot { habits: (!last).then_some(habits), rng: rng.fork() }
+        if let Some(Doom::Within(phase, ..)) = doom {
+            habits.aim = Some(phase);
+            habits.actions = habits.actions.max(4);
+        }
+        Plot { habits: doom.is_some().then_some(habits), rng: rng.fork() }
     })
 }
 
@@ -123,19 +136,29 @@ fn add_array(sim: &mut Sim, options: &Options, blocks_max: u64, faults: bool) {
 }
 
 fn add_disk(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faults: bool) -> usize {
-    let faulty = faults && sim.rng().coin();
+    let faulty = faults && sim.rng().below(3) > 0;
     let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
     let size = before_bytes + 4096 * sim.rng().between(20, blocks_max);
     let junk = sim.rng().coin();
     sim.add_disk(size, junk, profile)
 }
 
-fn draw_doom(rng: &mut Rng, short: bool) -> Doom {
+fn draw_doom(rng: &mut Rng, short: bool, faults: bool, phases: &[&'static str]) -> Doom {
     let how = if rng.coin() { Crash::Power } else { Crash::Kill };
-    match rng.below(10) {
+    match rng.below(16) {
         0 | 1 => Doom::Clean,
-        _ if short => Doom::AtStep(rng.between(1, 80), how),
-        2..=4 => {
+        2..=8 => {
+            let (phase, most) = (*rng.pick(phases), *rng.pick(&[10_000, 100_000, 600_000]));
+            Doom::Within(phase, *rng.pick(&[1, 1, 2]), rng.below(most), how)
+        }
+        // Long enough for what hangs to become late, and to come back.
+        9..=11 if faults => Doom::After(rng.below(100_000_000_000), how),
+        _ if short => {
+            // Also while the last crash is still being dealt with.
+            let most = *rng.pick(&[15, 80]);
+            Doom::AtStep(rng.between(1, most), how)
+        }
+        9..=11 => {
             let most = *rng.pick(&[10, 100, 1000]);
             Doom::AtStep(rng.between(1, most), how)
         }

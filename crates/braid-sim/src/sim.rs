@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use braid_engine::Limits;
 use braid_engine::io::LeafId;
+use braid_format::Places;
 use braid_geometry::Level;
 
 use crate::counters::Counters;
@@ -44,6 +45,8 @@ pub struct Stage {
     pub had_faults: bool,
     /// What is going on, for the count of crashes.
     pub phase: &'static str,
+    /// How many things the administrator began to do.
+    pub begun: u64,
     /// What a task found wrong.
     pub violation: Option<Violation>,
     /// What tasks exercised.
@@ -96,6 +99,8 @@ pub enum Doom {
     After(u64, Crash),
     /// So many durable steps after its start, unless it has ended.
     AtStep(u64, Crash),
+    /// When the administrator has begun this for the so-manieth time, so many nanoseconds later, unless it has ended.
+    Within(&'static str, u64, u64, Crash),
 }
 
 impl Sim {
@@ -113,6 +118,7 @@ impl Sim {
             serial: 0,
             had_faults: false,
             phase: "",
+            begun: 0,
             violation: None,
             counters: Counters::default(),
             check_drained: true,
@@ -135,23 +141,27 @@ impl Sim {
     }
 
     /// Runs one life after the other: those in `dooms`, then a last one without faults, in which
-    /// everything that is required must be there.
-    pub fn run(mut self, dooms: &[Doom], plot: impl Fn(&mut Rng, bool) -> Plot) -> Outcome {
+    /// everything that is required must be there. `plot` is told how the life is to end, but for the last one.
+    pub fn run(mut self, dooms: &[Doom], plot: impl Fn(&mut Rng, Option<Doom>) -> Plot) -> Outcome {
         let (mut violation, mut steps) = (None, Vec::new());
         for life in 0..=dooms.len() {
             let last = life == dooms.len();
             if last {
                 self.repair_all();
             }
-            let doom = dooms.get(life).copied().unwrap_or(Doom::Clean);
-            let plot = plot(&mut self.rng, last);
-            let end = self.life(doom, plot);
+            let doom = dooms.get(life).copied();
+            let plot = plot(&mut self.rng, doom);
+            let end = self.life(doom.unwrap_or(Doom::Clean), plot);
             steps.push(self.world.steps);
             if let End::Wrong(why) = end {
                 violation = Some(why);
                 break;
             }
             self.bury(&end);
+            if let Some(why) = self.find_strays() {
+                violation = Some(why);
+                break;
+            }
         }
         if let Some(why) = &violation {
             self.world.note(format_args!("VIOLATION: {why}"));
@@ -186,8 +196,10 @@ impl Sim {
             End::Crash(how) => {
                 let kind = if *how == Crash::Power { "power" } else { "kill" };
                 self.world.counters.add("crashes", &format!("{kind} while {}", stage.phase));
+                let under_way = if *how == Crash::Power { labels_under_way(&self.world, &stage) } else { Vec::new() };
                 self.world.crash(*how);
                 stage.oracle.crashed(*how, &weak);
+                spoil_labels(&mut self.world, &mut stage, under_way, &mut self.rng);
             }
             End::Wrong(_) => {}
         }
@@ -203,6 +215,18 @@ impl Sim {
         for disk in &mut self.world.disks {
             disk.gone &= self.rng.coin();
         }
+    }
+
+    /// On disks with labels, what belongs neither to a label nor to data is nobody's to write: it is as it was.
+    fn find_strays(&self) -> Option<Violation> {
+        self.stage.borrow().label_disks.iter().find_map(|number| {
+            let disk = &self.world.disks[*number];
+            let places = Places::for_device(disk.size_bytes()).expect("a disk that has room for labels");
+            let data = places.data.start..places.data.start + places.data.bytes;
+            let owned = |at: u64| at == places.label_start || at == places.copy_start || data.contains(&at);
+            let why = |at| format!("disk {number} was changed at {at}, where neither labels nor data are");
+            disk.first_stray(owned).map(|at| Violation(why(at)))
+        })
     }
 
     /// One life of the process.
@@ -230,6 +254,7 @@ impl Sim {
         let done = tasks.spawn(task);
         let how = match doom {
             Doom::Clean => None,
+            Doom::Within(.., how) => Some(how),
             Doom::After(ns, how) => {
                 self.world.after(ns, Happening::CrashPoint);
                 Some(how)
@@ -239,12 +264,25 @@ impl Sim {
                 Some(how)
             }
         };
+        let mut within = if let Doom::Within(phase, nth, ns, _) = doom { Some((phase, nth, ns)) } else { None };
+        let mut seen = 0;
         let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
         loop {
             self.stage.borrow_mut().had_faults = run.world.had_faults();
             tasks.poll();
             if let Some(why) = run.stage.borrow_mut().violation.take() {
                 return End::Wrong(why);
+            }
+            let (phase, begun) = (run.stage.borrow().phase, run.stage.borrow().begun);
+            if let Some((wanted, nth, ns)) = &mut within
+                && phase == *wanted
+                && begun != seen
+            {
+                (seen, *nth) = (begun, *nth - 1);
+                if *nth == 0 {
+                    run.world.after(*ns, Happening::CrashPoint);
+                    within = None;
+                }
             }
             // A process cannot exit while the kernel has I/O of it.
             if done.is_done() && run.world.in_flight() == 0 {
@@ -269,6 +307,30 @@ impl Sim {
             if let Err(why) = run.happens(happening) {
                 return End::Wrong(why);
             }
+        }
+    }
+}
+
+/// Copies of labels, by array, disk and offset, that are being written, or were and are not durable, of arrays that exist.
+fn labels_under_way(world: &World, stage: &Stage) -> Vec<(usize, usize, u64)> {
+    let mut found = Vec::new();
+    for (index, array) in stage.labelled.iter().enumerate().filter(|(_, l)| l.promise == Promise::Alive) {
+        for disk in &array.disks {
+            let copies = [0, world.disks[*disk].size_bytes() - 4096];
+            found.extend(copies.into_iter().filter(|at| world.is_under_way(*disk, *at)).map(|at| (index, *disk, at)));
+        }
+    }
+    found
+}
+
+/// What is being written when the power fails may be neither the old nor the new afterwards. A label may change in its
+/// first sector alone, which no disk tears: without this it would not matter that only one copy is written at a time.
+fn spoil_labels(world: &mut World, stage: &mut Stage, under_way: Vec<(usize, usize, u64)>, rng: &mut Rng) {
+    for (array, disk, offset) in under_way {
+        stage.labelled[array].sound = false;
+        if rng.coin() {
+            world.disks[disk].rot(offset, 4096, rng);
+            world.counters.add("fault", "label spoiled");
         }
     }
 }

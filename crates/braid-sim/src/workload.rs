@@ -3,7 +3,7 @@
 //! Several connections of one device write the same few hot spots, so that writes overlap, and flush
 //! each other's writes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use braid_engine::io::{Buf, Completion, DeviceId, ErrorKind, Flags, Op, Request};
 
@@ -12,6 +12,9 @@ use crate::host::Host;
 use crate::oracle::{Content, Ending, Oracle, Violation, WriteToken};
 use crate::rng::Rng;
 use crate::world::{Happening, World};
+
+/// Longest pause of a client that was refused, in nanoseconds.
+const PAUSE_NS_MAX: u64 = 300_000_000;
 
 /// How a client behaves: drawn once for each.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,8 @@ pub struct Client {
     pub shard: u16,
     /// Requests not answered yet, or whose buffer is not free yet.
     pub in_flight: u32,
+    /// Of these, answered with an error while the kernel has the buffer.
+    late: u32,
     /// No more requests.
     pub stopped: bool,
     armed: bool,
@@ -65,10 +70,14 @@ pub struct Client {
     hot: [u64; 3],
     /// Requests that it will still ask for.
     left: u32,
-    /// Times in a row that it was refused: it waits longer each time.
+    /// Times in a row that it was refused, or had too much out to ask: it waits longer each time.
     refused: u32,
     /// Reads every block once, in order, and wants no error: the next block, where it does.
     verifies: Option<u64>,
+    /// What it means to ask for soon: what, from which block on, how many.
+    todo: VecDeque<(Op, u64, u64)>,
+    /// Late writes after which it will still try again: where nearly all are late, it would never end.
+    patience: u32,
 }
 
 enum Kind {
@@ -79,10 +88,14 @@ enum Kind {
 
 struct Outstanding {
     client: usize,
+    /// What, from which block on, how many.
+    asked: (Op, u64, u64),
     kind: Kind,
     buf: Buf,
     bytes: usize,
     answered: bool,
+    /// Its buffer was not free when it was answered.
+    late: bool,
 }
 
 /// All clients of one life of the process.
@@ -118,6 +131,7 @@ impl Workload {
             id,
             shard,
             in_flight: 0,
+            late: 0,
             stopped: false,
             armed: false,
             habits,
@@ -125,6 +139,8 @@ impl Workload {
             left: requests,
             refused: 0,
             verifies: None,
+            todo: VecDeque::new(),
+            patience: 2,
         });
     }
 
@@ -180,16 +196,25 @@ impl Workload {
             client.armed = false;
             return;
         }
-        let pause_ns = client.habits.think_ns_max << client.refused.min(10);
+        let think_ns = client.habits.think_ns_max;
+        let pause_ns = (think_ns << client.refused.min(20)).min(think_ns.max(PAUSE_NS_MAX));
         world.after(1 + self.rng.below(pause_ns), Happening::Wake(index as u64));
-        if client.in_flight < client.habits.depth {
+        if client.in_flight - client.late < client.habits.depth {
             self.ask(index, world, host, oracle);
+        } else {
+            // Perhaps for the disk that hangs: looking all the time would be most of a run.
+            client.refused += 1;
         }
     }
 
     /// What a client asks for next: what, from which block on, how many.
     fn choose(&mut self, index: usize, blocks: u64) -> (Op, u64, u64) {
         let Client { habits, hot, verifies, .. } = self.clients[index];
+        if let Some(todo) = self.clients[index].todo.front()
+            && self.rng.coin()
+        {
+            return *todo;
+        }
         if let Some(next) = verifies {
             return (Op::Read, next, (blocks - next).min(64));
         }
@@ -203,13 +228,16 @@ impl Workload {
     }
 
     /// A request was accepted.
-    fn accepted(&mut self, index: usize, blocks: u64, count: u64) {
+    fn accepted(&mut self, index: usize, blocks: u64, asked: (Op, u64, u64)) {
         let client = &mut self.clients[index];
+        if client.todo.front() == Some(&asked) {
+            client.todo.pop_front();
+        }
         client.in_flight += 1;
         client.left -= 1;
         client.refused = 0;
         if let Some(next) = &mut client.verifies {
-            *next += count;
+            *next += asked.2;
             if *next == blocks {
                 client.left = 0;
             }
@@ -264,8 +292,9 @@ impl Workload {
         ));
         match host.submit(world, shard, &request) {
             Ok(()) => {
-                self.accepted(index, blocks, count);
-                let outstanding = Outstanding { client: index, kind, buf, bytes, answered: false };
+                self.accepted(index, blocks, (op, first, count));
+                let asked = (op, first, count);
+                let outstanding = Outstanding { client: index, asked, kind, buf, bytes, answered: false, late: false };
                 self.out.insert(self.next_tag, outstanding);
                 world.counters.add("requests", name_of(op));
                 if fua {
@@ -305,8 +334,11 @@ impl Workload {
     pub fn done(&mut self, completion: &Completion, world: &mut World, oracle: &mut Oracle) -> Result<(), Violation> {
         let tag = completion.tag;
         let out = self.out.get_mut(&tag).expect("each request is answered once");
+        self.clients[out.client].refused = 0;
         assert!(!out.answered, "request {tag} is answered twice");
         out.answered = true;
+        out.late = completion.buffer_busy;
+        self.clients[out.client].late += u32::from(out.late);
         world.note(format_args!("request {tag} done {:?} busy {}", completion.result, completion.buffer_busy));
         let device = self.clients[out.client].device;
         if let Err(error) = &completion.result {
@@ -326,10 +358,12 @@ impl Workload {
             (Kind::Write(token), false) => {
                 oracle.write_ended(token, Ending::Failed);
                 self.failed_writes.insert(device);
-                if completion.buffer_busy {
-                    // It may still land: somebody writes there meanwhile.
-                    let client = &mut self.clients[out.client];
-                    client.left = client.left.saturating_add(20);
+                let client = &mut self.clients[out.client];
+                if completion.buffer_busy && client.patience > 0 {
+                    // It may still land: the client tries again at once, and writes around there meanwhile.
+                    client.patience -= 1;
+                    client.todo.push_back(out.asked);
+                    client.left = client.left.saturating_add(8);
                     client.hot = [token.first_block(); 3];
                     client.habits.hot = 1_000_000;
                 }
@@ -350,7 +384,15 @@ impl Workload {
         if out.bytes > 0 {
             world.memory.free(out.buf, out.bytes);
         }
-        self.clients[out.client].in_flight -= 1;
+        let client = &mut self.clients[out.client];
+        client.in_flight -= 1;
+        client.late -= u32::from(out.late);
+        if out.late && matches!(out.kind, Kind::Write(_)) {
+            // It has landed, if it ever does: is what was written there since still there?
+            let (_, first, count) = out.asked;
+            client.todo.push_back((Op::Read, first, count));
+            client.left = client.left.saturating_add(1);
+        }
     }
 }
 

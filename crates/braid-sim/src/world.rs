@@ -226,7 +226,9 @@ impl World {
             return;
         }
         let profile = self.disks[disk].profile;
-        if self.rng.chance(profile.hang) {
+        // What may be written while it is late is a question; what is read is none.
+        let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
+        if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
             self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
             self.fault("hang");
@@ -234,8 +236,10 @@ impl World {
             self.decide_result(&mut running);
         }
         self.cut_into_parts(&mut running);
+        // Of those that are late, half come late to the disk as well: after others have been there.
+        let least = if takes > TIME_LIMIT_NS && self.rng.coin() { TIME_LIMIT_NS } else { 0 };
         for part in 0..running.parts.len() {
-            let at = self.now_ns + self.rng.between(0, takes);
+            let at = self.now_ns + self.rng.between(least, takes);
             self.queue.push(at, Event::Land(op, part));
         }
         self.queue.push(self.now_ns + takes, Event::Answer(op));
@@ -412,6 +416,12 @@ impl World {
             Owner::Shard(shard, cookie) => Some(Happening::LeafLate(shard, cookie)),
             Owner::Meta(id) => Some(Happening::MetaDone(id, Err(LeafError::of(ErrorKind::TimedOut)))),
         }
+    }
+
+    /// Whether the block at `offset` of a disk is being written, or was and is not durable.
+    pub fn is_under_way(&self, disk: usize, offset: u64) -> bool {
+        let covers = |io: &LeafIo| io.op == Op::Write && (io.offset..io.offset + io.len).contains(&offset);
+        self.disks[disk].is_under_way(offset) || self.running.values().any(|r| r.disk == disk && covers(&r.io))
     }
 
     /// A disk is pulled: what is in flight on it fails, and its cache loses power.

@@ -284,6 +284,28 @@ impl SimDisk {
         self.blocks[block].durable = Some(image);
     }
 
+    /// Whether a write to the block at `offset` has landed and is not durable.
+    pub fn is_under_way(&self, offset: u64) -> bool {
+        self.dirty.contains(&((offset / BLOCK_BYTES as u64) as usize))
+    }
+
+    /// Where the first block begins that is not as it came from the factory, among those that `owned` does not claim.
+    pub fn first_stray(&self, owned: impl Fn(u64) -> bool) -> Option<u64> {
+        let touched = |(_, slot): &(usize, &Slot)| slot.durable.is_some() || !slot.pending.is_empty();
+        let offset = |(block, _): (usize, &Slot)| (block * BLOCK_BYTES) as u64;
+        let others = self.blocks.iter().enumerate().filter(touched).map(offset).filter(|offset| !owned(*offset));
+        let (mut is, mut was) = ([0; SECTOR_BYTES], [0; SECTOR_BYTES]);
+        let mut differs = |offset: &u64| {
+            let block = (*offset / BLOCK_BYTES as u64) as usize;
+            (0..BLOCK_SECTORS).any(|sector| {
+                self.read_sector(block, sector, &mut is);
+                self.factory(block, sector, &mut was);
+                is != was
+            })
+        };
+        others.into_iter().find(|offset| differs(offset))
+    }
+
     /// Everything that is not as it came from the factory, by block number: for comparing disks.
     pub fn written(&self) -> BTreeMap<u64, Vec<u8>> {
         let mut all = BTreeMap::new();

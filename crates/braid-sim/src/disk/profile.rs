@@ -48,14 +48,24 @@ impl Profile {
     /// A disk that makes some.
     pub fn faulty(rng: &mut Rng) -> Profile {
         let hangs = if rng.below(8) == 0 { 100_000 } else { 10_000 };
-        Profile {
+        let mut profile = Profile {
             read_error: rng.probability(20_000),
             latent_error: rng.probability(5_000),
             write_error: rng.probability(20_000),
             flush_error: rng.probability(50_000),
             hang: rng.probability(hangs),
             ..Profile::healthy(rng)
-        }
+        };
+        // One kind it makes often, so that a range of seeds sees them all.
+        let (often, most) = match rng.below(7) {
+            0 => (&mut profile.read_error, 40_000),
+            1 => (&mut profile.latent_error, 40_000),
+            2 => (&mut profile.write_error, 30_000),
+            3 => (&mut profile.flush_error, 50_000),
+            _ => (&mut profile.hang, 30_000),
+        };
+        *often = rng.between(most / 4, most) as u32;
+        profile
     }
 
     /// The same disk after its faults were repaired.

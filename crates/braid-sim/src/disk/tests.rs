@@ -110,3 +110,17 @@ fn an_unreadable_sector_is_mended_by_writing_it() {
     write(&mut d, 1, 4096, 1, 4096, false);
     assert!(d.read(4096, &mut [0; 4096]));
 }
+
+#[test]
+fn what_was_changed_outside_its_place_is_found() {
+    let mut disk = SimDisk::new(0, 1 << 20, true, Profile::healthy(&mut Rng::new(1)));
+    assert_eq!(disk.first_stray(|_| false), None);
+    write(&mut disk, 1, 0, 7, 512, false);
+    assert_eq!(disk.first_stray(|at| at == 0), None);
+    assert_eq!(disk.first_stray(|_| false), Some(0));
+    // Written, and as it was: nobody can tell, nobody is harmed.
+    let mut was = vec![0; BLOCK_BYTES];
+    disk.read(BLOCK_BYTES as u64, &mut was);
+    disk.land(2, BLOCK_BYTES as u64, &was);
+    assert_eq!(disk.first_stray(|at| at == 0), None);
+}

@@ -47,7 +47,9 @@ impl Admin {
             seen.push(array.uuid);
             self.expect_fault(error, "an array did not start");
             if let Some(index) = self.labelled(array.uuid) {
-                self.stage.borrow_mut().labelled[index].tainted = true;
+                let labelled = &mut self.stage.borrow_mut().labelled[index];
+                // One copy may be damaged: the other must not be, before this one is written again.
+                (labelled.tainted, labelled.sound) = (true, false);
             }
         }
         self.judge_absent(&seen);
@@ -246,7 +248,7 @@ impl Admin {
             return self.create(habits).await;
         }
         let index = *self.rng.pick(&serving);
-        match self.rng.below(if habits.pulls { 8 } else { 7 }) {
+        match self.rng.below(if habits.pulls { 9 } else { 7 }) {
             0 => {
                 self.phase("changing a layout");
                 self.count("change layout");
@@ -339,7 +341,7 @@ impl Admin {
         }
     }
 
-    async fn rename(&mut self, index: usize) {
+    pub async fn rename(&mut self, index: usize) {
         if self.stage.borrow().labelled[index].tainted {
             return;
         }
@@ -389,7 +391,7 @@ impl Admin {
         self.withdraw_device(number, serving.id).await;
     }
 
-    async fn restart(&mut self, index: usize, habits: Habits) {
+    pub async fn restart(&mut self, index: usize, habits: Habits) {
         let (uuid, tainted) = {
             let stage = self.stage.borrow();
             (stage.labelled[index].uuid, stage.labelled[index].tainted)
@@ -423,7 +425,7 @@ impl Admin {
         }
     }
 
-    async fn delete(&mut self, index: usize) {
+    pub async fn delete(&mut self, index: usize) {
         if self.stage.borrow().labelled[index].tainted {
             return;
         }

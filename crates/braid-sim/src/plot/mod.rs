@@ -47,6 +47,8 @@ pub struct Habits {
     pub pulls: bool,
     /// Somebody reads everything as soon as it is served.
     pub reads_all: bool,
+    /// What the administrator likes to do best: a crash is to come in the middle of it.
+    pub aim: Option<&'static str>,
 }
 
 impl Habits {
@@ -57,32 +59,35 @@ impl Habits {
             pause_ns_max: rng.between(1, 20_000_000),
             clients_max: rng.between(1, 5),
             requests_max: rng.between(1, 120),
-            pulls: pulls && rng.below(4) == 0,
+            pulls: pulls && rng.below(3) == 0,
             reads_all: rng.coin(),
+            aim: None,
         }
     }
 
     /// A life with few requests, most of which a crash finds in flight.
-    pub fn draw_short(rng: &mut Rng) -> Habits {
+    pub fn draw_short(rng: &mut Rng, pulls: bool) -> Habits {
         Habits {
             actions: rng.below(4) as u32,
             pause_ns_max: rng.between(1, 2_000_000),
             clients_max: rng.between(1, 4),
             requests_max: rng.between(1, 20),
-            pulls: false,
+            pulls: pulls && rng.below(3) == 0,
             reads_all: rng.below(4) > 0,
+            aim: None,
         }
     }
 
     /// A life with much administration and little data.
-    pub fn draw_busy_admin(rng: &mut Rng) -> Habits {
+    pub fn draw_busy_admin(rng: &mut Rng, pulls: bool) -> Habits {
         Habits {
             actions: rng.between(2, 16) as u32,
             pause_ns_max: rng.between(1, 1_000_000),
             clients_max: 1,
             requests_max: rng.between(1, 10),
-            pulls: false,
+            pulls: pulls && rng.below(3) == 0,
             reads_all: rng.coin(),
+            aim: None,
         }
     }
 }
@@ -179,6 +184,7 @@ impl Admin {
     fn phase(&self, phase: &'static str) {
         let mut stage = self.stage.borrow_mut();
         stage.phase = phase;
+        stage.begun += 1;
         stage.notes.push(phase.to_owned());
     }
 
@@ -213,12 +219,17 @@ impl Admin {
 
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
+        if let Some(aim) = habits.aim
+            && self.rng.coin()
+        {
+            return self.act_on(aim, habits).await;
+        }
         let count = self.stage.borrow().arrays.len();
         if count == 0 || (self.uses_labels() && self.rng.coin()) {
             return self.act_on_labels(habits).await;
         }
         let array = self.rng.index(count);
-        match self.rng.below(if habits.pulls { 6 } else { 5 }) {
+        match self.rng.below(if habits.pulls { 7 } else { 5 }) {
             0 | 1 => self.change_layout(array).await,
             2 => {
                 self.stop(array).await;
@@ -231,6 +242,28 @@ impl Admin {
                 self.count("pull");
                 self.stage.borrow_mut().pull.push(disk);
             }
+        }
+    }
+
+    /// Does just this.
+    async fn act_on(&mut self, aim: &'static str, habits: Habits) {
+        let count = self.stage.borrow().arrays.len();
+        let some = self.rng.index(count.max(1));
+        let serving = self.serving.keys().next().copied();
+        match (aim, serving) {
+            ("replacing", _) if count > 0 => self.replace(some, habits).await,
+            ("changing a layout", _) if count > 0 => self.change_layout(some).await,
+            ("renaming", Some(index)) => self.rename(index).await,
+            ("deleting", Some(index)) => self.delete(index).await,
+            ("assembling" | "stopping", Some(index)) => {
+                self.stop_labelled(index).await;
+                self.restart(index, habits).await;
+            }
+            ("stopping", None) if count > 0 => {
+                self.stop(some).await;
+                self.start(some, Some(habits)).await;
+            }
+            _ => self.create(habits).await,
         }
     }
 
