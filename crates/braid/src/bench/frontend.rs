@@ -99,8 +99,18 @@ impl PhaseDone {
 struct Place {
     buf: Buf,
     begun_ns: u64,
-    block: u64,
-    read: bool,
+    /// The block and, in the lowest bit, whether it is read.
+    what: u64,
+}
+
+impl Place {
+    fn block(self) -> u64 {
+        self.what >> 1
+    }
+
+    fn is_read(self) -> bool {
+        self.what & 1 == 1
+    }
 }
 
 /// Where blocks come from in a phase.
@@ -203,15 +213,14 @@ impl LoadFrontend {
     }
 
     /// Submits the next I/O from this place; false when there is none.
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, cx: &mut Cx<'_>, tag: u64) -> bool {
         let Some((block, read)) = self.draw() else { return false };
         let offset = self.pattern.offset(block);
         let (now_ns, len) = (cx.now_ns(), self.load.block_bytes);
         let place = &mut self.places[tag as usize];
         place.begun_ns = now_ns;
-        place.block = block;
-        place.read = read;
+        place.what = block << 1 | u64::from(read);
         let buf = place.buf;
         if self.load.verify && !read {
             self.written[(block / 64) as usize] |= 1 << (block % 64);
@@ -257,7 +266,7 @@ impl LoadFrontend {
     }
 
     fn check(&mut self, cx: &Cx<'_>, place: Place) {
-        let (len, offset) = (self.load.block_bytes, self.pattern.offset(place.block));
+        let (len, offset) = (self.load.block_bytes, self.pattern.offset(place.block()));
         if let Some(mismatch) = verify::check(cx.bytes(place.buf, len as usize), offset, self.load.seed) {
             self.found.mismatch_count += 1;
             if self.found.mismatches.len() < MISMATCHES_KEPT {
@@ -282,11 +291,11 @@ impl Frontend for LoadFrontend {
         for _ in 0..self.load.depth {
             // Fewer in flight than asked for would be another measurement: the arena was made large enough.
             let buf = cx.alloc(self.load.block_bytes as usize).expect("the arena has room for every place");
-            self.places.push(Place { buf, begun_ns: 0, block: 0, read: true });
+            self.places.push(Place { buf, begun_ns: 0, what: 1 });
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
         let now_ns = cx.now_ns();
         let place = self.places[completion.tag as usize];
@@ -295,7 +304,7 @@ impl Frontend for LoadFrontend {
         self.record(now_ns - place.begun_ns);
         if let Err(error) = completion.result {
             self.failed(error);
-        } else if self.load.verify && place.read {
+        } else if self.load.verify && place.is_read() {
             self.check(cx, place);
         }
         // A buffer that the kernel still has is used again when it comes back.

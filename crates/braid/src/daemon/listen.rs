@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Longest that a host's name may take to be looked up.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
+/// Longest that the path of a socket may take to be looked at and made.
+const PATH_MAX: Duration = Duration::from_secs(5);
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// The frontend of the shards that serves NBD.
@@ -56,7 +58,22 @@ impl Drop for SocketPath {
 pub async fn bind(address: &Address, insecure: bool) -> Result<Socket, ErrorDetail> {
     match address {
         Address::Unix(path) => {
-            let (listener, path) = bind_unix(path)?;
+            let path = path.clone();
+            // The path may lie on a file system that does not answer.
+            let bound = tokio::task::spawn_blocking(move || bind_unix(&path));
+            let (listener, path) = match tokio::time::timeout(PATH_MAX, bound).await {
+                Ok(Ok(bound)) => bound?,
+                Ok(Err(error)) => {
+                    return Err(ErrorDetail::new(Kind::Internal, format!("{address} cannot be taken: {error}")));
+                }
+                Err(_) => {
+                    let seconds = PATH_MAX.as_secs();
+                    let message = format!("the file system of {address} has not answered within {seconds} s");
+                    return Err(ErrorDetail::new(Kind::TimedOut, message)
+                        .with("address", address)
+                        .remedy("choose a path on another file system"));
+                }
+            };
             let listener = tokio::net::UnixListener::from_std(listener)
                 .map_err(|error| ErrorDetail::new(Kind::Internal, format!("{address} cannot be watched: {error}")))?;
             Ok(Socket::Unix { listener, _path: path })
@@ -111,7 +128,7 @@ fn clear_stale(path: &Path) -> Result<(), ErrorDetail> {
             .with("path", path.display())
             .remedy("choose another path, or remove what is there"));
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    match connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|error| os_error(&error, "the old socket cannot be removed", path))
         }
@@ -120,6 +137,13 @@ fn clear_stale(path: &Path) -> Result<(), ErrorDetail> {
         }
         _ => Err(taken(path)),
     }
+}
+
+/// Connects to a socket, and does not wait: one that is listened on and whose backlog is full says so.
+fn connect(path: &Path) -> std::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
 }
 
 fn taken(path: &Path) -> ErrorDetail {

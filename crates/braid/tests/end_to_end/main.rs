@@ -16,6 +16,7 @@ mod hostile;
 mod nbd;
 mod renaming;
 mod returning;
+mod rivals;
 mod stopping;
 mod support;
 mod the_demo;

@@ -104,7 +104,9 @@ fn clients_that_rename_at_once_get_one_export_each() {
     let racers: Vec<_> = (0..8)
         .map(|i| {
             let old = if i % 2 == 0 { "one" } else { "two" };
-            daemon.command(&["export", "rename", old, "only"]).spawn().expect("braid can be started")
+            let mut command = daemon.command(&["export", "rename", old, "only"]);
+            let quiet = || std::process::Stdio::null();
+            command.stdout(quiet()).stderr(quiet()).spawn().expect("braid can be started")
         })
         .collect();
     let ends = racers.into_iter().map(|mut racer| racer.wait().expect("it is our child").success());

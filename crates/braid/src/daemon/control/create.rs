@@ -11,7 +11,8 @@ use braid_engine::lifecycle::{self, CreateRequest};
 use braid_format::{MemberId, Name};
 use braid_geometry::{Level, Spec};
 use braid_ring::DiskSpec;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
@@ -39,28 +40,53 @@ impl Control {
         self.is_open()?;
         let wanted = understand(&ask)?;
         let _name = self.claim_name(&ask.name)?;
-        self.check_use(&wanted.disks)?;
-        // Files that this makes are removed again when it fails.
-        let absent = |spec: &DiskSpec| match spec.path() {
-            Some(path) if std::fs::symlink_metadata(path).is_err() => Some(path.to_owned()),
-            _ => None,
-        };
-        let made: Vec<PathBuf> = wanted.disks.iter().filter_map(absent).collect();
-        let disks = match self.open_disks(&wanted.disks).await {
-            Ok(disks) => disks,
-            Err(error) => {
-                remove_files(&made);
-                return Err(error);
-            }
-        };
+        let (control, specs) = (Arc::clone(self), wanted.disks.clone());
+        // Paths may lie on a file system that does not answer: then this client waits, and nobody else.
+        let checked = tokio::task::spawn_blocking(move || control.check_paths(&specs)).await;
+        let checked = checked.map_err(|error| {
+            ErrorDetail::new(Kind::Internal, format!("looking at the disks ended unexpectedly: {error}"))
+        })?;
+        let (_paths, absent) = checked?;
+        let disks = self.open_disks(&wanted.disks, &absent).await?;
         match self.create_on(&wanted, &disks).await {
             Ok(uuid) => self.array(&uuid.to_string()),
             Err(error) => {
+                // While they are still held: afterwards somebody else may have them.
+                remove_files(&absent);
                 self.close_disks(disks).await;
-                remove_files(&made);
                 Err(error)
             }
         }
+    }
+
+    /// Takes the paths of disks for one create, refuses disks in use, and says which are not there yet: files that this
+    /// makes are removed again when it fails. Looks at files, which may block.
+    fn check_paths(self: &Arc<Self>, specs: &[DiskSpec]) -> Result<(PathClaim, Vec<PathBuf>), ErrorDetail> {
+        let claim = self.claim_paths(specs)?;
+        self.check_use(specs)?;
+        let paths = specs.iter().filter_map(DiskSpec::path);
+        let absent = paths.filter(|path| std::fs::symlink_metadata(path).is_err()).map(Path::to_owned);
+        Ok((claim, absent.collect()))
+    }
+
+    /// Takes the paths of disks that are about to become members. Of two creates that want one file, which neither
+    /// finds there, the one that fails would else remove what the other has made.
+    fn claim_paths(self: &Arc<Self>, specs: &[DiskSpec]) -> Result<PathClaim, ErrorDetail> {
+        let resolved = |path: &Path| {
+            let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+            let absent = || Some(parent?.join(path.file_name()?));
+            path.canonicalize().ok().or_else(absent).unwrap_or_else(|| path.to_owned())
+        };
+        let paths: BTreeSet<PathBuf> = specs.iter().filter_map(DiskSpec::path).map(resolved).collect();
+        let mut tables = self.write();
+        if let Some(path) = paths.iter().find(|path| tables.claimed_paths.contains(*path)) {
+            let message = format!("disk {} is being made a member of another array", path.display());
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("disk", path.display())
+                .remedy("each member needs a disk of its own"));
+        }
+        tables.claimed_paths.extend(paths.iter().cloned());
+        Ok(PathClaim { control: Arc::clone(self), paths })
     }
 
     async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
@@ -90,13 +116,20 @@ impl Control {
         Ok(request.uuid)
     }
 
-    /// Opens all of them, or none.
-    async fn open_disks(&self, specs: &[DiskSpec]) -> Result<Vec<Arc<OpenDisk>>, ErrorDetail> {
+    /// Opens all of them, or none; then those of `absent` that this has made are gone again.
+    async fn open_disks(
+        self: &Arc<Self>,
+        specs: &[DiskSpec],
+        absent: &[PathBuf],
+    ) -> Result<Vec<Arc<OpenDisk>>, ErrorDetail> {
         let mut disks: Vec<Arc<OpenDisk>> = Vec::with_capacity(specs.len());
         for spec in specs {
             match self.open_disk(spec.clone(), Duration::ZERO).await {
                 Ok(disk) => disks.push(disk),
                 Err(error) => {
+                    let opened: Vec<&Path> = disks.iter().filter_map(|disk| disk.disk.spec().path()).collect();
+                    let made: Vec<&PathBuf> = absent.iter().filter(|path| opened.contains(&path.as_path())).collect();
+                    remove_files(&made);
                     self.close_disks(disks).await;
                     return Err(error);
                 }
@@ -164,6 +197,18 @@ pub(super) struct NameClaim<'a> {
 impl Drop for NameClaim<'_> {
     fn drop(&mut self) {
         self.control.write().claimed_names.remove(&self.name);
+    }
+}
+
+/// Paths of disks that are taken as long as this lives.
+struct PathClaim {
+    control: Arc<Control>,
+    paths: BTreeSet<PathBuf>,
+}
+
+impl Drop for PathClaim {
+    fn drop(&mut self) {
+        self.control.write().claimed_paths.retain(|path| !self.paths.contains(path));
     }
 }
 

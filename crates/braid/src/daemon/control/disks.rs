@@ -26,27 +26,34 @@ impl Control {
     ///
     /// # Errors
     /// Somebody uses it, it is not there, or the operating system refuses.
-    pub(super) async fn open_disk(&self, spec: DiskSpec, patience: Duration) -> Result<Arc<OpenDisk>, ErrorDetail> {
+    pub(super) async fn open_disk(
+        self: &Arc<Self>,
+        spec: DiskSpec,
+        patience: Duration,
+    ) -> Result<Arc<OpenDisk>, ErrorDetail> {
         let name = without_size(spec.clone()).to_string();
-        self.not_ours(&spec)?;
-        let opening = name.clone();
+        let (control, opening) = (Arc::clone(self), name.clone());
         let opened = tokio::task::spawn_blocking(move || {
+            control.not_ours(&spec)?;
             let until = std::time::Instant::now() + patience;
             loop {
                 match Disk::open(&spec, OpenOptions { exclusive: true, write: true }) {
                     Err(error) if error.kind == RingErrorKind::InUse && std::time::Instant::now() < until => {
                         std::thread::sleep(BETWEEN_TRIES);
                     }
-                    result => return result.map_err(|error| of_ring(&error, &opening)),
+                    Ok(disk) => {
+                        let identity = disk.spec().path().and_then(Identity::of);
+                        return Ok((disk, identity));
+                    }
+                    Err(error) => return Err(of_ring(&error, &opening)),
                 }
             }
         });
-        let disk = opened.await.map_err(|error| {
+        let (disk, identity) = opened.await.map_err(|error| {
             ErrorDetail::new(Kind::Internal, format!("opening {name} ended unexpectedly: {error}"))
         })??;
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        let identity = disk.spec().path().and_then(Identity::of);
         Ok(Arc::new(OpenDisk { name, disk, identity, leaf, watch: Default::default() }))
     }
 

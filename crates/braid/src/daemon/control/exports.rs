@@ -13,7 +13,11 @@ use braid_engine::ShardId;
 use braid_nbd::server::ExportsChanged;
 use braid_nbd::{ExportError, ExportInfo, ExportTable};
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// Longest that an export waits for the files of its array to be opened once more, to know their holes.
+const HOLES_MAX: Duration = Duration::from_secs(2);
 
 impl Control {
     /// Lets clients use an array.
@@ -42,6 +46,13 @@ impl Control {
             if tables.exports.len() >= EXPORTS_MAX {
                 return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
                     .remedy("remove one first"));
+            }
+            // Whoever stops or deletes it has silenced its exports already, or will once this lock is free: a new one
+            // would outlive the array, on a device that the next array gets.
+            if let Some(doing) = tables.ending(entry.uuid) {
+                return Err(ErrorDetail::new(Kind::InUse, format!("array {} is being {doing}", entry.name))
+                    .with("array", &entry.name)
+                    .remedy("wait until that is done"));
             }
             if entry.active().is_none() {
                 return Err(ErrorDetail::new(Kind::Inactive, format!("array {} is not active", entry.name))
@@ -213,6 +224,7 @@ impl Control {
             return Ok(Serving::Waiting);
         }
         let address = Address::parse(&saved.nbd)?;
+        let holes = self.holes_of(saved.array).await;
         let (info, known) = {
             let tables = self.read();
             let Some((entry, active)) = tables.arrays.get(&saved.array).and_then(|e| Some((e, e.active()?))) else {
@@ -226,7 +238,7 @@ impl Control {
                 description: format!("Braid array {}", entry.name),
                 connections_max: EXPORT_CONNECTIONS_MAX as u32,
                 uuid: Some(*saved.uuid.as_bytes()),
-                allocation: Holes::of(active).map(|holes| Arc::new(holes) as _),
+                allocation: holes.filter(|holes| holes.are_of(&active.layout)).map(|holes| Arc::new(holes) as _),
                 ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())
             };
             if tables.listeners.len() >= LISTENERS_MAX {
@@ -249,6 +261,18 @@ impl Control {
         let listener = Listener { table, task: task.abort_handle() };
         self.write().listeners.insert(address, listener);
         Ok(Serving::Listening(export))
+    }
+
+    /// Where an active array holds nothing, as far as its files say in time.
+    async fn holes_of(&self, array: Uuid) -> Option<Holes> {
+        let (layout, disks) = {
+            let tables = self.read();
+            let active = tables.arrays.get(&array)?.active()?;
+            (Arc::clone(&active.layout), active.disks.clone())
+        };
+        // Opening a file may take as long as its file system likes; nothing else waits for that.
+        let opened = tokio::task::spawn_blocking(move || Holes::of(layout, &disks));
+        tokio::time::timeout(HOLES_MAX, opened).await.ok()?.ok()?
     }
 
     /// Ends what clients see of an export. It stays listed, waiting.

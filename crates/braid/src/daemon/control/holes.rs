@@ -2,7 +2,7 @@
 //!
 //! Files know their holes; block devices and memory do not tell, and count as allocated.
 
-use super::tables::Active;
+use super::tables::OpenDisk;
 use braid_engine::{DeviceLayout, LeafId, allocation};
 use braid_nbd::codec::state;
 use braid_nbd::export::Allocation;
@@ -16,17 +16,22 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Those of an active array; none when no disk of it knows any.
-    pub fn of(active: &Active) -> Option<Holes> {
+    /// Those of an active array; none when no disk of it knows any. Opens files, which may block.
+    pub fn of(layout: Arc<DeviceLayout>, disks: &[Arc<OpenDisk>]) -> Option<Holes> {
         let mut files = Vec::new();
-        for disk in &active.disks {
+        for disk in disks {
             let Some(path) = disk.disk.spec().path().filter(|_| !disk.disk.is_block_device()) else { continue };
             // A second description of the file: seeking in it disturbs nobody.
             if let Ok(file) = File::open(path) {
                 files.push((disk.leaf, file));
             }
         }
-        (!files.is_empty()).then(|| Holes { layout: Arc::clone(&active.layout), files })
+        (!files.is_empty()).then_some(Holes { layout, files })
+    }
+
+    /// Whether they are those of this layout, and not of one before.
+    pub fn are_of(&self, layout: &Arc<DeviceLayout>) -> bool {
+        Arc::ptr_eq(&self.layout, layout)
     }
 
     /// What the file says of the bytes from `offset` on.

@@ -225,7 +225,7 @@ impl Control {
 
     /// Opens a disk and reads its labels. Nothing comes of one that is only a guess and bears none: it is not
     /// even opened for more than looking.
-    async fn look_at(&self, candidate: Candidate) -> Result<Option<Looked>, ErrorDetail> {
+    async fn look_at(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Looked>, ErrorDetail> {
         if let Some(path) = candidate.spec.path().filter(|_| !candidate.expected).map(Path::to_owned) {
             let bears = tokio::task::spawn_blocking(move || bears_label(&path)).await;
             if !bears.unwrap_or(false) {

@@ -11,6 +11,7 @@ use braid_format::ArrayPart;
 use braid_nbd::ExportTable;
 use braid_ring::Disk;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
@@ -171,6 +172,8 @@ pub struct Tables {
     pub stopped: BTreeSet<Uuid>,
     /// Names that a create or rename under way has taken.
     pub claimed_names: BTreeSet<String>,
+    /// Paths of disks that a create under way is making an array of.
+    pub claimed_paths: BTreeSet<PathBuf>,
     /// Arrays that are being changed, and how.
     pub busy: BTreeMap<Uuid, &'static str>,
     /// Devices in use.
@@ -247,6 +250,11 @@ impl Tables {
     /// Names of the exports of an array.
     pub fn exports_of(&self, array: Uuid) -> Vec<String> {
         self.exports.values().filter(|export| export.saved.array == array).map(|e| e.saved.name.clone()).collect()
+    }
+
+    /// What is being done to an array that ends by it, if so: `stopped` or `deleted`.
+    pub fn ending(&self, array: Uuid) -> Option<&'static str> {
+        self.busy.get(&array).copied().filter(|doing| matches!(*doing, "stopped" | "deleted"))
     }
 
     /// What is offered where this export listens, if anything is.
