@@ -4,7 +4,10 @@ use super::control::Control;
 use super::events::Events;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, Request, State, rejection::BytesRejection};
+use axum::extract::{
+    DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State, rejection::BytesRejection,
+};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -134,6 +137,22 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
     }
 }
 
+/// The name or UUID in the path of a request.
+struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Named, Refusal> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        name.map(|Path(name)| Named(name)).map_err(|error| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("the path cannot be read: {error}"))
+                .remedy("name the array or export by its name or UUID, for example /v1/arrays/fast")
+                .into()
+        })
+    }
+}
+
 /// Does a change to its end, also when the client goes away in the middle: half of a change helps nobody.
 async fn to_the_end<T: Serialize + Send + 'static, F>(
     control: Arc<Control>,
@@ -198,7 +217,7 @@ async fn create_array(State(control): Shared, Ask(ask): Ask<CreateArray>) -> Ans
     get, path = "/v1/arrays/{array}", params(("array" = String, Path, description = "name or UUID")),
     responses((status = 200, body = Array), (status = 404, body = ErrorBody))
 )]
-async fn array(State(control): Shared, Path(name): Path<String>) -> Answer<Array> {
+async fn array(State(control): Shared, Named(name): Named) -> Answer<Array> {
     Ok(Json(control.array(&name)?))
 }
 
@@ -220,7 +239,7 @@ struct Force {
 )]
 async fn delete_array(
     State(control): Shared,
-    Path(name): Path<String>,
+    Named(name): Named,
     query: Result<Query<Force>, axum::extract::rejection::QueryRejection>,
 ) -> Answer<Array> {
     let force = read_query(query)?.force;
@@ -233,7 +252,7 @@ async fn delete_array(
     params(("array" = String, Path, description = "name or UUID")),
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
-async fn rename_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<RenameArray>) -> Answer<Array> {
+async fn rename_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenameArray>) -> Answer<Array> {
     to_the_end(control, |control| async move { control.rename_array(&name, &ask.name).await }).await
 }
 
@@ -243,7 +262,7 @@ async fn rename_array(State(control): Shared, Path(name): Path<String>, Ask(ask)
     params(("array" = String, Path, description = "name or UUID")),
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
-async fn stop_array(State(control): Shared, Path(name): Path<String>, Ask(ask): Ask<StopArray>) -> Answer<Array> {
+async fn stop_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<StopArray>) -> Answer<Array> {
     to_the_end(control, |control| async move { control.stop_array(&name, ask.force).await }).await
 }
 
@@ -276,7 +295,7 @@ async fn add_export(State(control): Shared, Ask(ask): Ask<AddExport>) -> Answer<
     get, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
     responses((status = 200, body = Export), (status = 404, body = ErrorBody))
 )]
-async fn export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
+async fn export(State(control): Shared, Named(name): Named) -> Answer<Export> {
     Ok(Json(control.export(&name)?))
 }
 
@@ -285,7 +304,7 @@ async fn export(State(control): Shared, Path(name): Path<String>) -> Answer<Expo
     delete, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
     responses((status = 200, body = Export, description = "as it was"), (status = 404, body = ErrorBody))
 )]
-async fn remove_export(State(control): Shared, Path(name): Path<String>) -> Answer<Export> {
+async fn remove_export(State(control): Shared, Named(name): Named) -> Answer<Export> {
     to_the_end(control, |control| async move { control.remove_export(&name).await }).await
 }
 
@@ -299,11 +318,7 @@ async fn remove_export(State(control): Shared, Path(name): Path<String>) -> Answ
         (status = 409, body = ErrorBody, description = "exists, in_use")
     )
 )]
-async fn rename_export(
-    State(control): Shared,
-    Path(name): Path<String>,
-    Ask(ask): Ask<RenameExport>,
-) -> Answer<Export> {
+async fn rename_export(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenameExport>) -> Answer<Export> {
     to_the_end(control, |control| async move { control.rename_export(&name, &ask).await }).await
 }
 

@@ -66,13 +66,21 @@ pub enum Identity {
 impl Identity {
     /// That of the file or block device at `path`; none when there is nothing.
     pub fn of(path: &Path) -> Option<Identity> {
+        fs::metadata(path).ok().map(|found| Identity::in_metadata(&found))
+    }
+
+    /// That of an open file.
+    pub fn of_open(file: &fs::File) -> Option<Identity> {
+        file.metadata().ok().map(|found| Identity::in_metadata(&found))
+    }
+
+    fn in_metadata(found: &fs::Metadata) -> Identity {
         use std::os::unix::fs::{FileTypeExt, MetadataExt};
-        let found = fs::metadata(path).ok()?;
-        Some(if found.file_type().is_block_device() {
+        if found.file_type().is_block_device() {
             Identity::Device(found.rdev())
         } else {
             Identity::File(found.dev(), found.ino())
-        })
+        }
     }
 }
 

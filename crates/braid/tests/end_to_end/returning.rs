@@ -261,3 +261,20 @@ fn a_disk_that_is_still_held_at_the_start_is_waited_for() {
         assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0), "{}", daemon.braid(&["status"]));
     }
 }
+
+/// Clients that copy skip what they are told are holes.
+#[test]
+fn holes_of_a_file_that_took_a_members_name_are_not_believed() {
+    let daemon = Daemon::start();
+    let disk = daemon.folder.sparse("disk", 24 * MIB);
+    daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);
+    fs::rename(&disk, daemon.folder.join("moved")).expect("a file that is open can be moved");
+    daemon.folder.sparse("disk", 24 * MIB);
+    let uri = daemon.export("data");
+    let size = run("nbdinfo", &["--size", &uri]).trim().parse().expect("a size");
+    let source = daemon.folder.noise("source", size, 5);
+    run("nbdcopy", &["--flush", &source, &uri]);
+    let back = daemon.folder.join("back");
+    run("nbdcopy", &[&uri, &back]);
+    assert_eq!(checksum(&back), checksum(&source));
+}

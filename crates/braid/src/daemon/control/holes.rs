@@ -3,6 +3,7 @@
 //! Files know their holes; block devices and memory do not tell, and count as allocated.
 
 use super::tables::OpenDisk;
+use crate::disk::host::Identity;
 use braid_engine::{DeviceLayout, LeafId, allocation};
 use braid_nbd::codec::state;
 use braid_nbd::export::Allocation;
@@ -21,8 +22,12 @@ impl Holes {
         let mut files = Vec::new();
         for disk in disks {
             let Some(path) = disk.disk.spec().path().filter(|_| !disk.disk.is_block_device()) else { continue };
-            // A second description of the file: seeking in it disturbs nobody.
-            if let Ok(file) = File::open(path) {
+            // A second description of the file: seeking in it disturbs nobody. Another file may bear its name by now,
+            // and what are holes there is data here.
+            if let Ok(file) = File::open(path)
+                && disk.identity.is_some()
+                && Identity::of_open(&file) == disk.identity
+            {
                 files.push((disk.leaf, file));
             }
         }
