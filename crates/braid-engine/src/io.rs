@@ -304,12 +304,20 @@ impl std::error::Error for LeafError {}
 
 /// Takes leaf I/Os. Implemented by every driver; the one door from the engine to the disks.
 ///
-/// A driver answers each I/O exactly once through [`crate::Shard::leaf_done`], never from inside
-/// `submit`. An I/O that exceeds its time limit is answered through [`crate::Shard::leaf_late`] and,
+/// A driver answers each I/O that was submitted exactly once through [`crate::Shard::leaf_done`], never from
+/// inside `submit`. An I/O that exceeds its time limit is answered through [`crate::Shard::leaf_late`] and,
 /// when the kernel finally gives it back, through [`crate::Shard::leaf_returned`].
 pub trait LeafSink {
     /// Starts one I/O. The engine never has more in flight than the limits that it was built with.
     fn submit(&mut self, io: &LeafIo);
+
+    /// Carries out a read or write, at most [`LEAF_BYTES_MAX`] long and in one piece of memory, on a leaf that answers
+    /// within the call: a disk in memory that is healthy. `None`: on this leaf I/O takes time, or something is wrong
+    /// with this one; nothing was done, and it is to be submitted.
+    #[inline]
+    fn at_once(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
+        None
+    }
 
     /// The shard's block of metadata memory number `index`, below [`META_BLOCKS`]: where it is, and
     /// its bytes. The engine fills it before it submits a write of it, and lets it be until that ended.

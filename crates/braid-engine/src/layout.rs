@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use braid_geometry::Geometry;
+use braid_geometry::{Geometry, SinglePlaces};
 
 use crate::io::LeafId;
 use crate::touch::TouchMap;
@@ -78,8 +78,38 @@ pub struct DeviceLayout {
     pub(crate) nodes: Box<[FlatNode]>,
     pub(crate) leaves: Box<[LeafId]>,
     pub(crate) ordered: bool,
-    /// Every byte has one place and nothing has to be true first.
-    simple: bool,
+    direct: Direct,
+}
+
+/// The short way to the one place of a byte, for layouts in which every byte has one and nothing has to be true first.
+#[derive(Debug)]
+enum Direct {
+    /// A part of a disk, from this byte on.
+    Leaf(LeafId, u64),
+    /// Stripes over parts of disks: where each slot of the geometry begins.
+    Striped(SinglePlaces, Box<[(LeafId, u64)]>),
+    /// There is none.
+    No,
+}
+
+impl Direct {
+    fn new(root: &Node) -> Direct {
+        match root {
+            Node::Leaf { leaf, start, .. } => Direct::Leaf(*leaf, *start),
+            Node::Striped { geometry, members } => {
+                let place = |slot: &u16| match &members[usize::from(*slot)] {
+                    Node::Leaf { leaf, start, .. } => Some((*leaf, *start)),
+                    _ => None,
+                };
+                let places: Option<Box<[_]>> = geometry.slots().iter().map(place).collect();
+                match (SinglePlaces::new(geometry), places) {
+                    (Some(single), Some(places)) => Direct::Striped(single, places),
+                    _ => Direct::No,
+                }
+            }
+            Node::Mirror { .. } | Node::Touched { .. } => Direct::No,
+        }
+    }
 }
 
 impl DeviceLayout {
@@ -95,7 +125,7 @@ impl DeviceLayout {
         assert!(version > 0, "layout versions start at 1");
         assert!(block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes), "logical block {block_bytes}");
         let mut nodes = Vec::new();
-        let size_bytes = root.size_bytes();
+        let (size_bytes, direct) = (root.size_bytes(), Direct::new(root));
         let root = flatten(root, &mut nodes);
         let mut leaves: Vec<LeafId> = Vec::new();
         for node in &nodes {
@@ -107,7 +137,6 @@ impl DeviceLayout {
         }
         leaves.sort_unstable();
         leaves.dedup();
-        let simple = nodes.iter().all(|n| matches!(n, FlatNode::Leaf { .. } | FlatNode::Striped { .. }));
         let ordered = nodes.iter().any(|n| matches!(n, FlatNode::Mirror { .. }));
         DeviceLayout {
             version,
@@ -117,7 +146,7 @@ impl DeviceLayout {
             nodes: nodes.into(),
             leaves: leaves.into(),
             ordered,
-            simple,
+            direct,
         }
     }
 
@@ -141,27 +170,18 @@ impl DeviceLayout {
         &self.leaves
     }
 
-    /// The one place of `[at, at + len)`, when all of it is on one leaf and nothing has to be true
+    /// The one place of `[at, at + len)`, when all of it is in one chunk on one leaf and nothing has to be true
     /// first: what nearly every small request comes to. `at + len` must lie inside the device.
     #[inline]
-    pub(crate) fn single_place(&self, mut at: u64, len: u64) -> Option<(LeafId, u64)> {
-        if !self.simple {
-            return None;
-        }
-        let mut node = self.root;
-        loop {
-            match &self.nodes[node as usize] {
-                FlatNode::Leaf { leaf, start, .. } => return Some((*leaf, start + at)),
-                FlatNode::Striped { geometry, members } => {
-                    let piece = geometry.locate(at);
-                    if piece.len < len {
-                        return None;
-                    }
-                    node = members[piece.member as usize];
-                    at = piece.member_offset;
-                }
-                FlatNode::Mirror { .. } | FlatNode::Touched { .. } => return None,
+    pub(crate) fn single_place(&self, at: u64, len: u64) -> Option<(LeafId, u64)> {
+        match &self.direct {
+            Direct::Leaf(leaf, start) => Some((*leaf, start + at)),
+            Direct::Striped(single, places) => {
+                let place = single.locate(at, len);
+                let (leaf, start) = places[place.slot];
+                place.whole.then_some((leaf, start + place.member_offset))
             }
+            Direct::No => None,
         }
     }
 

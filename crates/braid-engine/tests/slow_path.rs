@@ -132,7 +132,9 @@ fn a_late_write_holds_its_buffer_and_its_range() {
     rig.answer(0, 0);
     let (shard, sink) = &mut rig.shards[0];
     shard.leaf_late(late.cookie, sink);
-    let done = shard.pop_done().unwrap();
+    let mut done = Vec::new();
+    shard.swap_done(&mut done);
+    let done = done[0];
     assert!(done.buffer_busy);
     assert_eq!(done.result.unwrap_err().kind, ErrorKind::TimedOut);
     let refused = rig.submit(0, request(Op::Write, 0, 4096, 8192)).unwrap_err();

@@ -176,6 +176,12 @@ impl Geometry {
         self.piece(index, zone, array_offset - zone.array_start, 0)
     }
 
+    /// Which member stands at each place: the members of all zones, one zone after the other.
+    #[must_use]
+    pub fn slots(&self) -> &[u16] {
+        &self.slots
+    }
+
     #[inline]
     fn piece(&self, index: usize, zone: &CompiledZone, zone_offset: u64, copy: u64) -> Piece {
         let spot = zone.spot(zone_offset, copy);

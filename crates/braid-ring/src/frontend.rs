@@ -22,6 +22,12 @@ pub trait Frontend: Send + 'static {
     /// A request that was submitted has ended. While `buffer_busy` its buffer must be left alone until
     /// [`Frontend::released`].
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion);
+    /// Several requests have ended, in this order. Called instead of [`Frontend::io_done`].
+    fn ios_done(&mut self, cx: &mut Cx<'_>, completions: &[Completion]) {
+        for completion in completions {
+            self.io_done(cx, completion);
+        }
+    }
     /// The kernel has given the buffer of a late request back.
     fn released(&mut self, _cx: &mut Cx<'_>, _tag: u64) {}
     /// A receive or send has ended: with its bytes (0 received: end of stream), or minus an error number.
@@ -59,7 +65,7 @@ impl Cx<'_> {
     /// # Errors
     /// Refused at once, without a completion: `NoDevice`, `Invalid` (unaligned, beyond the end, too long, memory
     /// outside the arena), `Busy` (too many in flight).
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, request: &Request) -> Result<(), IoError> {
         debug_assert!(request.tag < TAG_LIMIT, "a tag has {TAG_BITS} bits");
         let core = &mut *self.core;

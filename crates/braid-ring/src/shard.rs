@@ -26,8 +26,6 @@ pub(crate) const META_MAX: usize = 64;
 const META_COOKIE: u64 = 1 << 56;
 /// Rounds of inline results (null and memory disks) that one turn works off before it looks at the kernel again.
 const ROUNDS_MAX: usize = 16;
-/// Results handed to frontends in one round.
-const RESULTS_MAX: usize = 4096;
 
 /// The part of a shard that frontends reach through [`Cx`].
 pub(crate) struct Core {
@@ -58,8 +56,7 @@ pub(crate) struct Runner {
     events: Vec<Event>,
     mail: Vec<Control>,
     done: Vec<Done>,
-    /// The first of those requests that ended after this turn had told of all: at once, at its end.
-    ended: Option<Completion>,
+    answers: Vec<Completion>,
     cookies: Vec<Cookie>,
     meta: Vec<Option<Box<MetaRequest>>>,
     meta_free: Vec<u32>,
@@ -82,7 +79,7 @@ enum Stop {
 impl Runner {
     pub(crate) fn new(core: Core, frontends: Vec<Box<dyn Frontend>>, peers: Peers, stop_limit_ns: u64) -> Runner {
         let link = Arc::clone(&peers.links[usize::from(core.id.0)]);
-        let capacity = core.port.done.capacity();
+        let (capacity, answers) = (core.port.done.capacity(), core.engine.done_capacity());
         Runner {
             core,
             frontends,
@@ -92,7 +89,7 @@ impl Runner {
             events: Vec::with_capacity(4096),
             mail: Vec::with_capacity(64),
             done: Vec::with_capacity(capacity),
-            ended: None,
+            answers: Vec::with_capacity(answers),
             cookies: Vec::with_capacity(capacity),
             meta: (0..META_MAX).map(|_| None).collect(),
             meta_free: (0..META_MAX as u32).rev().collect(),
@@ -171,12 +168,11 @@ impl Runner {
         self.link.has_mail() || self.peers.from.iter().flatten().any(|queue| !queue.is_empty())
     }
 
-    fn has_work(&mut self) -> bool {
-        if !self.core.port.done.is_empty() || self.has_mail() || self.unsent.iter().any(|queue| !queue.is_empty()) {
-            return true;
-        }
-        self.ended = self.ended.take().or_else(|| self.core.engine.pop_done());
-        self.ended.is_some()
+    fn has_work(&self) -> bool {
+        !self.core.port.done.is_empty()
+            || self.core.engine.has_done()
+            || self.has_mail()
+            || self.unsent.iter().any(|queue| !queue.is_empty())
     }
 
     fn sleep_time(&self) -> Wait {
@@ -235,21 +231,32 @@ impl Runner {
                 self.take_late();
             }
             self.answer_frontends();
-            if self.core.port.done.is_empty() {
+            if self.core.port.done.is_empty() && !self.core.engine.has_done() {
                 return;
             }
         }
     }
 
     fn answer_frontends(&mut self) {
-        let mut next = self.ended.take();
-        for _ in 0..RESULTS_MAX {
-            let Some(mut completion) = next.take().or_else(|| self.core.engine.pop_done()) else { break };
-            let frontend = (completion.tag >> TAG_BITS) as u16;
-            completion.tag &= TAG_LIMIT - 1;
-            let mut cx = Cx { core: &mut self.core, frontend };
-            self.frontends[usize::from(frontend)].io_done(&mut cx, &completion);
+        let mut answers = std::mem::take(&mut self.answers);
+        self.core.engine.swap_done(&mut answers);
+        let mut rest = &mut answers[..];
+        while let Some(first) = rest.first() {
+            // Mostly all are of one frontend: it is called once for all in a row.
+            let frontend = first.tag >> TAG_BITS;
+            let mut count = 0;
+            while let Some(next) = rest.get_mut(count)
+                && next.tag >> TAG_BITS == frontend
+            {
+                next.tag &= TAG_LIMIT - 1;
+                count += 1;
+            }
+            let (these, others) = rest.split_at_mut(count);
+            let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };
+            self.frontends[frontend as usize].ios_done(&mut cx, these);
+            rest = others;
         }
+        self.answers = answers;
         while let Some(tag) = self.core.engine.pop_released() {
             let frontend = (tag >> TAG_BITS) as u16;
             let mut cx = Cx { core: &mut self.core, frontend };

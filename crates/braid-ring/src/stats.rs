@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use braid_engine::LeafIo;
+use braid_engine::Op;
 
 /// Sub-buckets to each power of two in a [`Histogram`].
 pub const SUB_BUCKETS: usize = 4;
@@ -94,10 +94,10 @@ impl LeafCounters {
 
     /// An I/O was accepted.
     #[inline]
-    pub(crate) fn started(&self, io: &LeafIo) {
-        let op = &self.ops[io.op as usize];
+    pub(crate) fn started(&self, op: Op, bytes: u64) {
+        let op = &self.ops[op as usize];
         op.started.add(1);
-        op.bytes.add(io.len);
+        op.bytes.add(bytes);
     }
 
     #[inline]

@@ -52,6 +52,7 @@ pub struct Host {
     rng: Rng,
     /// To be worked off after every call.
     pub told: VecDeque<Told>,
+    ended: Vec<Completion>,
 }
 
 /// Things on their way, which arrive in order.
@@ -103,6 +104,7 @@ impl Host {
             message_ns_max: rng.between(0, 500_000),
             rng,
             told: VecDeque::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -185,9 +187,8 @@ impl Host {
     /// Takes everything that a shard has to say.
     fn collect(&mut self, world: &mut World, shard: u16) {
         let at = usize::from(shard);
-        while let Some(completion) = self.shards[at].pop_done() {
-            self.told.push_back(Told::Done(completion));
-        }
+        self.shards[at].swap_done(&mut self.ended);
+        self.told.extend(self.ended.drain(..).map(Told::Done));
         while let Some(tag) = self.shards[at].pop_released() {
             self.told.push_back(Told::Released(tag));
         }

@@ -1,6 +1,6 @@
 //! Memory disks, and the memory that leaf I/Os name.
 
-use braid_engine::{LeafIo, Op};
+use braid_engine::{Buf, LeafIo, Op};
 
 /// From this many bytes on, zeroing gives the pages back instead of writing to them.
 const GIVE_BACK_BYTES: u64 = 256 << 10;
@@ -35,6 +35,24 @@ pub(super) unsafe fn carry_out(disk: *mut u8, io: &LeafIo) {
         // SAFETY: the caller's promise.
         Op::WriteZeroes | Op::Discard => unsafe { zero(disk, io.offset, io.len) },
         Op::Flush => {}
+    }
+}
+
+/// Carries out a read or write with one piece of memory.
+///
+/// # Safety
+/// As [`carry_out`].
+#[inline(never)]
+pub(super) unsafe fn copy(disk: *mut u8, op: Op, offset: u64, len: u64, buf: Buf) {
+    let piece = buf.addr as *mut u8;
+    // SAFETY: the caller's promise: both ranges are valid, and a mapping never overlaps the arena.
+    unsafe {
+        let at = disk.add(offset as usize);
+        if op == Op::Read {
+            std::ptr::copy_nonoverlapping(at, piece, len as usize);
+        } else {
+            copy_in(piece, at, len as usize);
+        }
     }
 }
 

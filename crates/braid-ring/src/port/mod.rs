@@ -1,7 +1,7 @@
 //! The port: where the engine's leaf I/Os become system calls, and their results come back.
 //!
-//! I/Os to plain `null` and `mem` disks end inside [`LeafSink::submit`]; their results wait in a queue that the
-//! shard's loop drains. All others get an entry in a slab, in which they live through delays, retries,
+//! Small reads and writes of plain `null` and `mem` disks end inside [`LeafSink::at_once`]. What else these disks are asked
+//! ends inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. All others get an entry in a slab, in which they live through delays, retries,
 //! continuations and their time limit, until the driver's last event on them.
 
 #![allow(unsafe_code)]
@@ -101,10 +101,10 @@ impl Leaf {
         }
     }
 
-    /// Whether all of the I/O's range is on the disk.
+    /// Whether all of the range is on the disk.
     #[inline]
-    fn holds(&self, io: &LeafIo) -> bool {
-        io.offset <= self.size_bytes && io.len <= self.size_bytes - io.offset
+    fn holds(&self, offset: u64, len: u64) -> bool {
+        offset <= self.size_bytes && len <= self.size_bytes - offset
     }
 
     fn rules_version(&self) -> u64 {
@@ -189,7 +189,7 @@ impl Port {
             }
         };
         let (kind, bytes) = match disk.base() {
-            Base::Null if disk.is_plain() && disk.is_writable() => (Kind::Null, std::ptr::null_mut()),
+            Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
             Base::Mem(map) if disk.is_plain() => (Kind::Mem, map.ptr()),
             Base::Mem(map) => (Kind::Slow, map.ptr()),
             Base::Null | Base::File(_) => (Kind::Slow, std::ptr::null_mut()),
@@ -274,28 +274,6 @@ impl Port {
         if self.hung > 0 {
             self.release_hung();
         }
-    }
-
-    /// Takes an I/O in that is not for a plain null disk.
-    #[inline(never)]
-    fn submit_other(&mut self, io: &LeafIo) {
-        let Some(leaf) = self.leaves.get(io.leaf.0 as usize).filter(|leaf| leaf.kind != Kind::Vacant) else {
-            return self.refuse(io, ErrorKind::NoDevice);
-        };
-        if !leaf.holds(io) {
-            return self.refuse(io, ErrorKind::Invalid);
-        }
-        if !leaf.writable && !matches!(io.op, Op::Read | Op::Flush) {
-            return self.refuse(io, ErrorKind::ReadOnly);
-        }
-        leaf.counters.started(io);
-        if leaf.kind != Kind::Mem {
-            return self.submit_slow(io);
-        }
-        // SAFETY: the range is on the disk; the engine vouches for the memory, which `Cx::submit` has found to
-        // lie in the arena.
-        unsafe { memory::carry_out(leaf.bytes, io) };
-        self.done.push(Done { cookie: io.cookie, result: Ok(()) });
     }
 
     #[cold]
@@ -486,19 +464,41 @@ fn vouches(io: &LeafIo) -> bool {
 }
 
 impl LeafSink for Port {
-    /// The short way is for plain null disks, and short it is: no call, so that nothing needs saving around one.
-    #[inline]
     fn submit(&mut self, io: &LeafIo) {
-        if let Some(leaf) = self.leaves.get(io.leaf.0 as usize)
-            && leaf.kind == Kind::Null
-            && leaf.holds(io)
-            && self.done.len() < self.done.capacity()
-        {
-            leaf.counters.started(io);
-            self.done.push(Done { cookie: io.cookie, result: Ok(()) });
-            return;
+        let Some(leaf) = self.leaves.get(io.leaf.0 as usize).filter(|leaf| leaf.kind != Kind::Vacant) else {
+            return self.refuse(io, ErrorKind::NoDevice);
+        };
+        if !leaf.holds(io.offset, io.len) {
+            return self.refuse(io, ErrorKind::Invalid);
         }
-        self.submit_other(io);
+        if !leaf.writable && !matches!(io.op, Op::Read | Op::Flush) {
+            return self.refuse(io, ErrorKind::ReadOnly);
+        }
+        leaf.counters.started(io.op, io.len);
+        match leaf.kind {
+            Kind::Null => {}
+            // SAFETY: the range is on the disk; the engine vouches for the memory, which `Cx::submit` has found to
+            // lie in the arena.
+            Kind::Mem => unsafe { memory::carry_out(leaf.bytes, io) },
+            _ => return self.submit_slow(io),
+        }
+        self.done.push(Done { cookie: io.cookie, result: Ok(()) });
+    }
+
+    #[inline(always)]
+    fn at_once(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
+        let leaf = self.leaves.get(leaf.0 as usize)?;
+        if !leaf.holds(offset, len) || (op != Op::Read && !leaf.writable) {
+            return None;
+        }
+        match leaf.kind {
+            Kind::Null => {}
+            // SAFETY: as in `submit`.
+            Kind::Mem => unsafe { memory::copy(leaf.bytes, op, offset, len, buf) },
+            _ => return None,
+        }
+        leaf.counters.started(op, len);
+        Some(Ok(()))
     }
 
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {

@@ -1,0 +1,152 @@
+//! The one place of each byte, in the form that is quickest to compute with.
+//!
+//! What [`Geometry::locate`] gives, for the layouts through which nearly all small requests go: one copy, no parity,
+//! cells whose length is a power of two (or the whole zone). A zone is one cache line, and a division one
+//! multiplication.
+
+use crate::{Geometry, Level};
+
+/// Ends of zones that are counted, all of them at each look, instead of searched.
+const COUNTED_ENDS: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct SingleZone {
+    array_start: u64,
+    array_bytes: u64,
+    member_start: u64,
+    cell_bytes: u64,
+    /// ceil(2^64 / width), and 0 where the zone is a single cell. floor(x · this / 2^64) = floor(x / width) as long as
+    /// x · width < 2^64; x, a number of cells, is below 2^50, and the width at most 2^7.
+    reciprocal: u64,
+    cell_shift: u32,
+    width: u32,
+    slots_start: u32,
+}
+
+/// A geometry's short form. Immutable.
+#[derive(Clone, Debug)]
+pub struct SinglePlaces {
+    /// The ends of all zones but the last; the places left over hold what no offset reaches.
+    ends: [u64; COUNTED_ENDS],
+    zones: Box<[SingleZone]>,
+}
+
+/// A place in a [`SinglePlaces`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SinglePlace {
+    /// Index in [`Geometry::slots`], which names the member.
+    pub slot: usize,
+    /// Bytes from the start of the member's data area.
+    pub member_offset: u64,
+    /// Whether all of the range is here.
+    pub whole: bool,
+}
+
+impl SinglePlaces {
+    /// The short form of `geometry`; `None` if it has none: redundancy, more than five zones, or a chunk that is no
+    /// power of two.
+    #[must_use]
+    pub fn new(geometry: &Geometry) -> Option<SinglePlaces> {
+        let compiled = &geometry.compiled;
+        let single = matches!(geometry.spec().level, Level::Concat | Level::Raid0);
+        if !single || compiled.len() > COUNTED_ENDS + 1 {
+            return None;
+        }
+        let mut ends = [u64::MAX; COUNTED_ENDS];
+        for (end, zone) in ends.iter_mut().zip(&compiled[..compiled.len() - 1]) {
+            *end = zone.array_start + zone.array_bytes;
+        }
+        let zones = compiled.iter().map(|zone| {
+            let width = zone.width();
+            let (cell_shift, reciprocal) = match zone.cell_bytes {
+                _ if width == 1 => (63, 0),
+                bytes if bytes.is_power_of_two() => (bytes.trailing_zeros(), u64::MAX / width + 1),
+                _ => return None,
+            };
+            Some(SingleZone {
+                array_start: zone.array_start,
+                array_bytes: zone.array_bytes,
+                member_start: zone.member_start,
+                cell_bytes: zone.cell_bytes,
+                reciprocal,
+                cell_shift,
+                width: width as u32,
+                slots_start: zone.slots_start as u32,
+            })
+        });
+        Some(SinglePlaces { ends, zones: zones.collect::<Option<_>>()? })
+    }
+
+    /// Where the byte at `array_offset` is, and whether the `len` bytes from there on are all in the same chunk.
+    ///
+    /// `array_offset` must be below [`Geometry::size_bytes`]; beyond it the place means nothing.
+    #[must_use]
+    #[inline]
+    pub fn locate(&self, array_offset: u64, len: u64) -> SinglePlace {
+        let index: usize = self.ends.iter().map(|&end| usize::from(array_offset >= end)).sum();
+        let zone = &self.zones[index];
+        let zone_offset = array_offset - zone.array_start;
+        let chunk = zone_offset >> zone.cell_shift;
+        let within = zone_offset & ((1u64 << zone.cell_shift) - 1);
+        let row = ((u128::from(chunk) * u128::from(zone.reciprocal)) >> 64) as u64;
+        let slot = chunk.wrapping_sub(row.wrapping_mul(u64::from(zone.width)));
+        SinglePlace {
+            slot: zone.slots_start as usize + slot as usize,
+            member_offset: zone.member_start + (row << zone.cell_shift) + within,
+            // The last chunk can be cut; then the zone ends before the cell does.
+            whole: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Layout, Spec, ZonePolicy};
+
+    /// Against [`Geometry::locate`], which brute force has checked: every block, and ranges of several lengths.
+    #[test]
+    fn the_short_form_says_the_same() {
+        let (k, mut seen) = (4096u64, 0);
+        for sizes in
+            [&[9, 20, 20][..], &[7], &[64, 64], &[5, 9, 13, 17, 21], &[40, 3, 3, 11], &[9, 9, 9, 30, 31, 31, 5]]
+        {
+            let sizes: Vec<u64> = sizes.iter().map(|blocks| blocks * k).collect();
+            for level in [Level::Concat, Level::Raid0] {
+                for layout in [Layout::Linear, Layout::Alternate, Layout::Original] {
+                    for chunk_bytes in [k, 2 * k, 8 * k] {
+                        let spec = Spec { level, layout, chunk_bytes, copies: 1, zones: ZonePolicy::All };
+                        let Ok(geometry) = Geometry::plan(spec, &sizes) else { continue };
+                        let Some(places) = SinglePlaces::new(&geometry) else { continue };
+                        seen += 1;
+                        for at in (0..geometry.size_bytes()).step_by(512) {
+                            let piece = geometry.locate(at);
+                            for len in [512, k, 3 * k, 1 << 20] {
+                                let place = places.locate(at, len);
+                                assert_eq!(geometry.slots()[place.slot], piece.member, "{spec:?} {sizes:?} at {at}");
+                                assert_eq!(place.member_offset, piece.member_offset, "{spec:?} {sizes:?} at {at}");
+                                assert_eq!(place.whole, len <= piece.len, "{spec:?} {sizes:?} at {at}, {len}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(seen > 20, "{seen} layouts have a short form");
+    }
+
+    #[test]
+    fn dividing_is_exact_as_far_as_arrays_reach() {
+        for width in 2..=crate::MEMBERS_MAX as u64 {
+            let reciprocal = u64::MAX / width + 1;
+            let divide = |x: u64| ((u128::from(x) * u128::from(reciprocal)) >> 64) as u64;
+            let largest = crate::TOTAL_BYTES_MAX / crate::BLOCK_BYTES;
+            for x in
+                (0..500).flat_map(|k| [k, largest - k, (largest / 2 + k) / width * width, largest / width * width - k])
+            {
+                assert_eq!(divide(x), x / width, "{x} by {width}");
+            }
+        }
+    }
+}
