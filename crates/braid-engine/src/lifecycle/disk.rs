@@ -45,6 +45,8 @@ pub struct MemberDisk {
     pub doubtful: LabelCopy,
     /// What is wrong with the other copy, where something is.
     pub other_copy: Option<String>,
+    /// The other copy is damaged. It may be the remains of a label newer than this one.
+    pub damaged: bool,
     /// Whether the disk is larger than when it was labelled.
     pub grown: bool,
 }
@@ -118,12 +120,13 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
             return unusable(DiskProblem::Unsupported(error.clone()), header.clone());
         }
     }
+    let damaged = [&start, &end].iter().any(|copy| matches!(copy, Read::Broken(..) | Read::Failed(_)));
     let member = |label: Box<Label>, doubtful, other_copy| {
         if let Err(reason) = label.fits(size_bytes) {
             return unusable(DiskProblem::TooSmall(reason), Some(Box::new(label.header())));
         }
         let grown = size_bytes > label.member.places.device_bytes;
-        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, grown }))
+        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, damaged, grown }))
     };
     match (start, end) {
         (Read::Whole(start), Read::Whole(end)) => {

@@ -3,7 +3,7 @@
 use braid_format::{Name, Uuid};
 
 use super::array::Array;
-use super::disk::FoundDisk;
+use super::disk::{FoundDisk, MemberDisk};
 use super::erase::finish_delete;
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
@@ -83,7 +83,7 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut session: impl Fn
 /// Starts one array that [`scan`] found.
 ///
 /// 1. Flush all members: what was read of their labels may still have been in a cache.
-/// 2. Where members are a step behind, write the newest label on them, as it is.
+/// 2. Where members are a step behind, or a copy is damaged, write the newest label on them, as it is.
 /// 3. Write the next label, with the new session and without the clean mark, on all.
 ///
 /// Only then may the array be served.
@@ -101,8 +101,10 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     if !planted(Planted::StartWithoutFlush) {
         try_join_all(targets.iter().map(|target| flush(io, target.leaf))).await?;
     }
-    let behind =
-        |leaf: LeafId| found.disks().any(|disk| disk.leaf == leaf && disk.label.array.sequence != newest.sequence);
+    // A damaged copy may be the remains of the very number that comes next, of a start that was cut. A write over it
+    // that is torn could make that one whole again, beside others of its number: so it is replaced by the newest first.
+    let is_behind = |disk: &MemberDisk| disk.label.array.sequence != newest.sequence || disk.damaged;
+    let behind = |leaf: LeafId| found.disks().any(|disk| disk.leaf == leaf && is_behind(disk));
     let mut laggards: Vec<Target> = targets.iter().filter(|t| behind(t.leaf)).cloned().collect();
     if !laggards.is_empty() && !planted(Planted::RaisedWhileBehind) && !planted(Planted::NewestNotWritten) {
         write_labels(io, &mut laggards, &newest).await?;

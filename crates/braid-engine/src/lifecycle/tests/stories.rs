@@ -86,6 +86,27 @@ fn one_damaged_copy_is_mended_at_the_next_start() {
     }
 }
 
+/// Found by the simulator: the power failed in the middle of a start, and of its label, number 3, only a damaged copy was
+/// left. The next start writes another number 3; its write to that copy is torn, and what was damaged is whole again.
+#[test]
+fn remains_of_a_label_never_come_back_beside_another_of_its_number() {
+    let disks = three_disks();
+    drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
+    let mut label = Label::decode(&disks.peek(LeafId(0), 0, 4096)).unwrap();
+    (label.array.sequence, label.array.session) = (3, 99);
+    let whole = label.encode().unwrap();
+    disks.poke(LeafId(0), 0, &whole);
+    disks.poke(LeafId(0), 1024, &[0xff; 512]);
+    // After the three flushes, every write to this disk fails.
+    disks.fail(LeafId(0), 3, u64::MAX);
+    let found = run(assemble(&disks, &leaves(3), || 7));
+    assert_eq!(found.failed.len(), 1, "{found:?}");
+    disks.heal();
+    // Of the write that failed, one sector had landed.
+    disks.poke(LeafId(0), 1024, &whole[1024..1536]);
+    assert_eq!(status_of(&disks, &leaves(3)), Status::Ready);
+}
+
 #[test]
 fn two_damaged_copies_make_a_missing_member_that_is_pointed_at() {
     let disks = three_disks();
