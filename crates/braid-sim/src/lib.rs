@@ -26,6 +26,7 @@ pub mod oracle;
 pub mod plant;
 pub mod plot;
 pub mod queue;
+pub mod required;
 pub mod rng;
 pub mod runs;
 pub mod sim;

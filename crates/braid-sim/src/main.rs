@@ -1,59 +1,81 @@
-//! `braid-sim --seeds A..B [--levels concat,raid0,mirror] [--trace]`: runs seeds, each twice.
+//! `braid-sim`: runs seeds, each twice, and says what they exercised and what went wrong. See `docs/simulation.md`.
+
+#[cfg(feature = "planted")]
+mod hunt;
 
 use std::process::ExitCode;
 
 use braid_sim::arrays::Kind;
 use braid_sim::counters::Counters;
+use braid_sim::required;
 use braid_sim::runs::{self, Options};
 
-const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,mirror] [--sweep] [--trace]";
+const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,mirror] [--sweep] [--trace]
+       braid-sim --hunt [--seeds A..B]                    (these two with --features planted)
+       braid-sim --plant NAME [--seeds A..B] [--sweep]";
 
+#[derive(Default)]
 struct Arguments {
-    seeds: std::ops::Range<u64>,
+    seeds: Option<std::ops::Range<u64>>,
     options: Options,
     sweep: bool,
+    /// Not a range of seeds of all levels: no reason to demand that every kind happens.
+    restricted: bool,
+    #[cfg(feature = "planted")]
+    hunt: bool,
     #[cfg(feature = "planted")]
     plant: Option<braid_sim::plant::Plant>,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed = Arguments {
-        seeds: 0..100,
-        options: Options::default(),
-        sweep: false,
-        #[cfg(feature = "planted")]
-        plant: None,
-    };
+    let mut parsed = Arguments::default();
     while let Some(name) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{name} needs a value, for example --seeds 0..100"));
-        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number, for example 0..100"));
+        let mut value = |example: &str| arguments.next().ok_or(format!("{name} needs a value, for example {example}"));
         match name.as_str() {
             "--seeds" => {
-                let text = value()?;
-                let (a, b) = text.split_once("..").ok_or(format!("{text:?} is no range, for example 0..100"))?;
-                parsed.seeds = number(a)?..number(b)?;
+                let text = value("--seeds 0..100")?;
+                let ends = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+                let wrong = || format!("--seeds {text:?} is no range of seeds, for example --seeds 0..100");
+                parsed.seeds = Some(ends.filter(|(a, b)| a < b).map(|(a, b)| a..b).ok_or_else(wrong)?);
             }
             "--seed" => {
-                let seed = number(&value()?)?;
-                parsed.seeds = seed..seed + 1;
+                let text = value("--seed 907")?;
+                let seed = text.parse::<u64>().ok().filter(|seed| *seed < u64::MAX);
+                let seed = seed.ok_or_else(|| format!("--seed {text:?} is no seed, for example --seed 907"))?;
+                parsed.seeds = Some(seed..seed + 1);
+                parsed.restricted = true;
             }
             "--levels" => {
                 let of = |name: &str| Kind::ALL.into_iter().find(|k| k.name() == name);
-                parsed.options.kinds = value()?
-                    .split(',')
-                    .map(|name| of(name).ok_or(format!("no level {name:?}: concat, raid0, mirror")))
-                    .collect::<Result<_, _>>()?;
+                let wrong =
+                    |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,mirror");
+                let kinds = value("--levels mirror")?;
+                let kinds: Result<_, _> = kinds.split(',').map(|name| of(name).ok_or_else(|| wrong(name))).collect();
+                parsed.options.kinds = kinds?;
+                parsed.restricted = true;
             }
             #[cfg(feature = "planted")]
             "--plant" => {
-                let name = value()?;
+                let name = value("--plant NoRangeLock")?;
                 let plant = braid_sim::plant::Plant::all().into_iter().find(|p| p.name() == name);
-                parsed.plant = Some(plant.ok_or(format!("no planted bug {name:?}"))?);
+                let wrong = || format!("--plant knows no bug {name:?}, for example --plant NoRangeLock");
+                parsed.plant = Some(plant.ok_or_else(wrong)?);
                 parsed.options.check_drained = false;
+            }
+            #[cfg(feature = "planted")]
+            "--hunt" => {
+                parsed.hunt = true;
+                parsed.options.check_drained = false;
+            }
+            #[cfg(not(feature = "planted"))]
+            "--plant" | "--hunt" => {
+                return Err(format!(
+                    "{name} needs the planted bugs, for example cargo run -p braid-sim --features planted -- --hunt"
+                ));
             }
             "--sweep" => parsed.sweep = true,
             "--trace" => parsed.options.print = true,
-            _ => return Err(format!("unknown argument {name:?}")),
+            _ => return Err(format!("unknown argument {name:?}, for example --seeds 0..100")),
         }
     }
     Ok(parsed)
@@ -67,38 +89,30 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    #[cfg(feature = "planted")]
+    if arguments.hunt {
+        return hunt_all(&arguments);
+    }
+    #[cfg(feature = "planted")]
+    if let Some(plant) = arguments.plant {
+        return run_planted(plant, &arguments);
+    }
+    if arguments.sweep { sweep(&arguments) } else { run(&arguments) }
+}
+
+impl Arguments {
+    fn seeds(&self) -> std::ops::Range<u64> {
+        self.seeds.clone().unwrap_or(0..100)
+    }
+}
+
+/// Runs every seed twice.
+fn run(arguments: &Arguments) -> ExitCode {
     let mut counters = Counters::default();
     let (mut events, mut failed) = (0, 0);
-    for seed in arguments.seeds.clone() {
-        #[cfg(feature = "planted")]
-        if let Some(plant) = arguments.plant {
-            let found = plant.during(|| {
-                std::panic::catch_unwind(|| {
-                    if arguments.sweep {
-                        runs::sweep(seed, &arguments.options).2
-                    } else {
-                        runs::once(seed, &arguments.options).violation.map(|v| v.0)
-                    }
-                })
-            });
-            match found {
-                Ok(None) => continue,
-                Ok(Some(why)) => println!("{}: seed {seed}: {why}", plant.name()),
-                Err(_) => println!("{}: seed {seed}: panics", plant.name()),
-            }
-            failed += 1;
-            continue;
-        }
-        if arguments.sweep {
-            let (runs, of_all, why) = runs::sweep(seed, &arguments.options);
-            println!("seed {seed}: {runs} runs, each cut at another step");
-            counters.merge(&of_all);
-            if let Some(why) = why {
-                failed += 1;
-                println!("FAILED: {why}");
-            }
-            continue;
-        }
+    let seeds = arguments.seeds();
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
         let outcome = runs::twice(seed, &arguments.options);
         counters.merge(&outcome.counters);
         events += outcome.events;
@@ -112,7 +126,58 @@ fn main() -> ExitCode {
             );
         }
     }
-    println!("{} seeds, {events} events, {failed} failed", arguments.seeds.count());
+    println!("{count} seeds, {events} events, {failed} failed");
     println!("{counters}");
-    if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let lacks = if arguments.restricted { None } else { required::lacks(&counters, count) };
+    if let Some(lacks) = &lacks {
+        println!("FAILED: {lacks}");
+    }
+    code(failed == 0 && lacks.is_none())
+}
+
+/// Cuts every seed's story at every step.
+fn sweep(arguments: &Arguments) -> ExitCode {
+    let mut counters = Counters::default();
+    let mut failed = 0;
+    for seed in arguments.seeds() {
+        let (runs, of_all, why) = runs::sweep(seed, &arguments.options);
+        println!("seed {seed}: {runs} runs, each cut at another step");
+        counters.merge(&of_all);
+        if let Some(why) = why {
+            failed += 1;
+            println!("FAILED: {why}");
+        }
+    }
+    println!("{counters}\n{failed} failed");
+    code(failed == 0)
+}
+
+/// Runs every seed once with a bug in the engine. Fails when one finds it.
+#[cfg(feature = "planted")]
+fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCode {
+    let mut found = 0;
+    for seed in arguments.seeds() {
+        if let Some(said) = hunt::notices(plant, arguments.sweep, seed, &arguments.options) {
+            found += 1;
+            println!("{}: seed {seed}: {said}", plant.name());
+        }
+    }
+    println!("{}: {found} of {} seeds find it", plant.name(), arguments.seeds().count());
+    code(found == 0)
+}
+
+/// Looks for every planted bug. Fails when one is not found.
+#[cfg(feature = "planted")]
+fn hunt_all(arguments: &Arguments) -> ExitCode {
+    let seeds = arguments.seeds.clone().unwrap_or(0..u64::MAX);
+    let missed = hunt::hunt(seeds.start, seeds.end - seeds.start, &arguments.options);
+    match missed.is_empty() {
+        true => println!("{} planted bugs, all found", braid_sim::plant::Plant::all().len()),
+        false => println!("FAILED: planted bugs not found: {}", missed.join(", ")),
+    }
+    code(missed.is_empty())
+}
+
+fn code(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

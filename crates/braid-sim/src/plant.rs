@@ -11,42 +11,34 @@ pub enum Plant {
     Labels(lifecycle::Planted),
 }
 
+/// By what a planted bug is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Ordinary seeds from the first on, so many at most.
+    Seeds(u64),
+    /// Seeds cut at every step, so many at most.
+    Sweeps(u64),
+}
+
+impl Way {
+    /// About how many runs the limit allows.
+    pub fn weight(self) -> u64 {
+        match self {
+            Way::Seeds(limit) => limit,
+            Way::Sweeps(limit) => limit * 300,
+        }
+    }
+}
+
 impl Plant {
     /// All of them.
     pub fn all() -> Vec<Plant> {
-        use braid_engine::Planted as D;
-        use lifecycle::Planted as L;
-        let data = [
-            D::FlushSkipsMember,
-            D::FlushTooEarly,
-            D::FuaIgnored,
-            D::ZeroesNotFlushed,
-            D::MirrorTooEarly,
-            D::NoRangeLock,
-            D::RangeGivenBackEarly,
-            D::BitAfterData,
-            D::BitNotDurable,
-            D::FreedTooEarly,
-            D::LateForgotten,
-            D::ReadErrorSwallowed,
-            D::WriteErrorSwallowed,
-            D::FlushErrorSwallowed,
-            D::GapForgotten,
-        ];
-        let labels = [
-            L::BothCopiesAtOnce,
-            L::NotDurable,
-            L::ActiveTooEarly,
-            L::EraseUnannounced,
-            L::StartWithoutFlush,
-            L::NewestNotWritten,
-            L::RaisedWhileBehind,
-            L::GoodCopyFirst,
-            L::WrongRole,
-            L::ErasesTooMuch,
-            L::FormingServed,
-        ];
-        data.map(Plant::Data).into_iter().chain(labels.map(Plant::Labels)).collect()
+        table().into_iter().map(|(plant, _)| plant).collect()
+    }
+
+    /// How it is found: within about three times what it took when this was written.
+    pub fn way(self) -> Way {
+        table().into_iter().find(|(plant, _)| *plant == self).expect("every bug stands in the table").1
     }
 
     /// Its name.
@@ -73,4 +65,42 @@ impl Plant {
         }
         f()
     }
+}
+
+/// Every bug, and how it is found.
+fn table() -> Vec<(Plant, Way)> {
+    use braid_engine::Planted as D;
+    use lifecycle::Planted as L;
+    let data = [
+        (D::FlushSkipsMember, Way::Seeds(60)),
+        (D::FlushTooEarly, Way::Seeds(60)),
+        (D::FuaIgnored, Way::Seeds(150)),
+        (D::ZeroesNotFlushed, Way::Seeds(250)),
+        (D::MirrorTooEarly, Way::Seeds(60)),
+        (D::NoRangeLock, Way::Seeds(60)),
+        (D::RangeGivenBackEarly, Way::Seeds(60)),
+        (D::BitAfterData, Way::Seeds(800)),
+        (D::BitNotDurable, Way::Seeds(800)),
+        (D::FreedTooEarly, Way::Seeds(100)),
+        (D::LateForgotten, Way::Seeds(150)),
+        (D::ReadErrorSwallowed, Way::Seeds(60)),
+        (D::WriteErrorSwallowed, Way::Seeds(100)),
+        (D::FlushErrorSwallowed, Way::Seeds(60)),
+        (D::GapForgotten, Way::Seeds(60)),
+    ];
+    let labels = [
+        (L::BothCopiesAtOnce, Way::Seeds(60)),
+        (L::NotDurable, Way::Seeds(60)),
+        (L::ActiveTooEarly, Way::Seeds(150)),
+        (L::EraseUnannounced, Way::Seeds(120)),
+        (L::StartWithoutFlush, Way::Seeds(450)),
+        (L::NewestNotWritten, Way::Seeds(550)),
+        (L::RaisedWhileBehind, Way::Seeds(450)),
+        (L::GoodCopyFirst, Way::Seeds(250)),
+        (L::WrongRole, Way::Seeds(60)),
+        (L::ErasesTooMuch, Way::Seeds(60)),
+        (L::FormingServed, Way::Seeds(60)),
+    ];
+    let data = data.map(|(bug, way)| (Plant::Data(bug), way));
+    data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()
 }

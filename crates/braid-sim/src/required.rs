@@ -1,0 +1,87 @@
+//! What an ordinary run of many seeds must have exercised, or it has shown too little.
+
+use crate::counters::Counters;
+
+/// So many seeds are enough for every kind, by far.
+pub const SEEDS_MIN: u64 = 100;
+
+/// Every kind that must have happened at least once: as counted, group and kind.
+pub const REQUIRED: &[&str] = &[
+    "requests.read",
+    "requests.write",
+    "requests.write zeroes",
+    "requests.discard",
+    "requests.flush",
+    "requests.fua",
+    "refused.busy",
+    "refused.late write there",
+    "refused.no device",
+    "messages.between shards",
+    "ends.clean",
+    "crashes.kill while serving",
+    "crashes.kill while starting",
+    "crashes.kill while stopping",
+    "crashes.kill while creating",
+    "crashes.kill while deleting",
+    "crashes.kill while renaming",
+    "crashes.kill while assembling",
+    "crashes.kill while changing a layout",
+    "crashes.kill while replacing",
+    "crashes.power while serving",
+    "crashes.power while starting",
+    "crashes.power while stopping",
+    "crashes.power while creating",
+    "crashes.power while deleting",
+    "crashes.power while renaming",
+    "crashes.power while assembling",
+    "crashes.power while changing a layout",
+    "crashes.power while replacing",
+    "fault.read error",
+    "fault.latent error",
+    "fault.write error",
+    "fault.flush error",
+    "fault.hang",
+    "fault.pull",
+    "fault.label rot",
+    "fault.label spoiled",
+    "failed.Io",
+    "failed.TimedOut",
+    "actions.start",
+    "actions.stop",
+    "actions.change layout",
+    "actions.replace",
+    "actions.pull",
+    "actions.create",
+    "actions.create refused",
+    "actions.create interrupted",
+    "actions.clear up",
+    "actions.rename",
+    "actions.delete",
+    "actions.deletion finished",
+    "actions.assemble",
+    "actions.assemble one",
+];
+
+/// What these counts lack, as a sentence; `None` where nothing is missing, or where it may be.
+pub fn lacks(counters: &Counters, seeds: u64) -> Option<String> {
+    let missing = counters.missing(REQUIRED);
+    (seeds >= SEEDS_MIN && !missing.is_empty()).then(|| format!("never exercised: {}", missing.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_happened_is_named() {
+        let mut counters = Counters::default();
+        for kind in &REQUIRED[1..] {
+            let (group, kind) = kind.split_once('.').unwrap();
+            counters.add(group, kind);
+        }
+        assert_eq!(lacks(&counters, 100).as_deref(), Some("never exercised: requests.read"));
+        assert_eq!(lacks(&counters, 99), None, "too few seeds to tell");
+        counters.add("requests", "read");
+        assert_eq!(lacks(&counters, 100), None);
+    }
+}
