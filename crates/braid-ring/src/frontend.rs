@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::os::fd::OwnedFd;
 
-use braid_engine::{Buf, Completion, ErrorKind, IoError, Op, Request, ShardId};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId};
 
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
@@ -43,6 +43,14 @@ pub trait Frontend: Send + 'static {
     fn stop(&mut self, _cx: &mut Cx<'_>) {}
 }
 
+/// Memory of a disk, lent to be sent from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loan {
+    /// Where it is.
+    pub buf: Buf,
+    leaf: LeafId,
+}
+
 /// A shard, as a frontend sees it.
 pub struct Cx<'a> {
     pub(crate) core: &'a mut Core,
@@ -75,6 +83,21 @@ impl Cx<'_> {
         }
         let tagged = Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request };
         core.engine.submit(&tagged, &mut core.port)
+    }
+
+    /// The memory in which a range of a device stands, if all of it is in one place on one disk in memory: what a read
+    /// would copy, to be sent as it is. It counts as a read that was answered; what is written there meanwhile shows. Give
+    /// it back by [`Cx::give_back`]: until then the disk cannot be removed.
+    pub fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
+        let (leaf, at) = self.core.engine.place_to_read(device, offset, len)?;
+        let buf = self.core.port.lend(leaf, at, len)?;
+        self.core.engine.count_read(device, len);
+        Some(Loan { buf, leaf })
+    }
+
+    /// Gives back what [`Cx::lend`] gave. No send may use it any more.
+    pub fn give_back(&mut self, loan: Loan) {
+        self.core.port.take_back(loan.leaf);
     }
 
     /// Memory for `len` bytes, aligned to 4 KiB; `None` when there is none now, or `len` is over 32 MiB.
@@ -128,17 +151,20 @@ impl Cx<'_> {
         self.core.net.recv(socket, buf.addr, len, mode, token, &mut self.core.port.driver)
     }
 
-    /// Begins to send pieces of the arena, in order. One at a time on a socket; it ends when all bytes are sent.
+    /// Begins to send pieces of the arena, or of what was lent, in order. One at a time on a socket; it ends when all bytes are sent.
     /// On a closed socket nothing happens: false.
     ///
     /// # Panics
-    /// When a piece is not in the arena, there are none or more than [`SEND_PIECES_MAX`], or a send is in flight.
+    /// When a piece is neither in the arena nor lent, there are none or more than [`SEND_PIECES_MAX`], or a send is in flight.
     pub fn send(&mut self, socket: SocketId, pieces: &[SendPiece], token: u64) -> bool {
         debug_assert!(token < TAG_LIMIT);
         assert!(!pieces.is_empty() && pieces.len() <= SEND_PIECES_MAX, "1 to {SEND_PIECES_MAX} pieces in one send");
-        let arena = &self.core.port.arena;
-        let inside = |p: &SendPiece| arena.offset(p.buf, u64::from(p.len)).is_some();
-        assert!(pieces.iter().all(inside), "sends come from the arena");
+        let port = &self.core.port;
+        let inside = |p: &SendPiece| {
+            let len = u64::from(p.len);
+            port.arena.offset(p.buf, len).is_some() || port.has_lent(p.buf, len)
+        };
+        assert!(pieces.iter().all(inside), "sends come from the arena, or from what was lent");
         let places = pieces.iter().map(|p| (p.buf.addr, p.len));
         self.core.net.send(socket, places, token, &mut self.core.port.driver)
     }

@@ -39,7 +39,7 @@ mod wake;
 pub use disk::{Disk, OpenOptions};
 pub use driver::{DriverInfo, DriverKind};
 pub use error::{RingError, RingErrorKind};
-pub use frontend::{Cx, Frontend, TAG_LIMIT};
+pub use frontend::{Cx, Frontend, Loan, TAG_LIMIT};
 pub use meta::RingMeta;
 pub use net::{RecvMode, SEND_PIECES_MAX, SOCKETS_MAX, SendPiece, SocketId};
 pub use nop::nop_bench;

@@ -19,6 +19,9 @@ pub const STREAM_BYTES: u32 = 32 << 10;
 pub const STREAM_BYTES_LARGE: u32 = 256 << 10;
 /// What is left of a payload is received straight into its buffer from this many bytes on.
 pub const DIRECT_BYTES: u32 = 32 << 10;
+/// What is read is sent out of a memory disk's own memory from this many bytes on, instead of being copied first: below,
+/// copying costs less than another piece to send.
+pub const LEND_BYTES: u32 = 32 << 10;
 /// Bytes asked of the stream after a payload that was received straight: the next request's header, and
 /// not much of its payload, which would have to be copied.
 pub const ASK_BYTES_AFTER_DIRECT: u32 = 4096;

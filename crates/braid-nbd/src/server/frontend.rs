@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_engine::{Buf, Completion, IoError, Request};
-use braid_ring::{Cx, Frontend, RecvMode, SocketId};
+use braid_engine::{Buf, Completion, DeviceId, IoError, Request};
+use braid_ring::{Cx, Frontend, Loan, RecvMode, SocketId};
 
 use super::{Host, SendPiece, Server, ServerConfig};
 use crate::event::{Cause, EventQueue, NbdEvent};
@@ -127,6 +127,14 @@ impl Host for Cx<'_> {
     #[inline]
     fn submit(&mut self, request: &Request) -> Result<(), IoError> {
         Cx::submit(self, request)
+    }
+
+    fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
+        Cx::lend(self, device, offset, len)
+    }
+
+    fn give_back(&mut self, loan: Loan) {
+        Cx::give_back(self, loan);
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! What the server needs of the shard that it runs on. The ring implements it; so does a memory in tests.
 
-use braid_engine::{Buf, IoError, Request};
+use braid_engine::{Buf, DeviceId, IoError, Request};
 
-pub use braid_ring::{SEND_PIECES_MAX, SendPiece};
+pub use braid_ring::{Loan, SEND_PIECES_MAX, SendPiece};
 
 /// The shard, as the server sees it. All memory is the shard's arena; nothing here blocks.
 pub trait Host {
@@ -13,6 +13,12 @@ pub trait Host {
     fn now_ns(&self) -> u64;
     /// Hands a request to the engine. `Err`: refused at once, no completion follows.
     fn submit(&mut self, request: &Request) -> Result<(), IoError>;
+    /// The memory in which a range of the device stands, if it can be sent from as it is.
+    fn lend(&mut self, _device: DeviceId, _offset: u64, _len: u64) -> Option<Loan> {
+        None
+    }
+    /// Gives back what `lend` gave.
+    fn give_back(&mut self, _loan: Loan) {}
     /// Memory for `len` bytes, aligned to 4 KiB; `None` while there is none.
     fn alloc(&mut self, len: usize) -> Option<Buf>;
     /// Gives back what `alloc` gave for the same `len`.

@@ -221,9 +221,18 @@ impl<S: Copy> Connection<S> {
     fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &RequestHeader) -> Turn {
         let len = header.len.get();
         let slot = self.open(Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
+        let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         let mut at = 0;
         while at < len {
             let part = SEGMENT_BYTES.min(len - at);
+            if part >= LEND_BYTES
+                && let Some(loan) = host.lend(device, header.offset.get() + u64::from(at), u64::from(part))
+            {
+                let segment = self.requests.push_segment(slot, loan.buf, at, part);
+                self.requests.segment(segment).loan = Some(loan);
+                at += part;
+                continue;
+            }
             let Some(buf) = self.alloc(host, shared, part) else {
                 return self.no_memory(host, shared, slot);
             };
@@ -272,8 +281,12 @@ impl<S: Copy> Connection<S> {
         while segment != NONE {
             let tag = shared.next_tag(self.index, segment);
             let part = self.requests.segment(segment);
-            part.tag = tag;
             let (at, len, buf, next) = (part.at, part.len, part.buf, part.next);
+            if part.loan.is_some() {
+                segment = next;
+                continue;
+            }
+            part.tag = tag;
             let request = Request {
                 device,
                 op: of.op,

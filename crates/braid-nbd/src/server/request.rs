@@ -7,7 +7,7 @@
 use braid_engine::{Buf, Flags, Op};
 
 use super::config::{REQUESTS_MAX, SEGMENTS_MAX};
-use super::host::Host;
+use super::host::{Host, Loan};
 use crate::codec::RequestHeader;
 use crate::errno::Errno;
 
@@ -66,6 +66,8 @@ pub(super) struct Segment {
     pub at: u32,
     /// The tag that it was submitted with.
     pub tag: u64,
+    /// `buf` is a disk's own memory: nothing is asked of the engine, and it goes back to the disk.
+    pub loan: Option<Loan>,
 }
 
 const EMPTY_SLOT: Slot = Slot {
@@ -100,7 +102,7 @@ impl Slot {
     }
 }
 
-const EMPTY_SEGMENT: Segment = Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0 };
+const EMPTY_SEGMENT: Segment = Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, loan: None };
 
 /// The tables of one connection.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl Requests {
     #[inline]
     pub fn push_segment(&mut self, slot: u16, buf: Buf, at: u32, len: u32) -> u16 {
         let segment = self.free_segments.pop().expect("the limit on bytes leaves enough of them");
-        *self.segment(segment) = Segment { slot, next: NONE, buf, len, at, tag: 0 };
+        *self.segment(segment) = Segment { slot, next: NONE, buf, len, at, ..EMPTY_SEGMENT };
         let last = std::mem::replace(&mut self.slot(slot).last, segment);
         match last {
             NONE => self.slot(slot).first = segment,
@@ -173,8 +175,10 @@ impl Requests {
     pub fn free_buffer<H: Host>(&mut self, host: &mut H, segment: u16) {
         let segment = self.segment(segment);
         let buf = std::mem::replace(&mut segment.buf, Buf::NONE);
-        if buf != Buf::NONE {
-            host.free(buf, segment.len as usize);
+        match segment.loan.take() {
+            Some(loan) => host.give_back(loan),
+            None if buf != Buf::NONE => host.free(buf, segment.len as usize),
+            None => {}
         }
     }
 

@@ -73,7 +73,9 @@ struct Leaf {
     zeroes_ranges: bool,
     /// Entries of this leaf in the slab.
     in_flight: u32,
-    /// Of those, held by a rule.
+    /// Ranges of its memory that somebody is sending from.
+    lent: u32,
+    /// Of those in flight, held by a rule.
     hung: u32,
     file: FileRef,
     disk: Option<Arc<Disk>>,
@@ -90,6 +92,7 @@ impl Leaf {
             punches: false,
             zeroes_ranges: false,
             in_flight: 0,
+            lent: 0,
             hung: 0,
             size_bytes: 0,
             bytes: std::ptr::null_mut(),
@@ -142,6 +145,8 @@ pub(crate) struct Port {
     /// Jobs in the kernel.
     issued: u32,
     hung: u32,
+    /// Leaves whose memory is lent, each once.
+    lenders: Vec<LeafId>,
     iovecs: Iovecs,
     /// Zeros to write from. Never written, so that all of it is the kernel's one page of zeros.
     zeros: Map,
@@ -170,6 +175,7 @@ impl Port {
             delays: BinaryHeap::with_capacity(config.ios_max),
             issued: 0,
             hung: 0,
+            lenders: Vec::with_capacity(64),
             iovecs: Iovecs::new(DEPTH).map_err(failed)?,
             zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
             time_limit_ns: config.time_limit_ns,
@@ -200,6 +206,7 @@ impl Port {
             punches: true,
             zeroes_ranges: true,
             in_flight: 0,
+            lent: 0,
             hung: 0,
             size_bytes: disk.size_bytes(),
             bytes,
@@ -214,7 +221,7 @@ impl Port {
     /// Forgets a leaf, unless I/Os of it are still out: then false.
     pub(crate) fn remove_leaf(&mut self, id: LeafId) -> bool {
         let leaf = &mut self.leaves[id.0 as usize];
-        if leaf.in_flight > 0 {
+        if leaf.in_flight > 0 || leaf.lent > 0 {
             return false;
         }
         let slot = leaf.file.slot;
@@ -228,6 +235,39 @@ impl Port {
     /// Leaf I/Os that are not answered, or that the kernel has not given back.
     pub(crate) fn in_flight(&self) -> u32 {
         self.entries.used() + self.done.len() as u32
+    }
+
+    /// The memory of a range, if the leaf is a plain disk in memory. It stays, and the leaf with it, until it is taken back.
+    pub(crate) fn lend(&mut self, id: LeafId, offset: u64, len: u64) -> Option<Buf> {
+        let leaf = self.leaves.get_mut(id.0 as usize)?;
+        if leaf.kind != Kind::Mem || !leaf.holds(offset, len) {
+            return None;
+        }
+        leaf.counters.started(Op::Read, len);
+        leaf.lent += 1;
+        let addr = leaf.bytes.wrapping_add(offset as usize) as u64;
+        if leaf.lent == 1 {
+            self.lenders.push(id);
+        }
+        Some(Buf { addr, region: Buf::UNREGISTERED })
+    }
+
+    /// What was lent is no longer needed.
+    pub(crate) fn take_back(&mut self, id: LeafId) {
+        let leaf = &mut self.leaves[id.0 as usize];
+        debug_assert!(leaf.lent > 0, "what is given back was lent");
+        leaf.lent -= 1;
+        if leaf.lent == 0 {
+            self.lenders.retain(|lender| *lender != id);
+        }
+    }
+
+    /// Whether all of the range lies in the memory of a leaf that has lent some of it.
+    pub(crate) fn has_lent(&self, buf: Buf, len: u64) -> bool {
+        self.lenders.iter().map(|id| &self.leaves[id.0 as usize]).any(|leaf| {
+            let offset = buf.addr.wrapping_sub(leaf.bytes as u64);
+            leaf.holds(offset, len)
+        })
     }
 
     /// Jobs that the kernel has.

@@ -61,7 +61,7 @@ impl Daemon {
 fn places(command: &mut Command, folder: &Folder) {
     command.env("BRAID_SOCKET", folder.join("api.sock"));
     command.env("BRAID_STATE", folder.join("state"));
-    command.env("BRAID_CONFIG", folder.join("braid.toml"));
+    command.env("BRAID_CONFIG", "/dev/null");
 }
 
 fn serve(folder: &Folder) -> anyhow::Result<Server> {
