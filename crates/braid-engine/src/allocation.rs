@@ -4,9 +4,9 @@
 //! (a file by its holes). So the caller brings the answer for one leaf, and this module puts the
 //! answers of all leaves together in the order of the device. Used for NBD's `base:allocation`.
 
-use crate::io::{LeafId, Op};
+use crate::io::LeafId;
 use crate::layout::DeviceLayout;
-use crate::plan::first_place;
+use crate::plan::place_read;
 
 /// A run of a device's bytes that are alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +47,7 @@ pub fn extents(
     let mut run = Extent { len: 0, hole: false };
     let mut at = offset;
     while at < end {
-        let Some((leaf, place, holds)) = first_place(layout, Op::Read, at) else { break };
+        let Some((leaf, place, holds)) = place_read(layout, at) else { break };
         let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {
             Some(known) => *known,
             None => {

@@ -86,10 +86,48 @@ pub struct DeviceLayout {
 enum Direct {
     /// A part of a disk, from this byte on.
     Leaf(LeafId, u64),
+    /// Parts of disks, one after the other.
+    Linear(Linear),
     /// Stripes over parts of disks: where each slot of the geometry begins.
     Striped(SinglePlaces, Box<[(LeafId, u64)]>),
     /// There is none.
     No,
+}
+
+/// Zones of one member each.
+#[derive(Debug)]
+struct Linear {
+    /// The ends of all zones but the last; the places left over hold what no offset reaches.
+    ends: [u64; LINEAR_ZONES_MAX - 1],
+    /// Disk, what to add to an offset of the device (wrapping), and the end of the zone.
+    zones: Box<[(LeafId, u64, u64)]>,
+}
+
+const LINEAR_ZONES_MAX: usize = 5;
+
+impl Linear {
+    fn new(geometry: &Geometry, places: &[(LeafId, u64)]) -> Option<Linear> {
+        let zones = geometry.zones();
+        if zones.len() > LINEAR_ZONES_MAX || zones.iter().any(|zone| zone.members.len() != 1) {
+            return None;
+        }
+        let mut ends = [u64::MAX; LINEAR_ZONES_MAX - 1];
+        for (end, zone) in ends.iter_mut().zip(&zones[..zones.len() - 1]) {
+            *end = zone.array_end();
+        }
+        // With one member a zone, the slots are the zones.
+        let zones = zones.iter().zip(places).map(|(zone, (leaf, start))| {
+            (*leaf, start.wrapping_add(zone.member_start).wrapping_sub(zone.array_start), zone.array_end())
+        });
+        Some(Linear { ends, zones: zones.collect() })
+    }
+
+    #[inline(always)]
+    fn place(&self, at: u64, len: u64) -> Option<(LeafId, u64)> {
+        let index: usize = self.ends.iter().map(|&end| usize::from(at >= end)).sum();
+        let (leaf, add, end) = self.zones[index];
+        (at + len <= end).then_some((leaf, at.wrapping_add(add)))
+    }
 }
 
 impl Direct {
@@ -102,10 +140,11 @@ impl Direct {
                     _ => None,
                 };
                 let places: Option<Box<[_]>> = geometry.slots().iter().map(place).collect();
-                match (SinglePlaces::new(geometry), places) {
-                    (Some(single), Some(places)) => Direct::Striped(single, places),
-                    _ => Direct::No,
+                let Some(places) = places else { return Direct::No };
+                if let Some(linear) = Linear::new(geometry, &places) {
+                    return Direct::Linear(linear);
                 }
+                SinglePlaces::new(geometry).map_or(Direct::No, |single| Direct::Striped(single, places))
             }
             Node::Mirror { .. } | Node::Touched { .. } => Direct::No,
         }
@@ -172,10 +211,11 @@ impl DeviceLayout {
 
     /// The one place of `[at, at + len)`, when all of it is in one chunk on one leaf and nothing has to be true
     /// first: what nearly every small request comes to. `at + len` must lie inside the device.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn single_place(&self, at: u64, len: u64) -> Option<(LeafId, u64)> {
         match &self.direct {
             Direct::Leaf(leaf, start) => Some((*leaf, start + at)),
+            Direct::Linear(linear) => linear.place(at, len),
             Direct::Striped(single, places) => {
                 let place = single.locate(at, len);
                 let (leaf, start) = places[place.slot];

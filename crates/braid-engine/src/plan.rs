@@ -181,11 +181,12 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
-/// The first place of the byte at `at`, and for how many bytes from there on it holds.
-pub(crate) fn first_place(layout: &DeviceLayout, op: Op, at: u64) -> Option<(LeafId, u64, u64)> {
-    let mut places = [Place { leaf: LeafId(0), offset: 0 }; COPIES_MAX];
-    let (_, len) = resolve(layout, layout.root, op, at, &mut places).ok()?;
-    Some((places[0].leaf, places[0].offset, len))
+/// The place from which the byte at `at` is read, and for how many bytes from there on it holds.
+pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> Option<(LeafId, u64, u64)> {
+    // A read has one place: no room for the copies of a write is needed, nor the time to clear it.
+    let mut place = [Place { leaf: LeafId(0), offset: 0 }];
+    let (_, len) = resolve(layout, layout.root, Op::Read, at, &mut place).ok()?;
+    Some((place[0].leaf, place[0].offset, len))
 }
 
 /// Every place of the byte at `at` that `op` must go to, and for how many bytes from there on that holds.

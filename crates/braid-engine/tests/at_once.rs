@@ -61,12 +61,22 @@ impl LeafSink for Mixed {
     }
 }
 
-fn raid0() -> Node {
-    let spec =
-        Spec { level: Level::Raid0, layout: Layout::Alternate, chunk_bytes: 8192, copies: 1, zones: ZonePolicy::All };
+fn array(level: Level, layout: Layout, chunk_bytes: u64) -> Node {
+    let spec = Spec { level, layout, chunk_bytes, copies: 1, zones: ZonePolicy::All };
     let sizes = [40 << 10, 80 << 10, 120 << 10];
-    let member = |k: usize| Node::Leaf { leaf: LeafId(k as u32), start: 4096, len: sizes[k] };
+    let member = |k: usize| Node::Leaf { leaf: LeafId(k as u32), start: 4096 * (k as u64 + 1), len: sizes[k] };
     Node::Striped { geometry: Geometry::plan(spec, &sizes).unwrap(), members: (0..LEAVES).map(member).collect() }
+}
+
+fn raid0() -> Node {
+    array(Level::Raid0, Layout::Alternate, 8192)
+}
+
+/// One of each kind that finds its single places in its own way.
+fn all_kinds() -> Vec<Node> {
+    let odd_chunk = array(Level::Raid0, Layout::Alternate, 3 * 4096);
+    let part = Node::Leaf { leaf: LeafId(1), start: 8192, len: 200 << 10 };
+    vec![raid0(), odd_chunk, array(Level::Concat, Layout::Linear, 8192), part]
 }
 
 fn shard(slots: u32, node: &Node) -> Shard {
@@ -89,10 +99,9 @@ fn done(shard: &mut Shard) -> Vec<Completion> {
 /// Whichever disks answer at once, an array holds what was written to it.
 #[test]
 fn what_is_written_is_read_whoever_answers_at_once() {
-    for mask in 0..8u32 {
+    for (node, mask) in all_kinds().iter().flat_map(|node| (0..8u32).map(move |mask| (node, mask))) {
         let mut sink = Mixed::new([0, 1, 2].map(|k| mask >> k & 1 == 1));
-        let node = raid0();
-        let mut shard = shard(64, &node);
+        let mut shard = shard(64, node);
         let mut random = Random(u64::from(mask));
         let mut model = vec![0u8; node.size_bytes() as usize];
         for step in 0..2000u64 {
@@ -116,7 +125,10 @@ fn what_is_written_is_read_whoever_answers_at_once() {
             if op == Op::Write {
                 model[range].fill(step as u8);
             } else {
-                assert!(model[range] == sink.memory[..len as usize], "mask {mask}, step {step}, {offset}+{len}");
+                assert!(
+                    model[range] == sink.memory[..len as usize],
+                    "{node:?}, mask {mask}, step {step}, {offset}+{len}"
+                );
             }
         }
         let counters = shard.counters(DeviceId(0));

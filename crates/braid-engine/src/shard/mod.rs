@@ -172,14 +172,15 @@ impl Shard {
             self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
             return Ok(());
         }
-        self.submit_slot(request, place, sink)
+        // By value: a reference would keep the request in memory on the short way, too.
+        self.submit_slot(*request, place, sink)
     }
 
     /// The rest of [`Shard::submit`], for a request that must be remembered until its I/O has ended.
     #[inline(never)]
     fn submit_slot(
         &mut self,
-        request: &Request,
+        request: Request,
         place: Option<(LeafId, u64)>,
         sink: &mut impl LeafSink,
     ) -> Result<(), IoError> {

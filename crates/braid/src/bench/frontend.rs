@@ -191,7 +191,7 @@ impl LoadFrontend {
     }
 
     /// The next block, and whether it is read; none when the phase has no more.
-    #[inline]
+    #[inline(always)]
     fn draw(&mut self) -> Option<(u64, bool)> {
         if self.left == 0 {
             return None;
