@@ -29,11 +29,19 @@ struct Known {
 /// Leaves whose last answer is remembered while one question is worked on.
 const KNOWN_MAX: usize = 16;
 
+/// Places that are looked at for one question: what comes after them is left to the next one. A millisecond or so.
+const PLACES_MAX: u32 = 1 << 16;
+
+/// The same for what the leaves themselves are asked.
+const PROBES_MAX: u32 = 1 << 10;
+
 /// Gives the runs of `[offset, offset + len)` in order to `each`, until that returns false.
 ///
 /// `probe(leaf, offset, len)` says of the leaf's bytes from `offset` whether they are a hole, and for
 /// how many bytes, at least 1, that holds; more than `len` is welcome, it saves questions later.
-/// The range must lie inside the device. What changes meanwhile may be told as it was or as it is.
+/// The range must lie inside the device. What changes meanwhile may be told as it was or as it is. Where the answer takes
+/// too much looking, it ends early, after one run at least. Runs are whole blocks of the device: a block of which a part
+/// is stored is.
 pub fn extents(
     layout: &DeviceLayout,
     offset: u64,
@@ -46,13 +54,22 @@ pub fn extents(
     let mut known: Vec<Known> = Vec::with_capacity(KNOWN_MAX);
     let mut run = Extent { len: 0, hole: false };
     let mut at = offset;
-    while at < end {
+    let block = u64::from(layout.block_bytes());
+    let (mut places, mut probes) = (0, 0);
+    while at < end && places < PLACES_MAX && probes < PROBES_MAX {
+        places += 1;
         let Some((leaf, place, holds)) = place_read(layout, at) else { break };
         let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {
             Some(known) => *known,
             None => {
+                probes += 1;
                 let said = probe(leaf, place, end - at);
-                let fresh = Known { leaf, from: place, to: place.saturating_add(said.len.max(1)), hole: said.hole };
+                let to = place.saturating_add(said.len.max(1));
+                let whole = to - to % block;
+                let fresh = match said.hole && whole > place {
+                    true => Known { leaf, from: place, to: whole, hole: true },
+                    false => Known { leaf, from: place, to: to.div_ceil(block).saturating_mul(block), hole: false },
+                };
                 match known.iter().position(|k| k.leaf == leaf) {
                     Some(old) => known[old] = fresh,
                     None if known.len() < KNOWN_MAX => known.push(fresh),

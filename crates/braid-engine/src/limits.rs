@@ -19,6 +19,13 @@ pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS;
 /// Most leaves that a cookie can name.
 pub const LEAVES_MAX: u32 = 1 << 20;
 
+/// Requests of one device on one shard that were answered by their time limit and that the kernel still has: with so many,
+/// further ones are refused. Each keeps a slot, and a disk that hangs must not take those of all others.
+pub const LATE_MAX: u32 = 64;
+
+/// The same for the bytes of their buffers (8 MiB).
+pub const LATE_BYTES_MAX: u64 = 8 << 20;
+
 /// Leaf I/Os that one planning step may yield; longer requests go on when these are back.
 pub const STEP_IOS_MAX: usize = 160;
 

@@ -133,21 +133,6 @@ impl RangeTable {
         }
     }
 
-    /// Calls `woken` for every word of `[start, end)` on which somebody waits: they look again, and wait again
-    /// unless something else has changed.
-    #[cold]
-    pub fn wake(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
-        let mut at = start;
-        while at < end {
-            let (tag, _, next) = part(device, at, end);
-            let bucket = self.bucket(tag);
-            if self.words[bucket.0 as usize].fetch_and(!WAITING, Ordering::AcqRel) & WAITING != 0 {
-                woken(bucket);
-            }
-            at = next;
-        }
-    }
-
     /// Whether no range is held at all: for tests and for a clean stop.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|w| w.load(Ordering::Relaxed) & HELD == 0)

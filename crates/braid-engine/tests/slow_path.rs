@@ -189,6 +189,62 @@ fn a_late_write_to_a_bare_disk_keeps_others_away() {
     rig.settle(&mut Random(1));
 }
 
+/// A word of the range table may stand for several ranges: who wants another one of them does not wait for a disk that
+/// hangs. With a table of two words that is every other one.
+#[test]
+fn nobody_waits_for_a_late_write_elsewhere() {
+    let mut rig = Rig::with_table(2, &[MIB, MIB], 1);
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(MIB))));
+    rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
+    for k in 1..16 {
+        rig.submit(1, request(Op::Write, k * 65536, 4096, 4096)).unwrap();
+    }
+    let late = rig.shards[0].1.queue.remove(1).unwrap();
+    rig.answer(0, 0);
+    let (shard, sink) = &mut rig.shards[0];
+    shard.leaf_late(late.cookie, sink);
+    rig.settle(&mut Random(1));
+    for k in 1..16 {
+        rig.submit(1, request(Op::Write, k * 65536 + 8192, 4096, 4096)).unwrap();
+    }
+    rig.settle(&mut Random(1));
+    let results: Vec<bool> = rig.done(1).iter().map(|done| done.result.is_ok()).collect();
+    assert_eq!(results, [true; 30]);
+    let (shard, sink) = &mut rig.shards[0];
+    shard.leaf_returned(late.cookie, sink);
+    assert_eq!((rig.shards[0].0.slots_in_use(), rig.shards[1].0.slots_in_use()), (0, 0));
+}
+
+/// A disk that hangs takes its own share of slots and memory, and no more, however often its clients try again.
+#[test]
+fn a_hung_device_is_refused_before_it_takes_what_others_need() {
+    let mut rig = Rig::new(1, &[MIB, MIB]);
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &leaf(0, MIB))));
+    rig.publish(1, Some(DeviceLayout::new(1, 512, &leaf(1, MIB))));
+    let mut late = Vec::new();
+    let refused = loop {
+        match rig.submit(0, request(Op::Read, 0, 4096, 0)) {
+            Ok(()) => late.push(rig.shards[0].1.queue.pop_front().unwrap().cookie),
+            Err(refused) => break refused,
+        }
+        let (shard, sink) = &mut rig.shards[0];
+        shard.leaf_late(*late.last().unwrap(), sink);
+    };
+    assert_eq!((refused.kind, late.len()), (ErrorKind::TimedOut, 64));
+    let other = Request { device: DeviceId(1), ..request(Op::Read, 0, 4096, 0) };
+    rig.submit(0, other).unwrap();
+    rig.answer(0, 0);
+    let (shard, sink) = &mut rig.shards[0];
+    shard.leaf_returned(late.pop().unwrap(), sink);
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    rig.answer(0, 0);
+    for cookie in late {
+        let (shard, sink) = &mut rig.shards[0];
+        shard.leaf_returned(cookie, sink);
+    }
+    assert_eq!(rig.shards[0].0.slots_in_use(), 0);
+}
+
 /// The kernel holds a block of bits beyond its time limit: who wants one of its bits then is told so, on every
 /// shard, and the next one after the block is back is served.
 #[test]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::io::{
-    Buf, Completion, Cookie, DeviceId, IoError, LeafIo, LeafResult, LeafSink, META_BLOCKS, Request,
+    Buf, Completion, Cookie, DeviceId, IoError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, Request,
 };
 use braid_engine::layout::DeviceLayout;
 use braid_engine::{Limits, Shard, ShardMessage, Shared};
@@ -78,6 +78,10 @@ struct Sink<'a> {
 impl LeafSink for Sink<'_> {
     fn submit(&mut self, io: &LeafIo) {
         self.world.submit(self.shard, io);
+    }
+
+    fn at_once(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
+        self.world.at_once(leaf, op, offset, len, buf)
     }
 
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {

@@ -81,7 +81,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::RangeGivenBackEarly, Way::Seeds(60)),
         (D::BitAfterData, Way::Seeds(800)),
         (D::BitNotDurable, Way::Seeds(800)),
-        (D::FreedTooEarly, Way::Seeds(100)),
+        (D::FreedTooEarly, Way::Seeds(500)),
         (D::LateForgotten, Way::Seeds(150)),
         (D::ReadErrorSwallowed, Way::Seeds(60)),
         (D::WriteErrorSwallowed, Way::Seeds(100)),

@@ -16,6 +16,8 @@ pub const REQUIRED: &[&str] = &[
     "refused.busy",
     "refused.late write there",
     "refused.no device",
+    "at once.read",
+    "at once.write",
     "messages.between shards",
     "ends.clean",
     "crashes.kill while serving",

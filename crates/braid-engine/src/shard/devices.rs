@@ -62,6 +62,9 @@ pub(crate) struct Device {
     /// The version that new requests are planned with, or 0.
     pub version: u32,
     pub users: u32,
+    /// Requests answered by their time limit that the kernel still has, and their bytes.
+    pub late: u32,
+    pub late_bytes: u64,
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
 }

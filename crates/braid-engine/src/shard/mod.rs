@@ -26,7 +26,7 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::{DeviceLayout, FlatNode};
-use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
+use crate::limits::{LATE_BYTES_MAX, LATE_MAX, Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
@@ -145,13 +145,17 @@ impl Shard {
     ///
     /// # Errors
     /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use), `TimedOut` (a write to
-    /// this place ran into its time limit, and the kernel still has it).
+    /// this place ran into its time limit, and the kernel still has it; or so many requests of the device have that the
+    /// shard would run out of memory for others, see [`LATE_MAX`] and [`LATE_BYTES_MAX`]).
     // Always: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
     #[inline(always)]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         check(request, layout)?;
+        if device.late >= LATE_MAX || device.late_bytes >= LATE_BYTES_MAX {
+            return Err(IoError::of(ErrorKind::TimedOut));
+        }
         let (start, end) = (request.offset, request.offset + request.len);
         if mutates(request.op) && self.shared.late.covers(request.device, start, end) {
             return Err(IoError::of(ErrorKind::TimedOut));
@@ -406,15 +410,13 @@ impl Shard {
         let mut end = slot.end;
         if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
             if slot.cursor >= slot.held.1 {
-                match hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
-                    Ok(()) => {}
-                    Err(_) if self.shared.late.covers(DeviceId(slot.device), slot.cursor, slot.end) => {
-                        slot.error = Some(IoError::of(ErrorKind::TimedOut));
-                        return self.finish(index);
-                    }
-                    Err(bucket) => {
-                        return self.waiting.park(&mut self.slots, index, range_key(bucket));
-                    }
+                if let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
+                    return self.waiting.park(&mut self.slots, index, range_key(bucket));
+                }
+                // Only now that the range is ours: whoever had it before may have become late, and has said so first.
+                if self.shared.late.covers(DeviceId(slot.device), slot.cursor, slot.end) {
+                    slot.error = Some(IoError::of(ErrorKind::TimedOut));
+                    return self.finish(index);
                 }
             }
             end = slot.held.1;
@@ -498,27 +500,35 @@ impl Shard {
         }
     }
 
-    /// The range stays held and the buffer quarantined until the kernel gives the I/O back. Who wants to write there
-    /// is refused, and who waits to is told so.
+    /// The buffer stays quarantined until the kernel gives the I/O back, and who wants to write there is refused. The
+    /// range itself is given back: others, whose words in the table are the same by chance, must not wait for a disk
+    /// that hangs.
     #[cold]
     fn become_late(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         slot.state = State::Late;
+        let device = self.devices.at_mut(slot.device);
+        device.late += 1;
+        device.late_bytes += slot.memory_bytes();
         if !mutates(slot.op) {
             return;
         }
-        let device = DeviceId(slot.device);
-        self.shared.late.enter(device, slot.start, slot.end);
-        let (start, end) = slot.held;
-        let (shared, woken, outbox, id) = (&self.shared, &mut self.woken, &mut self.outbox, self.id);
-        shared.ranges.wake(device, start, end, &mut |bucket| tell_released(shared, woken, outbox, id, bucket));
+        self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
     }
 
     #[cold]
     fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        if slot.state == State::Late && mutates(slot.op) {
-            self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
+        if slot.state == State::Late {
+            let device = self.devices.at_mut(slot.device);
+            device.late -= 1;
+            device.late_bytes -= slot.memory_bytes();
+            if mutates(slot.op) {
+                self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
+            }
         }
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);

@@ -1,6 +1,7 @@
 //! The slab of slots, and the lists of those that wait.
 
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, Op};
+use crate::plan::carries_data;
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -53,6 +54,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Bytes of memory that the request's data take.
+    pub fn memory_bytes(&self) -> u64 {
+        if carries_data(self.op) { self.end - self.start } else { 0 }
+    }
+
     const EMPTY: Slot = Slot {
         tag: 0,
         start: 0,

@@ -61,7 +61,12 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(shards: u16, disks: &[u64]) -> Rig {
-        let limits = Limits { slots: 256, devices: 8, range_table_bits: 8 };
+        Rig::with_table(shards, disks, 8)
+    }
+
+    /// A rig whose range table has two to the power of `range_table_bits` words.
+    pub fn with_table(shards: u16, disks: &[u64], range_table_bits: u32) -> Rig {
+        let limits = Limits { slots: 256, devices: 8, range_table_bits };
         let shared = Arc::new(Shared::new(shards, &limits));
         Rig {
             shards: (0..shards)

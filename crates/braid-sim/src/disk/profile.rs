@@ -9,6 +9,8 @@ pub struct Profile {
     pub torn_bytes: usize,
     /// Completed writes may still be lost until a flush.
     pub volatile: bool,
+    /// A disk in memory: small reads and writes end within the call. Never one that is volatile or makes errors.
+    pub instant: bool,
     /// Least time an I/O takes.
     pub latency_ns_min: u64,
     /// Usual most.
@@ -31,9 +33,11 @@ impl Profile {
     /// A disk that makes no errors.
     pub fn healthy(rng: &mut Rng) -> Profile {
         let latency_ns_min = rng.between(1_000, 50_000);
+        let volatile = rng.below(8) != 0;
         Profile {
             torn_bytes: if rng.coin() { 512 } else { 4096 },
-            volatile: rng.below(10) != 0,
+            volatile,
+            instant: !volatile && rng.coin(),
             latency_ns_min,
             latency_ns_max: latency_ns_min + rng.between(0, 300_000),
             slow: rng.probability(200_000),
@@ -54,6 +58,7 @@ impl Profile {
             write_error: rng.probability(20_000),
             flush_error: rng.probability(50_000),
             hang: rng.probability(hangs),
+            instant: false,
             ..Profile::healthy(rng)
         };
         // One kind it makes often, so that a range of seeds sees them all.
