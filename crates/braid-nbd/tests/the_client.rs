@@ -270,6 +270,23 @@ fn replies_that_break_the_protocol() {
     }
 }
 
+/// Near the end of all offsets, where a sum with the length overflows to a place that lies inside.
+#[test]
+fn offsets_that_overflow() {
+    for said in [
+        "668e33ef 0001 0001 0000000000000000 0000000c ffffffffffffffff a1a2a3a4",
+        "668e33ef 0001 0001 0000000000000000 0000000b ffffffffffffffff a1a2a3",
+        "668e33ef 0001 0002 0000000000000000 0000000c fffffffffffffffe 00000004",
+        "668e33ef 0001 0002 0000000000000000 0000000c ffffffffffffffff ffffffff",
+    ] {
+        let mut pipeline = Pipeline::new(1, &Negotiated { structured: true, ..Negotiated::default() });
+        pipeline.begin(command::READ, 0, 0, 4).unwrap();
+        let mut seen = Seen::default();
+        assert!(matches!(pipeline.feed(&bytes(said), &mut seen), Err(ClientError::Protocol(_))), "{said}");
+        assert_eq!(seen, Seen::default(), "{said}");
+    }
+}
+
 /// The one chunk that the server does not send yet, encoded.
 #[test]
 fn offset_hole() {

@@ -307,9 +307,11 @@ impl Pipeline {
 
 /// Where in its request a range of a READ's reply lies. It must lie inside, and not bring more than was asked.
 fn place(slot: &Slot, offset: u64, len: u32) -> Result<u32, ClientError> {
-    let at = offset.checked_sub(slot.offset).filter(|at| at + u64::from(len) <= u64::from(slot.len));
-    match at {
-        Some(at) if len > 0 && u64::from(slot.got) + u64::from(len) <= u64::from(slot.len) => Ok(at as u32),
+    // Subtractions only: the server says `offset`, and a sum with it may overflow.
+    let rest = slot.len.checked_sub(len).map(u64::from);
+    let at = offset.checked_sub(slot.offset);
+    match (at, rest) {
+        (Some(at), Some(rest)) if len > 0 && at <= rest && slot.got <= slot.len - len => Ok(at as u32),
         _ => broken("data outside of what was asked"),
     }
 }
