@@ -270,6 +270,23 @@ fn replies_that_break_the_protocol() {
     }
 }
 
+/// As many bytes as were asked for, some twice and others never: no answer to the read.
+#[test]
+fn chunks_that_overlap() {
+    for said in [
+        "668e33ef 0000 0001 0000000000000000 0000000a 0000000000000100 a1a2
+         668e33ef 0001 0001 0000000000000000 0000000a 0000000000000100 a1a2",
+        "668e33ef 0000 0001 0000000000000000 0000000a 0000000000000101 a1a2
+         668e33ef 0001 0001 0000000000000000 0000000a 0000000000000100 a1a2",
+        "668e33ef 0000 0001 0000000000000000 0000000a 0000000000000100 a1a2
+         668e33ef 0001 0002 0000000000000000 0000000c 0000000000000101 00000002",
+        "668e33ef 0000 0002 0000000000000000 0000000c 0000000000000100 00000002
+         668e33ef 0001 0002 0000000000000000 0000000c 0000000000000100 00000002",
+    ] {
+        assert!(matches!(replies(true, said), Err(ClientError::Protocol(_))), "{said}");
+    }
+}
+
 /// Near the end of all offsets, where a sum with the length overflows to a place that lies inside.
 #[test]
 fn offsets_that_overflow() {

@@ -4,6 +4,7 @@
 //! into one buffer and written together; one read brings many replies. A fixed table of slots: the slot's index is
 //! the cookie on the wire, so that a reply finds its request without a map.
 
+mod coverage;
 pub mod endpoint;
 pub mod negotiate;
 pub mod pipeline;

@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::ClientError;
+use super::coverage::Coverage;
 use super::negotiate::Negotiated;
 use crate::codec::{
     CHUNK_BYTES, ChunkHeader, PAYLOAD_BYTES_MAX, REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC,
@@ -32,8 +33,6 @@ struct Slot {
     kind: u16,
     offset: u64,
     len: u32,
-    /// Bytes of a READ that have come.
-    got: u32,
     error: u32,
 }
 
@@ -68,6 +67,8 @@ enum State {
 #[derive(Debug)]
 pub struct Pipeline {
     slots: Box<[Slot]>,
+    /// What has come of each slot's READ.
+    coverage: Box<[Coverage]>,
     free: Vec<u16>,
     structured: bool,
     allocation: Option<u32>,
@@ -82,9 +83,10 @@ impl Pipeline {
     /// Room for `depth` requests (1 to [`SLOTS_MAX`]) on a connection with these terms.
     pub fn new(depth: usize, terms: &Negotiated) -> Pipeline {
         let depth = depth.clamp(1, SLOTS_MAX);
-        let empty = Slot { busy: false, kind: 0, offset: 0, len: 0, got: 0, error: 0 };
+        let empty = Slot { busy: false, kind: 0, offset: 0, len: 0, error: 0 };
         Pipeline {
             slots: vec![empty; depth].into(),
+            coverage: vec![Coverage::default(); depth].into(),
             free: (0..depth as u16).rev().collect(),
             structured: terms.structured,
             allocation: terms.allocation,
@@ -110,7 +112,8 @@ impl Pipeline {
             return None;
         }
         let slot = self.free.pop()?;
-        self.slots[usize::from(slot)] = Slot { busy: true, kind, offset, len, got: 0, error: 0 };
+        self.slots[usize::from(slot)] = Slot { busy: true, kind, offset, len, error: 0 };
+        self.coverage[usize::from(slot)].clear();
         let header = RequestHeader::new(kind, flags, u64::from(slot), offset, len);
         let mut bytes = [0; REQUEST_BYTES];
         bytes.copy_from_slice(header.as_bytes());
@@ -144,6 +147,12 @@ impl Pipeline {
         }
     }
 
+    /// Part of a READ has come, or will next; none of it may have come before.
+    #[inline]
+    fn came(&mut self, slot: u16, at: u32, len: u32) -> Result<(), ClientError> {
+        self.coverage[usize::from(slot)].add(at, at + len).map_err(ClientError::Protocol)
+    }
+
     #[inline]
     fn header(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
         let Some(magic) = input.first_chunk::<4>() else { return Ok(0) };
@@ -159,6 +168,7 @@ impl Pipeline {
                 }
                 let left = slot.len;
                 if has_data && left > 0 {
+                    self.came(index, 0, left)?;
                     self.state = State::Data { slot: index, at: 0, left, done: true };
                 } else {
                     self.end(index, true, replies)?;
@@ -183,6 +193,7 @@ impl Pipeline {
                 let Some(offset) = rest.first_chunk::<8>() else { return Ok(0) };
                 let left = len - 8;
                 let at = place(slot, u64::from_be_bytes(*offset), left)?;
+                self.came(index, at, left)?;
                 took += 8;
                 self.state = State::Data { slot: index, at, left, done };
             }
@@ -218,7 +229,6 @@ impl Pipeline {
             return Ok(0);
         }
         replies.data(slot, at, &input[..take]);
-        self.slots[usize::from(slot)].got += take as u32;
         let (at, left) = (at + take as u32, left - take as u32);
         self.state = State::Data { slot, at, left, done };
         if left == 0 {
@@ -272,7 +282,7 @@ impl Pipeline {
             };
             let hole = hole as u32;
             let at = place(slot, offset, hole)?;
-            slot.got += hole;
+            self.came(index, at, hole)?;
             replies.hole(index, at, hole);
         } else {
             let (Some(error), Some(text)) = (number(0, 4), number(4, 6)) else { return broken("an error too short") };
@@ -294,7 +304,7 @@ impl Pipeline {
             return Ok(());
         }
         let slot = &mut self.slots[usize::from(index)];
-        if slot.kind == command::READ && slot.error == 0 && slot.got != slot.len {
+        if slot.kind == command::READ && slot.error == 0 && !self.coverage[usize::from(index)].is(slot.len) {
             return broken("a read that brought less than was asked");
         }
         slot.busy = false;
@@ -305,13 +315,13 @@ impl Pipeline {
     }
 }
 
-/// Where in its request a range of a READ's reply lies. It must lie inside, and not bring more than was asked.
+/// Where in its request a range of a READ's reply lies. It must lie inside.
 fn place(slot: &Slot, offset: u64, len: u32) -> Result<u32, ClientError> {
     // Subtractions only: the server says `offset`, and a sum with it may overflow.
     let rest = slot.len.checked_sub(len).map(u64::from);
     let at = offset.checked_sub(slot.offset);
     match (at, rest) {
-        (Some(at), Some(rest)) if len > 0 && at <= rest && slot.got <= slot.len - len => Ok(at as u32),
+        (Some(at), Some(rest)) if len > 0 && at <= rest => Ok(at as u32),
         _ => broken("data outside of what was asked"),
     }
 }
