@@ -82,15 +82,52 @@ fn a_payload_that_stops_is_cut_after_30_seconds() {
     ended(&mut client, Cause::PayloadLate);
     // But a client that is slow and gets on is served.
     let mut client = Client::simple("a");
-    client.say_raw(&req(1, 1, 0, 4096));
-    for _ in 0..4096 / 512 {
-        wait(&mut client, 20);
-        client.say_raw(&[7; 512]);
+    client.say_raw(&req(1, 1, 0, 1 << 20));
+    for _ in 0..4 {
+        wait(&mut client, 25);
+        client.say_raw(&[7; 256 << 10]);
     }
-    assert_eq!(client.host.disk[..4096], [7; 4096]);
+    assert!(client.host.disk.iter().all(|byte| *byte == 7));
+    // One whose payload is thrown away too, even slower.
+    client.say_raw(&req(1, 2, SIZE as u64, 1 << 20));
+    for _ in 0..32 {
+        wait(&mut client, 25);
+        client.say_raw(&[8; 32 << 10]);
+    }
+    client.ask(
+        "in step again",
+        "25609513 0000 0003 0000000000000003 0000000000000000 00000000",
+        "67446698 00000000 0000000000000003",
+    );
     // And one that sends nothing at all may stay.
     wait(&mut client, 3600);
     assert!(!client.is_closed());
+}
+
+/// A byte now and then is no progress: it would keep a segment of 1 MiB for ever.
+#[test]
+fn a_payload_that_trickles_is_cut_after_30_seconds() {
+    let (own, refused) = (0, SIZE as u64);
+    for (offset, len, sent) in [
+        (own, 4096, 0),
+        (own, 1 << 20, 0),
+        (own, 1 << 20, 300_000),
+        (own, 1 << 20, (1 << 20) - 20_000),
+        (refused, 4096, 0),
+        (refused, 1 << 20, 300_000),
+    ] {
+        let mut client = Client::simple("a");
+        client.say_raw(&req(1, 1, offset, len));
+        client.say_raw(&vec![1; sent]);
+        wait(&mut client, 25);
+        client.say_raw(&[1]);
+        assert!(!client.is_closed(), "{offset} {len} {sent}");
+        wait(&mut client, 4);
+        client.say_raw(&[1]);
+        wait(&mut client, 3);
+        ended(&mut client, Cause::PayloadLate);
+        all_given_back(&client);
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub struct ServerConfig {
     pub large_streams_bytes_max: u64,
     /// Time for a handshake.
     pub handshake_ns: u64,
-    /// Time for the next part of a payload (at most 256 KiB) to arrive.
+    /// Time for the next part of a payload (256 KiB, or all of a shorter rest) to arrive.
     pub payload_ns: u64,
     /// Time for one send (about 1 MiB) to be taken, when others wait for its memory or the connection is closing.
     pub replies_ns: u64,

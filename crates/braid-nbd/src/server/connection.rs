@@ -60,7 +60,10 @@ pub(super) struct Connection<S> {
     pub progress: u64,
     /// What the receive in flight fills.
     pub recv: Option<Target>,
-    pub recv_since_ns: u64,
+    /// Since when the payload that is being taken in has not got on by [`DIRECT_BYTES`].
+    pub payload_since_ns: u64,
+    /// Bytes of it that have come since then.
+    pub payload_bytes: u32,
 
     /// Memory for replies' headers.
     pub head: Buf,
@@ -125,7 +128,8 @@ impl<S: Copy> Connection<S> {
             wait: Wait::No,
             progress: 0,
             recv: None,
-            recv_since_ns: 0,
+            payload_since_ns: 0,
+            payload_bytes: 0,
             head,
             ready: VecDeque::with_capacity(REQUESTS_MAX),
             sending: Vec::with_capacity(REQUESTS_MAX),
@@ -257,7 +261,7 @@ impl<S: Copy> Connection<S> {
                 self.pump(host, shared);
             }
             (n, Target::Payload) => {
-                self.payload_arrived(n as u32);
+                self.payload_arrived(host.now_ns(), n as u32);
                 self.pump(host, shared);
             }
         }
@@ -336,7 +340,7 @@ impl<S: Copy> Connection<S> {
             return self.fail(host, Cause::HandshakeLate);
         }
         let payload = matches!(self.input, Input::Payload { .. } | Input::Discard { .. });
-        if payload && self.recv.is_some() && over(self.recv_since_ns, limits.payload_ns) {
+        if payload && self.recv.is_some() && over(self.payload_since_ns, limits.payload_ns) {
             return self.fail(host, Cause::PayloadLate);
         }
         let contested = self.ending == Ending::Drain || !shared.waiters.is_empty();

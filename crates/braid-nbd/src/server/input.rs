@@ -161,6 +161,9 @@ impl<S: Copy> Connection<S> {
             self.input = Input::Header;
             self.finish_part(host, slot);
         } else {
+            if !matches!(self.input, Input::Discard { .. }) {
+                self.payload_begins(host.now_ns());
+            }
             self.input = Input::Discard { slot, left };
         }
         Turn::Again
@@ -341,13 +344,15 @@ impl<S: Copy> Connection<S> {
             };
             let at = self.requests.slot(slot).len - left;
             segment = self.requests.push_segment(slot, buf, at, len);
+            self.payload_begins(host.now_ns());
         }
-        let part = self.requests.segment(segment);
+        let part = *self.requests.segment(segment);
         let take = (self.end - self.start).min(part.len - filled);
         if take > 0 {
             host.copy(self.stream.add(u64::from(self.start)), part.buf.add(u64::from(filled)), take as usize);
             self.start += take;
             filled += take;
+            self.payload_gets_on(host.now_ns(), take);
         }
         if filled < part.len {
             self.input = Input::Payload { slot, left, segment, filled };
@@ -364,7 +369,22 @@ impl<S: Copy> Connection<S> {
         if take == 0 {
             return Turn::Starved;
         }
+        self.payload_gets_on(host.now_ns(), take);
         self.discard(host, slot, left - take)
+    }
+
+    /// From now on there is memory that waits for the client's bytes.
+    fn payload_begins(&mut self, now_ns: u64) {
+        (self.payload_since_ns, self.payload_bytes) = (now_ns, 0);
+    }
+
+    /// Bytes of a payload have come. A few of them give a client no more time: else one byte now and then would keep
+    /// its memory for ever.
+    fn payload_gets_on(&mut self, now_ns: u64, bytes: u32) {
+        self.payload_bytes = self.payload_bytes.saturating_add(bytes);
+        if self.payload_bytes >= DIRECT_BYTES {
+            self.payload_begins(now_ns);
+        }
     }
 
     /// What to do about the stream buffer after a receive of `n` bytes into it.
@@ -387,8 +407,9 @@ impl<S: Copy> Connection<S> {
     }
 
     /// `n` bytes came straight into the payload's segment.
-    pub fn payload_arrived(&mut self, n: u32) {
+    pub fn payload_arrived(&mut self, now_ns: u64, n: u32) {
         self.ask = ASK_BYTES_AFTER_DIRECT;
+        self.payload_gets_on(now_ns, n);
         if let Input::Payload { filled, .. } = &mut self.input {
             *filled += n;
         }
@@ -400,7 +421,6 @@ impl<S: Copy> Connection<S> {
         if self.recv.is_some() || self.wait != Wait::No || !self.greeting_out.is_empty() && self.greeting.is_some() {
             return;
         }
-        self.recv_since_ns = host.now_ns();
         let token = self.token | TOKEN_RECV;
         if let Input::Payload { segment, filled, .. } = self.input
             && segment != NONE
