@@ -5,7 +5,7 @@ mod common;
 
 use braid_engine::{ErrorKind, Op};
 use braid_nbd::memory::Disk;
-use braid_nbd::server::{BYTES_MAX, REQUESTS_MAX, ServerConfig};
+use braid_nbd::server::{BYTES_MAX, Host, REQUESTS_MAX, ServerConfig};
 use braid_nbd::{Cause, NbdEvent};
 use common::*;
 
@@ -243,6 +243,44 @@ fn clients_share_scarce_memory_in_turn() {
         .filter(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::RepliesLate, .. }))
         .count();
     assert!((1..=10).contains(&cut), "{cut} were cut");
+}
+
+/// For want of memory a request fails that has waited for it, and no other.
+#[test]
+fn only_what_has_waited_is_given_up() {
+    let read = |cookie| req(0, cookie, 0, 1 << 20);
+    let write = |cookie| [req(1, cookie, 0, 1 << 20), vec![7; 1 << 20]].concat();
+    let status = |cookie| req(7, cookie, 0, 4096);
+    for (what, ask, reply_bytes) in
+        [("reads", &read as &dyn Fn(u64) -> Vec<u8>, 28 + (1 << 20)), ("writes", &write, 16), ("statuses", &status, 32)]
+    {
+        let limits = ServerConfig { replies_ns: 3600 * SECOND, ..ServerConfig::default() };
+        let mut client = Client::with(limits, (2 << 20) - (160 << 10));
+        let wanting = client.socket;
+        client.choose("a", true);
+        let hog = client.reconnect();
+        client.choose("a", false);
+        client.host.client_takes(hog, 0);
+        client.say_raw(&reads(1, 1 << 20));
+        // What is left besides, in ever smaller pieces.
+        for len in [256 << 10, 64 << 10, 16 << 10, 4096, 4096, 4096, 4096] {
+            while client.host.alloc(len).is_some() {}
+        }
+        client.socket = wanting;
+        client.host.take_output(wanting);
+        let got = client.say_raw(&[ask(1), ask(2), ask(3)].concat());
+        assert!(got.is_empty(), "{what}");
+        wait(&mut client, 29);
+        assert!(client.host.take_output(wanting).is_empty(), "{what}");
+        wait(&mut client, 2);
+        let refusal = |n: u64| format!("668e33ef 0001 8001 {n:016x} ???????? 0000000c ~2");
+        expect(what, &client.host.take_output(wanting), &refusal(1));
+        wait(&mut client, 31);
+        expect(what, &client.host.take_output(wanting), &refusal(2));
+        client.host.client_takes(hog, usize::MAX);
+        client.run();
+        assert_eq!(client.host.take_output(wanting).len(), reply_bytes, "{what}: the third had time");
+    }
 }
 
 #[test]

@@ -70,7 +70,11 @@ impl<S: Copy> Connection<S> {
                 Input::Discard { slot, left } => self.take_discard(host, slot, left),
             };
             match turn {
-                Turn::Again => self.progress += 1,
+                Turn::Again => {
+                    self.progress += 1;
+                    // Only the first request has waited, and it got on, one way or the other.
+                    shared.giving_up = None;
+                }
                 Turn::Starved => return,
                 Turn::Wait(wait) => {
                     self.wait = wait;

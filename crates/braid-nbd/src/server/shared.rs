@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub waiters: VecDeque<u16>,
     /// Since when the first of them is the first.
     pub head_since_ns: u64,
-    /// The connection whose request is refused for want of memory, while it is asked.
+    /// The connection whose first request is refused for want of memory, while it is asked.
     pub giving_up: Option<u16>,
     pub large_streams_bytes: u64,
     pub stopping: bool,
