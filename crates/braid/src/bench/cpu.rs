@@ -1,5 +1,7 @@
 //! How much processor time a process has used, ours and another's.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
@@ -27,20 +29,32 @@ pub fn of_process(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_secs_f64((ticks.0 + ticks.1) as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Processor time of the threads that process `pid` has now, to the nanosecond: for one that does so little that ticks would
-/// not show it. Threads that have ended take theirs along.
+/// Processor time of each thread of process `pid`, by its number, to the nanosecond: for a process that does so little that
+/// ticks would not show it.
 ///
 /// # Errors
 /// When there is no such process, or the kernel was built without scheduler statistics.
-pub fn of_threads(pid: u32) -> anyhow::Result<Duration> {
+pub fn of_threads(pid: u32) -> anyhow::Result<ThreadTimes> {
     let folder = format!("/proc/{pid}/task");
-    let mut total_ns = 0;
+    let mut times = BTreeMap::new();
     for thread in fs::read_dir(&folder).with_context(|| folder.clone())? {
-        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let thread = thread?;
+        let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let ns = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-        total_ns += ns.with_context(|| format!("{folder}: schedstat holds {text:?}"))?;
+        times.insert(thread.file_name(), ns.with_context(|| format!("{folder}: schedstat holds {text:?}"))?);
     }
-    Ok(Duration::from_nanos(total_ns))
+    Ok(ThreadTimes(times))
+}
+
+/// What threads had used at one moment.
+pub struct ThreadTimes(BTreeMap<OsString, u64>);
+
+impl ThreadTimes {
+    /// What those that are there now have used since `before`. A thread that has ended in between takes along what it used.
+    pub fn since(&self, before: &ThreadTimes) -> Duration {
+        let of = |(thread, ns): (&OsString, &u64)| ns.saturating_sub(before.0.get(thread).copied().unwrap_or(0));
+        Duration::from_nanos(self.0.iter().map(of).sum())
+    }
 }
 
 #[cfg(test)]
@@ -50,8 +64,8 @@ mod tests {
     #[test]
     fn every_way_sees_the_work_of_this_process() {
         let pid = std::process::id();
-        let now = || [Ok(own()), of_process(pid), of_threads(pid)].map(|time| time.expect("it is this process"));
-        let before = now();
+        let now = || [Ok(own()), of_process(pid)].map(|time| time.expect("it is this process"));
+        let (before, threads) = (now(), of_threads(pid).expect("it is this process"));
         let mut random = super::super::pattern::Random::new(1);
         // Processor time, not time: however busy the machine is, this ends after that much work.
         while own() - before[0] < Duration::from_millis(200) {
@@ -61,6 +75,8 @@ mod tests {
             // Accounted at ticks only, so coarse; other tests of this process may run beside.
             assert!(*after - before >= Duration::from_millis(100), "{:?}", *after - before);
         }
+        let used = of_threads(pid).expect("it is this process").since(&threads);
+        assert!(used >= Duration::from_millis(100), "{used:?}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn idle(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     for _ in 0..slices {
         let (begun, before) = (Instant::now(), cpu::of_threads(daemon.id())?);
         std::thread::sleep(effort.idle / slices);
-        let used = cpu::of_threads(daemon.id())? - before;
+        let used = cpu::of_threads(daemon.id())?.since(&before);
         percent.push(100.0 * used.as_secs_f64() / begun.elapsed().as_secs_f64());
     }
     drop(client);
