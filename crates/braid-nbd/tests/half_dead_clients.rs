@@ -309,6 +309,32 @@ fn a_removed_export_finishes_and_closes() {
     assert!(causes.iter().all(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::ExportRemoved, .. })));
 }
 
+/// A client that takes its last replies one by one, each in time, keeps what it holds of a removed disk no longer than
+/// a minute; what the engine takes for its answers is not counted.
+#[test]
+fn a_removed_export_is_not_kept_by_slow_clients() {
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Held;
+    client.host.client_takes(client.socket, 0);
+    client.say_raw(&reads(20, 1 << 20));
+    client.table.remove("a").unwrap();
+    client.server.exports_changed(&mut client.host);
+    client.run();
+    wait(&mut client, 100);
+    assert!(!client.is_closed(), "the engine has them still");
+    client.host.behaviour = Disk::Prompt;
+    client.run();
+    for _ in 0..2 {
+        wait(&mut client, 28);
+        assert!(!client.is_closed());
+        client.host.client_takes(client.socket, (1 << 20) + 16);
+        client.run();
+    }
+    wait(&mut client, 6);
+    ended(&mut client, Cause::ExportRemoved);
+    all_given_back(&client);
+}
+
 #[test]
 fn stopping_answers_what_is_in_flight() {
     let mut client = Client::simple("a");

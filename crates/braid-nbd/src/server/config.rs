@@ -28,6 +28,9 @@ pub const ASK_BYTES_AFTER_DIRECT: u32 = 4096;
 /// Most bytes received at once straight into a payload's buffer: what must arrive within
 /// [`ServerConfig::payload_ns`].
 pub const DIRECT_BYTES_MAX: u32 = 256 << 10;
+/// All replies of a connection that is closing must be taken within this many times [`ServerConfig::replies_ns`], the
+/// time that the engine takes for its last answers not counted.
+pub const DRAIN_TIMES: u64 = 2;
 /// Room for one reply's header, in bytes.
 pub const HEAD_BYTES: usize = 64;
 /// A send takes no further reply once it holds this many bytes (1 MiB).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, Op};
 
-use super::config::{HEAD_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
+use super::config::{DRAIN_TIMES, HEAD_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::input::{Input, Wait};
 use super::request::{Failure, Kind, Requests};
@@ -78,6 +78,8 @@ pub(super) struct Connection<S> {
     pub in_engine: u32,
     pub ending: Ending,
     pub ending_since_ns: u64,
+    /// Since when, while it drains, only the client is waited for: nothing came from the engine.
+    pub drain_since_ns: u64,
     pub cause: Option<Cause>,
     /// Already in the list of connections that the end of the batch looks at.
     pub dirty: bool,
@@ -140,6 +142,7 @@ impl<S: Copy> Connection<S> {
             in_engine: 0,
             ending: Ending::Not,
             ending_since_ns: 0,
+            drain_since_ns: 0,
             cause: None,
             dirty: false,
         }))
@@ -150,6 +153,9 @@ impl<S: Copy> Connection<S> {
     pub fn io_done<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16, done: &Completion) {
         debug_assert_eq!(self.requests.segment(segment).tag, done.tag, "an answer to another segment");
         self.in_engine -= 1;
+        if self.ending == Ending::Drain {
+            self.drain_since_ns = host.now_ns();
+        }
         if done.buffer_busy {
             let held = self.requests.segment(segment);
             let buf = std::mem::replace(&mut held.buf, Buf::NONE);
@@ -198,6 +204,7 @@ impl<S: Copy> Connection<S> {
         }
         self.ending = Ending::Drain;
         self.ending_since_ns = host.now_ns();
+        self.drain_since_ns = self.ending_since_ns;
         self.cause = Some(cause);
         self.abandon_input(host);
     }
@@ -345,6 +352,11 @@ impl<S: Copy> Connection<S> {
         }
         let contested = self.ending == Ending::Drain || !shared.waiters.is_empty();
         if self.send_out && contested && over(self.send_since_ns, limits.replies_ns) {
+            return self.fail(host, Cause::RepliesLate);
+        }
+        // What a removed disk has lent is not for the client to keep, one send after another.
+        let drain_ns = limits.replies_ns.saturating_mul(DRAIN_TIMES);
+        if self.ending == Ending::Drain && self.send_out && over(self.drain_since_ns, drain_ns) {
             return self.fail(host, Cause::RepliesLate);
         }
         if shared.stopping
