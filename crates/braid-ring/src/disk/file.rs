@@ -181,8 +181,11 @@ fn created(path: &Path, size_bytes: u64, alloc: Alloc, options: OpenOptions) -> 
         let found = std::fs::metadata(path).map_err(|e| RingError::os(e, say()))?;
         existing(path, &found, Some(size_bytes), options)
     });
-    if opened.is_err() {
-        // What was just made and could not be finished is nobody's: a second attempt must find nothing there.
+    if let Err(error) = &opened
+        && error.kind != RingErrorKind::InUse
+    {
+        // What was just made and could not be finished is nobody's: a second attempt must find nothing there. But whoever
+        // has locked it since then has taken it for a disk of his own.
         let _ = std::fs::remove_file(path);
     }
     opened
