@@ -21,6 +21,11 @@ const CHOOSE_STRUCTURED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0\
 
 /// A client sends these bytes, `step` at a time, and closes. Returns what the server said.
 pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
+    converse_with(bytes, step, false)
+}
+
+/// The same, with a disk that `lends` its memory. What is written to it shows in reads that are on their way.
+fn converse_with(bytes: &[u8], step: usize, lends: bool) -> Vec<u8> {
     let table = Arc::new(ExportTable::new());
     let mut second = ExportInfo::new("second", DeviceId(0), EXPORT_BYTES as u64);
     second.read_only = true;
@@ -29,6 +34,7 @@ pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
         table.add(info).expect("a table with room");
     }
     let mut host = MemoryHost::new(8 << 20, EXPORT_BYTES);
+    host.lends = lends;
     let mut server =
         Server::new(ServerConfig { connections_max: 1, ..ServerConfig::default() }, Arc::new(EventQueue::new()));
     let socket = host.socket();
@@ -43,6 +49,7 @@ pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
     assert!(host.is_closed(socket), "the client is gone");
     assert_eq!(server.connections(), 0, "and so is its connection");
     assert_eq!(host.used_bytes(), 0, "with all of its memory");
+    assert_eq!(host.lent(), 0, "and what the disk lent");
     host.take_output(socket)
 }
 
@@ -51,9 +58,11 @@ pub fn fuzz_handshake(bytes: &[u8]) {
     converse(bytes, usize::MAX);
 }
 
-/// Any bytes after a handshake; the first chooses how they arrive, and which style of reply is used.
+/// Any bytes after a handshake; the first chooses how they arrive, which style of reply is used, and whether the disk
+/// lends its memory.
 pub fn fuzz_transmission(bytes: &[u8]) {
     let Some((&how, rest)) = bytes.split_first() else { return };
     let choose = if how & 1 == 0 { CHOOSE } else { CHOOSE_STRUCTURED };
-    converse(&[choose, rest].concat(), if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 2) });
+    let step = if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 3) };
+    converse_with(&[choose, rest].concat(), step, how & 4 != 0);
 }

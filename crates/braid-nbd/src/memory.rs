@@ -1,15 +1,20 @@
 //! A host in memory, for tests and fuzz targets: an arena, one disk, sockets made of queues, a clock that
 //! stands still until it is moved. It checks what a ring could not forgive: memory freed twice or used
-//! after it was freed, two receives on one socket, requests outside the disk.
+//! after it was freed, loans used after they were given back, two receives on one socket, requests outside the disk.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
-use braid_engine::{Buf, Completion, ErrorKind, Flags, IoError, Op, Request};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request};
 
-use crate::server::{Host, SEND_PIECES_MAX, SendPiece, Server};
+use crate::server::{Host, Loan, SEND_PIECES_MAX, SendPiece, Server};
 
 /// Where the arena begins: not at 0, so that [`Buf::NONE`] lies outside.
 const ARENA_BASE: u64 = 1 << 20;
+/// Each loan of the disk's memory begins so far from the last, whatever it lends: a loan that was given back is told from
+/// another of the same bytes. The first lies far above any arena.
+const LOAN_BASE: u64 = 1 << 40;
+const LOAN_STRIDE: u64 = 1 << 32;
 const UNIT: usize = 4096;
 /// What fills memory that was given back.
 const POISON: u8 = 0xa5;
@@ -47,12 +52,17 @@ pub struct MemoryHost {
     pub now_ns: u64,
     /// How requests to the disk end.
     pub behaviour: Disk,
+    /// Whether the disk lends its memory.
+    pub lends: bool,
     /// The disk's bytes.
     pub disk: Vec<u8>,
     /// Every request that the engine was given, in order.
     pub log: Vec<(Op, Flags, u64, u64)>,
     arena: Vec<u8>,
     used: BTreeMap<u64, usize>,
+    /// What is lent: from where it seems to lie, to the range of the disk.
+    lent: BTreeMap<u64, Range<usize>>,
+    loans: u64,
     sockets: Vec<Socket>,
     started: VecDeque<Request>,
     done: VecDeque<Completion>,
@@ -65,10 +75,13 @@ impl MemoryHost {
         MemoryHost {
             now_ns: 1,
             behaviour: Disk::Prompt,
+            lends: false,
             disk: vec![0; disk_bytes],
             log: Vec::new(),
             arena: vec![0; arena_bytes],
             used: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            loans: 0,
             sockets: Vec::new(),
             started: VecDeque::new(),
             done: VecDeque::new(),
@@ -115,6 +128,16 @@ impl MemoryHost {
     /// Bytes of the arena in use.
     pub fn used_bytes(&self) -> usize {
         self.used.values().sum()
+    }
+
+    /// Loans that did not come back yet.
+    pub fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Loans there ever were.
+    pub fn loans(&self) -> u64 {
+        self.loans
     }
 
     /// Requests that wait for [`MemoryHost::finish_io`].
@@ -195,6 +218,18 @@ impl MemoryHost {
         (buf.addr - ARENA_BASE) as usize
     }
 
+    /// Bytes to be sent: of the arena, or lent.
+    fn to_send(&self, buf: Buf, len: usize) -> &[u8] {
+        if buf.addr < LOAN_BASE {
+            let at = self.at(buf, len);
+            return &self.arena[at..at + len];
+        }
+        let (&start, range) = self.lent.range(..=buf.addr).next_back().expect("a loan that was not given back");
+        let from = range.start + (buf.addr - start) as usize;
+        assert!(from + len <= range.end, "the range leaves its loan");
+        &self.disk[from..from + len]
+    }
+
     /// The next thing that a socket's operations in flight come to.
     fn network(&mut self, socket: usize) -> Option<(u64, i32)> {
         if let Some(done) = self.network_recv(socket) {
@@ -227,8 +262,7 @@ impl MemoryHost {
         if let Some((pieces, token, total)) = &mut it.send {
             while let Some(piece) = pieces.front_mut() {
                 let take = (piece.len as usize).min(it.window);
-                let at = self.at(piece.buf, piece.len as usize);
-                it.outbox.extend_from_slice(&self.arena[at..at + take]);
+                it.outbox.extend_from_slice(&self.to_send(piece.buf, piece.len as usize)[..take]);
                 it.window -= if it.window == usize::MAX { 0 } else { take };
                 piece.buf = piece.buf.add(take as u64);
                 piece.len -= take as u32;
@@ -275,6 +309,22 @@ impl Host for MemoryHost {
         self.log.push((request.op, request.flags, request.offset, request.len));
         self.started.push_back(*request);
         Ok(())
+    }
+
+    fn lend(&mut self, _device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
+        let (from, len) = (usize::try_from(offset).ok()?, len as usize);
+        let to = from.checked_add(len).filter(|&to| to <= self.disk.len())?;
+        if !self.lends || matches!(self.behaviour, Disk::Failing(_) | Disk::Busy) {
+            return None;
+        }
+        let addr = LOAN_BASE + self.loans * LOAN_STRIDE;
+        self.loans += 1;
+        self.lent.insert(addr, from..to);
+        Some(Loan { buf: Buf { addr, region: Buf::UNREGISTERED }, of_ring: None })
+    }
+
+    fn give_back(&mut self, loan: Loan) {
+        self.lent.remove(&loan.buf.addr).expect("gave back what was not lent");
     }
 
     fn alloc(&mut self, len: usize) -> Option<Buf> {

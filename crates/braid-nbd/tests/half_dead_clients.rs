@@ -37,7 +37,7 @@ fn ended(client: &mut Client, why: Cause) {
 
 #[track_caller]
 fn all_given_back(client: &Client) {
-    assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 0));
+    assert_eq!((client.server.connections(), client.host.used_bytes(), client.host.lent()), (0, 0, 0));
     assert_eq!(client.table.list().iter().map(|e| e.connections()).sum::<u32>(), 0);
 }
 
@@ -307,6 +307,46 @@ fn a_removed_export_finishes_and_closes() {
     let causes: Vec<_> = client.events().into_iter().filter(|e| matches!(e, NbdEvent::Disconnected { .. })).collect();
     assert_eq!(causes.len(), 2);
     assert!(causes.iter().all(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::ExportRemoved, .. })));
+}
+
+/// Whatever ends a connection, what the disk lent comes back once no send uses it, and not before.
+#[test]
+fn what_a_disk_lends_comes_back() {
+    type End = fn(&mut Client);
+    let ends: [(End, Cause); 4] = [
+        (|client| client.host.client_ends(client.socket), Cause::Gone { in_flight: 3 }),
+        (|client| drop(client.say_raw(&[0xff; 28])), Cause::RequestMagic(u32::MAX)),
+        (|client| client.server.stop(&mut client.host), Cause::Stopping),
+        (
+            |client| {
+                client.table.remove("a").unwrap();
+                client.server.exports_changed(&mut client.host);
+            },
+            Cause::ExportRemoved,
+        ),
+    ];
+    for (end, why) in ends {
+        for takes in [false, true] {
+            let mut client = Client::simple("a");
+            client.host.lends = true;
+            client.host.client_takes(client.socket, 5000);
+            client.host.client_sends(client.socket, &reads(3, 1 << 20));
+            client.run();
+            assert_eq!((client.host.lent(), client.host.log.len()), (3, 0), "lent, and nothing read");
+            end(&mut client);
+            client.run();
+            assert!(!client.is_closed() && client.host.lent() == 3, "what was asked is answered");
+            if takes {
+                client.host.client_takes(client.socket, usize::MAX);
+                client.run();
+                assert!(client.host.take_output(client.socket).ends_with(&client.host.disk));
+            } else {
+                wait(&mut client, 31);
+            }
+            ended(&mut client, why.clone());
+            all_given_back(&client);
+        }
+    }
 }
 
 /// A client that takes its last replies one by one, each in time, keeps what it holds of a removed disk no longer than

@@ -139,6 +139,7 @@ struct Counts {
     errors: u64,
     late: u64,
     vanished: u64,
+    loans: u64,
 }
 
 fn live(seed: u64, counts: &mut Counts) {
@@ -154,6 +155,7 @@ fn live(seed: u64, counts: &mut Counts) {
     let mut all: Vec<Life> = (0..lives).map(|k| Life::begin(&mut harness, k % 2 == 0, fresh())).collect();
     let mut late: Vec<u64> = Vec::new();
     let faults = random.below(3) == 0;
+    harness.host.lends = random.below(2) == 0;
     harness.host.behaviour = Disk::Held;
     for _ in 0..2000 {
         let k = random.below(lives as u64) as usize;
@@ -222,7 +224,9 @@ fn live(seed: u64, counts: &mut Counts) {
     }
     harness.host.client_ends(idle);
     harness.run();
-    assert_eq!((harness.server.connections(), harness.host.used_bytes()), (0, 0), "seed {seed}");
+    let left = (harness.server.connections(), harness.host.used_bytes(), harness.host.lent());
+    assert_eq!(left, (0, 0, 0), "seed {seed}");
+    counts.loans += harness.host.loans();
 }
 
 /// Lets everything in flight end.
@@ -251,4 +255,5 @@ fn many_seeds() {
     }
     println!("{counts:?}");
     assert!(counts.ended > 30_000 && counts.errors > 100 && counts.late > 20 && counts.vanished > 20, "{counts:?}");
+    assert!(counts.loans > 100, "{counts:?}");
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_engine::{Buf, Completion, DeviceId, IoError, Request};
-use braid_ring::{Cx, Frontend, Loan, RecvMode, SocketId};
+use braid_ring::{Cx, Frontend, RecvMode, SocketId};
 
-use super::{Host, SendPiece, Server, ServerConfig};
+use super::{Host, Loan, SendPiece, Server, ServerConfig};
 use crate::event::{Cause, EventQueue, NbdEvent};
 use crate::export::ExportTable;
 
@@ -130,11 +130,14 @@ impl Host for Cx<'_> {
     }
 
     fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
-        Cx::lend(self, device, offset, len)
+        let loan = Cx::lend(self, device, offset, len)?;
+        Some(Loan { buf: loan.buf, of_ring: Some(loan) })
     }
 
     fn give_back(&mut self, loan: Loan) {
-        Cx::give_back(self, loan);
+        if let Some(loan) = loan.of_ring {
+            Cx::give_back(self, loan);
+        }
     }
 
     #[inline]

@@ -2,7 +2,16 @@
 
 use braid_engine::{Buf, DeviceId, IoError, Request};
 
-pub use braid_ring::{Loan, SEND_PIECES_MAX, SendPiece};
+pub use braid_ring::{SEND_PIECES_MAX, SendPiece};
+
+/// Memory of a disk, lent to be sent from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loan {
+    /// Where it is.
+    pub buf: Buf,
+    /// What the ring wants back; none from a host without one.
+    pub(crate) of_ring: Option<braid_ring::Loan>,
+}
 
 /// The shard, as the server sees it. All memory is the shard's arena; nothing here blocks.
 pub trait Host {

@@ -20,7 +20,7 @@ use braid_engine::Completion;
 
 pub use config::{BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
 pub use frontend::{ExportsChanged, NbdFrontend, NewConnection};
-pub use host::{Host, SEND_PIECES_MAX, SendPiece};
+pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};
 use crate::export::ExportTable;
