@@ -9,6 +9,7 @@
 //! list and is planned again when that may have changed.
 
 mod devices;
+mod ranges;
 mod slots;
 mod touching;
 
@@ -17,8 +18,9 @@ use std::sync::Arc;
 
 pub use devices::DeviceCounters;
 use devices::Devices;
+use ranges::{hold, release};
 use slots::{Slab, State, WaitLists};
-use touching::{Asked, Touching};
+use touching::Touching;
 
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
@@ -26,7 +28,7 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::{DeviceLayout, FlatNode};
-use crate::limits::{LATE_BYTES_MAX, LATE_MAX, Limits, SLOTS_MAX, STEP_IOS_MAX, STEP_ORDERED_BYTES_MAX};
+use crate::limits::{LATE_BYTES_MAX, LATE_MAX, Limits, SLOTS_MAX, STEP_IOS_MAX};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
@@ -589,101 +591,6 @@ impl Shard {
             }
         }
     }
-
-    /// This shard is home to the map: sees to it that the region's bit becomes durable.
-    fn touch(&mut self, device: DeviceId, map: Arc<TouchMap>, region: u32, sink: &mut impl LeafSink) {
-        let block = region / REGIONS_PER_BLOCK;
-        if map.is_durable(region) {
-            return self.tell_touched(device, block, None);
-        }
-        match self.touching.ask(device, map, region) {
-            Asked::Start(at) => {
-                let index = self.slots.take_reserved(at);
-                self.write_block(at, index, sink);
-            }
-            Asked::Joined => {}
-            Asked::Refused => self.tell_touched(device, block, Some(LeafError::of(ErrorKind::TimedOut))),
-        }
-    }
-
-    /// The planted bug "bit after data": asks for the bit of every region of the request, and goes on at once.
-    #[cfg(feature = "planted")]
-    fn touch_without_waiting(&mut self, index: u32, sink: &mut impl LeafSink) {
-        let slot = self.slots[index];
-        if !planted(Planted::BitAfterData) || !mutates(slot.op) {
-            return;
-        }
-        let layout = Arc::clone(self.devices.at(slot.device).layout(slot.version));
-        for map in
-            layout.nodes.iter().filter_map(|n| if let FlatNode::Touched { map, .. } = n { Some(map) } else { None })
-        {
-            for region in map.region_of(slot.start)..=map.region_of(slot.end - 1) {
-                let (map, device) = (Arc::clone(map), DeviceId(slot.device));
-                if map.is_durable(region) {
-                } else if map.home() == self.id {
-                    self.touch(device, map, region, sink);
-                } else {
-                    self.outbox.push_back((map.home(), ShardMessage::Touch { device, map, region }));
-                }
-            }
-        }
-    }
-
-    /// Submits the block of bits that stands in metadata block `at` to every copy, to be durable when answered.
-    fn write_block(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
-        let write = self.touching.get(at);
-        let (buf, bytes) = sink.meta_block(at);
-        write.map.image(write.block, &write.writing[..], bytes);
-        let offset = u64::from(write.block) * 4096;
-        let slot = &mut self.slots[index];
-        slot.error = None;
-        slot.single = false;
-        slot.op = Op::Write;
-        slot.start = offset;
-        slot.out = write.map.places().len() as u32;
-        let generation = slot.generation;
-        for (leaf, start) in write.map.places() {
-            let cookie = slots::cookie(index, generation, *leaf);
-            let flags = if planted(Planted::BitNotDurable) { Flags::NONE } else { Flags::FUA };
-            sink.submit(&LeafIo::simple(*leaf, Op::Write, flags, start + offset, 4096, buf, cookie));
-        }
-    }
-
-    /// Every copy of a block of bits has answered.
-    fn block_written(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
-        let error = self.slots[index].error.map(|e| LeafError { kind: e.kind, errno: e.errno });
-        let write = self.touching.get(at);
-        let (device, block) = (write.device, write.block);
-        if error.is_none() {
-            write.map.set_durable(block, &write.writing[..]);
-        }
-        self.tell_touched(device, block, error);
-        if self.slots[index].late > 0 {
-            self.slots[index].state = State::Late;
-            self.touching.get(at).late = true;
-        } else {
-            self.block_free(at, index, sink);
-        }
-    }
-
-    /// The kernel has given a block of bits back: it is written again, or serves somebody else.
-    fn block_free(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
-        self.slots[index].state = State::Active;
-        if self.touching.ended(at) {
-            return self.write_block(at, index, sink);
-        }
-        self.slots.give(index);
-        while let Some((device, map, region)) = self.touching.pop_backlog() {
-            self.touch(device, map, region, sink);
-        }
-    }
-
-    fn tell_touched(&mut self, device: DeviceId, block: u32, error: Option<LeafError>) {
-        self.woken.push_back((touch_key(device, block), error));
-        for shard in (0..self.shared.shards).map(ShardId).filter(|s| *s != self.id) {
-            self.outbox.push_back((shard, ShardMessage::Touched { device, block, error }));
-        }
-    }
 }
 
 /// Whether the operation may change what is on the disks.
@@ -700,48 +607,4 @@ fn check(request: &Request, layout: &DeviceLayout) -> Result<(), IoError> {
     let aligned = (request.offset | request.len) & mask == 0;
     let short = !carries_data(request.op) || request.len <= REQUEST_BYTES_MAX;
     if inside && aligned && short { Ok(()) } else { Err(IoError::of(ErrorKind::Invalid)) }
-}
-
-/// Takes the next part of an ordered request in the range table, giving back the part before.
-fn hold(
-    shared: &Shared,
-    woken: &mut VecDeque<(u64, Option<LeafError>)>,
-    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
-    id: ShardId,
-    slot: &mut slots::Slot,
-) -> Result<(), Bucket> {
-    if slot.held.0 < slot.held.1 {
-        release(shared, woken, outbox, id, slot);
-    }
-    let (start, end) = (slot.cursor, slot.end.min(slot.cursor + STEP_ORDERED_BYTES_MAX));
-    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
-    shared.ranges.acquire(DeviceId(slot.device), start, end, &mut tell)?;
-    slot.held = (start, end);
-    Ok(())
-}
-
-fn release(
-    shared: &Shared,
-    woken: &mut VecDeque<(u64, Option<LeafError>)>,
-    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
-    id: ShardId,
-    slot: &mut slots::Slot,
-) {
-    let (start, end) = std::mem::take(&mut slot.held);
-    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
-    shared.ranges.release(DeviceId(slot.device), start, end, &mut tell);
-}
-
-#[cold]
-fn tell_released(
-    shared: &Shared,
-    woken: &mut VecDeque<(u64, Option<LeafError>)>,
-    outbox: &mut VecDeque<(ShardId, ShardMessage)>,
-    id: ShardId,
-    bucket: Bucket,
-) {
-    woken.push_back((range_key(bucket), None));
-    for shard in (0..shared.shards).map(ShardId).filter(|s| *s != id) {
-        outbox.push_back((shard, ShardMessage::Released(bucket)));
-    }
 }

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::io::{DeviceId, META_BLOCKS};
+use super::slots::{self, State};
+use super::{Shard, ShardMessage, touch_key};
+use crate::io::{DeviceId, ErrorKind, Flags, LeafError, LeafIo, LeafSink, META_BLOCKS, Op, ShardId};
+use crate::planted::{Planted, planted};
 use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
 
 const WORDS: usize = REGIONS_PER_BLOCK as usize / 64;
@@ -99,5 +102,104 @@ impl Touching {
     /// One who waits for a free metadata block.
     pub fn pop_backlog(&mut self) -> Option<(DeviceId, Arc<TouchMap>, u32)> {
         self.blocks.iter().any(Option::is_none).then(|| self.backlog.pop_front()).flatten()
+    }
+}
+
+impl Shard {
+    /// This shard is home to the map: sees to it that the region's bit becomes durable.
+    pub(super) fn touch(&mut self, device: DeviceId, map: Arc<TouchMap>, region: u32, sink: &mut impl LeafSink) {
+        let block = region / REGIONS_PER_BLOCK;
+        if map.is_durable(region) {
+            return self.tell_touched(device, block, None);
+        }
+        match self.touching.ask(device, map, region) {
+            Asked::Start(at) => {
+                let index = self.slots.take_reserved(at);
+                self.write_block(at, index, sink);
+            }
+            Asked::Joined => {}
+            Asked::Refused => self.tell_touched(device, block, Some(LeafError::of(ErrorKind::TimedOut))),
+        }
+    }
+
+    /// The planted bug "bit after data": asks for the bit of every region of the request, and goes on at once.
+    #[cfg(feature = "planted")]
+    pub(super) fn touch_without_waiting(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = self.slots[index];
+        if !planted(Planted::BitAfterData) || !super::mutates(slot.op) {
+            return;
+        }
+        let layout = Arc::clone(self.devices.at(slot.device).layout(slot.version));
+        for map in layout
+            .nodes
+            .iter()
+            .filter_map(|n| if let crate::layout::FlatNode::Touched { map, .. } = n { Some(map) } else { None })
+        {
+            for region in map.region_of(slot.start)..=map.region_of(slot.end - 1) {
+                let (map, device) = (Arc::clone(map), DeviceId(slot.device));
+                if map.is_durable(region) {
+                } else if map.home() == self.id {
+                    self.touch(device, map, region, sink);
+                } else {
+                    self.outbox.push_back((map.home(), ShardMessage::Touch { device, map, region }));
+                }
+            }
+        }
+    }
+
+    /// Submits the block of bits that stands in metadata block `at` to every copy, to be durable when answered.
+    fn write_block(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let write = self.touching.get(at);
+        let (buf, bytes) = sink.meta_block(at);
+        write.map.image(write.block, &write.writing[..], bytes);
+        let offset = u64::from(write.block) * 4096;
+        let slot = &mut self.slots[index];
+        slot.error = None;
+        slot.single = false;
+        slot.op = Op::Write;
+        slot.start = offset;
+        slot.out = write.map.places().len() as u32;
+        let generation = slot.generation;
+        for (leaf, start) in write.map.places() {
+            let cookie = slots::cookie(index, generation, *leaf);
+            let flags = if planted(Planted::BitNotDurable) { Flags::NONE } else { Flags::FUA };
+            sink.submit(&LeafIo::simple(*leaf, Op::Write, flags, start + offset, 4096, buf, cookie));
+        }
+    }
+
+    /// Every copy of a block of bits has answered.
+    pub(super) fn block_written(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let error = self.slots[index].error.map(|e| LeafError { kind: e.kind, errno: e.errno });
+        let write = self.touching.get(at);
+        let (device, block) = (write.device, write.block);
+        if error.is_none() {
+            write.map.set_durable(block, &write.writing[..]);
+        }
+        self.tell_touched(device, block, error);
+        if self.slots[index].late > 0 {
+            self.slots[index].state = State::Late;
+            self.touching.get(at).late = true;
+        } else {
+            self.block_free(at, index, sink);
+        }
+    }
+
+    /// The kernel has given a block of bits back: it is written again, or serves somebody else.
+    pub(super) fn block_free(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        self.slots[index].state = State::Active;
+        if self.touching.ended(at) {
+            return self.write_block(at, index, sink);
+        }
+        self.slots.give(index);
+        while let Some((device, map, region)) = self.touching.pop_backlog() {
+            self.touch(device, map, region, sink);
+        }
+    }
+
+    fn tell_touched(&mut self, device: DeviceId, block: u32, error: Option<LeafError>) {
+        self.woken.push_back((touch_key(device, block), error));
+        for shard in (0..self.shared.shards).map(ShardId).filter(|s| *s != self.id) {
+            self.outbox.push_back((shard, ShardMessage::Touched { device, block, error }));
+        }
     }
 }
