@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::io::{DeviceId, Op};
 use crate::layout::DeviceLayout;
-use crate::limits::RETIRED_LAYOUTS_MAX;
+use crate::limits::{LATE_BYTES_MAX, LATE_MAX, RETIRED_LAYOUTS_MAX};
 use crate::planted::{Planted, planted};
 
 /// What a device did on one shard since start.
@@ -56,20 +56,40 @@ impl DeviceCounters {
     }
 }
 
+// Aligned, so that finding one is a shift, and the next one's users are on another line.
 #[derive(Default)]
+#[repr(align(64))]
 pub(crate) struct Device {
     pub current: Option<Arc<DeviceLayout>>,
     /// The version that new requests are planned with, or 0.
     pub version: u32,
     pub users: u32,
     /// Requests answered by their time limit that the kernel still has, and their bytes.
-    pub late: u32,
-    pub late_bytes: u64,
+    late: u32,
+    late_bytes: u64,
+    /// That is all it may have: nothing more is accepted.
+    pub late_full: bool,
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
 }
 
 impl Device {
+    /// A request has become late.
+    #[cold]
+    pub fn enter_late(&mut self, bytes: u64) {
+        self.late += 1;
+        self.late_bytes += bytes;
+        self.late_full = self.late >= LATE_MAX || self.late_bytes >= LATE_BYTES_MAX;
+    }
+
+    /// The kernel has given it back.
+    #[cold]
+    pub fn leave_late(&mut self, bytes: u64) {
+        self.late -= 1;
+        self.late_bytes -= bytes;
+        self.late_full = self.late >= LATE_MAX || self.late_bytes >= LATE_BYTES_MAX;
+    }
+
     /// The layout of this version, which has at least one user.
     #[inline]
     pub fn layout(&self, version: u32) -> &Arc<DeviceLayout> {

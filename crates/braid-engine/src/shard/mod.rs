@@ -28,7 +28,7 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::{DeviceLayout, FlatNode};
-use crate::limits::{LATE_BYTES_MAX, LATE_MAX, Limits, SLOTS_MAX, STEP_IOS_MAX};
+use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
@@ -148,14 +148,14 @@ impl Shard {
     /// # Errors
     /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use), `TimedOut` (a write to
     /// this place ran into its time limit, and the kernel still has it; or so many requests of the device have that the
-    /// shard would run out of memory for others, see [`LATE_MAX`] and [`LATE_BYTES_MAX`]).
+    /// shard would run out of memory for others, see [`crate::limits::LATE_MAX`]).
     // Always: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
     #[inline(always)]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         check(request, layout)?;
-        if device.late >= LATE_MAX || device.late_bytes >= LATE_BYTES_MAX {
+        if device.late_full {
             return Err(IoError::of(ErrorKind::TimedOut));
         }
         let (start, end) = (request.offset, request.offset + request.len);
@@ -509,9 +509,7 @@ impl Shard {
     fn become_late(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         slot.state = State::Late;
-        let device = self.devices.at_mut(slot.device);
-        device.late += 1;
-        device.late_bytes += slot.memory_bytes();
+        self.devices.at_mut(slot.device).enter_late(slot.memory_bytes());
         if !mutates(slot.op) {
             return;
         }
@@ -525,9 +523,7 @@ impl Shard {
     fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         if slot.state == State::Late {
-            let device = self.devices.at_mut(slot.device);
-            device.late -= 1;
-            device.late_bytes -= slot.memory_bytes();
+            self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
             if mutates(slot.op) {
                 self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
             }
