@@ -58,7 +58,7 @@ pub enum Phase {
 
 /// How a phase went on one shard.
 pub struct PhaseDone {
-    /// I/Os answered.
+    /// I/Os answered, within the time where one was given.
     pub ios: u64,
     /// Those that failed.
     pub errors: u64,
@@ -68,7 +68,7 @@ pub struct PhaseDone {
     pub latency: Histogram<u64>,
     /// Time of the loop at the first submission.
     pub begun_ns: u64,
-    /// Time of the loop at the last answer.
+    /// Time of the loop at the last answer that counts: where a time was given, the last one within it.
     pub ended_ns: u64,
     /// Bytes compared.
     pub verified_bytes: u64,
@@ -133,6 +133,9 @@ pub struct LoadFrontend {
     in_flight: u32,
     left: u64,
     deadline_ns: u64,
+    /// When the time was over, and how many I/Os had been answered: what is in flight then ends as the disks please, and is no
+    /// part of the rate.
+    over: Option<(u64, u64)>,
     /// The latest latency and how often it came in a row.
     run: (u64, u64),
     found: PhaseDone,
@@ -152,6 +155,7 @@ impl LoadFrontend {
             in_flight: 0,
             left: 0,
             deadline_ns: u64::MAX,
+            over: None,
             run: (0, 0),
             found: PhaseDone::new(),
             pattern,
@@ -163,6 +167,7 @@ impl LoadFrontend {
         let blocks = self.pattern.blocks();
         let now = cx.now_ns();
         self.deadline_ns = u64::MAX;
+        self.over = None;
         self.left = u64::MAX;
         match *phase {
             Phase::Run { order, reads_percent, ios, time_ns } => {
@@ -279,7 +284,7 @@ impl LoadFrontend {
     /// Tells how the phase went.
     fn finish(&mut self, now_ns: u64) {
         self.record_run();
-        self.found.ended_ns = now_ns;
+        (self.found.ended_ns, self.found.ios) = self.over.unwrap_or((now_ns, self.found.ios));
         let found = std::mem::replace(&mut self.found, PhaseDone::new());
         // Nobody may be waiting any more: then nobody wants to know.
         let _ = self.done.try_send(found);
@@ -327,8 +332,10 @@ impl Frontend for LoadFrontend {
     }
 
     fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
-        if cx.now_ns() >= self.deadline_ns {
+        // A phase in which nothing was answered in time is as long as it took.
+        if cx.now_ns() >= self.deadline_ns && self.left > 0 && self.found.ios > 0 {
             self.left = 0;
+            self.over = Some((cx.now_ns(), self.found.ios));
         }
     }
 }
