@@ -17,6 +17,8 @@ mod demo;
 mod disk;
 mod places;
 mod plan;
+#[allow(dead_code)]
+mod tls;
 
 fn main() -> std::process::ExitCode {
     cli::main()
