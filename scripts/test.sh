@@ -60,17 +60,18 @@ simulator() {
     [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
     output=$(mktemp)
     first="0..$seeds" second="$from..$((from + seeds))"
-    "$target/verify/braid-sim" --seeds "$second" >"$output" 2>&1 &
+    # A client that asks for ever would keep a run from its end.
+    timeout 600 "$target/verify/braid-sim" --seeds "$second" >"$output" 2>&1 &
     other=$!
     echo "seeds $first"
-    "$target/verify/braid-sim" --seeds "$first" || failed=1
+    timeout 600 "$target/verify/braid-sim" --seeds "$first" || failed=1
     wait "$other" || failed=1
     echo "seeds $second"
     cat "$output"
     rm -f "$output"
     return $failed
 }
-planted() { "$target/planted/verify/braid-sim" --hunt; }
+planted() { timeout 600 "$target/planted/verify/braid-sim" --hunt; }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
 end_to_end() { $cargo test "${everything[@]}" --test end_to_end --test allocations; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }

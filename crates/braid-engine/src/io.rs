@@ -312,8 +312,8 @@ pub trait LeafSink {
     fn submit(&mut self, io: &LeafIo);
 
     /// Carries out a read or write, at most [`LEAF_BYTES_MAX`] long and in one piece of memory, on a leaf that answers
-    /// within the call: a disk in memory that is healthy and has no cache, so that FUA means nothing to it. `None`: on this leaf I/O takes time, or something is wrong
-    /// with this one; nothing was done, and it is to be submitted.
+    /// within the call: a disk in memory that is healthy and has no cache, so that FUA means nothing to it. `None`: on
+    /// this leaf I/O takes time, or something is wrong with this one; nothing was done, and it is to be submitted.
     #[inline]
     fn at_once(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
         None

@@ -90,6 +90,9 @@ enum Direct {
     Linear(Linear),
     /// Stripes over parts of disks: where each slot of the geometry begins.
     Striped(SinglePlaces, Box<[(LeafId, u64)]>),
+    /// The same for geometries without a short form: more zones than are counted, a chunk that is no power of two. Where each
+    /// member begins.
+    General(Geometry, Box<[(LeafId, u64)]>),
     /// There is none.
     No,
 }
@@ -103,6 +106,7 @@ struct Linear {
     zones: Box<[(LeafId, u64, u64)]>,
 }
 
+/// Zones whose ends are counted at each look, all of them, instead of searched.
 const LINEAR_ZONES_MAX: usize = 5;
 
 impl Linear {
@@ -135,16 +139,19 @@ impl Direct {
         match root {
             Node::Leaf { leaf, start, .. } => Direct::Leaf(*leaf, *start),
             Node::Striped { geometry, members } => {
-                let place = |slot: &u16| match &members[usize::from(*slot)] {
+                let place = |member: &Node| match member {
                     Node::Leaf { leaf, start, .. } => Some((*leaf, *start)),
                     _ => None,
                 };
-                let places: Option<Box<[_]>> = geometry.slots().iter().map(place).collect();
-                let Some(places) = places else { return Direct::No };
-                if let Some(linear) = Linear::new(geometry, &places) {
-                    return Direct::Linear(linear);
+                let Some(of_members) = members.iter().map(place).collect::<Option<Box<[_]>>>() else {
+                    return Direct::No;
+                };
+                let of_slots: Box<[_]> = geometry.slots().iter().map(|slot| of_members[usize::from(*slot)]).collect();
+                match (Linear::new(geometry, &of_slots), SinglePlaces::new(geometry)) {
+                    (Some(linear), _) => Direct::Linear(linear),
+                    (None, Some(single)) => Direct::Striped(single, of_slots),
+                    (None, None) => Direct::General(geometry.clone(), of_members),
                 }
-                SinglePlaces::new(geometry).map_or(Direct::No, |single| Direct::Striped(single, places))
             }
             Node::Mirror { .. } | Node::Touched { .. } => Direct::No,
         }
@@ -220,6 +227,11 @@ impl DeviceLayout {
                 let place = single.locate(at, len);
                 let (leaf, start) = places[place.slot];
                 place.whole.then_some((leaf, start + place.member_offset))
+            }
+            Direct::General(geometry, places) => {
+                let piece = geometry.locate(at);
+                let (leaf, start) = places[usize::from(piece.member)];
+                (piece.len >= len).then_some((leaf, start + piece.member_offset))
             }
             Direct::No => None,
         }

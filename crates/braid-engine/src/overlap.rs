@@ -200,7 +200,8 @@ impl RangeTable {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         while refuses(seen, tag, mask) {
-            // Acquire: who waits after a `wake` sees why that was called.
+            // Release and acquire: whoever takes the bit away at a release sees that somebody waits, and he who waits
+            // afterwards sees what was done before that release.
             match word.compare_exchange_weak(seen, seen | WAITING, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,

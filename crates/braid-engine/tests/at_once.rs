@@ -72,11 +72,25 @@ fn raid0() -> Node {
     array(Level::Raid0, Layout::Alternate, 8192)
 }
 
+/// Eight parts of three disks, each longer than the one before: as many zones.
+fn many_zones(level: Level, layout: Layout) -> Node {
+    let sizes: Vec<u64> = (1..=8).map(|k| k * 8192).collect();
+    let spec = Spec { level, layout, chunk_bytes: 8192, copies: 1, zones: ZonePolicy::All };
+    let member = |k: usize| Node::Leaf {
+        leaf: LeafId((k % LEAVES) as u32),
+        start: 4096 + (k / LEAVES) as u64 * (100 << 10),
+        len: sizes[k],
+    };
+    Node::Striped { geometry: Geometry::plan(spec, &sizes).unwrap(), members: (0..8).map(member).collect() }
+}
+
 /// One of each kind that finds its single places in its own way.
 fn all_kinds() -> Vec<Node> {
     let odd_chunk = array(Level::Raid0, Layout::Alternate, 3 * 4096);
     let part = Node::Leaf { leaf: LeafId(1), start: 8192, len: 200 << 10 };
-    vec![raid0(), odd_chunk, array(Level::Concat, Layout::Linear, 8192), part]
+    let few = [raid0(), odd_chunk, array(Level::Concat, Layout::Linear, 8192), part];
+    let many = [many_zones(Level::Raid0, Layout::Alternate), many_zones(Level::Concat, Layout::Linear)];
+    few.into_iter().chain(many).collect()
 }
 
 fn shard(slots: u32, node: &Node) -> Shard {

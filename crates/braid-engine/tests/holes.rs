@@ -81,3 +81,50 @@ fn the_reader_may_stop() {
     });
     assert_eq!(runs, 3);
 }
+
+/// Disks may have smaller blocks than the device that they are parts of: a block is a hole if all of it is.
+#[test]
+fn a_block_of_which_a_part_is_stored_is_no_hole() {
+    let layout = DeviceLayout::new(1, 4096, &leaf(0, MIB));
+    // Data in bytes 4608 to 5120 and 16384 to 16896 only.
+    let data = [(4608, 5120), (16384, 16896)];
+    let probe = &mut |_, offset: u64, _| {
+        let next = data.iter().find(|(_, end)| *end > offset).copied().unwrap_or((MIB, MIB));
+        match offset >= next.0 {
+            true => Extent { len: next.1 - offset, hole: false },
+            false => Extent { len: next.0 - offset, hole: true },
+        }
+    };
+    let mut runs = Vec::new();
+    extents(&layout, 0, MIB, probe, &mut |run| {
+        runs.push((run.len, run.hole));
+        true
+    });
+    assert_eq!(runs, [(4096, true), (4096, false), (8192, true), (4096, false), (MIB - 20480, true)]);
+}
+
+/// One question is bounded work, however the disks are laid out; what is told is true, and the next question goes on.
+#[test]
+fn a_question_that_takes_too_long_ends_early() {
+    let disks = [1 << 30, 1 << 30];
+    let layout = DeviceLayout::new(1, 512, &raid0(4096, &disks));
+    // Places: a new one every 4 KiB, and the disks know everything at once.
+    let known = &mut |leaf: LeafId, offset: u64, _| Extent { len: disks[leaf.0 as usize] - offset, hole: true };
+    let told = &mut 0;
+    extents(&layout, 0, 2 << 30, known, &mut |run| {
+        *told += run.len;
+        true
+    });
+    assert_eq!(*told, 65536 * 4096);
+    // Questions to the disks: a new one for every block.
+    let (mut asked, mut told) = (0u64, 0);
+    let probe = &mut |_, offset: u64, _| {
+        asked += 1;
+        Extent { len: 4096, hole: (offset / 4096).is_multiple_of(3) }
+    };
+    extents(&layout, 0, 2 << 30, probe, &mut |run| {
+        told += run.len;
+        true
+    });
+    assert_eq!((asked, told), (1024, 1024 * 4096));
+}

@@ -5,7 +5,7 @@ use crate::{GeometryError, Spec, Zone, zones};
 
 /// Up to one zone more than this, the right one is found by counting the ends that lie before: four comparisons and no
 /// branch to be guessed wrong.
-const COUNTED_ENDS: usize = 4;
+pub(crate) const COUNTED_ENDS: usize = 4;
 
 /// A contiguous place on one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,8 @@
 //! cells whose length is a power of two (or the whole zone). A zone is one cache line, and a division one
 //! multiplication.
 
+use crate::geometry::COUNTED_ENDS;
 use crate::{Geometry, Level};
-
-/// Ends of zones that are counted, all of them at each look, instead of searched.
-const COUNTED_ENDS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]

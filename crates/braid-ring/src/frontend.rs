@@ -151,11 +151,12 @@ impl Cx<'_> {
         self.core.net.recv(socket, buf.addr, len, mode, token, &mut self.core.port.driver)
     }
 
-    /// Begins to send pieces of the arena, or of what was lent, in order. One at a time on a socket; it ends when all bytes are sent.
-    /// On a closed socket nothing happens: false.
+    /// Begins to send pieces of the arena, or of what was lent, in order. One at a time on a socket; it ends when all
+    /// bytes are sent. On a closed socket nothing happens: false.
     ///
     /// # Panics
-    /// When a piece is neither in the arena nor lent, there are none or more than [`SEND_PIECES_MAX`], or a send is in flight.
+    /// When a piece is neither in the arena nor lent, there are none or more than [`SEND_PIECES_MAX`], or a send is in
+    /// flight.
     pub fn send(&mut self, socket: SocketId, pieces: &[SendPiece], token: u64) -> bool {
         debug_assert!(token < TAG_LIMIT);
         assert!(!pieces.is_empty() && pieces.len() <= SEND_PIECES_MAX, "1 to {SEND_PIECES_MAX} pieces in one send");

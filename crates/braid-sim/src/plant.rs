@@ -97,6 +97,7 @@ fn table() -> Vec<(Plant, Way)> {
         (L::NewestNotWritten, Way::Seeds(550)),
         (L::RaisedWhileBehind, Way::Seeds(450)),
         (L::GoodCopyFirst, Way::Seeds(250)),
+        (L::RemainsLeft, Way::Sweeps(60)),
         (L::WrongRole, Way::Seeds(60)),
         (L::ErasesTooMuch, Way::Seeds(60)),
         (L::FormingServed, Way::Seeds(60)),

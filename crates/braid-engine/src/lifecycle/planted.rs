@@ -19,6 +19,8 @@ pub enum Planted {
     RaisedWhileBehind,
     /// A doubtful copy is written last, over the good one first.
     GoodCopyFirst,
+    /// A start writes the next label beside a damaged copy, which may be the remains of one of that number.
+    RemainsLeft,
     /// The label of one member is written on all.
     WrongRole,
     /// A delete zeroes the block after the label too.

@@ -103,7 +103,8 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     }
     // A damaged copy may be the remains of the very number that comes next, of a start that was cut. A write over it
     // that is torn could make that one whole again, beside others of its number: so it is replaced by the newest first.
-    let is_behind = |disk: &MemberDisk| disk.label.array.sequence != newest.sequence || disk.damaged;
+    let damaged = |disk: &MemberDisk| disk.damaged && !planted(Planted::RemainsLeft);
+    let is_behind = |disk: &MemberDisk| disk.label.array.sequence != newest.sequence || damaged(disk);
     let behind = |leaf: LeafId| found.disks().any(|disk| disk.leaf == leaf && is_behind(disk));
     let mut laggards: Vec<Target> = targets.iter().filter(|t| behind(t.leaf)).cloned().collect();
     if !laggards.is_empty() && !planted(Planted::RaisedWhileBehind) && !planted(Planted::NewestNotWritten) {

@@ -16,20 +16,12 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) unsafe fn carry_out(disk: *mut u8, io: &LeafIo) {
     match io.op {
         Op::Read | Op::Write => {
-            // SAFETY: the caller's promise: the range is inside the mapping.
-            let mut at = unsafe { disk.add(io.offset as usize) };
+            let mut at = io.offset;
             for k in 0..io.pieces() {
                 let (buf, len) = io.piece(k);
-                let piece = buf.addr as *mut u8;
-                // SAFETY: the caller's promise: both ranges are valid, and a mapping never overlaps the arena.
-                unsafe {
-                    if io.op == Op::Read {
-                        std::ptr::copy_nonoverlapping(at, piece, len as usize);
-                    } else {
-                        copy_in(piece, at, len as usize);
-                    }
-                    at = at.add(len as usize);
-                }
+                // SAFETY: the caller's promise, for each piece.
+                unsafe { copy(disk, io.op, at, u64::from(len), buf) };
+                at += u64::from(len);
             }
         }
         // SAFETY: the caller's promise.

@@ -1,8 +1,9 @@
 //! The port: where the engine's leaf I/Os become system calls, and their results come back.
 //!
 //! Small reads and writes of plain `null` and `mem` disks end inside [`LeafSink::at_once`]. What else these disks are asked
-//! ends inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. All others get an entry in a slab, in which they live through delays, retries,
-//! continuations and their time limit, until the driver's last event on them.
+//! ends inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. All others get an entry in
+//! a slab, in which they live through delays, retries, continuations and their time limit, until the driver's last
+//! event on them.
 
 #![allow(unsafe_code)]
 
@@ -175,7 +176,7 @@ impl Port {
             delays: BinaryHeap::with_capacity(config.ios_max),
             issued: 0,
             hung: 0,
-            lenders: Vec::with_capacity(64),
+            lenders: Vec::with_capacity(LEAVES_MAX as usize),
             iovecs: Iovecs::new(DEPTH).map_err(failed)?,
             zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
             time_limit_ns: config.time_limit_ns,

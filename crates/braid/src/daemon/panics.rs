@@ -32,7 +32,8 @@ impl Panics {
     pub async fn of_a_shard(&mut self) -> ErrorDetail {
         match self.told.recv().await {
             Some(what) => ErrorDetail::new(Kind::Internal, format!("{what}; the daemon ends at once")).remedy(
-                "start it again: what was acknowledged is on the disks; this is a mistake in Braid, please report it",
+                "start it again: what was acknowledged survives the daemon, and what was flushed a loss of power, too; \
+                 this is a mistake in Braid, please report it",
             ),
             // The hook, which holds the other end, lives as long as the process.
             None => std::future::pending().await,

@@ -41,12 +41,7 @@ fn an_export_gets_another_name_and_keeps_it_over_a_kill() {
     daemon.braid(&["export", "rename", "eins", "eins"]);
     assert!(daemon.events().contains("export uno is now called eins"), "{}", daemon.events());
     for kill in [true, false] {
-        if kill {
-            daemon.kill()
-        } else {
-            daemon.stop()
-        }
-        daemon.start_again();
+        daemon.restart(kill);
         assert_eq!(offered(&daemon), ["eins", "two"]);
         let mut client = Client::open(&daemon.nbd_socket("all"), "eins").expect("it is served");
         client.write(0, &[1; 4096]).expect("it writes");

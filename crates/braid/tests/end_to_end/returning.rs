@@ -56,12 +56,7 @@ fn arrays_and_exports_are_back_after_a_restart() {
     daemon.braid(&["array", "rename", "two", "deux"]);
     let before = daemon.json(&["array", "list"]);
     for kill in [true, false] {
-        if kill {
-            daemon.kill()
-        } else {
-            daemon.stop()
-        }
-        daemon.start_again();
+        daemon.restart(kill);
         for array in before["arrays"].as_array().expect("a list") {
             let name = array["name"].as_str().expect("a name");
             let now = daemon.json(&["array", "show", name]);

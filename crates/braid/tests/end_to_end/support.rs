@@ -333,6 +333,16 @@ impl Daemon {
         self.wait_until_ready();
     }
 
+    /// Ends the daemon, by a kill or by a clean stop, and starts it again.
+    pub fn restart(&mut self, kill: bool) {
+        if kill {
+            self.kill();
+        } else {
+            self.stop();
+        }
+        self.start_again();
+    }
+
     /// Ends it as a service manager would; it has to end well.
     #[track_caller]
     pub fn stop(&mut self) {
