@@ -30,6 +30,10 @@ pub enum Kind {
     LimitReached,
     /// The operating system does not permit it.
     PermissionDenied,
+    /// The API does not know who asks: no token, no certificate, or a wrong one.
+    Unauthenticated,
+    /// Who asks may not do this.
+    Forbidden,
     /// There is no space left.
     NoSpace,
     /// A disk reported an error.
@@ -55,7 +59,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which `docs/errors.md` lists them.
-    pub const ALL: [Kind; 20] = [
+    pub const ALL: [Kind; 22] = [
         Kind::InvalidArgument,
         Kind::NotFound,
         Kind::Exists,
@@ -66,6 +70,8 @@ impl Kind {
         Kind::Incomplete,
         Kind::LimitReached,
         Kind::PermissionDenied,
+        Kind::Unauthenticated,
+        Kind::Forbidden,
         Kind::NoSpace,
         Kind::DiskError,
         Kind::TimedOut,
@@ -91,6 +97,8 @@ impl Kind {
             Kind::Incomplete => "incomplete",
             Kind::LimitReached => "limit_reached",
             Kind::PermissionDenied => "permission_denied",
+            Kind::Unauthenticated => "unauthenticated",
+            Kind::Forbidden => "forbidden",
             Kind::NoSpace => "no_space",
             Kind::DiskError => "disk_error",
             Kind::TimedOut => "timed_out",
@@ -108,7 +116,8 @@ impl Kind {
     pub const fn http_status(self) -> u16 {
         match self {
             Kind::InvalidArgument => 400,
-            Kind::PermissionDenied => 403,
+            Kind::Unauthenticated => 401,
+            Kind::PermissionDenied | Kind::Forbidden => 403,
             Kind::NotFound => 404,
             Kind::Exists
             | Kind::InUse
@@ -137,6 +146,8 @@ impl Kind {
             Kind::Inactive
             | Kind::Incomplete
             | Kind::PermissionDenied
+            | Kind::Unauthenticated
+            | Kind::Forbidden
             | Kind::NoSpace
             | Kind::DiskError
             | Kind::TimedOut

@@ -1,5 +1,6 @@
 //! Exports: how others see an array.
 
+use crate::ExportStats;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -52,6 +53,9 @@ pub struct Export {
     pub size_bytes: Option<u64>,
     /// Clients connected now.
     pub connections: u32,
+    /// What its clients have done; absent while it does not serve.
+    #[serde(default)]
+    pub stats: Option<ExportStats>,
 }
 
 /// Every export of the daemon.

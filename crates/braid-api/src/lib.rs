@@ -16,6 +16,7 @@ mod event;
 mod export;
 pub mod limits;
 pub mod names;
+mod stats;
 mod status;
 
 pub use array::*;
@@ -24,4 +25,5 @@ pub use error::*;
 pub use event::*;
 pub use export::*;
 pub use limits::Limits;
+pub use stats::*;
 pub use status::*;

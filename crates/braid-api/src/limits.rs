@@ -31,6 +31,16 @@ pub const EVENTS_MAX: usize = 1024;
 pub const EVENT_FOLLOWERS_MAX: usize = 64;
 /// Clients of the API at a time; further ones wait.
 pub const API_CLIENTS_MAX: usize = 128;
+/// Clients of the API over the network at a time; further ones wait. They take no places from those of the socket.
+pub const API_NETWORK_CLIENTS_MAX: usize = 128;
+/// Shortest token of the API, in bytes: 32 hexadecimal digits hold 128 bits.
+pub const API_TOKEN_BYTES_MIN: usize = 32;
+/// Longest token of the API, in bytes.
+pub const API_TOKEN_BYTES_MAX: usize = 1024;
+/// Most tokens in one file.
+pub const API_TOKENS_MAX: usize = 64;
+/// Longest time in which a request of the API has to arrive, head and body each, in milliseconds.
+pub const API_REQUEST_TIMEOUT_MS: u64 = 10_000;
 /// Addresses that exports listen on.
 pub const LISTENERS_MAX: usize = 4096;
 
@@ -61,6 +71,12 @@ pub struct Limits {
     pub api_body_bytes_max: u64,
     /// Clients of the API at a time; further ones wait.
     pub api_clients_max: u64,
+    /// Clients of the API over the network at a time; further ones wait.
+    pub api_network_clients_max: u64,
+    /// Most tokens in one file.
+    pub api_tokens_max: u64,
+    /// Longest time in which a request of the API has to arrive, head and body each, in milliseconds.
+    pub api_request_timeout_ms: u64,
     /// Events that the daemon remembers.
     pub events_max: u64,
     /// Readers that may follow the events at once.
@@ -83,6 +99,9 @@ impl Limits {
             chunk_bytes_max: CHUNK_BYTES_MAX,
             api_body_bytes_max: API_BODY_BYTES_MAX as u64,
             api_clients_max: API_CLIENTS_MAX as u64,
+            api_network_clients_max: API_NETWORK_CLIENTS_MAX as u64,
+            api_tokens_max: API_TOKENS_MAX as u64,
+            api_request_timeout_ms: API_REQUEST_TIMEOUT_MS,
             events_max: EVENTS_MAX as u64,
             event_followers_max: EVENT_FOLLOWERS_MAX as u64,
         }

@@ -54,6 +54,9 @@ pub struct Status {
     pub start_ms: Option<u64>,
     /// The socket of its API.
     pub socket: String,
+    /// Where its API is on the network, as a URL; absent where it is not.
+    #[serde(default)]
+    pub network: Option<String>,
     /// The folder of its state.
     pub state_directory: String,
     /// Its shards.

@@ -149,11 +149,18 @@ pub struct Export {
     connections: AtomicU32,
     removed: AtomicBool,
     counts: [AtomicU64; 6],
+    refused: AtomicU64,
 }
 
 impl Export {
     fn new(info: ExportInfo) -> Export {
-        Export { info, connections: AtomicU32::new(0), removed: AtomicBool::new(false), counts: Default::default() }
+        Export {
+            info,
+            connections: AtomicU32::new(0),
+            removed: AtomicBool::new(false),
+            counts: Default::default(),
+            refused: AtomicU64::new(0),
+        }
     }
 
     /// What it is.
@@ -180,6 +187,11 @@ impl Export {
         ExportStats { reads, writes, others, read_bytes, written_bytes, errors }
     }
 
+    /// Connections that found all of its places taken.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add(&self, stats: &ExportStats) {
         let s = stats;
         let values = [s.reads, s.writes, s.others, s.read_bytes, s.written_bytes, s.errors];
@@ -194,7 +206,10 @@ impl Export {
     pub(crate) fn open(self: &Arc<Self>) -> Option<OpenExport> {
         let max = self.info.connections_max;
         let more = |n: u32| (n < max).then_some(n + 1);
-        self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        if self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
         Some(OpenExport(self.clone()))
     }
 }

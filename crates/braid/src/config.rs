@@ -5,6 +5,7 @@
 //! that is no TOML are errors that name file, line, key, reason and a right example.
 //! What it never does: it does not decide what wins over the file; `places` and `daemon` do.
 
+use crate::daemon::api::{ListenAddress, listen_address};
 use crate::places;
 use braid_api::{ErrorDetail, Kind};
 use braid_geometry::units::parse_size;
@@ -48,6 +49,25 @@ pub struct Config {
     pub log_format: Option<LogFormat>,
     /// How much is logged.
     pub log_level: Option<LevelFilter>,
+    /// The API on the network.
+    pub api: ApiConfig,
+}
+
+/// What the file says of the API on the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiConfig {
+    /// Where it listens.
+    pub listen: Option<ListenAddress>,
+    /// Its certificate.
+    pub cert: Option<PathBuf>,
+    /// The certificate's key.
+    pub key: Option<PathBuf>,
+    /// The authority of clients' certificates.
+    pub client_ca: Option<PathBuf>,
+    /// Tokens of those who may do everything.
+    pub token_file: Option<PathBuf>,
+    /// Tokens of those who may look.
+    pub read_token_file: Option<PathBuf>,
 }
 
 /// One key of the file.
@@ -69,7 +89,7 @@ impl Key {
     }
 }
 
-const KEYS: [Key; 7] = [
+const KEYS: [Key; 13] = [
     Key::new("socket", r#"socket = "/run/braid/braid.sock""#, |config, value| {
         config.socket = Some(path(value)?);
         Ok(())
@@ -100,7 +120,34 @@ const KEYS: [Key; 7] = [
         config.log_level = Some(level);
         Ok(())
     }),
+    Key::new("api.listen", r#"api.listen = "192.0.2.7:10870""#, |config, value| {
+        config.api.listen = Some(listen_address(text(value)?)?);
+        Ok(())
+    }),
+    Key::new("api.cert", r#"api.cert = "/etc/braid/api.crt""#, |config, value| {
+        config.api.cert = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("api.key", r#"api.key = "/etc/braid/api.key""#, |config, value| {
+        config.api.key = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("api.client_ca", r#"api.client_ca = "/etc/braid/clients.crt""#, |config, value| {
+        config.api.client_ca = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("api.token_file", r#"api.token_file = "/etc/braid/api.tokens""#, |config, value| {
+        config.api.token_file = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("api.read_token_file", r#"api.read_token_file = "/etc/braid/api.read-tokens""#, |config, value| {
+        config.api.read_token_file = Some(path(value)?);
+        Ok(())
+    }),
 ];
+
+/// Tables of the file: their keys are known as `TABLE.KEY`.
+const TABLES: [&str; 1] = ["api"];
 
 fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
     value.as_str().ok_or_else(|| format!("it has to be a text in quotes, not of the type {}", value.type_str()))
@@ -186,13 +233,26 @@ impl Config {
         for (name, value) in table.get_ref() {
             let line = line_of(bytes, name.span().start);
             let name = name.get_ref().as_ref();
-            let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-                return Err(unknown(path, line, name));
-            };
-            (key.take)(&mut config, value.get_ref())
-                .map_err(|why| wrong(path, line, name, &why).remedy(format!("a right line: {}", key.right)))?;
+            match value.get_ref() {
+                DeValue::Table(inner) if TABLES.contains(&name) => {
+                    for (key, value) in inner {
+                        let line = line_of(bytes, key.span().start);
+                        let name = format!("{name}.{}", key.get_ref());
+                        config.take(path, line, &name, value.get_ref())?;
+                    }
+                }
+                value => config.take(path, line, name, value)?,
+            }
         }
         Ok(config)
+    }
+
+    fn take(&mut self, path: &Path, line: usize, name: &str, value: &DeValue<'_>) -> Result<(), ErrorDetail> {
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            return Err(unknown(path, line, name));
+        };
+        (key.take)(self, value)
+            .map_err(|why| wrong(path, line, name, &why).remedy(format!("a right line: {}", key.right)))
     }
 }
 
@@ -237,8 +297,18 @@ mod tests {
             buffers_bytes: Some(64 << 20),
             log_format: Some(LogFormat::Json),
             log_level: Some(LevelFilter::INFO),
+            api: ApiConfig {
+                listen: Some(listen_address("192.0.2.7:10870").expect("it is one")),
+                cert: Some("/etc/braid/api.crt".into()),
+                key: Some("/etc/braid/api.key".into()),
+                client_ca: Some("/etc/braid/clients.crt".into()),
+                token_file: Some("/etc/braid/api.tokens".into()),
+                read_token_file: Some("/etc/braid/api.read-tokens".into()),
+            },
         };
         assert_eq!(config, expected);
+        let table = "[api]\nlisten = \"::1\"\n";
+        assert_eq!(parse(table).expect("a table is right, too").api.listen, listen_address("::1").ok());
         for key in KEYS {
             assert!(key.right.starts_with(&format!("{} = ", key.name)), "{}", key.right);
             assert_ne!(parse(key.right), Ok(Config::default()), "{}", key.name);
@@ -275,6 +345,10 @@ mod tests {
             ("socket = 5", 1, "socket", "type integer"),
             ("socket = \"braid.sock\"", 1, "socket", "not absolute"),
             ("state = [\"/a\"]", 1, "state", "type array"),
+            ("[api]\nlisten = \"https://x\"", 2, "api.listen", "a number up to 65535"),
+            ("[api]\n\nport = 5", 3, "api.port", "no such key"),
+            ("api = 5", 1, "api", "no such key"),
+            ("api.key = \"api.key\"", 1, "api.key", "not absolute"),
             ("driver = \"iouring\"", 1, "driver", "io_uring, libaio and threads"),
             ("buffers = \"64Q\"", 1, "buffers", "64Q"),
             ("buffers = 64", 1, "buffers", "type integer"),

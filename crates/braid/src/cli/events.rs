@@ -4,7 +4,7 @@ use super::{Ask, output};
 use anyhow::Context;
 use braid_api::{ErrorDetail, Event, EventList, Kind};
 use clap::Args;
-use reqwest::Method;
+use hyper::Method;
 use std::process::ExitCode;
 
 /// Longest line of the stream that is believed to be an event.

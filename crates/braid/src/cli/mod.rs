@@ -9,16 +9,15 @@ mod examples;
 mod export;
 pub mod failure;
 pub mod output;
+mod reach;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use crate::client::Client;
-use crate::places::Places;
 use anyhow::Context;
 use clap::{Args, FromArgMatches, Parser, Subcommand};
 use std::future::Future;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Braids the disks of this machine into fast block devices that any NBD client can use.
@@ -72,18 +71,17 @@ pub struct Ask {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// The daemon's socket [default: BRAID_SOCKET, else that of braid.toml, else the user's own place]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub reach: reach::Reach,
 }
 
 impl Ask {
     /// A client of that daemon.
     ///
     /// # Errors
-    /// The configuration is wrong, or the HTTP client cannot be set up.
+    /// The configuration or an option is wrong; a file cannot be read.
     pub fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&Places::find_socket(self.socket.as_deref())?)?)
+        Ok(self.reach.client()?)
     }
 }
 

@@ -135,6 +135,9 @@ fn limits(limits: &Limits) -> String {
         ("largest chunk", format_size(limits.chunk_bytes_max)),
         ("longest body of an API request", format_size(limits.api_body_bytes_max)),
         ("clients of the API at a time (more wait)", limits.api_clients_max.to_string()),
+        ("the same over the network", limits.api_network_clients_max.to_string()),
+        ("tokens in one file", limits.api_tokens_max.to_string()),
+        ("time in which a request of the API has to arrive", output::duration(limits.api_request_timeout_ms)),
         ("events that are remembered", limits.events_max.to_string()),
         ("readers that may follow the events at once", limits.event_followers_max.to_string()),
     ] {

@@ -96,6 +96,8 @@ fn reference() -> String {
          ## Environment\n\n\
          | variable | meaning |\n|---|---|\n\
          | `BRAID_SOCKET` | the socket of the daemon's API, else `/run/braid/braid.sock` for root and `$XDG_RUNTIME_DIR/braid/braid.sock` for others |\n\
+         | `BRAID_HOST` | a daemon on another machine instead (`https://NODE:10870`); it wins over `BRAID_SOCKET`, and `--socket` over both |\n\
+         | `BRAID_CA`, `BRAID_TOKEN_FILE`, `BRAID_CERT`, `BRAID_KEY` | files for that daemon: its authority, the token, the certificate and key to show it |\n\
          | `BRAID_STATE` | the folder of the daemon's state, else `/var/lib/braid` for root and `$XDG_STATE_HOME/braid` (`~/.local/state/braid`) for others |\n\
          | `BRAID_CONFIG` | the configuration, else `/etc/braid/braid.toml` for root and `$XDG_CONFIG_HOME/braid/braid.toml` (`~/.config/braid/braid.toml`) for others |\n",
     );

@@ -3,6 +3,7 @@
 use braid_api::limits::{EVENT_FOLLOWERS_MAX, EVENTS_MAX};
 use braid_api::{ErrorDetail, Event, EventList, Kind, Severity};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -12,6 +13,10 @@ pub struct Events {
     list: Mutex<List>,
     /// The number that the next event will have: followers wait for it to change.
     next: watch::Sender<u64>,
+    /// Events that were forgotten before a reader took them.
+    lost: AtomicU64,
+    /// How many there were, by severity: information, warnings, errors.
+    counts: [AtomicU64; 3],
 }
 
 struct List {
@@ -22,7 +27,12 @@ struct List {
 impl Default for Events {
     fn default() -> Events {
         let list = List { events: VecDeque::with_capacity(EVENTS_MAX), next_sequence: 1 };
-        Events { list: Mutex::new(list), next: watch::Sender::new(1) }
+        Events {
+            list: Mutex::new(list),
+            next: watch::Sender::new(1),
+            lost: AtomicU64::new(0),
+            counts: Default::default(),
+        }
     }
 }
 
@@ -30,6 +40,7 @@ impl Events {
     /// Remembers an event and logs it.
     pub fn add(&self, severity: Severity, kind: &str, message: impl Into<String>, context: &[(&str, &str)]) {
         let message = message.into();
+        self.counts[class(severity)].fetch_add(1, Ordering::Relaxed);
         match severity {
             Severity::Info => tracing::info!(event = kind, "{message}"),
             Severity::Warning => tracing::warn!(event = kind, "{message}"),
@@ -94,8 +105,36 @@ impl Events {
         Ok(self.next.subscribe())
     }
 
+    /// The number that the next event will have.
+    pub fn next_sequence(&self) -> u64 {
+        self.list().next_sequence
+    }
+
+    /// Events were forgotten before somebody who was to get them did.
+    pub fn count_lost(&self, lost: u64) {
+        self.lost.fetch_add(lost, Ordering::Relaxed);
+    }
+
+    /// How many were.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many events of a severity there were.
+    pub fn count(&self, severity: Severity) -> u64 {
+        self.counts[class(severity)].load(Ordering::Relaxed)
+    }
+
     fn list(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn class(severity: Severity) -> usize {
+    match severity {
+        Severity::Info => 0,
+        Severity::Warning => 1,
+        _ => 2,
     }
 }
 

@@ -1,31 +1,33 @@
 //! The API over HTTP: reads requests, asks the control plane, writes answers. No decision is taken here.
 
 use super::control::Control;
-use super::events::Events;
+use super::follow::Follow;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{
     DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State, rejection::BytesRejection,
 };
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use braid_api::limits::API_BODY_BYTES_MAX;
+use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event, EventList,
     Export, ExportList, Kind, Limits, RenameArray, RenameExport, Status, StopArray,
 };
-use futures_util::Stream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::OpenApi;
+
+/// Longest time in which the body of a request has to arrive.
+const BODY_MAX: Duration = Duration::from_millis(API_REQUEST_TIMEOUT_MS);
+/// Between two signs of life to those who follow the events.
+const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
 
 type Shared = State<Arc<Control>>;
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -77,7 +79,8 @@ pub fn router(control: Arc<Control>) -> Router {
         export,
         remove_export,
         rename_export,
-        events
+        events,
+        metrics
     ),
     components(schemas(ErrorBody, Event))
 )]
@@ -120,7 +123,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request<Body>, state: &S) -> Result<Ask<T>, Refusal> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+        let body = tokio::time::timeout(BODY_MAX, Bytes::from_request(request, state)).await.map_err(|_| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("the body did not arrive within {} s", BODY_MAX.as_secs()))
+        })?;
+        let bytes = body.map_err(|rejection: BytesRejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 ErrorDetail::new(Kind::InvalidArgument, format!("the body is longer than {API_BODY_BYTES_MAX} bytes"))
             } else {
@@ -342,14 +348,17 @@ struct EventsQuery {
 )]
 async fn events(
     State(control): Shared,
+    headers: HeaderMap,
     query: Result<Query<EventsQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Refusal> {
     let query = read_query(query)?;
     if !query.follow {
         return Ok(Json(control.events().after(query.after)).into_response());
     }
-    let stream = Follow::new(control, query.after)?;
-    Ok(Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response())
+    // A reader whose stream broke says by itself where it was.
+    let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.trim().parse().ok());
+    let stream = Follow::new(Arc::clone(control.events()), control.stopping(), resumed.unwrap_or(query.after))?;
+    Ok(Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE_EVERY)).into_response())
 }
 
 fn read_query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejection>) -> Result<T, Refusal> {
@@ -360,59 +369,22 @@ fn read_query<T>(query: Result<Query<T>, axum::extract::rejection::QueryRejectio
     })
 }
 
-/// One reader that follows the events.
-struct Follow {
-    control: Arc<Control>,
-    next: tokio::sync::watch::Receiver<u64>,
-    stopping: tokio::sync::watch::Receiver<bool>,
-    after: u64,
-    pending: VecDeque<Event>,
-}
-
-impl Follow {
-    fn new(control: Arc<Control>, after: u64) -> Result<Follow, ErrorDetail> {
-        let next = control.events().follow()?;
-        let stopping = control.stopping();
-        Ok(Follow { control, next, stopping, after, pending: VecDeque::new() })
-    }
-
-    fn into_stream(self) -> impl Stream<Item = Result<SseEvent, Infallible>> {
-        futures_util::stream::unfold(self, |mut follow| async move {
-            let event = follow.next().await?;
-            let data = serde_json::to_string(&event).expect("events have string keys and no failing fields");
-            let sse = SseEvent::default().id(event.sequence.to_string()).event(event.kind.clone()).data(data);
-            Some((Ok(sse), follow))
-        })
-    }
-
-    /// The next event, or none when the daemon stops.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.pending.pop_front() {
-                self.after = event.sequence;
-                return Some(event);
-            }
-            let events: &Events = self.control.events();
-            // Seen before the list is read: what comes in between wakes at once.
-            self.next.mark_unchanged();
-            self.pending = events.after(self.after).events.into();
-            if self.pending.is_empty() {
-                tokio::select! {
-                    changed = self.next.changed() => changed.ok()?,
-                    _ = self.stopping.wait_for(|stopping| *stopping) => return None,
-                }
-            }
-        }
-    }
-}
-
 async fn openapi() -> Response {
     json(StatusCode::OK, &Description::openapi())
 }
 
-async fn metrics(State(control): Shared) -> Response {
+/// Counters and latency histograms, in the text format of Prometheus, or as OpenMetrics for those who accept it.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
+async fn metrics(State(control): Shared, headers: HeaderMap) -> Response {
     let text = super::metrics::render(&control);
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+    let accepts =
+        |accept: &header::HeaderValue| accept.to_str().is_ok_and(|a| a.contains("application/openmetrics-text"));
+    if headers.get_all(header::ACCEPT).iter().any(accepts) {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        return ([(header::CONTENT_TYPE, kind)], text).into_response();
+    }
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], super::metrics::classic(&text)).into_response()
 }
 
 async fn no_such_path(request: Request) -> Refusal {
@@ -456,6 +428,7 @@ mod tests {
         let text =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md")).expect("it is there");
         let sources = [
+            include_str!("api/mod.rs"),
             include_str!("control/assemble.rs"),
             include_str!("control/change.rs"),
             include_str!("control/create.rs"),

@@ -1,8 +1,9 @@
-//! Prometheus metrics, in the OpenMetrics text format, rendered from the counters at each scrape.
+//! Prometheus metrics, in the OpenMetrics text format, rendered from the counters at each scrape; and the same in the
+//! older text format.
 
 use super::control::Control;
 use super::control::view;
-use braid_api::{ArrayState, DiskState, ExportState};
+use braid_api::{Array, ArrayState, DiskState, Export, ExportState, ExportStats, MemberState, Severity};
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -10,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,6 +28,31 @@ pub fn render(control: &Arc<Control>) -> String {
         // Writing to a String does not fail; were it to, an empty scrape says so.
         Err(error) => format!("# {error}\n# EOF\n"),
     }
+}
+
+/// The same in the text format before OpenMetrics: there a counter's family has the name of its samples, units are no
+/// matter of the format, and there is no mark of the end.
+pub fn classic(text: &str) -> String {
+    let mut counters = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
+            counters.insert(name);
+        }
+    }
+    let mut classic = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name), Some(rest)) if counters.contains(name) => {
+                classic.push_str(&format!("# {what} {name}_total {rest}\n"));
+            }
+            _ => {
+                classic.push_str(line);
+                classic.push('\n');
+            }
+        }
+    }
+    classic
 }
 
 struct Scrape(Arc<Control>);
@@ -57,41 +84,112 @@ impl Collector for Scrape {
         gauge(&mut encoder, "exports_listening", "Exports that clients can use", status.exports.serving)?;
         gauge(&mut encoder, "connections", "Clients connected", status.connections)?;
         gauge(&mut encoder, "attention", "Things that need attention", status.attention.len() as u64)?;
+        let saved = u64::from(control.is_state_saved());
+        gauge(&mut encoder, "state_saved", "1 if the state file holds the newest state", saved)?;
+        daemon(control, &mut encoder)?;
         arrays(control, &mut encoder)?;
         exports(control, &mut encoder)?;
         disks(control, &mut encoder)
     }
 }
 
+/// One gauge with these labels.
+fn one(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, unit): (&str, &str, Option<&Unit>),
+    labels: &[(&str, String)],
+    value: f64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    ConstGauge::new(value).encode(family.encode_family(&labels)?)
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+fn daemon(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
+    one(encoder, ("build_info", "Always 1; the version is a label", None), &version, 1.0)?;
+    let started = control.started_unix_ms() as f64 / 1e3;
+    one(encoder, ("start_time", "When the daemon started, in Unix time", Some(&Unit::Seconds)), &[], started)?;
+    let mut family = encoder.encode_descriptor("events", "Events", None, MetricType::Counter)?;
+    for severity in [Severity::Info, Severity::Warning, Severity::Error] {
+        let labels = [("severity", severity.word())];
+        ConstCounter::new(control.events().count(severity)).encode(family.encode_family(&labels)?)?;
+    }
+    let lost = control.events().lost();
+    counter(encoder, "events_lost", "Events that were forgotten before somebody who was to get them did", lost)?;
+    if let Some(refused) = control.network_refusals() {
+        counter(encoder, "api_refused", "Requests and connections of the network that the API refused", refused)?;
+    }
+    if let Some(expiry) = control.certificate_expiry_unix_s() {
+        let what = ("api_certificate_expiry", "When the API's certificate expires, in Unix time", Some(&Unit::Seconds));
+        one(encoder, what, &[], expiry as f64)?;
+    }
+    Ok(())
+}
+
 fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let list = control.arrays();
-    let labels = |name: &str| [("array", name.to_owned())];
-    let mut family =
-        encoder.encode_descriptor("array_size", "What can be written", Some(&Unit::Bytes), MetricType::Gauge)?;
-    for array in &list.arrays {
-        ConstGauge::new(array.size_bytes as i64).encode(family.encode_family(&labels(&array.name))?)?;
+    type Value = fn(&Array) -> u64;
+    let gauges: [(&str, &str, Option<&Unit>, Value); 5] = [
+        ("array_size", "What can be written", Some(&Unit::Bytes), |array| array.size_bytes),
+        ("array_active", "1 if the array serves", None, |array| u64::from(array.state == ArrayState::Active)),
+        ("array_attention", "Things about the array that need attention", None, |array| array.attention.len() as u64),
+        ("array_members", "Members of the array", None, |array| array.members.len() as u64),
+        ("array_members_well", "Members that are there and do well", None, |array| {
+            array.members.iter().filter(|member| member.state == MemberState::InSync).count() as u64
+        }),
+    ];
+    for (name, help, unit, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        for array in &list.arrays {
+            ConstGauge::new(value(array) as i64).encode(family.encode_family(&[("array", array.name.as_str())])?)?;
+        }
     }
-    let mut family = encoder.encode_descriptor("array_active", "1 if the array serves", None, MetricType::Gauge)?;
+    let states = [ArrayState::Active, ArrayState::Incomplete, ArrayState::Stopped, ArrayState::Failed];
+    let mut family =
+        encoder.encode_descriptor("array_state", "1 for the state that it is in", None, MetricType::Gauge)?;
     for array in &list.arrays {
-        let active = i64::from(array.state == ArrayState::Active);
-        ConstGauge::new(active).encode(family.encode_family(&labels(&array.name))?)?;
+        for state in states {
+            let labels = [("array", array.name.as_str()), ("state", state.word())];
+            ConstGauge::new(i64::from(array.state == state)).encode(family.encode_family(&labels)?)?;
+        }
     }
     Ok(())
 }
 
 fn exports(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let list = control.exports();
-    let labels = |e: &braid_api::Export| [("export", e.name.clone()), ("array", e.array.clone())];
-    let mut family =
-        encoder.encode_descriptor("export_listening", "1 if clients can use the export", None, MetricType::Gauge)?;
-    for export in &list.exports {
-        let listening = i64::from(export.state == ExportState::Listening);
-        ConstGauge::new(listening).encode(family.encode_family(&labels(export))?)?;
+    let labels = |e: &Export| [("export", e.name.clone()), ("array", e.array.clone())];
+    type Gauge = fn(&Export) -> u64;
+    let gauges: [(&str, &str, Gauge); 2] = [
+        ("export_listening", "1 if clients can use the export", |e| u64::from(e.state == ExportState::Listening)),
+        ("export_connections", "Clients of the export", |e| u64::from(e.connections)),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for export in &list.exports {
+            ConstGauge::new(value(export) as i64).encode(family.encode_family(&labels(export))?)?;
+        }
     }
-    let mut family =
-        encoder.encode_descriptor("export_connections", "Clients of the export", None, MetricType::Gauge)?;
-    for export in &list.exports {
-        ConstGauge::new(i64::from(export.connections)).encode(family.encode_family(&labels(export))?)?;
+    type Counter = fn(&ExportStats) -> u64;
+    let counters: [(&str, &str, Option<&Unit>, Counter); 7] = [
+        ("export_reads", "READs answered", None, |s| s.reads),
+        ("export_writes", "WRITEs answered", None, |s| s.writes),
+        ("export_others", "Other requests answered", None, |s| s.others),
+        ("export_read", "Bytes read", Some(&Unit::Bytes), |s| s.read_bytes),
+        ("export_written", "Bytes written", Some(&Unit::Bytes), |s| s.written_bytes),
+        ("export_errors", "Requests answered with an error", None, |s| s.errors),
+        ("export_refused", "Connections refused because there were too many", None, |s| s.connections_refused),
+    ];
+    for (name, help, unit, value) in counters {
+        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        for export in &list.exports {
+            let Some(stats) = &export.stats else { continue };
+            ConstCounter::new(value(stats)).encode(family.encode_family(&labels(export))?)?;
+        }
     }
     Ok(())
 }
@@ -119,6 +217,16 @@ fn disks(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
     let mut family = encoder.encode_descriptor("disk_in_flight", "I/Os not answered yet", None, MetricType::Gauge)?;
     for disk in &disks {
         ConstGauge::new(disk.stats.in_flight as i64).encode(family.encode_family(&disk.labels)?)?;
+    }
+    let states = [DiskState::Ok, DiskState::Failing, DiskState::Hanging, DiskState::Gone];
+    let mut family =
+        encoder.encode_descriptor("disk_state", "1 for the state that it is in", None, MetricType::Gauge)?;
+    for disk in &disks {
+        for state in states {
+            let [array, role, name] = disk.labels.clone();
+            let labels = [array, role, name, ("state", state.word().to_owned())];
+            ConstGauge::new(i64::from(disk.state == state)).encode(family.encode_family(&labels)?)?;
+        }
     }
     let mut family = encoder.encode_descriptor("disk_ok", "1 if the disk does well", None, MetricType::Gauge)?;
     for disk in &disks {
@@ -165,9 +273,25 @@ fn histogram(mut encoder: MetricEncoder<'_>, latency: &Histogram) -> fmt::Result
         }
         buckets.push((bound_ns as f64 / 1e9, count));
     }
-    buckets.push((f64::MAX, latency.counts[at..].iter().sum()));
+    buckets.push((f64::INFINITY, latency.counts[at..].iter().sum()));
     for (bucket, count) in latency.counts.iter().enumerate() {
         sum_ns = sum_ns.saturating_add(count.saturating_mul(bucket_floor_ns(bucket)));
     }
     encoder.encode_histogram::<[(&str, &str); 0]>(sum_ns as f64 / 1e9, latency.total(), &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_as_their_samples() {
+        let text = "# HELP braid_reads Reads done.\n# TYPE braid_reads counter\nbraid_reads_total 5\n\
+                    # HELP braid_size_bytes Its size.\n# TYPE braid_size_bytes gauge\n# UNIT braid_size_bytes bytes\n\
+                    braid_size_bytes{a=\"# EOF\"} 7\n# EOF\n";
+        let expected = "# HELP braid_reads_total Reads done.\n# TYPE braid_reads_total counter\nbraid_reads_total 5\n\
+                        # HELP braid_size_bytes Its size.\n# TYPE braid_size_bytes gauge\n\
+                        braid_size_bytes{a=\"# EOF\"} 7\n";
+        assert_eq!(classic(text), expected);
+    }
 }

@@ -6,10 +6,11 @@
 //! that within limits of time, as a disk may hang. A daemon that is killed instead leaves nothing that the next start does not cope with.
 
 pub mod address;
-mod bounded;
+pub mod api;
 mod control;
 pub mod errors;
 mod events;
+mod follow;
 mod http;
 mod listen;
 mod metrics;
@@ -25,6 +26,7 @@ use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
 use braid_nbd::{EventQueue, ExportTable};
 
+use api::{ApiArgs, ApiSettings};
 use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use clap::Args;
@@ -86,6 +88,8 @@ pub struct ServeArgs {
     /// How much is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LevelFilter>,
+    #[command(flatten)]
+    api: ApiArgs,
 }
 
 /// What the command line, the environment and the configuration say together.
@@ -96,12 +100,14 @@ struct Settings {
     buffers_bytes: u64,
     log_format: LogFormat,
     log_level: LevelFilter,
+    api: Option<ApiSettings>,
 }
 
 impl Settings {
     fn of(args: ServeArgs) -> Result<Settings, ErrorDetail> {
         let config = Config::load(args.config.as_deref())?;
         Ok(Settings {
+            api: ApiSettings::of(args.api, &config)?,
             places: Places::find(args.socket.as_deref(), args.state.as_deref(), &config),
             shards: args.shards.or(config.shards),
             driver: args.driver.or(config.driver),
@@ -172,6 +178,10 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     }
     let (listener, socket_path) = listen::bind_unix(&socket)?;
     let listener = tokio::net::UnixListener::from_std(listener).context("the API's socket cannot be watched")?;
+    let network = match &settings.api {
+        Some(api) => Some(api.open().await?),
+        None => None,
+    };
 
     let clients = Arc::new(EventQueue::new());
     let ring = start_ring(&settings, &clients)?;
@@ -179,13 +189,16 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     panics::planted::arm(ring.handle());
     let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
     let app = http::router(Arc::clone(&control));
-    let mut stopping = control.stopping();
-    let api = axum::serve(bounded::Bounded::new(listener), app).with_graceful_shutdown(async move {
-        // An error says that the control plane is gone, and the API goes with it.
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    });
-    let mut api = tokio::spawn(async move { api.await });
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(api::listen::over_socket(listener, app.clone(), control.stopping()));
     tracing::info!("braid {} listens on {}", env!("CARGO_PKG_VERSION"), socket.display());
+    if let Some(network) = network {
+        let address = network.listener.local_addr().context("the API's address cannot be found out")?;
+        control.on_network(address, Arc::clone(&network.refusals));
+        serving.spawn(api::keep_fresh(Arc::clone(&control), Arc::clone(&network.tls), Arc::clone(&network.access)));
+        serving.spawn(api::listen::over_network(network, app, control.stopping()));
+        tracing::info!("the API is on the network, with TLS: https://{address}");
+    }
 
     let watch = tokio::spawn(Arc::clone(&control).watch());
     let start = {
@@ -198,7 +211,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     let reason = tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
-        ended = &mut api => {
+        ended = serving.join_next() => {
             return Err(ErrorDetail::new(Kind::Internal, format!("the API ended by itself: {ended:?}")).into());
         }
         error = panics.of_a_shard() => {
@@ -216,8 +229,9 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         _ = interrupt.recv() => vec!["SIGINT came again, so nothing more was waited for".to_owned()],
     };
     let _ = tokio::time::timeout(API_STOPPING_MAX, watch).await;
-    if tokio::time::timeout(API_STOPPING_MAX, &mut api).await.is_err() {
-        api.abort();
+    let ended = async { while serving.join_next().await.is_some() {} };
+    if tokio::time::timeout(API_STOPPING_MAX, ended).await.is_err() {
+        serving.abort_all();
     }
     end_ring(ring, &left).await?;
     drop(socket_path);

@@ -127,7 +127,7 @@ impl Stage {
     pub fn braid(&self, arguments: &[&str]) -> anyhow::Result<()> {
         self.say(&format!("$ braid {}\n", arguments.join(" ")));
         let mut command = Command::new(std::env::current_exe().context("this program is not found")?);
-        command.args(arguments).env("BRAID_SOCKET", self.socket()).stdin(Stdio::null());
+        command.args(arguments).env_remove("BRAID_HOST").env("BRAID_SOCKET", self.socket()).stdin(Stdio::null());
         if self.quiet {
             command.stdout(Stdio::null());
         }
@@ -142,7 +142,7 @@ impl Stage {
     /// The daemon's.
     pub fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let client = Client::new(&self.socket())?;
+        let client = Client::at_socket(&self.socket());
         Ok(runtime.block_on(client.get(path))?)
     }
 

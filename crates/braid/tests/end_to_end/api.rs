@@ -116,9 +116,14 @@ fn metrics_count_what_was_done() {
     let daemon = Daemon::start();
     let uri = daemon.array("data", "concat", &["mem:16M"]);
     run("qemu-io", &["-f", "raw", "-c", "write -P 1 0 1M", "-c", "read -P 1 0 1M", &uri]);
-    let (status, metrics) = ask(&daemon, "GET", "/metrics", "");
+    let open = "GET /metrics HTTP/1.1\r\nhost: b\r\nconnection: close\r\naccept: application/openmetrics-text\r\n\r\n";
+    let (status, metrics) = send(&daemon, open.as_bytes());
     assert_eq!(status, 200);
     assert!(metrics.contains("data") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+    assert!(metrics.contains("# UNIT ") && metrics.contains("le=\"+Inf\""), "{metrics}");
+    let (status, metrics) = ask(&daemon, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    assert!(metrics.contains("# TYPE braid_disk_reads_total counter\n") && !metrics.contains("# EOF"), "{metrics}");
     // The bytes that the client wrote are among the samples.
     let counted = metrics.lines().filter(|line| !line.starts_with('#')).any(|line| {
         line.contains("written_bytes")

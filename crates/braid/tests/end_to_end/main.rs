@@ -14,6 +14,7 @@ mod faults;
 mod filesystems;
 mod hostile;
 mod nbd;
+mod network;
 mod renaming;
 mod returning;
 mod rivals;

@@ -212,8 +212,9 @@ pub const BRAID: &str = env!("CARGO_BIN_EXE_braid");
 
 /// `braid serve` in a folder of its own, and the command line that talks to it.
 pub struct Daemon {
-    pub folder: Folder,
+    // Dropped in this order: the log lies in the folder.
     pub running: Running,
+    pub folder: Folder,
     arguments: Vec<String>,
 }
 

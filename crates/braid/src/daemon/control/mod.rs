@@ -17,22 +17,28 @@ pub mod tables;
 pub mod view;
 mod watch;
 
+use super::api::listen::Refusals;
 use super::events::Events;
 use super::state::StateFolder;
 use braid_api::{
-    Array, ArrayList, ArrayState, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits, ShardStatus,
-    Status, Tally,
+    Array, ArrayList, ArrayState, Attention, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits,
+    ShardStatus, Status, Tally,
 };
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
 use braid_ring::{RingHandle, RingMeta};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tables::{Serving, Tables};
 use tokio::sync::watch as signal;
 use uuid::Uuid;
+
+/// The trouble of a state file that could not be written.
+const STATE_TROUBLE: &str = "state";
 
 /// The control plane of one daemon.
 pub struct Control {
@@ -46,7 +52,7 @@ pub struct Control {
     assembling: tokio::sync::Mutex<()>,
     /// One change of what is listened on at a time.
     listening: tokio::sync::Mutex<()>,
-    events: Events,
+    events: Arc<Events>,
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
     stopping: signal::Sender<bool>,
@@ -55,8 +61,15 @@ pub struct Control {
     /// Disks that are being let go of, and have I/O that has not ended: their names, by number.
     leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
     started: Instant,
+    started_unix_ms: u64,
     start_ms: OnceLock<u64>,
     socket: PathBuf,
+    /// Where the API is on the network, and whom it did not let in.
+    network: OnceLock<(SocketAddr, Arc<Refusals>)>,
+    /// When the certificate of the API on the network expires, in Unix time; 0 where that is not known.
+    certificate_expiry_unix_s: AtomicI64,
+    /// What is wrong with the daemon itself, by what it is about.
+    troubles: Mutex<BTreeMap<String, Attention>>,
 }
 
 impl Control {
@@ -80,19 +93,63 @@ impl Control {
             saving: Mutex::new(()),
             assembling: tokio::sync::Mutex::new(()),
             listening: tokio::sync::Mutex::new(()),
-            events: Events::default(),
+            events: Arc::default(),
             clients,
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
             leaving: Arc::default(),
             started,
+            started_unix_ms: unix_ms().saturating_sub(started.elapsed().as_millis() as u64),
             start_ms: OnceLock::new(),
             socket,
+            network: OnceLock::new(),
+            certificate_expiry_unix_s: AtomicI64::new(0),
+            troubles: Mutex::default(),
         }))
     }
 
+    /// The API is on the network, too.
+    pub fn on_network(&self, address: SocketAddr, refusals: Arc<Refusals>) {
+        // Said once, at the start.
+        let _ = self.network.set((address, refusals));
+    }
+
+    /// Whom the API on the network did not let in; none where it is not there.
+    pub fn network_refusals(&self) -> Option<u64> {
+        self.network.get().map(|(_, refusals)| refusals.count())
+    }
+
+    /// When the certificate of the API on the network expires, in Unix time.
+    pub fn certificate_expiry_unix_s(&self) -> Option<i64> {
+        Some(self.certificate_expiry_unix_s.load(Ordering::Relaxed)).filter(|expiry| *expiry != 0)
+    }
+
+    /// Says when that is.
+    pub fn set_certificate_expiry(&self, unix_s: i64) {
+        self.certificate_expiry_unix_s.store(unix_s, Ordering::Relaxed);
+    }
+
+    /// When the daemon started, in milliseconds of Unix time.
+    pub fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+
+    /// Says that something is wrong with the daemon itself, or no longer.
+    pub fn set_trouble(&self, what: &str, trouble: Option<Attention>) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        match trouble {
+            Some(trouble) => troubles.insert(what.to_owned(), trouble),
+            None => troubles.remove(what),
+        };
+    }
+
+    /// What is wrong with the daemon itself.
+    fn troubles(&self) -> Vec<Attention> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// What happened.
-    pub fn events(&self) -> &Events {
+    pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
@@ -126,13 +183,14 @@ impl Control {
             uptime_ms: self.started.elapsed().as_millis() as u64,
             start_ms: self.start_ms.get().copied(),
             socket: self.socket.display().to_string(),
+            network: self.network.get().map(|(address, _)| format!("https://{address}")),
             state_directory: self.state.path().display().to_string(),
             shards: self.shards(),
             arrays,
             exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
             disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
             connections: connections.iter().sum(),
-            attention: view::attention(&tables),
+            attention: [self.troubles(), view::attention(&tables)].concat(),
             limits: Limits::current(),
         }
     }
@@ -212,7 +270,9 @@ impl Control {
     fn save(&self) -> Result<(), ErrorDetail> {
         let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.read().to_state();
-        tokio::task::block_in_place(|| self.state.save(&state))
+        let saved = tokio::task::block_in_place(|| self.state.save(&state));
+        self.note_saving(&saved);
+        saved
     }
 
     /// Writes the state file where the change itself cannot be taken back any more.
@@ -220,6 +280,21 @@ impl Control {
         if let Err(error) = self.save() {
             self.events.error("state_not_saved", error.message, &[]);
         }
+    }
+
+    /// Remembers how the last writing of the state file went.
+    fn note_saving(&self, saved: &Result<(), ErrorDetail>) {
+        let trouble = saved.as_ref().err().map(|error| Attention {
+            subject: "daemon".to_owned(),
+            message: format!("{}: what was changed since is forgotten at the next start", error.message),
+            remedy: format!("{}; the next change tries again", error.remedy),
+        });
+        self.set_trouble(STATE_TROUBLE, trouble);
+    }
+
+    /// Whether the state file holds the newest state.
+    pub fn is_state_saved(&self) -> bool {
+        !self.troubles.lock().unwrap_or_else(PoisonError::into_inner).contains_key(STATE_TROUBLE)
     }
 
     /// Refuses changes once the daemon stops.
@@ -256,6 +331,11 @@ impl Control {
         tables.busy.insert(uuid, doing);
         Some(Claim { control: self, uuid })
     }
+}
+
+/// Now, in milliseconds of Unix time.
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// So many of something.

@@ -4,7 +4,8 @@ use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Serving, Tables};
 use crate::daemon::address::Address;
 use braid_api::{
-    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, Member, MemberState, Zone,
+    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, ExportStats, Member, MemberState,
+    Zone,
 };
 use braid_format::ArrayPart;
 use braid_ring::stats::{Histogram, LeafStats};
@@ -139,8 +140,10 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
 /// One export.
 pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
     let saved = &entry.saved;
+    let mut stats = None;
     let (state, reason, size_bytes, connections) = match &entry.serving {
         Serving::Listening(export) => {
+            stats = Some(export_stats(export));
             (ExportState::Listening, None, Some(export.info().size_bytes), export.connections())
         }
         Serving::Waiting => {
@@ -167,6 +170,21 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
         reason,
         size_bytes,
         connections,
+        stats,
+    }
+}
+
+/// Counters of an export as the API shows them.
+fn export_stats(export: &braid_nbd::Export) -> ExportStats {
+    let stats = export.stats();
+    ExportStats {
+        reads: stats.reads,
+        writes: stats.writes,
+        others: stats.others,
+        read_bytes: stats.read_bytes,
+        written_bytes: stats.written_bytes,
+        errors: stats.errors,
+        connections_refused: export.refused(),
     }
 }
 

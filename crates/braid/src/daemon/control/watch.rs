@@ -71,6 +71,7 @@ impl Control {
         }
         let lost = self.clients.take_lost();
         if lost > 0 {
+            self.events().count_lost(lost);
             tracing::warn!("{lost} messages about clients came too fast and were lost");
         }
     }

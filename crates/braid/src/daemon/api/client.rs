@@ -1,67 +1,25 @@
-//! A listener of the API that takes a bounded number of clients: further ones wait in the kernel.
+//! One client's stream, of whatever kind, with the place that it takes.
 
-use braid_api::limits::API_CLIENTS_MAX;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{UnixListener, UnixStream, unix};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
-
-/// A client on whose connection nothing moves for so long is gone: longer than any change takes to be answered.
-const IDLE_MAX: Duration = Duration::from_secs(300);
-
-/// The listener.
-pub struct Bounded {
-    listener: UnixListener,
-    places: Arc<Semaphore>,
-}
-
-impl Bounded {
-    /// Takes at most [`API_CLIENTS_MAX`] clients at a time.
-    pub fn new(listener: UnixListener) -> Bounded {
-        Bounded { listener, places: Arc::new(Semaphore::new(API_CLIENTS_MAX)) }
-    }
-}
-
-impl axum::serve::Listener for Bounded {
-    type Io = Client;
-    type Addr = unix::SocketAddr;
-
-    async fn accept(&mut self) -> (Client, unix::SocketAddr) {
-        loop {
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
-            match self.listener.accept().await {
-                Ok((stream, address)) => return (Client::new(stream, place, IDLE_MAX), address),
-                Err(error) => {
-                    // Out of descriptors or memory: waiting lets others finish; accepting at once would only spin.
-                    tracing::error!("a client of the API could not be accepted: {error}");
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<unix::SocketAddr> {
-        self.listener.local_addr()
-    }
-}
 
 /// A client's stream, with its place. One on which nothing moves for too long is ended, so that clients which hang do
 /// not keep their places from others for ever. Who follows events gets a sign of life every 15 s.
-pub struct Client {
-    stream: UnixStream,
+pub struct Client<S> {
+    stream: S,
     _place: OwnedSemaphorePermit,
     idle_max: Duration,
     idle: Pin<Box<Sleep>>,
 }
 
-impl Client {
-    fn new(stream: UnixStream, place: OwnedSemaphorePermit, idle_max: Duration) -> Client {
+impl<S> Client<S> {
+    /// A stream that is ended when nothing has moved on it for `idle_max`.
+    pub fn new(stream: S, place: OwnedSemaphorePermit, idle_max: Duration) -> Client<S> {
         Client { stream, _place: place, idle_max, idle: Box::pin(tokio::time::sleep(idle_max)) }
     }
 
@@ -75,20 +33,20 @@ impl Client {
     }
 }
 
-impl AsyncRead for Client {
+impl<S: AsyncRead + Unpin> AsyncRead for Client<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_read(cx, into);
         self.watch(cx, result)
     }
 }
 
-impl AsyncWrite for Client {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, result)
     }
 
-    // A socket has nothing of its own to flush, and its end does not wait: neither is a sign of life.
+    // Neither is a sign of life: what they wait for is bytes that the peer takes, and those were written first.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -101,9 +59,12 @@ impl AsyncWrite for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+    use tokio::sync::Semaphore;
 
-    fn client(idle_max: Duration) -> (Client, UnixStream) {
+    fn client(idle_max: Duration) -> (Client<UnixStream>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets can be made");
         let places = Arc::new(Semaphore::new(1));
         let place = places.try_acquire_owned().expect("there is one");

@@ -1,0 +1,209 @@
+//! Clients of the API: over the socket, and over the network with TLS.
+//!
+//! What it promises: so many clients at a time, those of the network apart from those of the socket; further ones wait in
+//! the kernel. Who does not finish the handshake, a request's head or its body in time is ended.
+//! What it never does: nothing of a request is looked at before it is known who asks.
+
+use super::access::{Access, Caller};
+use super::client::Client;
+use crate::daemon::http;
+use crate::tls::ServerTls;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use braid_api::limits::{API_CLIENTS_MAX, API_NETWORK_CLIENTS_MAX, API_REQUEST_TIMEOUT_MS};
+use braid_api::{ErrorDetail, Kind};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+/// A client on whose connection nothing moves for so long is gone: longer than any change takes to be answered.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// Longest time in which the head of a request has to arrive, and the TLS handshake.
+const HEAD_MAX: Duration = Duration::from_millis(API_REQUEST_TIMEOUT_MS);
+/// Longest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Most lines in the head of a request.
+const HEAD_LINES_MAX: usize = 64;
+/// Between two lines of the log about clients that were not let in.
+const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
+
+/// The API on the network.
+pub struct Network {
+    /// Where it listens.
+    pub listener: TcpListener,
+    /// Its certificate and key.
+    pub tls: Arc<ServerTls>,
+    /// Who may come in.
+    pub access: Arc<Access>,
+    /// Who was not let in.
+    pub refusals: Arc<Refusals>,
+}
+
+/// Clients that were not let in: counted, and named in the log now and then.
+#[derive(Default)]
+pub struct Refusals {
+    count: AtomicU64,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Refusals {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, peer: SocketAddr, why: &dyn std::fmt::Display) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever knocks often must not fill the log.
+        if told.is_none_or(|told| told.elapsed() >= COMPLAINT_EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!("a client of the API at {peer} was not let in ({count} so far): {why}");
+        }
+    }
+}
+
+/// Serves clients of the socket until the daemon stops.
+pub async fn over_socket(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(API_CLIENTS_MAX));
+    let connections = GracefulShutdown::new();
+    let service = TowerToHyperService::new(router);
+    loop {
+        let place = place(&places).await;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let client = Client::new(stream, place, IDLE_MAX);
+                tokio::spawn(serve(client, service.clone(), connections.watcher()));
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+/// Serves clients of the network until the daemon stops.
+pub async fn over_network(network: Network, router: Router, mut stopping: watch::Receiver<bool>) {
+    let Network { listener, tls, access, refusals } = network;
+    let places = Arc::new(Semaphore::new(API_NETWORK_CLIENTS_MAX));
+    let connections = GracefulShutdown::new();
+    let door = Door { access, refusals: Arc::clone(&refusals) };
+    let service = TowerToHyperService::new(router.layer(from_fn_with_state(door, judge)));
+    loop {
+        let place = place(&places).await;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let (service, watcher) = (service.clone(), connections.watcher());
+                let (tls, refusals) = (tls.current(), Arc::clone(&refusals));
+                tokio::spawn(async move {
+                    match tokio::time::timeout(HEAD_MAX, shake_hands(stream, tls)).await {
+                        Ok(Ok((stream, caller))) => {
+                            let client = Client::new(stream, place, IDLE_MAX);
+                            let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                                request.extensions_mut().insert((caller, peer));
+                                service.call(request)
+                            });
+                            serve(client, service, watcher).await;
+                        }
+                        Ok(Err(error)) => refusals.add(peer, &error),
+                        Err(_) => refusals.add(peer, &"the TLS handshake took too long"),
+                    }
+                });
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+async fn place(places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed")
+}
+
+async fn pause(error: &io::Error) {
+    if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+        return;
+    }
+    // Out of descriptors or memory: waiting lets others finish; accepting at once would only spin.
+    tracing::error!("a client of the API could not be accepted: {error}");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+}
+
+type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
+
+async fn shake_hands(stream: TcpStream, config: Arc<rustls::ServerConfig>) -> io::Result<(TlsStream, Caller)> {
+    stream.set_nodelay(true)?;
+    let stream = TlsAcceptor::from(config).accept(stream).await?;
+    // The handshake has checked it against the authorities of clients, where there is one.
+    let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    Ok((stream, Caller { certified }))
+}
+
+async fn serve<I, S>(client: Client<I>, service: S, watcher: Watcher)
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Service<hyper::Request<Incoming>, Response = Response> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_headers(HEAD_LINES_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(client), service);
+    // Clients break off as they like: that is theirs.
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!("a client of the API: {error}");
+    }
+}
+
+#[derive(Clone)]
+struct Door {
+    access: Arc<Access>,
+    refusals: Arc<Refusals>,
+}
+
+/// Lets a request of the network through if it may be done.
+async fn judge(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let Some(&(caller, peer)) = request.extensions().get::<(Caller, SocketAddr)>() else {
+        let detail = ErrorDetail::new(Kind::Internal, "it is not known where this request comes from");
+        return http::Refusal::from(detail).into_response();
+    };
+    let Err(detail) = door.access.judge(request.method(), request.headers(), caller) else {
+        return next.run(request).await;
+    };
+    door.refusals.add(peer, &format_args!("{} {}: {}", request.method(), request.uri().path(), detail.kind));
+    let unknown = detail.kind == Kind::Unauthenticated;
+    let mut response = http::Refusal::from(detail).into_response();
+    if unknown {
+        // Who is not known keeps no place from others.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}

@@ -1,0 +1,344 @@
+//! The API on the network: TLS, tokens and certificates, as curl and the command line see them.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Output;
+use std::thread;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::Value;
+
+use crate::support::*;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const OTHER: &str = "ffffffffffffffffffffffffffffffff";
+const READ: &str = "r-e-a-d-0123456789abcdef01234567";
+
+/// An authority, with its certificate in a file.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    file: String,
+}
+
+impl Authority {
+    fn new(folder: &Folder, name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names are right, too");
+        // Authorities are told apart by their names, and from what they sign.
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let file = folder.join(&format!("{name}.crt"));
+        fs::write(&file, certificate.pem()).expect("a file can be written");
+        Authority { issuer: Issuer::new(params, key), file }
+    }
+
+    /// A certificate for these names, in `NAME.crt` and `NAME.key`.
+    fn sign(&self, folder: &Folder, name: &str, hosts: &[&str]) -> (String, String) {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(hosts).expect("names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let files = (folder.join(&format!("{name}.crt")), folder.join(&format!("{name}.key")));
+        // Replaced at once, as one that is in use has to be.
+        for (file, text) in [(&files.1, key.serialize_pem()), (&files.0, certificate.pem())] {
+            let new = format!("{file}.new");
+            fs::write(&new, text).expect("a file can be written");
+            fs::rename(&new, file).expect("it is ours");
+        }
+        files
+    }
+}
+
+fn secret(folder: &Folder, name: &str, text: &str) -> String {
+    let new = folder.join("new");
+    fs::write(&new, text).expect("a file can be written");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    fs::rename(&new, folder.join(name)).expect("it is ours");
+    folder.join(name)
+}
+
+/// A daemon with its API on the network.
+struct OnNetwork {
+    daemon: Daemon,
+    authority: Authority,
+    url: String,
+}
+
+impl OnNetwork {
+    /// With these further arguments, in which `{}` is the folder.
+    fn start(further: &[&str]) -> OnNetwork {
+        let folder = Folder::new();
+        let authority = Authority::new(&folder, "ca");
+        let (cert, key) = authority.sign(&folder, "server", &["localhost", "127.0.0.1"]);
+        secret(&folder, "tokens", TOKEN);
+        secret(&folder, "read-tokens", READ);
+        let mut arguments = vec!["--api-listen", "127.0.0.1:0", "--api-cert", &cert, "--api-key", &key];
+        let further: Vec<String> = further.iter().map(|a| a.replace("{}", &folder.join("."))).collect();
+        arguments.extend(further.iter().map(String::as_str));
+        let daemon = Daemon::start_in(folder, &arguments);
+        let url = daemon.json(&["status"])["network"].as_str().expect("it is on the network").to_owned();
+        OnNetwork { daemon, authority, url }
+    }
+
+    fn with_tokens() -> OnNetwork {
+        OnNetwork::start(&["--api-token-file", "{}/tokens", "--api-read-token-file", "{}/read-tokens"])
+    }
+
+    fn curl(&self, path: &str, arguments: &[&str]) -> Output {
+        let url = format!("{}{path}", self.url);
+        let mut all = vec!["-sS", "--max-time", "60", "--cacert", &self.authority.file, "-w", "\n%{http_code}"];
+        all.extend(arguments);
+        all.push(&url);
+        run_any("curl", &all)
+    }
+
+    /// Status and body of a request with this token.
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
+        let header = format!("authorization: Bearer {}", token.unwrap_or_default());
+        let mut arguments = vec!["-X", method];
+        if token.is_some() {
+            arguments.extend(["-H", &header]);
+        }
+        let out = self.curl(path, &arguments);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let (body, status) = text.rsplit_once('\n').unwrap_or_else(|| panic!("{}", said(&out)));
+        let status = status.parse().unwrap_or_else(|_| panic!("{}", said(&out)));
+        (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {}", said(&out))))
+    }
+
+    /// Runs `braid ARGUMENTS` against it over the network.
+    fn braid(&self, arguments: &[&str]) -> Output {
+        let mut command = self.daemon.command(arguments);
+        command.env("BRAID_HOST", &self.url).env("BRAID_CA", &self.authority.file);
+        command.output().expect("braid can be started")
+    }
+
+    fn address(&self) -> &str {
+        self.url.strip_prefix("https://").expect("it is https")
+    }
+}
+
+#[test]
+fn a_daemon_is_not_on_the_network_without_tls_and_without_knowing_who_asks() {
+    let folder = Folder::new();
+    let authority = Authority::new(&folder, "ca");
+    let (cert, key) = authority.sign(&folder, "server", &["localhost"]);
+    let (_, other_key) = authority.sign(&folder, "other", &["localhost"]);
+    let open = folder.join("open");
+    fs::write(&open, TOKEN).expect("a file can be written");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let tokens = secret(&folder, "tokens", TOKEN);
+    let listen = ["--api-listen", "127.0.0.1:0"];
+    let with = |further: &[&str]| {
+        let arguments: Vec<String> = listen.iter().chain(further).map(|&a| a.to_owned()).collect();
+        let out = serve(&folder, &arguments).output().expect("braid can be started");
+        (out.status.code(), said(&out))
+    };
+    let cases: [(&[&str], &str); 6] = [
+        (&[], "without TLS"),
+        (&["--api-token-file", &tokens], "without TLS"),
+        (&["--api-cert", &cert, "--api-key", &key], "to everybody"),
+        (&["--api-cert", &cert, "--api-key", &key, "--api-token-file", &open], "chmod 0600"),
+        (&["--api-cert", &cert, "--api-key", &other_key, "--api-token-file", &tokens], "not that of the certificate"),
+        (&["--api-cert", &cert, "--api-key", &key, "--api-client-ca", &tokens], "certificate"),
+    ];
+    for (arguments, words) in cases {
+        let (status, text) = with(arguments);
+        assert_eq!(status, Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(words) && !text.contains(TOKEN), "{arguments:?}: {text}");
+    }
+    // The same from the configuration.
+    fs::write(folder.join("braid.toml"), "[api]\nlisten = \"127.0.0.1\"\n").expect("a file can be written");
+    let out = serve(&folder, &[]).output().expect("braid can be started");
+    assert!(out.status.code() == Some(2) && said(&out).contains("without TLS"), "{}", said(&out));
+}
+
+#[test]
+fn tokens_let_in_and_are_changed_while_the_daemon_runs() {
+    let net = OnNetwork::with_tokens();
+    net.daemon.braid(&["array", "create", "data", "--level", "concat", "mem:16M"]);
+    for token in [None, Some(""), Some(OTHER), Some(&TOKEN[..31])] {
+        for (method, path) in
+            [("GET", "/v1/status"), ("DELETE", "/v1/arrays/data"), ("GET", "/metrics"), ("GET", "/none")]
+        {
+            let (status, body) = net.ask(method, path, token);
+            assert_eq!((status, &body["error"]["kind"]), (401, &Value::from("unauthenticated")), "{method} {path}");
+        }
+    }
+    assert_eq!(net.ask("GET", "/v1/status", Some(READ)).0, 200);
+    let (status, body) = net.ask("DELETE", "/v1/arrays/data", Some(READ));
+    assert_eq!((status, &body["error"]["kind"]), (403, &Value::from("forbidden")), "{body}");
+    assert_eq!(net.ask("POST", "/v1/assemble", Some(READ)).0, 403);
+    assert_eq!(net.ask("GET", "/v1/arrays/data", Some(TOKEN)).0, 200);
+
+    // The command line, by options and by variables.
+    let tokens = net.daemon.folder.join("tokens");
+    let out = net.braid(&["array", "list", "--json", "--token-file", &tokens]);
+    assert!(out.status.success() && said(&out).contains("data"), "{}", said(&out));
+    let read = net.daemon.folder.join("read-tokens");
+    let out = net.braid(&["array", "delete", "data", "--yes", "--token-file", &read]);
+    assert!(out.status.code() == Some(1) && said(&out).contains("change nothing"), "{}", said(&out));
+    let out = net.braid(&["status"]);
+    assert!(out.status.code() == Some(1) && said(&out).contains("--token-file"), "{}", said(&out));
+    let system = net.daemon.command(&["status", "--host", &net.url, "--token-file", &tokens]).output();
+    let system = system.expect("braid can be started");
+    assert!(system.status.code() == Some(6) && said(&system).contains("--ca"), "{}", said(&system));
+    let name = net.url.replace("127.0.0.1", "127.0.0.2");
+    let out = net.braid(&["status", "--host", &name, "--token-file", &tokens]);
+    assert_eq!(out.status.code(), Some(6), "{}", said(&out));
+
+    // Another token beside the first, then instead of it; no connection is broken and no restart is needed.
+    secret(&net.daemon.folder, "tokens", &format!("{TOKEN}\n{OTHER}\n"));
+    wait_for("the second token", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
+    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+    secret(&net.daemon.folder, "tokens", OTHER);
+    wait_for("the first to be forgotten", || (net.ask("GET", "/v1/status", Some(TOKEN)).0 == 401).then_some(()));
+    assert_eq!(net.ask("DELETE", "/v1/arrays/data", Some(OTHER)).0, 200);
+    // A file that is wrong lets nobody in, and the status says so.
+    secret(&net.daemon.folder, "tokens", "short");
+    wait_for("nobody to come in", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 401).then_some(()));
+    let out = net.daemon.any(&["status", "--check"]);
+    assert!(out.status.code() == Some(5) && said(&out).contains("at least 32"), "{}", said(&out));
+    secret(&net.daemon.folder, "tokens", OTHER);
+    wait_for("it to be mended", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
+    assert_eq!(net.daemon.any(&["status", "--check"]).status.code(), Some(0));
+    let log = net.daemon.running.log();
+    for token in [TOKEN, OTHER, READ] {
+        assert!(!log.contains(token), "the log shows a token:\n{log}");
+    }
+}
+
+#[test]
+fn certificates_let_in_and_are_renewed_while_the_daemon_runs() {
+    let net = OnNetwork::start(&["--api-client-ca", "{}/ca.crt"]);
+    let folder = &net.daemon.folder;
+    let (cert, key) = net.authority.sign(folder, "me", &["me"]);
+    let stranger = Authority::new(folder, "stranger");
+    let (strange_cert, strange_key) = stranger.sign(folder, "them", &["me"]);
+    let good = net.curl("/v1/status", &["--cert", &cert, "--key", &key]);
+    assert!(said(&good).ends_with("\n200"), "{}", said(&good));
+    for arguments in [&[][..], &["--cert", &strange_cert, "--key", &strange_key]] {
+        let out = net.curl("/v1/status", arguments);
+        assert!(!out.status.success() && said(&out).contains("\n000"), "{}", said(&out));
+    }
+    let out = net.braid(&["status", "--check", "--cert", &cert, "--key", &key]);
+    assert!(out.status.success(), "{}", said(&out));
+    let out = net.braid(&["status", "--check"]);
+    assert!(out.status.code() == Some(6) && said(&out).contains("--cert"), "{}", said(&out));
+    let out = net.braid(&["status", "--check", "--cert", &strange_cert, "--key", &strange_key]);
+    assert!(out.status.code() == Some(6) && said(&out).contains("--cert"), "{}", said(&out));
+    // A page in a browser cannot use its user's certificate.
+    let out =
+        net.curl("/v1/assemble", &["--cert", &cert, "--key", &key, "-H", "origin: https://x.example", "-d", "{}"]);
+    assert!(said(&out).ends_with("\n403"), "{}", said(&out));
+
+    // A certificate of another authority takes the place of the server's: clients of the first no longer believe it.
+    stranger.sign(folder, "server", &["127.0.0.1"]);
+    wait_for("the new certificate", || {
+        let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key]);
+        (!out.status.success()).then_some(())
+    });
+    let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key, "--cacert", &stranger.file]);
+    assert!(said(&out).ends_with("\n200"), "{}", said(&out));
+    // One that is broken leaves the old one in place.
+    fs::write(folder.join("server.crt"), "broken").expect("a file can be written");
+    wait_for("the complaint", || net.daemon.events().contains("api_files_wrong").then_some(()));
+    let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key, "--cacert", &stranger.file]);
+    assert!(said(&out).ends_with("\n200"), "{}", said(&out));
+}
+
+#[test]
+fn clients_that_hang_or_speak_nonsense_are_ended_and_others_served() {
+    let net = OnNetwork::with_tokens();
+    // More than there are places for: further ones wait until these were ended, and the socket does not notice.
+    let mut hanging = Vec::new();
+    for _ in 0..140 {
+        hanging.push(TcpStream::connect(net.address()).expect("the kernel accepts"));
+    }
+    assert_eq!(net.daemon.any(&["status", "--check"]).status.code(), Some(0));
+    let mut plain = TcpStream::connect(net.address()).expect("the kernel accepts");
+    plain.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+    plain.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").expect("the kernel takes it");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 200"), "an answer without TLS");
+    // All of them are ended by the daemon, while they are still held here.
+    for stream in &mut hanging {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+        let mut byte = [0; 64];
+        while !matches!(stream.read(&mut byte), Ok(0) | Err(_)) {}
+    }
+    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+
+    // Heads that trickle, bodies that trickle, heads that are too long: over TLS, with a right token.
+    let authorized = format!("authorization: Bearer {TOKEN}\r\n");
+    let long = format!("GET /v1/status HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(64 << 10));
+    let many = format!("GET /v1/status HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
+    let cases = [
+        ("GET /v1/status HTTP/1.1\r\nhost: x\r\n".to_owned(), ""),
+        (format!("POST /v1/assemble HTTP/1.1\r\nhost: x\r\n{authorized}content-length: 9\r\n\r\n{{"), "400"),
+        (long, "431"),
+        (many, "431"),
+    ];
+    let threads = cases.map(|(request, status)| {
+        let (address, ca) = (net.address().to_owned(), net.authority.file.clone());
+        thread::spawn(move || {
+            let out = command("timeout")
+                .args(["60", "openssl", "s_client", "-quiet", "-verify_quiet", "-connect", &address, "-CAfile", &ca])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::null())
+                .spawn();
+            let mut child = out.expect("openssl can be started");
+            let mut stdin = child.stdin.take().expect("it is piped");
+            // It may be ended before it has taken everything.
+            let _ = stdin.write_all(request.as_bytes());
+            let mut answer = String::new();
+            let _ = child.stdout.take().expect("it is piped").read_to_string(&mut answer);
+            drop(stdin);
+            let ended = child.wait().expect("it is our child");
+            assert_ne!(ended.code(), Some(124), "the daemon did not end it: {answer}");
+            assert!(
+                answer.is_empty() && status.is_empty() || answer.contains(&format!("HTTP/1.1 {status}")),
+                "{status}: {answer}"
+            );
+        })
+    });
+    for thread in threads {
+        thread.join().expect("a client that misbehaves is ended");
+    }
+    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+}
+
+#[test]
+fn events_go_on_where_a_reader_was() {
+    let net = OnNetwork::with_tokens();
+    for name in ["one", "two", "three"] {
+        net.daemon.braid(&["array", "create", name, "--level", "concat", "mem:16M"]);
+    }
+    let last = net.daemon.json(&["events"])["next_sequence"].as_u64().expect("a number") - 1;
+    // curl ends by its own limit of time: what counts is what came until then.
+    let read = |headers: &[&str], query: &str| {
+        let mut arguments =
+            vec!["-N", "--max-time", "3", "-H", "authorization: Bearer r-e-a-d-0123456789abcdef01234567"];
+        headers.iter().for_each(|header| arguments.extend(["-H", header]));
+        said(&net.curl(&format!("/v1/events?follow=true{query}"), &arguments))
+    };
+    let all = read(&[], "");
+    for id in 1..=last {
+        assert!(all.contains(&format!("id: {id}\n")), "{all}");
+    }
+    assert!(all.contains("event: array_created\n") && all.contains("\"message\":"), "{all}");
+    let rest = read(&[&format!("last-event-id: {}", last - 1)], "");
+    assert!(rest.contains(&format!("id: {last}\n")) && !rest.contains(&format!("id: {}\n", last - 1)), "{rest}");
+    // The header is of a reader that comes back by itself: it wins over what its first request asked for.
+    let rest = read(&[&format!("last-event-id: {}", last - 1)], "&after=0");
+    assert!(!rest.contains("id: 1\n") && rest.contains(&format!("id: {last}\n")), "{rest}");
+    // A number of a daemon before this one: everything is new.
+    assert!(read(&["last-event-id: 999999"], "").contains("id: 1\n"));
+}
