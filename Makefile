@@ -6,7 +6,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench sim fuzz tools
+.PHONY: help demo test check bench sim fuzz deb static tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -14,7 +14,7 @@ help: ## list the targets
 demo: ## three disks of 50, 100 and 100 GiB become one of 250 GiB, exported and verified (DEMO_FLAGS=--keep leaves it running)
 	$(CARGO) run --locked --release -p braid -- demo $(DEMO_FLAGS)
 
-test: ## everything: install what the tests need, then units, simulator, fuzz corpus, end to end
+test: ## everything: install what the tests need, then units, simulator, fuzz corpus, end to end, package
 	scripts/test.sh
 
 check: ## format, lint, arrows between the crates
@@ -30,6 +30,16 @@ sim: ## the simulator from fresh seeds (SIM_FLAGS="--seed N" replays one)
 
 fuzz: ## coverage-guided fuzzing of every parser (FUZZ_SECONDS=60 each, FUZZ_TARGET=name for one)
 	scripts/fuzz.sh
+
+deb: ## a Debian package, into target/debian (DEB_DIR=folder for another)
+	$(CARGO) build --locked --release -p braid
+	packaging/deb/build.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/release/braid" $(or $(DEB_DIR),target/debian)
+
+MUSL := $(shell uname -m)-unknown-linux-musl
+static: ## a static binary (target/…-linux-musl/release/braid); needs musl-gcc and rustup's target for musl
+	@rustc --print sysroot | xargs -I{} test -d {}/lib/rustlib/$(MUSL) || { echo "the target is missing: rustup target add $(MUSL)" >&2; exit 1; }
+	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: sudo apt-get install musl-tools" >&2; exit 1; }
+	$(CARGO) build --locked --release -p braid --target $(MUSL)
 
 tools: ## only install what the tests need
 	scripts/install-tools.sh test

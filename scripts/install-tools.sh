@@ -10,7 +10,8 @@ set -euo pipefail
 common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux)
 tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
-    sfdisk:fdisk fusermount3:fuse3 curl:curl strace:strace setpriv:util-linux)
+    sfdisk:fdisk fusermount3:fuse3 curl:curl strace:strace setpriv:util-linux
+    debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;

@@ -74,6 +74,7 @@ simulator() {
 planted() { timeout 600 "$target/planted/verify/braid-sim" --hunt; }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
 end_to_end() { $cargo test "${everything[@]}" --test end_to_end --test allocations; }
+package() { $cargo build "${everything[@]}" && scripts/test-package.sh "$target/verify/braid"; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }
 
 stage build 300 build
@@ -82,6 +83,7 @@ stage simulator 240 simulator
 stage planted 120 planted
 stage corpus 60 corpus
 stage end-to-end 360 end_to_end
+stage package 180 package
 stage check 120 check
 
 echo

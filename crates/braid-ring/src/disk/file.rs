@@ -236,7 +236,7 @@ fn block_device_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
 
 fn block_device_bytes(file: &File) -> io::Result<u64> {
     /// `_IOR(0x12, 114, size_t)`, from linux/fs.h; libc does not have it for every target.
-    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let mut bytes: u64 = 0;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address given, which is ours.
     let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };

@@ -81,10 +81,8 @@ impl Epoll {
     }
 
     fn pwait2(&mut self, ns: Option<u64>) -> i64 {
-        let timeout = ns.map(|ns| libc::timespec {
-            tv_sec: (ns / 1_000_000_000) as libc::time_t,
-            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
-        });
+        let timeout =
+            ns.map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mask: *const libc::sigset_t = std::ptr::null();
         // SAFETY: the kernel writes at most READY_MAX events into our array; the timeout lives until the call returns.

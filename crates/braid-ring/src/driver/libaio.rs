@@ -46,7 +46,28 @@ struct Completion {
     result2: i64,
 }
 
-const _: () = assert!(size_of::<Completion>() == 32 && size_of::<libc::iocb>() == 64);
+/// A request (struct iocb of the kernel's interface, which C libraries other than glibc leave out).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Iocb {
+    aio_data: u64,
+    #[cfg(target_endian = "little")]
+    aio_key: u32,
+    aio_rw_flags: i32,
+    #[cfg(target_endian = "big")]
+    aio_key: u32,
+    aio_lio_opcode: u16,
+    aio_reqprio: i16,
+    aio_fildes: u32,
+    aio_buf: u64,
+    aio_nbytes: u64,
+    aio_offset: i64,
+    aio_reserved2: u64,
+    aio_flags: u32,
+    aio_resfd: u32,
+}
+
+const _: () = assert!(size_of::<Completion>() == 32 && size_of::<Iocb>() == 64);
 
 pub(crate) struct Libaio {
     threads: Threads,
@@ -58,12 +79,12 @@ pub(crate) struct Libaio {
     can_sync: bool,
     /// Jobs for which the kernel has no room yet.
     waiting: VecDeque<(u64, Job)>,
-    iocbs: Box<[libc::iocb]>,
+    iocbs: Box<[Iocb]>,
     /// What each iocb stands for.
     jobs: Box<[(u64, Job)]>,
     free: Vec<u32>,
     /// To be submitted.
-    batch: Vec<*mut libc::iocb>,
+    batch: Vec<*mut Iocb>,
     in_kernel: u32,
     fetched: Box<[Completion; FETCH_MAX]>,
     /// Jobs that came from the kernel done, and that went on to the threads instead.
@@ -83,8 +104,6 @@ impl Libaio {
         if context.lends_ring {
             info.features.push("completion_ring");
         }
-        // SAFETY: an iocb of zeros is a valid value of its plain numbers.
-        let empty = || unsafe { std::mem::zeroed::<libc::iocb>() };
         let libaio = Libaio {
             threads,
             context,
@@ -92,7 +111,7 @@ impl Libaio {
             unable: vec![false; config.files as usize].into(),
             can_sync: true,
             waiting: VecDeque::with_capacity(config.depth as usize),
-            iocbs: (0..places).map(|_| empty()).collect(),
+            iocbs: vec![Iocb::default(); places as usize].into(),
             jobs: vec![(0, Job::Sync { file: FileRef::NONE }); places as usize].into(),
             free: (0..places).rev().collect(),
             batch: Vec::with_capacity(places as usize),
@@ -255,7 +274,7 @@ impl Drop for Libaio {
     }
 }
 
-fn fill(iocb: &mut libc::iocb, place: u64, job: &Job, resfd: RawFd) {
+fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
     let (opcode, file, offset, memory, flags) = match *job {
         Job::Read { file, offset, memory } => (IOCB_CMD_PREAD, file, offset, Some(memory), libc::RWF_NOWAIT),
         Job::Write { file, offset, memory, dsync } => {
@@ -330,7 +349,7 @@ impl Context {
 
     /// # Safety
     /// The pointers lead to iocbs whose memory is valid until they complete.
-    unsafe fn submit(&self, batch: &[*mut libc::iocb]) -> io::Result<usize> {
+    unsafe fn submit(&self, batch: &[*mut Iocb]) -> io::Result<usize> {
         // SAFETY: the caller's promise.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, batch.len(), batch.as_ptr()) };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
