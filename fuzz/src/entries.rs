@@ -78,7 +78,7 @@ pub fn nbd_handshake(data: &[u8]) {
         assert!(out.len() <= 64 << 10, "an answer of {} bytes", out.len());
         out.clear();
         match next {
-            Step::Close(_) => return,
+            Step::Close(_) | Step::StartTls => return,
             Step::Enter(session) => {
                 requests(&stream[taken..], &session.terms);
                 return;
@@ -140,7 +140,8 @@ pub fn nbd_client(data: &[u8]) {
     let mut terms = Negotiated { structured: how & 1 != 0, allocation: Some(1), ..Negotiated::default() };
     let mut rest = stream;
     if how & 2 != 0 {
-        let wishes = Wishes { export: "data".to_owned(), structured: how & 1 != 0, allocation: how & 4 != 0 };
+        let wishes =
+            Wishes { export: "data".to_owned(), tls: false, structured: how & 1 != 0, allocation: how & 4 != 0 };
         let (mut negotiation, mut out) = (Negotiation::new(wishes), Vec::new());
         loop {
             let Ok((took, agreed)) = negotiation.feed(rest, &mut out) else { return };

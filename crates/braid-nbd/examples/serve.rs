@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let _ = std::fs::remove_file(socket);
     println!("{:?} serves disk on {socket}", handle.driver(ShardId(0)).kind);
     for (k, stream) in UnixListener::bind(socket)?.incoming().enumerate() {
-        let new = NewConnection { fd: stream?.into(), peer: format!("client {k}"), exports: None };
+        let new =
+            NewConnection { fd: stream?.into(), peer: format!("client {k}"), exports: None, address: None, tls: None };
         handle.post(ShardId(k as u16 % shards), 0, Box::new(new));
         while let Some(event) = events.pop() {
             println!("{event:?}");

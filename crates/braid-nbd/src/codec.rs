@@ -85,6 +85,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// Option malformed.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
+    /// TLS must be begun first.
+    pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// Export not known here.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is stopping.

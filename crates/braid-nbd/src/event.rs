@@ -58,6 +58,18 @@ pub enum Cause {
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
+    /// TLS could not be agreed on, or was broken.
+    #[error("TLS failed: {0}")]
+    Tls(String),
+    /// EXPORT_NAME without TLS, where TLS is required.
+    #[error("the client chose an export without TLS, which is required")]
+    TlsRequired,
+    /// The client sent more in the clear behind STARTTLS, which could be anybody's.
+    #[error("the client sent bytes in the clear behind its request for TLS")]
+    TlsInjected,
+    /// The export, or all of them, are not for the client's address.
+    #[error("its address is not among those that are allowed")]
+    NotAllowed,
     /// No memory or no place for one more connection on this shard.
     #[error("this shard has no room for another connection")]
     NoRoom,

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use braid_engine::DeviceId;
+use braid_ring::{Rates, Throttle};
 
 use crate::codec::{PAYLOAD_BYTES_MAX, transmission_flags};
+use crate::network::Network;
 
 /// Most exports in one table.
 pub const EXPORTS_MAX: usize = 4096;
@@ -29,6 +32,23 @@ pub trait Allocation: Send + Sync {
     fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool);
 }
 
+/// What an export's clients may take. It may be changed while they are connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportLimits {
+    /// Most connections at a time, over all shards. Fewer than there are disconnect nobody.
+    pub connections_max: u32,
+    /// Addresses that clients may come from; none: all. It does not concern Unix sockets.
+    pub allow: Vec<Network>,
+    /// Requests and bytes a second, over all connections.
+    pub rates: Rates,
+}
+
+impl Default for ExportLimits {
+    fn default() -> ExportLimits {
+        ExportLimits { connections_max: CONNECTIONS_DEFAULT, allow: Vec::new(), rates: Rates::default() }
+    }
+}
+
 /// What is exported, and how.
 #[derive(Clone)]
 pub struct ExportInfo {
@@ -47,8 +67,10 @@ pub struct ExportInfo {
     pub block_bytes_preferred: u32,
     /// Text for people, or empty.
     pub description: String,
-    /// Most connections at a time, over all shards.
-    pub connections_max: u32,
+    /// Only over TLS.
+    pub tls_required: bool,
+    /// What may be changed while clients are connected.
+    pub limits: ExportLimits,
     /// Identifies the device behind the name.
     pub uuid: Option<[u8; 16]>,
     /// Where the holes are, if that is known.
@@ -66,7 +88,8 @@ impl ExportInfo {
             block_bytes_min: 512,
             block_bytes_preferred: 4096,
             description: String::new(),
-            connections_max: CONNECTIONS_DEFAULT,
+            tls_required: false,
+            limits: ExportLimits::default(),
             uuid: None,
             allocation: None,
         }
@@ -146,6 +169,9 @@ pub struct ExportStats {
 #[derive(Debug)]
 pub struct Export {
     info: ExportInfo,
+    /// What `info.limits` began as.
+    limits: RwLock<Arc<ExportLimits>>,
+    throttle: Throttle,
     connections: AtomicU32,
     removed: AtomicBool,
     counts: [AtomicU64; 6],
@@ -155,6 +181,8 @@ pub struct Export {
 impl Export {
     fn new(info: ExportInfo) -> Export {
         Export {
+            limits: RwLock::new(Arc::new(info.limits.clone())),
+            throttle: Throttle::of_rates(&info.limits.rates),
             info,
             connections: AtomicU32::new(0),
             removed: AtomicBool::new(false),
@@ -167,6 +195,31 @@ impl Export {
     #[inline]
     pub fn info(&self) -> &ExportInfo {
         &self.info
+    }
+
+    /// What its clients may take now.
+    pub fn limits(&self) -> Arc<ExportLimits> {
+        Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what its clients may take. Those that are not allowed any more go with the next message
+    /// [`crate::server::ExportsChanged`].
+    pub fn set_limits(&self, limits: ExportLimits) {
+        self.throttle.set(&limits.rates);
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+    }
+
+    /// Whether clients at this address may use it; none: on a Unix socket.
+    pub fn admits(&self, address: Option<IpAddr>) -> bool {
+        let Some(address) = address else { return true };
+        let limits = self.limits();
+        limits.allow.is_empty() || limits.allow.iter().any(|network| network.contains(address))
+    }
+
+    /// What its requests have to wait for.
+    #[inline]
+    pub(crate) fn throttle(&self) -> &Throttle {
+        &self.throttle
     }
 
     /// Connections in transmission now.
@@ -204,7 +257,7 @@ impl Export {
 
     /// Takes one of the places for connections.
     pub(crate) fn open(self: &Arc<Self>) -> Option<OpenExport> {
-        let max = self.info.connections_max;
+        let max = self.limits().connections_max;
         let more = |n: u32| (n < max).then_some(n + 1);
         if self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -292,6 +345,22 @@ impl ExportTable {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
         let only = || (name.is_empty() && exports.len() == 1).then(|| exports.values().next()).flatten();
         exports.get(name).or_else(only).cloned()
+    }
+
+    /// Whether there is nothing here that can be had without TLS.
+    pub(crate) fn all_need_tls(&self) -> bool {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().all(|export| export.info.tls_required)
+    }
+
+    /// Whether there is something here that can only be had over TLS.
+    pub(crate) fn some_need_tls(&self) -> bool {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().any(|export| export.info.tls_required)
+    }
+
+    /// Whether a client at this address could use any export.
+    pub fn admits(&self, address: IpAddr) -> bool {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.values().any(|export| export.admits(Some(address)))
     }
 
     /// The next exports by name, at most so many.

@@ -7,7 +7,7 @@ use braid_engine::DeviceId;
 use crate::event::EventQueue;
 use crate::export::{ExportInfo, ExportTable};
 use crate::memory::MemoryHost;
-use crate::server::{Server, ServerConfig};
+use crate::server::{Arrival, Server, ServerConfig};
 
 /// Size of the export that the doors serve, in bytes.
 pub const EXPORT_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ fn converse_with(bytes: &[u8], step: usize, lends: bool) -> Vec<u8> {
     let mut server =
         Server::new(ServerConfig { connections_max: 1, ..ServerConfig::default() }, Arc::new(EventQueue::new()));
     let socket = host.socket();
-    server.connect(&mut host, socket, String::new(), table);
+    server.connect(&mut host, socket, Arrival::plain("", table));
     host.run(&mut server);
     for part in bytes.chunks(step.max(1)) {
         host.client_sends(socket, part);

@@ -19,9 +19,12 @@ pub mod export;
 pub mod fuzz;
 pub mod handshake;
 pub mod memory;
+pub mod network;
 pub mod server;
+mod tls;
 pub mod transmission;
 
 pub use errno::Errno;
 pub use event::{Cause, EventQueue, NbdEvent};
-pub use export::{Export, ExportError, ExportInfo, ExportStats, ExportTable};
+pub use export::{Export, ExportError, ExportInfo, ExportLimits, ExportStats, ExportTable};
+pub use network::Network;

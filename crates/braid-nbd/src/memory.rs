@@ -355,6 +355,17 @@ impl Host for MemoryHost {
         &mut self.arena[at..at + len]
     }
 
+    fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
+        let (one, two) = (self.at(first.0, first.1), self.at(second.0, second.1));
+        if one < two {
+            let (front, back) = self.arena.split_at_mut(two);
+            (&mut front[one..one + first.1], &mut back[..second.1])
+        } else {
+            let (front, back) = self.arena.split_at_mut(one);
+            (&mut back[..first.1], &mut front[two..two + second.1])
+        }
+    }
+
     fn copy(&mut self, from: Buf, to: Buf, len: usize) {
         let (from, to) = (self.at(from, len), self.at(to, len));
         self.arena.copy_within(from..from + len, to);

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const R: &str = "0003e889045565a9";
 
 fn wishes(structured: bool) -> Wishes {
-    Wishes { export: "a".into(), structured, allocation: structured }
+    Wishes { export: "a".into(), tls: false, structured, allocation: structured }
 }
 
 /// One handshake: what the server says, what the client must answer, in turn.

@@ -185,6 +185,23 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.map.ptr().add(offset as usize), len) }
     }
 
+    /// Two buffers at once. Panics when they are not both in the arena, or overlap.
+    pub(crate) fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
+        let [one, two] = [first, second].map(|(buf, len)| {
+            let offset = self.offset(buf, len as u64).expect("the buffer lies in this shard's arena") as usize;
+            (offset, offset + len)
+        });
+        assert!(one.1 <= two.0 || two.1 <= one.0, "the buffers are apart from each other");
+        // SAFETY: as in `memory`, for each of them; they do not overlap, as just checked.
+        unsafe {
+            let base = self.map.ptr();
+            (
+                std::slice::from_raw_parts_mut(base.add(one.0), first.1),
+                std::slice::from_raw_parts_mut(base.add(two.0), second.1),
+            )
+        }
+    }
+
     /// Copies within the arena; the ranges may overlap.
     pub(crate) fn copy(&mut self, from: Buf, to: Buf, len: usize) {
         let source = self.offset(from, len as u64).expect("the source lies in this shard's arena");

@@ -118,6 +118,14 @@ impl Cx<'_> {
         self.core.port.arena.memory(buf, len)
     }
 
+    /// As [`Cx::memory`], of two buffers at once.
+    ///
+    /// # Panics
+    /// When they are not both in this shard's arena, or overlap.
+    pub fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
+        self.core.port.arena.pair(first, second)
+    }
+
     /// As [`Cx::memory`], to read.
     pub fn bytes(&self, buf: Buf, len: usize) -> &[u8] {
         self.core.port.arena.bytes(buf, len)

@@ -48,5 +48,5 @@ pub use port::LEAVES_MAX;
 pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
 pub use spec::{DiskSpec, FaultRules, SpecError};
 pub use stats::{Histogram, LeafStats};
-pub use throttle::BURST_NS;
+pub use throttle::{BURST_NS, Rates, Throttle};
 pub use timer::TIMERS_MAX;

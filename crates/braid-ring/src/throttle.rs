@@ -1,10 +1,10 @@
-//! Rate limits of `throttled(…)`: the generic cell rate algorithm, one atomic word a limit.
+//! Rate limits of `throttled(…)` and of whoever else needs some: the generic cell rate algorithm, one atomic word a limit.
 //!
 //! The word holds the time at which the next I/O may start (the theoretical arrival time). An I/O takes
 //! that moment for itself and moves the word on by what it costs; it waits until its moment has come.
 //! Unused time is kept for at most [`BURST_NS`]. All shards share the words, so the limit is the disk's.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use braid_engine::Op;
 
@@ -16,14 +16,32 @@ pub const BURST_NS: u64 = 10_000_000;
 /// Times are counted in 64ths of a nanosecond, so that rounding stays under 1 % at 600 million a second.
 const TICKS: u64 = 64;
 
+/// So much a second; none: as much as there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rates {
+    /// I/Os a second, not 0.
+    pub iops: Option<u64>,
+    /// Bytes a second, reads and writes together, not 0.
+    pub bandwidth_bytes: Option<u64>,
+}
+
 /// One limit: so much time for each unit.
+#[derive(Debug, Default)]
 struct Limit {
     next_ticks: AtomicU64,
+    /// Units a second; 0: no limit.
+    rate: AtomicU64,
 }
 
 impl Limit {
-    /// Reserves `cost_ticks` of time and returns when it begins, in nanoseconds.
-    fn reserve(&self, now_ns: u64, cost_ticks: u64) -> u64 {
+    /// Reserves the time for `units` and returns when it begins, in nanoseconds.
+    fn reserve(&self, now_ns: u64, units: u64) -> u64 {
+        let rate = self.rate.load(Relaxed);
+        if rate == 0 {
+            return now_ns;
+        }
+        let ticks = u128::from(units) * u128::from(1_000_000_000 * TICKS) / u128::from(rate);
+        let cost_ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         let earliest = now_ns.saturating_sub(BURST_NS).saturating_mul(TICKS);
         let mut next = self.next_ticks.load(Relaxed);
         loop {
@@ -34,37 +52,64 @@ impl Limit {
             }
         }
     }
+
+    /// What was reserved at the old rate is forgotten.
+    fn set(&self, rate: Option<u64>) {
+        let rate = rate.unwrap_or(0);
+        if self.rate.swap(rate, Relaxed) != rate {
+            self.next_ticks.store(0, Relaxed);
+        }
+    }
 }
 
-/// The limits of one `throttled(…)`.
-pub(crate) struct Throttle {
-    iops: Option<(Limit, u64)>,
-    bandwidth: Option<(Limit, u64)>,
+/// Limits that many share. Aligned, so that asking whether there are any touches no line that others write.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Throttle {
+    limited: AtomicBool,
     latency_ns: u64,
+    words: Words,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Words {
+    iops: Limit,
+    bandwidth: Limit,
 }
 
 impl Throttle {
     pub(crate) fn new(limits: &ThrottleLimits) -> Throttle {
-        let limit = || Limit { next_ticks: AtomicU64::new(0) };
-        Throttle {
-            iops: limits.iops.map(|n| (limit(), 1_000_000_000 * TICKS / n)),
-            bandwidth: limits.bandwidth_bytes.map(|n| (limit(), n)),
-            latency_ns: limits.latency_ns,
-        }
+        let rates = Rates { iops: limits.iops, bandwidth_bytes: limits.bandwidth_bytes };
+        Throttle { latency_ns: limits.latency_ns, ..Throttle::of_rates(&rates) }
+    }
+
+    /// A throttle that limits rates.
+    pub fn of_rates(rates: &Rates) -> Throttle {
+        let throttle = Throttle::default();
+        throttle.set(rates);
+        throttle
+    }
+
+    /// Changes the rates, for those who ask from now on.
+    pub fn set(&self, rates: &Rates) {
+        self.words.iops.set(rates.iops);
+        self.words.bandwidth.set(rates.bandwidth_bytes);
+        self.limited.store(*rates != Rates::default(), Relaxed);
+    }
+
+    /// Whether there is any limit on rates.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.limited.load(Relaxed)
     }
 
     /// When an I/O that is asked for now may start, and the earliest moment at which it may be answered.
     /// Operations without data cost one I/O and no bandwidth.
-    pub(crate) fn admit(&self, now_ns: u64, op: Op, len: u64) -> (u64, u64) {
-        let mut start = now_ns;
-        if let Some((limit, ticks)) = &self.iops {
-            start = start.max(limit.reserve(now_ns, *ticks));
-        }
-        if let Some((limit, bytes_per_second)) = &self.bandwidth
-            && matches!(op, Op::Read | Op::Write)
-        {
-            let ticks = u128::from(len) * u128::from(1_000_000_000 * TICKS) / u128::from(*bytes_per_second);
-            start = start.max(limit.reserve(now_ns, u64::try_from(ticks).unwrap_or(u64::MAX)));
+    pub fn admit(&self, now_ns: u64, op: Op, len: u64) -> (u64, u64) {
+        let mut start = now_ns.max(self.words.iops.reserve(now_ns, 1));
+        if matches!(op, Op::Read | Op::Write) {
+            start = start.max(self.words.bandwidth.reserve(now_ns, len));
         }
         (start, start.saturating_add(self.latency_ns))
     }
@@ -123,5 +168,18 @@ mod tests {
         let throttle = throttle(None, None);
         assert_eq!(throttle.admit(5, Op::Flush, 0), (5, 600_005));
         assert!((closed_loop(&throttle, 3, 4096) - 5000.0).abs() < 2.0);
+    }
+
+    #[test]
+    fn a_new_rate_holds_at_once() {
+        let throttle = Throttle::of_rates(&Rates { iops: None, bandwidth_bytes: Some(1000) });
+        let now = 1_000_000_000_000;
+        throttle.admit(now, Op::Write, 1_000_000);
+        assert!(throttle.admit(now, Op::Write, 1).0 > now + 900_000_000_000, "a thousand seconds, at the old rate");
+        throttle.set(&Rates { iops: Some(100), bandwidth_bytes: Some(1 << 30) });
+        assert_eq!(throttle.admit(now, Op::Write, 1).0, now);
+        assert!(throttle.is_limited());
+        throttle.set(&Rates::default());
+        assert!(!throttle.is_limited());
     }
 }

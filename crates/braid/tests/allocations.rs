@@ -276,7 +276,11 @@ fn the_nbd_server_allocates_nothing_for_an_io() {
     exports.add(ExportInfo::new("data", DEVICE, size_bytes)).expect("there is room");
     for structured in [false, true] {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-        handle.post(ShardId(0), 0, Box::new(NewConnection { fd: theirs.into(), peer: String::new(), exports: None }));
+        handle.post(
+            ShardId(0),
+            0,
+            Box::new(NewConnection { fd: theirs.into(), peer: String::new(), exports: None, address: None, tls: None }),
+        );
         let config = ClientConfig { depth: 128, structured, ..ClientConfig::default() };
         let mut client = Client::over_unix(ours, "data", config).expect("the handshake succeeds");
         drive(&mut client, 10_000);

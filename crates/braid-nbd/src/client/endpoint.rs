@@ -18,6 +18,23 @@ pub enum Address {
     Tcp(String, u16),
 }
 
+/// What an address says of TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsWishes {
+    /// Whose certificate it has to be, if not the host's (`tls-hostname`).
+    pub host: Option<String>,
+    /// A folder with `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem` (`tls-certificates`).
+    pub certificates: Option<PathBuf>,
+    /// Believe the server only if its certificate is right (`tls-verify-peer`).
+    pub verify: bool,
+}
+
+impl Default for TlsWishes {
+    fn default() -> TlsWishes {
+        TlsWishes { host: None, certificates: None, verify: true }
+    }
+}
+
 /// A server and one of its exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -25,39 +42,96 @@ pub struct Endpoint {
     pub address: Address,
     /// Which export; empty for the default one.
     pub export: String,
+    /// TLS, and how; none: in the clear.
+    pub tls: Option<TlsWishes>,
+}
+
+impl Endpoint {
+    /// Whose certificate the server has to show.
+    pub fn tls_host(&self) -> &str {
+        match (self.tls.as_ref().and_then(|tls| tls.host.as_deref()), &self.address) {
+            (Some(host), _) => host,
+            (None, Address::Tcp(host, _)) => host,
+            (None, Address::Unix(_)) => "localhost",
+        }
+    }
 }
 
 impl FromStr for Endpoint {
     type Err = ClientError;
 
     fn from_str(text: &str) -> Result<Endpoint, ClientError> {
-        parse(text).ok_or_else(|| ClientError::Address(text.to_owned()))
+        parse(text).map_err(|why| ClientError::Address(text.to_owned(), why))
     }
 }
 
-fn parse(text: &str) -> Option<Endpoint> {
-    if let Some(rest) = text.strip_prefix("nbd+unix://") {
-        let (path, query) = rest.split_once('?')?;
-        let socket = query.split('&').find_map(|pair| pair.strip_prefix("socket="))?;
-        let socket = decode(socket)?;
-        let export = decode(path.strip_prefix('/').unwrap_or(path))?;
-        return (!socket.is_empty()).then_some(Endpoint { address: Address::Unix(socket.into()), export });
+/// `nbd`, `nbds`, `nbd+unix`, `nbds+unix`: TLS, Unix, the rest.
+fn scheme(text: &str) -> Option<(bool, bool, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (tls, unix) = match scheme {
+        "nbd" => (false, false),
+        "nbds" => (true, false),
+        "nbd+unix" => (false, true),
+        "nbds+unix" => (true, true),
+        _ => return None,
+    };
+    Some((tls, unix, rest))
+}
+
+fn parse(text: &str) -> Result<Endpoint, &'static str> {
+    let (tls, unix, rest) =
+        scheme(text).ok_or("it begins with none of nbd://, nbds://, nbd+unix:// and nbds+unix://")?;
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut wishes = tls.then(TlsWishes::default);
+    let mut socket = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').ok_or("a parameter without a value")?;
+        let value = decode(value).ok_or("a parameter that is not percent-encoded UTF-8")?;
+        match (key, &mut wishes) {
+            ("socket", _) if unix && !value.is_empty() => socket = Some(value),
+            ("tls-hostname", Some(tls)) => tls.host = Some(value),
+            ("tls-certificates", Some(tls)) => tls.certificates = Some(value.into()),
+            ("tls-verify-peer", Some(tls)) => {
+                tls.verify = match value.as_str() {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err("tls-verify-peer is 0 or 1"),
+                }
+            }
+            ("tls-type", Some(_)) if value == "x509" => {}
+            ("tls-type", Some(_)) => return Err("of tls-type only x509 is known here"),
+            _ => return Err("a parameter that is not known here, or has no meaning for this scheme"),
+        }
     }
-    let rest = text.strip_prefix("nbd://")?;
     let (place, export) = rest.split_once('/').unwrap_or((rest, ""));
+    let export = decode(export).ok_or("the export's name is not percent-encoded UTF-8")?;
+    let address = match (unix, socket) {
+        (true, Some(socket)) => Address::Unix(socket.into()),
+        (true, None) => return Err("it has no socket=PATH"),
+        (false, _) => tcp(place)?,
+    };
+    Ok(Endpoint { address, export, tls: wishes })
+}
+
+fn tcp(place: &str) -> Result<Address, &'static str> {
+    const BAD: &str = "its port is not from 0 to 65535";
     let (host, port) = match place.strip_prefix('[') {
         // An IPv6 address stands in brackets.
         Some(inner) => {
-            let (host, after) = inner.split_once(']')?;
-            (host, after.strip_prefix(':').map_or(Ok(PORT), str::parse).ok()?)
+            let (host, after) = inner.split_once(']').ok_or("it has a [ without its ]")?;
+            match after.strip_prefix(':') {
+                Some(port) => (host, port.parse().map_err(|_| BAD)?),
+                None if after.is_empty() => (host, PORT),
+                None => return Err("something other than a port is behind ]"),
+            }
         }
         None => match place.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().ok()?),
+            Some((host, port)) => (host, port.parse().map_err(|_| BAD)?),
             None => (place, PORT),
         },
     };
     let host = if host.is_empty() { "localhost" } else { host };
-    Some(Endpoint { address: Address::Tcp(host.to_owned(), port), export: decode(export)? })
+    Ok(Address::Tcp(host.to_owned(), port))
 }
 
 /// Undoes percent-encoding.
@@ -77,10 +151,11 @@ fn decode(text: &str) -> Option<String> {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.tls.is_some() { "s" } else { "" };
         match &self.address {
-            Address::Unix(path) => write!(f, "nbd+unix:///{}?socket={}", self.export, path.display()),
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{}", self.export),
-            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{}", self.export),
+            Address::Unix(path) => write!(f, "nbd{s}+unix:///{}?socket={}", self.export, path.display()),
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd{s}://[{host}]:{port}/{}", self.export),
+            Address::Tcp(host, port) => write!(f, "nbd{s}://{host}:{port}/{}", self.export),
         }
     }
 }
@@ -95,8 +170,13 @@ mod tests {
         let tcp = |host: &str, port, export: &str| Endpoint {
             address: Address::Tcp(host.into(), port),
             export: export.into(),
+            tls: None,
         };
-        let unix = |path: &str, export: &str| Endpoint { address: Address::Unix(path.into()), export: export.into() };
+        let unix = |path: &str, export: &str| Endpoint {
+            address: Address::Unix(path.into()),
+            export: export.into(),
+            tls: None,
+        };
         for (text, expected) in [
             ("nbd://host/disk", tcp("host", 10809, "disk")),
             ("nbd://host:1234/a%20b", tcp("host", 1234, "a b")),
@@ -121,8 +201,26 @@ mod tests {
             "nbd+unix:///d?socket=",
             "nbd://h/%f",
             "nbd://h/%ff",
+            "nbd://h/x?tls-hostname=h",
+            "nbds://h/x?tls-type=psk",
+            "nbds://h/x?tls-verify-peer=maybe",
+            "nbds://h/x?tls-hostnam=h",
+            "nbds://h/x?socket=/run/a.sock",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn addresses_with_tls() {
+        let parsed: Endpoint = "nbds://host/x".parse().unwrap();
+        assert_eq!((parsed.tls.clone(), parsed.tls_host()), (Some(TlsWishes::default()), "host"));
+        let text = "nbds+unix:///x?socket=/a.sock&tls-hostname=h&tls-certificates=/etc/pki%2Fnbd&tls-verify-peer=0&tls-type=x509";
+        let parsed: Endpoint = text.parse().unwrap();
+        let tls = TlsWishes { host: Some("h".into()), certificates: Some("/etc/pki/nbd".into()), verify: false };
+        assert_eq!(parsed, Endpoint { address: Address::Unix("/a.sock".into()), export: "x".into(), tls: Some(tls) });
+        assert_eq!((parsed.tls_host(), parsed.to_string().as_str()), ("h", "nbds+unix:///x?socket=/a.sock"));
+        let parsed: Endpoint = "nbds+unix:///?socket=a".parse().unwrap();
+        assert_eq!(parsed.tls_host(), "localhost");
     }
 }

@@ -8,9 +8,10 @@ mod coverage;
 pub mod endpoint;
 pub mod negotiate;
 pub mod pipeline;
+mod secure;
 mod stream;
 
-pub use endpoint::{Address, Endpoint};
+pub use endpoint::{Address, Endpoint, TlsWishes};
 pub use negotiate::{Negotiated, Wishes};
 pub use pipeline::{Pipeline, Replies};
 pub use stream::{Client, ClientConfig};
@@ -28,6 +29,9 @@ pub enum ClientError {
     /// Nothing came for too long.
     #[error("the server did not answer within {0} ms")]
     TimedOut(u64),
+    /// TLS could not be agreed on, or was broken.
+    #[error("TLS failed: {0}")]
+    Tls(String),
     /// The server refused an option of the handshake.
     #[error("the server refused the export (error {code:#x}){}{text}", if text.is_empty() { "" } else { ": " })]
     Refused {
@@ -44,9 +48,9 @@ pub enum ClientError {
     Request(u32),
     /// An address that cannot be understood.
     #[error(
-        "{0:?} names no NBD server; for example nbd://localhost:10809/disk or nbd+unix:///disk?socket=/run/nbd.sock"
+        "{0:?} names no NBD server: {1}; for example nbd://localhost:10809/disk or nbd+unix:///disk?socket=/run/nbd.sock"
     )]
-    Address(String),
+    Address(String, &'static str),
     /// No slot is free for a request, or it is longer than 32 MiB.
     #[error("too many requests in flight, or one that is too long")]
     Full,

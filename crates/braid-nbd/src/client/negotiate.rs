@@ -14,6 +14,8 @@ use crate::codec::{
 pub struct Wishes {
     /// The export's name.
     pub export: String,
+    /// TLS before anything else is told; without it there is no connection.
+    pub tls: bool,
     /// Structured replies, if the server has them.
     pub structured: bool,
     /// `base:allocation`, if the server has it. Needs structured replies.
@@ -40,6 +42,8 @@ enum State {
     Greeting,
     /// Waiting for replies to this option.
     Option(u32),
+    /// Waiting for TLS.
+    Tls,
     /// Waiting for the answer to EXPORT_NAME.
     Name,
     Done,
@@ -74,7 +78,7 @@ impl Negotiation {
             State::Greeting => self.greeting(input, out)?,
             State::Option(option) => self.reply(option, input, out)?,
             State::Name => self.name(input)?,
-            State::Done => 0,
+            State::Done | State::Tls => 0,
         };
         Ok((took, (self.state == State::Done).then_some(self.so_far)))
     }
@@ -94,12 +98,31 @@ impl Negotiation {
             mine |= client_flags::NO_ZEROES;
         }
         out.extend_from_slice(&mine.to_be_bytes());
+        if self.wishes.tls {
+            self.ask(out, option::STARTTLS, &[]);
+        } else {
+            self.ask_first(out);
+        }
+        Ok(size_of::<Greeting>())
+    }
+
+    fn ask_first(&mut self, out: &mut Vec<u8>) {
         if self.wishes.structured {
             self.ask(out, option::STRUCTURED_REPLY, &[]);
         } else {
             self.ask_go(out);
         }
-        Ok(size_of::<Greeting>())
+    }
+
+    /// Whether the server waits for TLS. What it sends in the clear from then on is not its own.
+    pub fn waits_for_tls(&self) -> bool {
+        self.state == State::Tls
+    }
+
+    /// TLS stands: goes on.
+    pub fn tls_stands(&mut self, out: &mut Vec<u8>) {
+        debug_assert!(self.waits_for_tls(), "TLS was asked for");
+        self.ask_first(out);
     }
 
     fn ask(&mut self, out: &mut Vec<u8>, option: u32, data: &[u8]) {
@@ -137,6 +160,7 @@ impl Negotiation {
         let Some(data) = rest.get(..len) else { return Ok(0) };
         let kind = header.kind.get();
         match (option, kind) {
+            (option::STARTTLS, option_reply::ACK) => self.state = State::Tls,
             (option::STRUCTURED_REPLY, option_reply::ACK) => {
                 self.so_far.structured = true;
                 if self.wishes.allocation { self.ask_context(out) } else { self.ask_go(out) }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::negotiate::{Negotiated, Negotiation, Wishes};
 use super::pipeline::{Pipeline, Replies};
+use super::secure::Secure;
 use super::{Address, ClientError, Endpoint};
 use crate::codec::{PAYLOAD_BYTES_MAX, RequestHeader, command, command_flags};
 use zerocopy::IntoBytes;
@@ -104,6 +105,7 @@ pub struct Client {
     input: Box<[u8]>,
     start: usize,
     end: usize,
+    secure: Option<Box<Secure>>,
 }
 
 /// Pieces in one system call.
@@ -115,7 +117,25 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, refuses, or does not speak the protocol.
     pub fn connect(endpoint: &Endpoint, config: ClientConfig) -> Result<Client, ClientError> {
-        Client::over(Stream::connect(&endpoint.address)?, &endpoint.export, config)
+        Client::connect_with(endpoint, config, None)
+    }
+
+    /// Connects and goes through the handshake, over TLS if the endpoint asks for it.
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; the endpoint asks for TLS and there is none.
+    pub fn connect_with(
+        endpoint: &Endpoint,
+        config: ClientConfig,
+        tls: Option<Arc<rustls::ClientConfig>>,
+    ) -> Result<Client, ClientError> {
+        let stream = Stream::connect(&endpoint.address)?;
+        let tls = match (&endpoint.tls, tls) {
+            (None, _) => None,
+            (Some(_), Some(tls)) => Some((tls, endpoint.tls_host())),
+            (Some(_), None) => return Err(ClientError::Tls("no authority was named to believe".to_owned())),
+        };
+        Client::over(stream, &endpoint.export, config, tls)
     }
 
     /// Goes through the handshake on a socket that is connected already.
@@ -125,11 +145,21 @@ impl Client {
     pub fn over_unix(stream: UnixStream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
         let stream = Stream::Unix(stream);
         stream.prepare()?;
-        Client::over(stream, export, config)
+        Client::over(stream, export, config, None)
     }
 
-    fn over(stream: Stream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
-        let wishes = Wishes { export: export.to_owned(), structured: config.structured, allocation: config.structured };
+    fn over(
+        stream: Stream,
+        export: &str,
+        config: ClientConfig,
+        tls: Option<(Arc<rustls::ClientConfig>, &str)>,
+    ) -> Result<Client, ClientError> {
+        let wishes = Wishes {
+            export: export.to_owned(),
+            tls: tls.is_some(),
+            structured: config.structured,
+            allocation: config.structured,
+        };
         let mut client = Client {
             stream,
             terms: Negotiated::default(),
@@ -141,6 +171,7 @@ impl Client {
             input: vec![0; config.input_bytes.max(64 << 10)].into(),
             start: 0,
             end: 0,
+            secure: None,
         };
         let mut negotiation = Negotiation::new(wishes);
         let mut answer = Vec::new();
@@ -149,6 +180,16 @@ impl Client {
             client.start += took;
             if let Some(terms) = terms {
                 break terms;
+            }
+            if let Some((config, host)) = &tls
+                && negotiation.waits_for_tls()
+                && client.secure.is_none()
+            {
+                if client.start != client.end {
+                    return Err(ClientError::Protocol("it sent bytes in the clear behind its agreement to TLS"));
+                }
+                client.begin_tls(Arc::clone(config), host)?;
+                negotiation.tls_stands(&mut answer);
             }
             client.own(&answer);
             answer.clear();
@@ -178,6 +219,15 @@ impl Client {
     /// Requests that may still be queued.
     pub fn free(&self) -> usize {
         self.pipeline.free()
+    }
+
+    /// Shakes hands.
+    fn begin_tls(&mut self, config: Arc<rustls::ClientConfig>, host: &str) -> Result<(), ClientError> {
+        self.secure = Some(Box::new(Secure::new(config, host)?));
+        while self.secure.as_ref().is_some_and(|secure| secure.is_handshaking()) {
+            self.turn(true)?;
+        }
+        Ok(())
     }
 
     fn own(&mut self, bytes: &[u8]) {
@@ -261,7 +311,7 @@ impl Client {
 
     fn wait(&mut self) -> Result<(), ClientError> {
         let mut events = PollFlags::IN;
-        if !self.pieces.is_empty() {
+        if self.has_unsent() {
             events |= PollFlags::OUT;
         }
         let limit =
@@ -279,6 +329,9 @@ impl Client {
             self.input.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+        if self.secure.is_some() {
+            return self.read_secure();
+        }
         match self.stream.read(&mut self.input[self.end..]) {
             Ok(0) => Err(ClientError::Closed),
             Ok(n) => {
@@ -290,7 +343,96 @@ impl Client {
         }
     }
 
+    /// Takes data out of records; only if there is none, more of them out of the socket. During the handshake it is
+    /// enough that something came.
+    fn read_secure(&mut self) -> Result<bool, ClientError> {
+        let Some(secure) = &mut self.secure else { return Ok(false) };
+        let handshaking = secure.is_handshaking();
+        let mut n = secure.open(&mut self.input[self.end..])?;
+        if n == 0 {
+            match self.stream.read(secure.room()) {
+                Ok(0) => return Err(ClientError::Closed),
+                Ok(received) => secure.received(received),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            match secure.open(&mut self.input[self.end..]) {
+                Ok(opened) => n = opened,
+                Err(error) => {
+                    // The server is told why, if it still listens.
+                    let _ = self.stream.write(&[IoSlice::new(secure.unsent())]);
+                    return Err(error);
+                }
+            }
+        }
+        self.end += n;
+        Ok(n > 0 || handshaking)
+    }
+
+    /// Encrypts what is queued and writes it, as far as it goes without waiting.
+    fn write_secure(&mut self) -> Result<(), ClientError> {
+        loop {
+            self.seal_pieces()?;
+            let Some(secure) = &mut self.secure else { return Ok(()) };
+            let unsent = secure.unsent();
+            if unsent.is_empty() {
+                return Ok(());
+            }
+            match self.stream.write(&[IoSlice::new(unsent)]) {
+                Ok(n) => secure.was_sent(n),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn seal_pieces(&mut self) -> Result<(), ClientError> {
+        let Some(secure) = &mut self.secure else { return Ok(()) };
+        // What the handshake has to say comes first.
+        if !secure.unsent().is_empty() || secure.is_handshaking() {
+            return Ok(());
+        }
+        while let Some(piece) = self.pieces.front_mut() {
+            let (took, whole) = match piece {
+                Piece::Own(len) => {
+                    let (front, back) = self.out.as_slices();
+                    let part = if front.is_empty() { back } else { front };
+                    let took = secure.seal(&part[..part.len().min(*len)])?;
+                    self.out.drain(..took);
+                    *len -= took;
+                    (took, *len == 0)
+                }
+                Piece::Shared(data, from, to) => {
+                    let took = secure.seal(&data[*from..*to])?;
+                    *from += took;
+                    (took, from == to)
+                }
+            };
+            if whole {
+                self.pieces.pop_front();
+            } else if took == 0 {
+                break;
+            }
+        }
+        if self.pieces.is_empty() {
+            secure.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for the socket to take more.
+    fn has_unsent(&mut self) -> bool {
+        let secure = self.secure.as_mut();
+        !self.pieces.is_empty() || secure.is_some_and(|secure| secure.holds() || !secure.unsent().is_empty())
+    }
+
     fn write(&mut self) -> Result<(), ClientError> {
+        if self.secure.is_some() {
+            return self.write_secure();
+        }
         while !self.pieces.is_empty() {
             match self.write_some() {
                 Ok(n) => self.written(n),

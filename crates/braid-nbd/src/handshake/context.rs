@@ -54,8 +54,9 @@ impl Handshake {
             Ok(queries) => queries,
             Err(text) => return reply::error(out, option, option_reply::ERR_INVALID, text),
         };
-        let Some(export) = self.table.find(queries.export) else {
-            return reply::error(out, option, option_reply::ERR_UNKNOWN, "there is no such export");
+        let export = match self.find(queries.export) {
+            Ok(export) => export,
+            Err(refused) => return reply::error(out, option, refused.code(), refused.text()),
         };
         if set && queries.exact {
             self.context = Some(export.info().name.clone());

@@ -8,6 +8,7 @@ mod context;
 mod parse;
 mod reply;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -48,8 +49,51 @@ pub enum Step {
     More,
     /// Transmission, once all output is sent.
     Enter(Session),
+    /// TLS, once all output is sent. What the client sends until then is not to be believed.
+    StartTls,
     /// The end, once all output is sent.
     Close(Cause),
+}
+
+/// How far a connection is with TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsState {
+    /// There is none here.
+    Absent,
+    /// The client may begin it.
+    Offered,
+    /// All that comes and goes is encrypted.
+    Active,
+}
+
+/// What may be said where everything needs TLS. EXPORT_NAME can only be answered by closing.
+const WITHOUT_TLS: [u32; 3] = [option::STARTTLS, option::ABORT, option::EXPORT_NAME];
+const TLS_FIRST: &str = "TLS is required here: use nbds:// and the server's authority";
+
+/// Why a client does not get an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refused {
+    Unknown,
+    TlsFirst,
+    Address,
+}
+
+impl Refused {
+    fn code(self) -> u32 {
+        match self {
+            Refused::Unknown => option_reply::ERR_UNKNOWN,
+            Refused::TlsFirst => option_reply::ERR_TLS_REQD,
+            Refused::Address => option_reply::ERR_POLICY,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Refused::Unknown => "there is no such export",
+            Refused::TlsFirst => TLS_FIRST,
+            Refused::Address => "the export is not for clients at this address",
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +109,9 @@ pub struct Handshake {
     table: Arc<ExportTable>,
     state: State,
     deadline_ns: u64,
+    tls: TlsState,
+    /// Where the client is; none on a Unix socket.
+    address: Option<IpAddr>,
     fixed: bool,
     no_zeroes: bool,
     structured: bool,
@@ -84,6 +131,8 @@ impl Handshake {
             table,
             state: State::ClientFlags,
             deadline_ns,
+            tls: TlsState::Absent,
+            address: None,
             fixed: false,
             no_zeroes: false,
             structured: false,
@@ -92,6 +141,16 @@ impl Handshake {
             options: 0,
             option_bytes: 0,
         }
+    }
+
+    /// Offers TLS.
+    pub fn offer_tls(&mut self) {
+        self.tls = TlsState::Offered;
+    }
+
+    /// Where the client is.
+    pub fn set_address(&mut self, address: Option<IpAddr>) {
+        self.address = address;
     }
 
     /// The time limit has passed.
@@ -162,6 +221,11 @@ impl Handshake {
             self.state = State::Skip { option, left: len };
             return (size_of::<OptionHeader>(), Step::More);
         }
+        if self.tls == TlsState::Offered && self.table.all_need_tls() && !WITHOUT_TLS.contains(&option) {
+            // All that can be had here needs TLS: nothing is told before.
+            reply::error(out, option, option_reply::ERR_TLS_REQD, TLS_FIRST);
+            return (size_of::<OptionHeader>() + len as usize, Step::More);
+        }
         let step = self.answer(option, &rest[..len as usize], out);
         if self.listed.is_some() {
             return (0, step);
@@ -178,7 +242,7 @@ impl Handshake {
                 return Step::Close(Cause::Left);
             }
             option::LIST => self.list(data, out),
-            option::STARTTLS => reply::error(out, option, option_reply::ERR_UNSUP, "TLS is not supported"),
+            option::STARTTLS => return self.start_tls(data, out),
             option::INFO | option::GO => return self.info(option, data, out),
             option::STRUCTURED_REPLY => {
                 if data.is_empty() {
@@ -194,13 +258,47 @@ impl Handshake {
         Step::More
     }
 
+    /// What was agreed on in the clear, somebody else may have asked for: nothing of it stays.
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let (kind, text) = match self.tls {
+            TlsState::Absent => (option_reply::ERR_UNSUP, "this server has no certificate, and so no TLS"),
+            TlsState::Active => (option_reply::ERR_INVALID, "TLS is in use already"),
+            TlsState::Offered if !data.is_empty() => (option_reply::ERR_INVALID, "this option has no data"),
+            TlsState::Offered => {
+                reply::ack(out, option::STARTTLS);
+                self.tls = TlsState::Active;
+                self.structured = false;
+                self.context = None;
+                return Step::StartTls;
+            }
+        };
+        reply::error(out, option::STARTTLS, kind, text);
+        Step::More
+    }
+
+    /// The export of this name, if this client may use it now.
+    fn find(&self, name: &str) -> Result<Arc<Export>, Refused> {
+        let export = self.table.find(name);
+        let needs_tls = export.as_ref().is_some_and(|export| export.info().tls_required);
+        // Names that exist for TLS only are not told from those that do not exist.
+        let hides = export.is_none() && self.table.some_need_tls();
+        if self.tls != TlsState::Active && (needs_tls || (hides && self.tls == TlsState::Offered)) {
+            return Err(Refused::TlsFirst);
+        }
+        let export = export.ok_or(Refused::Unknown)?;
+        if export.admits(self.address) { Ok(export) } else { Err(Refused::Address) }
+    }
+
     /// Tells the next part of the list; the option is not taken before the last one.
     fn list(&mut self, data: &[u8], out: &mut Vec<u8>) {
         if !data.is_empty() {
             return reply::error(out, option::LIST, option_reply::ERR_INVALID, "this option has no data");
         }
         let part = self.table.list_after(self.listed.as_deref(), LIST_PART);
-        for export in &part {
+        let visible = |export: &&Arc<Export>| {
+            export.admits(self.address) && (self.tls == TlsState::Active || !export.info().tls_required)
+        };
+        for export in part.iter().filter(visible) {
             reply::server(out, &export.info().name, &export.info().description);
         }
         self.listed = part.last().filter(|_| part.len() == LIST_PART).map(|export| export.info().name.clone());
@@ -214,7 +312,12 @@ impl Handshake {
         let Name::Text(name) = Name::of(data) else {
             return Step::Close(Cause::NoSuchExport(String::from_utf8_lossy(&data[..data.len().min(64)]).into_owned()));
         };
-        let Some(export) = self.table.find(name) else { return Step::Close(Cause::NoSuchExport(name.to_owned())) };
+        let export = match self.find(name) {
+            Ok(export) => export,
+            Err(Refused::Unknown) => return Step::Close(Cause::NoSuchExport(name.to_owned())),
+            Err(Refused::TlsFirst) => return Step::Close(Cause::TlsRequired),
+            Err(Refused::Address) => return Step::Close(Cause::NotAllowed),
+        };
         let Some(open) = export.open() else { return Step::Close(Cause::NoPlace(name.to_owned())) };
         out.extend_from_slice(&export.info().size_bytes.to_be_bytes());
         out.extend_from_slice(&export.info().transmission_flags(self.structured).to_be_bytes());
@@ -239,8 +342,9 @@ impl Handshake {
             Name::Text(name) => name,
             Name::Bad(text) => return refuse(out, option_reply::ERR_INVALID, text),
         };
-        let Some(export) = self.table.find(name) else {
-            return refuse(out, option_reply::ERR_UNKNOWN, "there is no such export");
+        let export = match self.find(name) {
+            Ok(export) => export,
+            Err(refused) => return refuse(out, refused.code(), refused.text()),
         };
         let open = match (option, export.open()) {
             (_, None) => return refuse(out, option_reply::ERR_POLICY, "the export has no connection to spare"),

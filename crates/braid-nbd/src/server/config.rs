@@ -17,6 +17,13 @@ pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as us
 pub const STREAM_BYTES: u32 = 32 << 10;
 /// A connection's stream buffer once it was seen full, in bytes.
 pub const STREAM_BYTES_LARGE: u32 = 256 << 10;
+/// A TLS connection's buffer for received records, and as much for those to be sent, in bytes.
+pub const SECURE_BYTES: u32 = 32 << 10;
+/// The same once they were seen full.
+pub const SECURE_BYTES_LARGE: u32 = 256 << 10;
+/// TLS handshakes that get on in one turn of the shard's loop. Each costs a signature: 0.1 ms with P-256, some 5 ms
+/// with RSA of 4096 bits, for which all other clients of the shard wait.
+pub const TLS_TURNS: u32 = 1;
 /// What is left of a payload is received straight into its buffer from this many bytes on.
 pub const DIRECT_BYTES: u32 = 32 << 10;
 /// What is read is sent out of a memory disk's own memory from this many bytes on, instead of being copied first: below,

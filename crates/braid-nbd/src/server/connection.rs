@@ -3,18 +3,22 @@
 //! `input.rs` takes requests in, `output.rs` sends replies, this file holds both together and ends them.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, Op};
+use rustls::ServerConfig;
 
 use super::config::{DRAIN_TIMES, HEAD_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
+use super::frontend::Arrival;
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::input::{Input, Wait};
 use super::request::{Failure, Kind, Requests};
+use super::secure::Secure;
 use super::shared::Shared;
 use crate::errno::Errno;
 use crate::event::{Cause, NbdEvent};
-use crate::export::{ExportStats, ExportTable};
+use crate::export::ExportStats;
 use crate::handshake::{Handshake, Session};
 
 /// How far a connection is from its end.
@@ -39,6 +43,16 @@ pub(super) struct Connection<S> {
     pub token: u64,
     pub socket: S,
     pub peer: String,
+    /// Where the client is; none on a Unix socket.
+    pub address: Option<IpAddr>,
+    /// What TLS is begun with, if the listener offers it.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// TLS begins when what is being sent is sent.
+    pub upgrading: bool,
+    /// From the beginning of TLS on.
+    pub secure: Option<Box<Secure>>,
+    /// When the export's limits let the next request go; none: they were not asked yet.
+    pub due_ns: Option<u64>,
     /// Until transmission.
     pub greeting: Option<Box<Greeting>>,
     /// The handshake's output that is not sent yet.
@@ -88,7 +102,13 @@ pub(super) struct Connection<S> {
 /// Where received bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    Stream { asked: u32 },
+    Stream {
+        asked: u32,
+    },
+    /// Of TLS.
+    Records {
+        asked: u32,
+    },
     Payload,
 }
 
@@ -101,8 +121,7 @@ impl<S: Copy> Connection<S> {
         host: &mut H,
         (index, token): (u16, u64),
         socket: S,
-        peer: String,
-        table: Arc<ExportTable>,
+        arrival: Arrival,
         deadline_ns: u64,
     ) -> Option<Box<Connection<S>>> {
         let head = host.alloc(HEAD_BYTES * REQUESTS_MAX)?;
@@ -111,12 +130,22 @@ impl<S: Copy> Connection<S> {
             return None;
         };
         let mut greeting_out = Vec::new();
-        let handshake = Handshake::new(table, deadline_ns, &mut greeting_out);
+        let Arrival { peer, address, table, tls } = arrival;
+        let mut handshake = Handshake::new(table, deadline_ns, &mut greeting_out);
+        handshake.set_address(address);
+        if tls.is_some() {
+            handshake.offer_tls();
+        }
         Some(Box::new(Connection {
             index,
             token,
             socket,
             peer,
+            address,
+            tls,
+            upgrading: false,
+            secure: None,
+            due_ns: None,
             greeting: Some(Box::new(Greeting { handshake })),
             greeting_out,
             session: None,
@@ -226,8 +255,24 @@ impl<S: Copy> Connection<S> {
         self.ending_since_ns = host.now_ns();
         host.close(self.socket);
         self.abandon_input(host);
+        if self.secure.is_some() {
+            // What the kernel sends is a copy.
+            self.close_sending(host);
+        }
         while let Some(slot) = self.ready.pop_front() {
             self.requests.close(host, slot);
+        }
+    }
+
+    /// Ends the requests whose replies were sent.
+    pub fn close_sending<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        for k in 0..self.sending.len() {
+            let slot = self.sending[k];
+            self.requests.close(host, slot);
+        }
+        self.sending.clear();
+        if self.secure.is_some() {
+            self.pieces.clear();
         }
     }
 
@@ -235,6 +280,9 @@ impl<S: Copy> Connection<S> {
     fn abandon_input<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.wait = Wait::No;
         self.start = self.end;
+        if let Some(secure) = &mut self.secure {
+            secure.forget_input();
+        }
         let input = std::mem::replace(&mut self.input, Input::Header);
         let slot = match input {
             Input::Header => return,
@@ -267,6 +315,10 @@ impl<S: Copy> Connection<S> {
                 self.after_stream(host, shared, n, asked);
                 self.pump(host, shared);
             }
+            (n, Target::Records { asked }) => {
+                self.records_arrived(host, shared, n as u32, asked);
+                self.pump(host, shared);
+            }
             (n, Target::Payload) => {
                 self.payload_arrived(host.now_ns(), n as u32);
                 self.pump(host, shared);
@@ -277,13 +329,17 @@ impl<S: Copy> Connection<S> {
     /// A send came back.
     pub fn sent<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, result: i32) {
         self.send_out = false;
-        for k in 0..self.sending.len() {
-            let slot = self.sending[k];
-            self.requests.close(host, slot);
+        if self.secure.is_none() {
+            self.close_sending(host);
         }
-        self.sending.clear();
         if result < 0 {
             self.fail(host, Cause::Socket(-result));
+        }
+        if self.upgrading && self.greeting_out.is_empty() && self.ending == Ending::Not {
+            self.upgrading = false;
+            if let Some(config) = self.tls.clone() {
+                self.begin_tls(host, config);
+            }
         }
         if self.wait != Wait::Memory {
             self.pump(host, shared);
@@ -294,14 +350,22 @@ impl<S: Copy> Connection<S> {
     /// all it had is given back.
     pub fn settle<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
         if self.ending != Ending::Closed {
-            self.send_ready(host);
+            match self.secure {
+                None => self.send_ready(host),
+                Some(_) => self.send_secure(host, shared),
+            }
         }
         match self.ending {
             Ending::Not => self.receive(host),
             Ending::Drain => {
                 let idle = self.requests.in_flight() == 0 && self.greeting_out.is_empty();
-                if idle && !self.send_out {
-                    self.shut(host);
+                let owes = self.secure.as_ref().is_some_and(|secure| secure.owes(&self.pieces));
+                if idle && !owes && !self.send_out {
+                    if self.say_goodbye() {
+                        self.send_secure(host, shared);
+                    } else {
+                        self.shut(host);
+                    }
                 }
             }
             Ending::Closed => {}
@@ -319,6 +383,12 @@ impl<S: Copy> Connection<S> {
         host.free(self.stream, self.stream_len as usize);
         if self.stream_len == STREAM_BYTES_LARGE {
             shared.large_streams_bytes -= u64::from(STREAM_BYTES_LARGE);
+        }
+        if let Some(mut secure) = self.secure.take() {
+            secure.release(host, shared);
+        }
+        if self.due_ns.is_some() {
+            shared.forget_throttled(self.index);
         }
         let export = self.session.as_ref().map(|session| session.export.info().name.clone());
         // Before the event, so that whoever sees it finds the place free.

@@ -1,6 +1,7 @@
 //! The server as a frontend of the ring.
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,32 @@ pub struct NewConnection {
     pub fd: OwnedFd,
     /// Who it is, for the log.
     pub peer: String,
+    /// Where it is; none on a Unix socket.
+    pub address: Option<IpAddr>,
     /// The exports that its listener offers; none: the frontend's own table.
     pub exports: Option<Arc<ExportTable>>,
+    /// What TLS is begun with; none: there is no TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// A client that connected, without its socket.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Who it is, for the log.
+    pub peer: String,
+    /// Where it is; none on a Unix socket.
+    pub address: Option<IpAddr>,
+    /// The exports that it sees.
+    pub table: Arc<ExportTable>,
+    /// What TLS is begun with; none: there is no TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Arrival {
+    /// A client on a Unix socket, without TLS.
+    pub fn plain(peer: impl Into<String>, table: Arc<ExportTable>) -> Arrival {
+        Arrival { peer: peer.into(), address: None, table, tls: None }
+    }
 }
 
 /// Message: exports were removed from a table. Their connections finish what is in flight and close.
@@ -56,7 +81,10 @@ impl NbdFrontend {
         prepare(&new.fd);
         let table = new.exports.unwrap_or_else(|| self.exports.clone());
         match cx.add_socket(new.fd) {
-            Ok(socket) => self.server.connect(cx, socket, new.peer, table),
+            Ok(socket) => {
+                let arrival = Arrival { peer: new.peer, address: new.address, table, tls: new.tls };
+                self.server.connect(cx, socket, arrival);
+            }
             // Dropping the socket closes it.
             Err(_) => self.events.push(NbdEvent::Disconnected { peer: new.peer, export: None, cause: Cause::NoRoom }),
         }
@@ -153,6 +181,10 @@ impl Host for Cx<'_> {
     #[inline]
     fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
         Cx::memory(self, buf, len)
+    }
+
+    fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
+        Cx::pair(self, first, second)
     }
 
     #[inline]

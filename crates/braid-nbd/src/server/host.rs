@@ -34,6 +34,8 @@ pub trait Host {
     fn free(&mut self, buf: Buf, len: usize);
     /// The bytes at `buf`.
     fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8];
+    /// The bytes of two buffers that do not overlap.
+    fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]);
     /// Copies `len` bytes; the ranges may overlap.
     fn copy(&mut self, from: Buf, to: Buf, len: usize);
     /// Receives up to `len` bytes, or, where `whole`, all of them if the stream has them. One at a time a socket.

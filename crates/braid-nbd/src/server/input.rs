@@ -39,6 +39,8 @@ pub(super) enum Wait {
     No,
     /// A reply must be sent first: the connection's own limits.
     Own,
+    /// The export's limits must let the next request go.
+    Limits,
     /// Others must give something back: memory of the shard, or room in the engine.
     Memory,
 }
@@ -75,6 +77,7 @@ impl<S: Copy> Connection<S> {
                     // Only the first request has waited, and it got on, one way or the other.
                     shared.giving_up = None;
                 }
+                Turn::Starved if self.refill(host, shared) => {}
                 Turn::Starved => return,
                 Turn::Wait(wait) => {
                     self.wait = wait;
@@ -89,14 +92,25 @@ impl<S: Copy> Connection<S> {
 
     fn pump_handshake<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
         // The client must not speak before it was answered; what it sent all the same waits.
-        while self.greeting_out.is_empty() && self.ending == Ending::Not {
+        while self.greeting_out.is_empty() && self.ending == Ending::Not && !self.upgrading {
             let Some(greeting) = self.greeting.as_mut() else { return };
             let bytes = host.memory(self.stream.add(u64::from(self.start)), (self.end - self.start) as usize);
             let (took, step) = greeting.handshake.feed(bytes, &mut self.greeting_out);
             self.start += took as u32;
             match step {
-                Step::More if took == 0 => return,
+                Step::More if took == 0 => {
+                    if !self.greeting_out.is_empty() || !self.refill(host, shared) {
+                        return;
+                    }
+                }
                 Step::More => {}
+                Step::StartTls => {
+                    if self.start != self.end || self.recv.is_some() {
+                        // It would be read as if it had come encrypted.
+                        return self.fail(host, Cause::TlsInjected);
+                    }
+                    self.upgrading = true;
+                }
                 Step::Close(cause) => return self.drain(host, cause),
                 Step::Enter(session) => {
                     let export = session.export.info().name.clone();
@@ -135,6 +149,7 @@ impl<S: Copy> Connection<S> {
     #[inline]
     pub(super) fn open(&mut self, slot: Slot) -> u16 {
         self.start += REQUEST_BYTES as u32;
+        self.due_ns = None;
         self.requests.open(slot)
     }
 
@@ -194,6 +209,9 @@ impl<S: Copy> Connection<S> {
         if !self.requests.has_room(data, bytes_max) {
             return Turn::Wait(Wait::Own);
         }
+        if self.is_held_back(host, shared, command, len) {
+            return Turn::Wait(Wait::Limits);
+        }
         match command {
             Command::Read => self.begin_read(host, shared, header),
             Command::Write(flags) => {
@@ -212,6 +230,40 @@ impl<S: Copy> Connection<S> {
             Command::BlockStatus { one } => self.block_status(host, shared, header, one),
             Command::Disconnect => Turn::Starved,
         }
+    }
+
+    /// Whether the export's limits let this request wait. One that waits has its turn: with only the first request of
+    /// each connection in the queue, connections take turns.
+    #[inline]
+    fn is_held_back<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        command: Command,
+        len: u32,
+    ) -> bool {
+        let throttle = self.session.as_ref().expect("there are no requests before transmission").export.throttle();
+        if !throttle.is_limited() {
+            return false;
+        }
+        let now = host.now_ns();
+        let op = match command {
+            Command::Read => Op::Read,
+            Command::Write(_) => Op::Write,
+            _ => Op::Flush,
+        };
+        let due = match self.due_ns {
+            Some(due) => due,
+            None => {
+                let (due, _) = throttle.admit(now, op, u64::from(len));
+                self.due_ns = Some(due);
+                if due > now {
+                    shared.throttle(due, self.index);
+                }
+                due
+            }
+        };
+        due > now
     }
 
     /// A request without data: one segment with no buffer.
@@ -233,6 +285,7 @@ impl<S: Copy> Connection<S> {
         while at < len {
             let part = SEGMENT_BYTES.min(len - at);
             if part >= LEND_BYTES
+                && self.secure.is_none()
                 && let Some(loan) = host.lend(device, header.offset.get() + u64::from(at), u64::from(part))
             {
                 let segment = self.requests.push_segment(slot, loan.buf, at, part);
@@ -424,6 +477,12 @@ impl<S: Copy> Connection<S> {
     pub fn receive<H: Host<Socket = S>>(&mut self, host: &mut H) {
         if self.recv.is_some() || self.wait != Wait::No || !self.greeting_out.is_empty() && self.greeting.is_some() {
             return;
+        }
+        if self.upgrading {
+            return;
+        }
+        if self.secure.is_some() {
+            return self.receive_secure(host);
         }
         let token = self.token | TOKEN_RECV;
         if let Input::Payload { segment, filled, .. } = self.input

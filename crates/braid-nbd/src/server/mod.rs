@@ -11,6 +11,7 @@ mod host;
 mod input;
 mod output;
 mod request;
+mod secure;
 mod shared;
 mod status;
 
@@ -19,11 +20,11 @@ use std::sync::Arc;
 use braid_engine::Completion;
 
 pub use config::{BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
-pub use frontend::{ExportsChanged, NbdFrontend, NewConnection};
+pub use frontend::{Arrival, ExportsChanged, NbdFrontend, NewConnection};
 pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};
-use crate::export::ExportTable;
+use config::TLS_TURNS;
 use connection::{Connection, Ending, TOKEN_RECV, TOKEN_SEND};
 use input::Wait;
 use shared::Shared;
@@ -33,6 +34,11 @@ const KIND_BITS: u32 = 4;
 const INDEX_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 48 - KIND_BITS - INDEX_BITS;
 
+/// Which timer rings.
+const TIMER_TICK: u64 = 0;
+const TIMER_LIMITS: u64 = 1;
+const TIMER_TLS: u64 = 2;
+
 /// All connections of one shard.
 pub struct Server<S> {
     connections: Vec<Option<Box<Connection<S>>>>,
@@ -41,6 +47,8 @@ pub struct Server<S> {
     /// Connections that the end of the batch looks at.
     dirty: Vec<u16>,
     tick_armed: bool,
+    /// When the timer for the exports' limits rings; none: it does not.
+    limits_armed_ns: Option<u64>,
     shared: Shared,
 }
 
@@ -54,6 +62,7 @@ impl<S: Copy> Server<S> {
             generation: 0,
             dirty: Vec::with_capacity(usize::from(connections_max)),
             tick_armed: false,
+            limits_armed_ns: None,
             shared: Shared::new(ServerConfig { connections_max, ..config }, events),
         }
     }
@@ -63,8 +72,9 @@ impl<S: Copy> Server<S> {
         self.connections.len() - self.free.len()
     }
 
-    /// A client arrived. It sees the exports of `table`.
-    pub fn connect<H: Host<Socket = S>>(&mut self, host: &mut H, socket: S, peer: String, table: Arc<ExportTable>) {
+    /// A client arrived.
+    pub fn connect<H: Host<Socket = S>>(&mut self, host: &mut H, socket: S, arrival: Arrival) {
+        let peer = arrival.peer.clone();
         let refuse = |shared: &Shared, peer, cause| {
             shared.events.push(NbdEvent::Disconnected { peer, export: None, cause });
         };
@@ -77,7 +87,7 @@ impl<S: Copy> Server<S> {
         self.generation = (self.generation + 1) & ((1 << GENERATION_BITS) - 1);
         let token = self.generation << (KIND_BITS + INDEX_BITS) | u64::from(index) << KIND_BITS;
         let deadline_ns = host.now_ns() + self.shared.config.handshake_ns;
-        match Connection::new(host, (index, token), socket, peer.clone(), table, deadline_ns) {
+        match Connection::new(host, (index, token), socket, arrival, deadline_ns) {
             Some(connection) => {
                 self.connections[usize::from(index)] = Some(connection);
                 self.mark(index);
@@ -139,8 +149,14 @@ impl<S: Copy> Server<S> {
         self.mark(index);
     }
 
-    /// The tick: looks at every time limit that runs.
-    pub fn timer<H: Host<Socket = S>>(&mut self, host: &mut H, _token: u64) {
+    /// The tick: looks at every time limit that runs. The other timers: somebody's turn has come, which the end of the
+    /// batch sees to.
+    pub fn timer<H: Host<Socket = S>>(&mut self, host: &mut H, token: u64) {
+        match token {
+            TIMER_LIMITS => return self.limits_armed_ns = None,
+            TIMER_TLS => return,
+            _ => {}
+        }
         self.tick_armed = false;
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
@@ -159,15 +175,21 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Exports were removed: their connections finish and close.
+    /// Exports were removed, or have other limits: connections that are not allowed any more finish and close.
     pub fn exports_changed<H: Host<Socket = S>>(&mut self, host: &mut H) {
         for index in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[index]
-                && connection.session.as_ref().is_some_and(|session| session.export.is_removed())
-            {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            let Some(session) = &connection.session else { continue };
+            if session.export.is_removed() {
                 connection.drain(host, Cause::ExportRemoved);
-                self.mark(index as u16);
+            } else if !session.export.admits(connection.address) {
+                connection.drain(host, Cause::NotAllowed);
+            } else if connection.due_ns.take().is_some() {
+                // It asks again.
+                self.shared.forget_throttled(index as u16);
+                connection.pump(host, &mut self.shared);
             }
+            self.mark(index as u16);
         }
     }
 
@@ -188,6 +210,8 @@ impl<S: Copy> Server<S> {
         if !self.shared.waiters.is_empty() {
             self.serve_waiters(host);
         }
+        self.serve_limited(host);
+        self.serve_tls(host);
         let mut timed = !self.shared.waiters.is_empty();
         for k in 0..self.dirty.len() {
             let index = self.dirty[k];
@@ -197,14 +221,50 @@ impl<S: Copy> Server<S> {
                 self.connections[usize::from(index)] = None;
                 self.free.push(index);
                 self.shared.waiters.retain(|&waiter| waiter != index);
+                self.shared.tls_waiters.retain(|&waiter| waiter != index);
             } else {
                 timed |= connection.is_timed();
             }
         }
         self.dirty.clear();
         if timed && !self.tick_armed {
-            self.tick_armed = host.timer_at(host.now_ns() + self.shared.config.tick_ns, 0);
+            self.tick_armed = host.timer_at(host.now_ns() + self.shared.config.tick_ns, TIMER_TICK);
         }
+        if let Some(due) = self.shared.throttled_until_ns()
+            && self.limits_armed_ns.is_none_or(|armed| due < armed)
+        {
+            self.limits_armed_ns = host.timer_at(due, TIMER_LIMITS).then_some(due);
+        }
+        if !self.shared.tls_waiters.is_empty() {
+            host.timer_at(host.now_ns(), TIMER_TLS);
+        }
+    }
+
+    /// Lets requests go that have waited for their exports' limits.
+    #[inline]
+    fn serve_limited<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        while let Some(index) = self.shared.pop_throttled(host.now_ns()) {
+            if let Some(connection) = &mut self.connections[usize::from(index)]
+                && connection.wait == Wait::Limits
+            {
+                connection.pump(host, &mut self.shared);
+                self.mark(index);
+            }
+        }
+    }
+
+    /// Lets TLS handshakes get on that have waited for their turn.
+    #[inline]
+    fn serve_tls<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        while self.shared.tls_turns > 0
+            && let Some(index) = self.shared.tls_waiters.pop_front()
+        {
+            if let Some(connection) = &mut self.connections[usize::from(index)] {
+                connection.pump(host, &mut self.shared);
+                self.mark(index);
+            }
+        }
+        self.shared.tls_turns = TLS_TURNS;
     }
 
     /// Lets those who wait for memory try again, the first first, until one still finds none. Whoever got

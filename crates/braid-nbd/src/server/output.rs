@@ -35,18 +35,24 @@ impl<S: Copy> Connection<S> {
         if self.send_out {
             return;
         }
-        self.pieces.clear();
-        if !self.greeting_out.is_empty() {
-            self.gather_greeting(host);
-        } else if !self.ready.is_empty() {
-            self.gather_replies(host);
-        }
+        self.gather(host);
         if self.pieces.is_empty() {
             return;
         }
         self.send_out = true;
         self.send_since_ns = host.now_ns();
         host.send(self.socket, &self.pieces, self.token | TOKEN_SEND);
+    }
+
+    /// Gathers the pieces of what is to be sent next.
+    #[inline]
+    pub fn gather<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        self.pieces.clear();
+        if !self.greeting_out.is_empty() {
+            self.gather_greeting(host);
+        } else if !self.ready.is_empty() {
+            self.gather_replies(host);
+        }
     }
 
     /// The handshake's answers, as much as the memory for headers takes.

@@ -1,11 +1,12 @@
 //! What the connections of one shard share: limits, the queue for memory, buffers in quarantine, tags.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::Buf;
 
-use super::config::{STREAM_BYTES_LARGE, ServerConfig};
+use super::config::{STREAM_BYTES_LARGE, ServerConfig, TLS_TURNS};
 use crate::event::EventQueue;
 
 /// Buffers that a late I/O may still write to. As many as the engine has slots would be the worst case;
@@ -27,6 +28,12 @@ pub(super) struct Shared {
     pub giving_up: Option<u16>,
     pub large_streams_bytes: u64,
     pub stopping: bool,
+    /// TLS handshakes that may still get on in this turn.
+    pub tls_turns: u32,
+    /// Connections whose TLS handshake waits for its turn, the longest waiting first.
+    pub tls_waiters: VecDeque<u16>,
+    /// Connections whose next request waits for its export's limits, and until when.
+    throttled: BinaryHeap<Reverse<(u64, u16)>>,
     quarantine: Vec<(u64, Buf, u32)>,
     count: u64,
 }
@@ -35,6 +42,9 @@ impl Shared {
     pub fn new(config: ServerConfig, events: Arc<EventQueue>) -> Shared {
         Shared {
             waiters: VecDeque::with_capacity(usize::from(config.connections_max)),
+            tls_turns: TLS_TURNS,
+            tls_waiters: VecDeque::with_capacity(usize::from(config.connections_max)),
+            throttled: BinaryHeap::with_capacity(usize::from(config.connections_max)),
             config,
             events,
             head_since_ns: 0,
@@ -60,6 +70,35 @@ impl Shared {
         if !self.waiters.contains(&index) {
             self.waiters.push_back(index);
         }
+    }
+
+    /// Puts a connection into the queue for TLS handshakes, once.
+    pub fn wait_for_tls(&mut self, index: u16) {
+        if !self.tls_waiters.contains(&index) {
+            self.tls_waiters.push_back(index);
+        }
+    }
+
+    /// A connection's next request may go from `due_ns` on.
+    pub fn throttle(&mut self, due_ns: u64, index: u16) {
+        self.throttled.push(Reverse((due_ns, index)));
+    }
+
+    /// When the next of those requests may go.
+    #[inline]
+    pub fn throttled_until_ns(&self) -> Option<u64> {
+        self.throttled.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// A connection whose request may go now.
+    pub fn pop_throttled(&mut self, now_ns: u64) -> Option<u16> {
+        self.throttled_until_ns().filter(|due| *due <= now_ns)?;
+        self.throttled.pop().map(|Reverse((_, index))| index)
+    }
+
+    /// A connection is gone, or its export's limits are others.
+    pub fn forget_throttled(&mut self, index: u16) {
+        self.throttled.retain(|Reverse((_, waiting))| *waiting != index);
     }
 
     /// Whether another connection may have a large stream buffer.

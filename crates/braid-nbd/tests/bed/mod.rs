@@ -1,6 +1,7 @@
 //! Servers on a real ring, for stories with real sockets.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,10 @@ pub struct Bed {
     pub handle: RingHandle,
     pub table: Arc<ExportTable>,
     pub events: Arc<EventQueue>,
+    /// What clients over TCP may begin TLS with.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whether exports made from now on need it.
+    pub tls_required: bool,
     next: AtomicU16,
     devices: AtomicU32,
 }
@@ -39,7 +44,16 @@ impl Bed {
             Ring::start(&ring, |_| vec![Box::new(NbdFrontend::new(table.clone(), events.clone(), config.clone()))])
                 .unwrap();
         let handle = ring.handle();
-        Bed { ring: Some(ring), handle, table, events, next: AtomicU16::new(0), devices: AtomicU32::new(0) }
+        Bed {
+            ring: Some(ring),
+            handle,
+            table,
+            events,
+            tls: None,
+            tls_required: false,
+            next: AtomicU16::new(0),
+            devices: AtomicU32::new(0),
+        }
     }
 
     /// Exports a disk of its own under a name.
@@ -51,13 +65,14 @@ impl Bed {
         let layout = DeviceLayout::new(1, 512, &Node::Leaf { leaf, start: 0, len: size });
         let device = DeviceId(self.devices.fetch_add(1, Ordering::Relaxed));
         self.handle.publish_and_drain(device, Some(Arc::new(layout))).wait().unwrap();
-        self.table.add(ExportInfo::new(name, device, size)).unwrap();
+        let info = ExportInfo::new(name, device, size);
+        self.table.add(ExportInfo { tls_required: self.tls_required, ..info }).unwrap();
         disk
     }
 
     pub fn accept(&self, stream: impl Into<OwnedFd>) {
         let shard = ShardId(self.next.fetch_add(1, Ordering::Relaxed) % self.handle.shards());
-        let new = NewConnection { fd: stream.into(), peer: "test".into(), exports: None };
+        let new = NewConnection { fd: stream.into(), peer: "test".into(), exports: None, address: None, tls: None };
         self.handle.post(shard, 0, Box::new(new));
     }
 
@@ -86,6 +101,29 @@ impl Bed {
         self.ring.take().unwrap().stop();
     }
 
+    /// Listens on a port of 127.0.0.1 until dropped.
+    pub fn listen_tcp(self: &Arc<Bed>) -> TcpListening {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (bed, done) = (self.clone(), Arc::new(AtomicBool::new(false)));
+        let thread = std::thread::spawn({
+            let done = done.clone();
+            move || {
+                while let Ok((stream, peer)) = listener.accept() {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let shard = ShardId(bed.next.fetch_add(1, Ordering::Relaxed) % bed.handle.shards());
+                    let (fd, address) = (stream.into(), Some(peer.ip()));
+                    let peer = peer.to_string();
+                    let new = NewConnection { fd, peer, address, exports: None, tls: bed.tls.clone() };
+                    bed.handle.post(shard, 0, Box::new(new));
+                }
+            }
+        });
+        TcpListening { address, done, thread: Some(thread) }
+    }
+
     /// Listens on a Unix socket until dropped.
     pub fn listen(self: &Arc<Bed>, name: &str) -> Listener {
         let path = std::env::temp_dir().join(format!("braid-nbd-{}-{name}.sock", std::process::id()));
@@ -104,6 +142,26 @@ impl Bed {
             }
         });
         Listener { path, done, thread: Some(thread) }
+    }
+}
+
+pub struct TcpListening {
+    address: SocketAddr,
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TcpListening {
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for TcpListening {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+        self.thread.take().unwrap().join().unwrap();
     }
 }
 

@@ -104,7 +104,7 @@ impl Client {
     /// A further client of the same server; this one is spoken through from now on. Returns its socket.
     pub fn reconnect(&mut self) -> usize {
         self.socket = self.host.socket();
-        self.server.connect(&mut self.host, self.socket, "peer".into(), self.table.clone());
+        self.server.connect(&mut self.host, self.socket, braid_nbd::server::Arrival::plain("peer", self.table.clone()));
         self.run();
         self.socket
     }

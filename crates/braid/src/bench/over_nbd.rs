@@ -31,7 +31,7 @@ pub fn connect(uri: &str) -> anyhow::Result<Client> {
 fn client(uri: &str, config: &ClientConfig) -> anyhow::Result<Client> {
     let wrong = |error: ClientError| {
         let kind = match &error {
-            ClientError::Address(_) => Kind::InvalidArgument,
+            ClientError::Address(..) => Kind::InvalidArgument,
             ClientError::Refused { .. } => Kind::NotFound,
             ClientError::Socket(_) => Kind::Unreachable,
             _ => Kind::Internal,

@@ -214,7 +214,7 @@ pub async fn accept(socket: Socket, table: Arc<ExportTable>, ring: RingHandle) {
         match accepted {
             Ok((fd, peer)) => {
                 let shard = next.fetch_add(1, Ordering::Relaxed) % usize::from(ring.shards());
-                let message = NewConnection { fd, peer, exports: Some(Arc::clone(&table)) };
+                let message = NewConnection { fd, peer, exports: Some(Arc::clone(&table)), address: None, tls: None };
                 ring.post(braid_engine::ShardId(shard as u16), NBD_FRONTEND, Box::new(message));
             }
             Err(error) if is_of_the_client(&error) => {}

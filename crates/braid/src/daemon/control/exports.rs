@@ -11,7 +11,7 @@ use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORTS_MAX, LISTENERS_MAX};
 use braid_api::{AddExport, ErrorDetail, Export, Kind, RenameExport};
 use braid_engine::ShardId;
 use braid_nbd::server::ExportsChanged;
-use braid_nbd::{ExportError, ExportInfo, ExportTable};
+use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable};
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -236,7 +236,7 @@ impl Control {
                 block_bytes_min: block_bytes,
                 block_bytes_preferred: block_bytes.max(4096),
                 description: format!("Braid array {}", entry.name),
-                connections_max: EXPORT_CONNECTIONS_MAX as u32,
+                limits: ExportLimits { connections_max: EXPORT_CONNECTIONS_MAX as u32, ..ExportLimits::default() },
                 uuid: Some(*saved.uuid.as_bytes()),
                 allocation: holes.filter(|holes| holes.are_of(&active.layout)).map(|holes| Arc::new(holes) as _),
                 ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())

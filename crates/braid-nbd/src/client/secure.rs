@@ -1,0 +1,181 @@
+//! TLS of the client: between the socket and the pipeline's bytes.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+
+use super::ClientError;
+use crate::tls::{Got, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls};
+
+/// Bytes of records that are received, or sent, in one system call.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A connection's TLS.
+pub(super) struct Secure {
+    tls: Tls<UnbufferedClientConnection>,
+    inbox: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// Data of a record that found no room.
+    plain: Vec<u8>,
+    plain_at: usize,
+    outbox: Vec<u8>,
+    sent: usize,
+    scratch: Vec<u8>,
+}
+
+impl Secure {
+    /// Begins; `host` is whose certificate it has to be.
+    ///
+    /// # Errors
+    /// The name cannot stand in a certificate.
+    pub fn new(config: Arc<ClientConfig>, host: &str) -> Result<Secure, ClientError> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| ClientError::Tls(format!("{host:?} is no name that a certificate could bear")))?;
+        let connection =
+            UnbufferedClientConnection::new(config, name).map_err(|error| ClientError::Tls(error.to_string()))?;
+        let mut secure = Secure {
+            tls: Tls::new(connection),
+            inbox: vec![0; BUFFER_BYTES].into(),
+            from: 0,
+            to: 0,
+            plain: Vec::with_capacity(RECORD_DATA_MAX),
+            plain_at: 0,
+            outbox: Vec::with_capacity(BUFFER_BYTES),
+            sent: 0,
+            scratch: Vec::with_capacity(RECORD_DATA_MAX),
+        };
+        // The first message of the handshake is this side's.
+        secure.open(&mut [])?;
+        Ok(secure)
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
+    }
+
+    /// Puts data that has come to the front of `into`; returns how many bytes.
+    ///
+    /// # Errors
+    /// The server broke TLS, or is not who it should be, or closed.
+    pub fn open(&mut self, into: &mut [u8]) -> Result<usize, ClientError> {
+        let mut n = 0;
+        loop {
+            if self.plain_at < self.plain.len() {
+                let left = &self.plain[self.plain_at..];
+                let take = left.len().min(into.len() - n);
+                into[n..n + take].copy_from_slice(&left[..take]);
+                self.plain_at += take;
+                n += take;
+                if self.plain_at < self.plain.len() {
+                    return Ok(n);
+                }
+            }
+            self.plain.clear();
+            self.plain_at = 0;
+            if n == into.len() && n > 0 {
+                return Ok(n);
+            }
+            let plain = &mut self.plain;
+            let (took, got) = self.tls.open(&mut self.inbox[self.from..self.to], |data| {
+                let fits = data.len().min(into.len() - n);
+                into[n..n + fits].copy_from_slice(&data[..fits]);
+                n += fits;
+                plain.extend_from_slice(&data[fits..]);
+            });
+            self.from += took;
+            match got.map_err(ClientError::Tls)? {
+                Got::Data => {}
+                Got::Nothing => return Ok(n),
+                Got::Closed if n > 0 => return Ok(n),
+                Got::Closed => return Err(ClientError::Closed),
+            }
+        }
+    }
+
+    /// Where to receive records to.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.inbox.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to - self.from);
+        &mut self.inbox[self.to..]
+    }
+
+    /// So many bytes were received there.
+    pub fn received(&mut self, n: usize) {
+        self.to += n;
+    }
+
+    /// Records that are to be sent.
+    pub fn unsent(&mut self) -> &[u8] {
+        if self.sent == self.outbox.len() {
+            self.outbox.clear();
+            self.sent = 0;
+            self.outbox.append(&mut self.tls.wire);
+        }
+        &self.outbox[self.sent..]
+    }
+
+    /// So many bytes of them were sent.
+    pub fn was_sent(&mut self, n: usize) {
+        self.sent += n;
+    }
+
+    /// Takes data to be sent, as far as there is room for its records; returns how many bytes. Short data waits for more,
+    /// or for [`Secure::flush`].
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub fn seal(&mut self, data: &[u8]) -> Result<usize, ClientError> {
+        let mut took = 0;
+        while took < data.len() && self.has_room() {
+            let rest = &data[took..];
+            if self.scratch.is_empty() && rest.len() >= RECORD_DATA_MAX {
+                self.seal_record(Some(&rest[..RECORD_DATA_MAX]))?;
+                took += RECORD_DATA_MAX;
+                continue;
+            }
+            let take = rest.len().min(RECORD_DATA_MAX - self.scratch.len());
+            self.scratch.extend_from_slice(&rest[..take]);
+            took += take;
+            if self.scratch.len() == RECORD_DATA_MAX {
+                self.seal_record(None)?;
+            }
+        }
+        Ok(took)
+    }
+
+    /// Closes a record that is not full.
+    ///
+    /// # Errors
+    /// As [`Secure::seal`].
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        if !self.scratch.is_empty() && self.has_room() {
+            self.seal_record(None)?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        BUFFER_BYTES - self.outbox.len() >= SEAL_BYTES_MAX
+    }
+
+    /// Encrypts `data`, or what was gathered.
+    fn seal_record(&mut self, data: Option<&[u8]>) -> Result<(), ClientError> {
+        let used = self.outbox.len();
+        self.outbox.resize(used + SEAL_BYTES_MAX, 0);
+        let sealed = self.tls.seal(data.unwrap_or(&self.scratch), &mut self.outbox[used..]);
+        let n = sealed.map_err(ClientError::Tls)?;
+        self.outbox.truncate(used + n);
+        if data.is_none() {
+            self.scratch.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether data was taken that is in no record yet.
+    pub fn holds(&self) -> bool {
+        !self.scratch.is_empty()
+    }
+}
