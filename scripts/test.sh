@@ -73,6 +73,14 @@ simulator() {
 }
 planted() { timeout 600 "$target/planted/verify/braid-sim" --hunt; }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
+# New inputs are not kept here; one that fails is printed.
+fuzz() {
+    local found status=0
+    found=$(mktemp -d)
+    CARGO_TARGET_DIR=$target FUZZ_SECONDS=${FUZZ_SECONDS:-10} FUZZ_FOUND=$found scripts/fuzz.sh || status=1
+    rm -rf "$found"
+    return $status
+}
 end_to_end() { $cargo test "${everything[@]}" --test end_to_end --test allocations; }
 package() { $cargo build "${everything[@]}" && scripts/test-package.sh "$target/verify/braid"; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }
@@ -82,6 +90,7 @@ stage units 120 units
 stage simulator 240 simulator
 stage planted 120 planted
 stage corpus 60 corpus
+stage fuzz 180 fuzz
 stage end-to-end 360 end_to_end
 stage package 180 package
 stage check 120 check
