@@ -25,6 +25,9 @@ pub enum Cause {
     /// The handshake took too long.
     #[error("the handshake was not finished within its time limit")]
     HandshakeLate,
+    /// Too many others were in their handshake, and this one had been longest at it.
+    #[error("the handshake was not finished when too many newer clients came")]
+    HandshakeDisplaced,
     /// The client set flags that it was not offered, or a client of the older handshake asked for an option.
     #[error("client flags {0:#x} do not fit what was offered")]
     ClientFlags(u32),

@@ -405,6 +405,31 @@ fn a_full_shard_refuses_new_clients() {
     assert_eq!(client.server.connections(), 1);
 }
 
+/// Whoever says nothing makes way for those who come later, the first first; whoever is served stays.
+#[test]
+fn silent_clients_do_not_keep_others_out() {
+    let config = ServerConfig { connections_max: 16, handshakes_max: 4, ..ServerConfig::default() };
+    let mut client = Client::with(config, 16 << 20);
+    client.choose("a", false);
+    let served = client.socket;
+    let silent: Vec<usize> = (0..40).map(|_| client.reconnect()).collect();
+    let closed: Vec<bool> = silent.iter().map(|&socket| client.host.is_closed(socket)).collect();
+    assert_eq!(closed, [vec![true; 36], vec![false; 4]].concat());
+    assert!(
+        client
+            .events()
+            .iter()
+            .any(|event| { matches!(event, NbdEvent::Disconnected { cause: Cause::HandshakeDisplaced, .. }) })
+    );
+    client.reconnect();
+    client.choose("a", false);
+    assert!(client.say_raw(&req(0, 7, 0, 512)).len() > 512, "the newcomer is served");
+    assert!(!client.host.is_closed(served), "who is served stays");
+    // Silence has its limit all the same.
+    wait(&mut client, 11);
+    assert_eq!(client.server.connections(), 2);
+}
+
 /// Long requests go to the engine in segments of 1 MiB, and come back as one reply.
 #[test]
 fn long_requests() {

@@ -153,6 +153,11 @@ impl Handshake {
         self.address = address;
     }
 
+    /// When it must be over.
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
     /// The time limit has passed.
     pub fn is_late(&self, now_ns: u64) -> bool {
         now_ns >= self.deadline_ns

@@ -50,6 +50,9 @@ pub const EXTENTS_MAX: usize = 512;
 pub struct ServerConfig {
     /// Connections of this shard at a time.
     pub connections_max: u16,
+    /// Those of them that may be in their handshake: a further client takes the place of the one that has been longest
+    /// at it. Whoever holds many connections open without saying a word cannot keep others out.
+    pub handshakes_max: u16,
     /// Memory of this shard for large stream buffers, in bytes.
     pub large_streams_bytes_max: u64,
     /// Time for a handshake.
@@ -70,6 +73,7 @@ impl Default for ServerConfig {
     fn default() -> ServerConfig {
         ServerConfig {
             connections_max: 1024,
+            handshakes_max: 128,
             large_streams_bytes_max: 16 << 20,
             handshake_ns: HANDSHAKE_NS_MAX,
             payload_ns: 30_000_000_000,

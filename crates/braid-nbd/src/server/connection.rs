@@ -238,6 +238,12 @@ impl<S: Copy> Connection<S> {
         self.abandon_input(host);
     }
 
+    /// When its handshake must be over, while it is in one.
+    pub fn handshake_until_ns(&self) -> Option<u64> {
+        let greeting = self.greeting.as_ref().filter(|_| self.ending == Ending::Not)?;
+        Some(greeting.handshake.deadline_ns())
+    }
+
     /// Closes now; whatever is in flight only comes back to be freed.
     pub fn fail<H: Host<Socket = S>>(&mut self, host: &mut H, cause: Cause) {
         if self.ending == Ending::Closed {

@@ -78,6 +78,9 @@ impl<S: Copy> Server<S> {
         let refuse = |shared: &Shared, peer, cause| {
             shared.events.push(NbdEvent::Disconnected { peer, export: None, cause });
         };
+        if self.connections() >= usize::from(self.shared.config.handshakes_max) {
+            self.displace(host);
+        }
         if self.shared.stopping || self.free.is_empty() {
             host.close(socket);
             let cause = if self.shared.stopping { Cause::Stopping } else { Cause::NoRoom };
@@ -97,6 +100,21 @@ impl<S: Copy> Server<S> {
                 host.close(socket);
                 refuse(&self.shared, peer, Cause::NoRoom);
             }
+        }
+    }
+
+    /// Makes room among the handshakes, if there are too many.
+    #[cold]
+    fn displace<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        let handshakes =
+            || self.connections.iter().flatten().filter_map(|it| Some((it.handshake_until_ns()?, it.token, it.index)));
+        if handshakes().count() < usize::from(self.shared.config.handshakes_max) {
+            return;
+        }
+        let Some((_, _, oldest)) = handshakes().min() else { return };
+        if let Some(connection) = &mut self.connections[usize::from(oldest)] {
+            connection.fail(host, Cause::HandshakeDisplaced);
+            self.mark(oldest);
         }
     }
 

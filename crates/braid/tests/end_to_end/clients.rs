@@ -80,13 +80,7 @@ fn nbdcopy_over_tcp() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 24 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);
-    // Port 0 would be nobody's to know: take a free one, and another if it was taken in between.
-    let port = wait_for("a free port", || {
-        let free =
-            std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there").local_addr().expect("it is bound");
-        let out = daemon.any(&["export", "add", "data", "--nbd", &format!("tcp:127.0.0.1:{}", free.port())]);
-        out.status.success().then_some(free.port())
-    });
+    let port = daemon.export_tcp("data", "data");
     let uri = format!("nbd://127.0.0.1:{port}/data");
     let size = run("nbdinfo", &["--size", &uri]).trim().parse().expect("a size");
     let source = daemon.folder.noise("source", size, 2);

@@ -12,6 +12,7 @@ mod crashes;
 mod daemons;
 mod faults;
 mod filesystems;
+mod floods;
 mod hostile;
 mod nbd;
 mod network;

@@ -314,6 +314,19 @@ impl Daemon {
         self.uri(name)
     }
 
+    /// Exports the array by a name on a free port of loopback; gives the port.
+    #[track_caller]
+    pub fn export_tcp(&self, array: &str, name: &str) -> u16 {
+        // Port 0 would be nobody's to know: take a free one, and another if it was taken in between.
+        wait_for("a free port", || {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+            let port = free.expect("loopback is there").port();
+            let address = format!("tcp:127.0.0.1:{port}");
+            let out = self.any(&["export", "add", array, "--nbd", &address, "--name", name]);
+            out.status.success().then_some(port)
+        })
+    }
+
     pub fn nbd_socket(&self, name: &str) -> String {
         self.folder.join(&format!("{name}.nbd"))
     }

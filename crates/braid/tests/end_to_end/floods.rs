@@ -1,0 +1,272 @@
+//! Clients that want to be too much: storms of connections, handshakes that never end, floods of options and of
+//! requests, requests as long as they may be. Memory stays within what is documented, everything is given back, and the
+//! others are served meanwhile, those who are there and those who come.
+
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use crate::nbd::{self, Client};
+use crate::support::*;
+
+/// Memory for data in flight, for each of two shards.
+const BUFFERS: u64 = 64 * MIB;
+/// What docs/nbd.md allows for each client besides, and rounding up.
+const CLIENT_BYTES: u64 = 48 * KIB;
+
+/// A daemon with an export that is attacked, over a Unix socket and over TCP, and one beside it.
+struct Besieged {
+    daemon: Daemon,
+    neighbour: Client,
+    turn: u8,
+    resident_before: u64,
+    files_before: usize,
+}
+
+/// A number of the daemon's memory in /proc, in bytes.
+fn memory(daemon: &Daemon, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.running.id())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with(field)).expect("the kernel tells it");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * KIB
+}
+
+fn open_files(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.running.id())).expect("it runs").count()
+}
+
+impl Besieged {
+    fn start() -> Besieged {
+        let daemon = Daemon::start_in(Folder::new(), &["--shards", "2", "--buffers", "64M"]);
+        daemon.array("target", "concat", &["mem:64M"]);
+        daemon.array("beside", "concat", &["mem:64M"]);
+        let neighbour = Client::open(&daemon.nbd_socket("beside"), "beside").expect("it is served");
+        let (resident_before, files_before) = (memory(&daemon, "VmRSS:"), open_files(&daemon));
+        let mut besieged = Besieged { daemon, neighbour, turn: 0, resident_before, files_before };
+        besieged.others_are_served();
+        besieged
+    }
+
+    fn socket(&self) -> String {
+        self.daemon.nbd_socket("target")
+    }
+
+    /// The one who is there goes on, and somebody new comes and goes.
+    #[track_caller]
+    fn others_are_served(&mut self) {
+        self.turn += 1;
+        let data = [self.turn; 4096];
+        self.neighbour.write(u64::from(self.turn) * 4096, &data).expect("the neighbour writes");
+        let offset = u64::from(self.turn) * 4096;
+        assert_eq!(self.neighbour.read(offset, 4096).expect("the neighbour reads"), data);
+        let socket = self.daemon.nbd_socket("beside");
+        let mut newcomer = Client::open(&socket, "beside").expect("a newcomer is served");
+        assert_eq!(newcomer.read(offset, 4096).expect("the newcomer reads"), data);
+        newcomer.send(0, nbd::DISCONNECT, 0, 0, &[]).expect("the newcomer leaves");
+    }
+
+    /// All buffers may have been used by now; beyond them there is what clients cost, and little else.
+    #[track_caller]
+    fn memory_is_bounded(&self, clients: u64) {
+        let bound = self.resident_before + 2 * BUFFERS + clients * CLIENT_BYTES + 64 * MIB;
+        let peak = memory(&self.daemon, "VmHWM:");
+        assert!(peak <= bound, "{peak} bytes of memory at the peak; {} before, {bound} allowed", self.resident_before);
+    }
+
+    /// The attackers have gone: nothing of theirs is left.
+    #[track_caller]
+    fn all_is_given_back(&mut self) {
+        wait_for("the attackers' places to be free", || {
+            let connections = self.daemon.json(&["export", "show", "target"])["connections"].as_u64();
+            (connections == Some(0)).then_some(())
+        });
+        // The command line and a newcomer that leaves may still be there.
+        wait_for("their sockets to be closed", || (open_files(&self.daemon) <= self.files_before + 3).then_some(()));
+        self.others_are_served();
+        let mut client = Client::open(&self.socket(), "target").expect("the target is served");
+        client.write(0, &[9; 512]).expect("it writes");
+        assert!(self.daemon.running.ended().is_none());
+        let log = self.daemon.running.log();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// Writes as much of it as the server takes at once.
+fn pour(stream: &mut UnixStream, bytes: &[u8]) {
+    stream.set_nonblocking(true).expect("a socket has that mode");
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match stream.write(rest) {
+            Ok(n) => rest = &rest[n..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // It takes no more for now, or has had enough of us.
+            Err(_) => break,
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_connections_opened_and_dropped() {
+    let mut besieged = Besieged::start();
+    let socket = besieged.socket();
+    let port = besieged.daemon.export_tcp("target", "by-tcp");
+    for n in 0..10_000 {
+        if n % 2 == 0 {
+            // Nobody waits for a word of the server's.
+            let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            if n % 4 == 0 {
+                let _ = (&stream).write_all(&3u32.to_be_bytes());
+            }
+            if n % 6 == 0 {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        } else {
+            let mut stream = nbd::connect(&socket).expect("it listens");
+            match n % 16 {
+                1 | 3 | 5 => {}
+                7 => drop(stream.write_all(&[0, 0])),
+                9 => drop(stream.write_all(&[&3u32.to_be_bytes()[..], &nbd::option(3, &[])].concat())),
+                11 => drop(stream.write_all(&[&3u32.to_be_bytes()[..], &nbd::option_go("target")].concat())),
+                _ => {
+                    // As far as a request, whose answer finds nobody.
+                    let request = nbd::request(0, nbd::READ, 1, 0, MIB as u32);
+                    let all = [&3u32.to_be_bytes()[..], &nbd::option_go("target"), &request].concat();
+                    drop(stream.write_all(&all));
+                }
+            }
+        }
+        if n % 500 == 0 {
+            besieged.others_are_served();
+        }
+    }
+    besieged.memory_is_bounded(2 * 1024);
+    besieged.all_is_given_back();
+}
+
+#[test]
+fn handshakes_that_never_end_keep_nobody_out() {
+    let mut besieged = Besieged::start();
+    let socket = besieged.socket();
+    let mut slow = Vec::new();
+    // More than two shards take at a time, each a little further than the last.
+    for n in 0..2_500 {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        let bytes = [&3u32.to_be_bytes()[..], &nbd::option_go("target")].concat();
+        pour(&mut stream, &bytes[..n % (bytes.len() - 1)]);
+        slow.push(stream);
+        if n % 250 == 0 {
+            besieged.others_are_served();
+            // And one byte more from everybody.
+            for stream in &mut slow {
+                pour(stream, &[0]);
+            }
+        }
+    }
+    besieged.others_are_served();
+    // The attacked export, too, is there for whoever means it.
+    let mut honest = Client::open(&socket, "target").expect("it is served");
+    honest.write(0, &[1; 4096]).expect("it writes");
+    drop(honest);
+    besieged.memory_is_bounded(2 * 1024);
+    drop(slow);
+    besieged.all_is_given_back();
+}
+
+#[test]
+fn floods_of_options_end_by_themselves() {
+    let mut besieged = Besieged::start();
+    let socket = besieged.socket();
+    let list = nbd::option(3, &[]);
+    let long = nbd::option(77, &vec![b'x'; 16 << 10]);
+    let names = nbd::option(7, &[&4096u32.to_be_bytes()[..], &[b'n'; 4096], &[0, 0]].concat());
+    let mut floods = Vec::new();
+    for n in 0..60 {
+        let mut stream = nbd::connect(&socket).expect("it listens");
+        stream.write_all(&3u32.to_be_bytes()).expect("it is read");
+        let option = [&list, &long, &names][n % 3];
+        pour(&mut stream, &option.repeat((4 << 20) / option.len()));
+        floods.push(stream);
+        if n % 10 == 0 {
+            besieged.others_are_served();
+        }
+    }
+    besieged.memory_is_bounded(60);
+    for (n, stream) in floods.iter_mut().enumerate() {
+        // Who reads the answers gets as far as the limit, who does not as far as the socket; the end is the same.
+        let option = [&list, &long, &names][n % 3];
+        stream.set_nonblocking(false).expect("a socket has that mode");
+        let reader = stream.try_clone().expect("a socket can be cloned");
+        std::thread::scope(|scope| {
+            let mut reader = reader;
+            let closed = scope.spawn(move || nbd::is_closed(&mut reader));
+            for _ in 0..2000 {
+                if stream.write_all(option).is_err() {
+                    break;
+                }
+            }
+            assert!(closed.join().expect("it does not panic"), "flood {n} is left open");
+        });
+    }
+    besieged.all_is_given_back();
+}
+
+#[test]
+fn requests_whose_answers_nobody_reads() {
+    let mut besieged = Besieged::start();
+    let socket = besieged.socket();
+    let mut floods = Vec::new();
+    for n in 0..60u32 {
+        let mut client = Client::open(&socket, "target").expect("there is room");
+        let len = [512, 4096, 65536, MIB as u32][n as usize % 4];
+        let flood: Vec<u8> = (0..8192).flat_map(|k| nbd::request(0, nbd::READ, k, (k % 32) * MIB, len)).collect();
+        pour(&mut client.stream, &flood);
+        floods.push(client);
+        if n % 10 == 9 {
+            besieged.others_are_served();
+        }
+    }
+    besieged.others_are_served();
+    besieged.memory_is_bounded(60);
+    drop(floods);
+    besieged.all_is_given_back();
+}
+
+#[test]
+fn the_longest_requests_from_as_many_connections_as_there_may_be() {
+    let mut besieged = Besieged::start();
+    let socket = besieged.socket();
+    let mut clients: Vec<Client> = Vec::new();
+    while let Ok(client) = Client::open(&socket, "target") {
+        clients.push(client);
+    }
+    assert_eq!(clients.len(), 64, "what docs/nbd.md says of one export");
+    const LEN: usize = 32 << 20;
+    let data = noise(LEN as u64, 77);
+    for (n, client) in clients.iter_mut().enumerate() {
+        match n % 4 {
+            // It announces, and sends a part.
+            0 => {
+                let mut bytes = nbd::request(0, nbd::WRITE, 1, 0, LEN as u32);
+                bytes.extend(&data[..LEN / 2]);
+                pour(&mut client.stream, &bytes);
+            }
+            // It asks, and reads nothing.
+            1 => pour(&mut client.stream, &nbd::request(0, nbd::READ, 1, 0, LEN as u32).repeat(64)),
+            // Both go on below.
+            _ => {}
+        }
+        if n % 16 == 0 {
+            besieged.others_are_served();
+        }
+    }
+    // Honest ones among them get through, one after the other, however long their requests are.
+    for n in [2, 3, 62, 63] {
+        let client = &mut clients[n];
+        client.write(16 * MIB, &data).expect("a write of 32 MiB");
+        assert!(client.read(16 * MIB, LEN).expect("a read of 32 MiB") == data);
+        besieged.others_are_served();
+    }
+    besieged.memory_is_bounded(64);
+    drop(clients);
+    besieged.all_is_given_back();
+}
