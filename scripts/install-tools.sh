@@ -11,7 +11,8 @@ common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux)
 tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
     sfdisk:fdisk fusermount3:fuse3 curl:curl strace:strace setpriv:util-linux
-    debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils)
+    debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
+    chromium:chromium script:bsdutils)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;

@@ -27,11 +27,16 @@ use braid_ring::{Cx, Disk, DiskSpec, DriverKind, Frontend, OpenOptions, Ring, Ri
 mod bench {
     pub mod frontend;
     mod latency;
+    mod ledger;
+    pub mod live;
     pub mod pattern;
+    mod schedule;
     mod verify;
+    mod zipf;
 }
-use bench::frontend::{Load, LoadFrontend, Phase};
-use bench::pattern::{Order, Random};
+use bench::frontend::{Load, LoadFrontend, Pass, Phase};
+use bench::live::LiveCell;
+use bench::pattern::{Order, Random, Visit};
 
 struct Counting;
 
@@ -176,25 +181,29 @@ fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>,
     let seen = Arc::new(AtomicU64::new(0));
     let config = RingConfig { driver: Some(driver), ..RingConfig::default() };
     let load = Load {
+        epoch: 0,
+        slot: 0,
         device: DEVICE,
         depth: 128,
         block_bytes: 4096,
         first_byte: 0,
         span_bytes: 40 << 20,
+        visit: Visit { order: Order::Random, theta: 1.0, reads_percent: 50 },
         seed: 1,
-        verify: false,
+        verify: None,
+        rate: None,
     };
     let load = Load { span_bytes: if level == Some(Level::Raid1) { 16 << 20 } else { load.span_bytes }, ..load };
     let load = Load { span_bytes: if names.len() == 1 { 16 << 20 } else { load.span_bytes }, ..load };
     let ring = Ring::start(&config, |_| {
-        let inner = LoadFrontend::new(load.clone(), sender.clone());
+        let inner = LoadFrontend::new(sender.clone(), Arc::new(LiveCell::default()));
         vec![Box::new(Counted { inner, seen: Arc::clone(&seen) }) as Box<dyn Frontend>]
     })
     .expect("the ring starts");
     let handle = ring.handle();
     assert!(publish(&handle, level, names) >= load.span_bytes);
     let phase = |ios| {
-        let phase = Phase::Run { order: Order::Random, reads_percent: 50, ios, time_ns: u64::MAX };
+        let phase = Phase { load: Arc::new(load.clone()), pass: Pass::Run { ios, time_ns: u64::MAX } };
         handle.post(ShardId(0), 0, Box::new(phase));
         let found = done.recv().expect("the shard answers");
         assert_eq!((found.ios, found.errors), (ios, 0), "{what}");

@@ -56,6 +56,11 @@ impl Secure {
         self.tls.is_handshaking()
     }
 
+    /// Whether data has come that found no room yet.
+    pub fn has_data(&self) -> bool {
+        self.plain_at < self.plain.len()
+    }
+
     /// Puts data that has come to the front of `into`; returns how many bytes.
     ///
     /// # Errors

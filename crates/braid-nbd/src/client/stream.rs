@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -310,16 +311,30 @@ impl Client {
     }
 
     fn wait(&mut self) -> Result<(), ClientError> {
+        if self.wait_within(Duration::from_millis(self.timeout_ms))? {
+            return Ok(());
+        }
+        Err(ClientError::TimedOut(self.timeout_ms))
+    }
+
+    /// Waits until there is something to read (or, with something queued, room to send it), and no longer than `limit`;
+    /// false when that is over. For a load that goes by the clock; nothing is read or sent.
+    ///
+    /// # Errors
+    /// The connection is of no more use.
+    pub fn wait_within(&mut self, limit: Duration) -> Result<bool, ClientError> {
+        if self.secure.as_ref().is_some_and(|secure| secure.has_data()) {
+            return Ok(true);
+        }
         let mut events = PollFlags::IN;
         if self.has_unsent() {
             events |= PollFlags::OUT;
         }
-        let limit =
-            Timespec { tv_sec: (self.timeout_ms / 1000) as i64, tv_nsec: (self.timeout_ms % 1000 * 1_000_000) as i64 };
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), events)];
         match poll(&mut fds, Some(&limit)) {
-            Ok(0) => Err(ClientError::TimedOut(self.timeout_ms)),
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(true),
             Err(error) => Err(ClientError::Socket(error.into())),
         }
     }

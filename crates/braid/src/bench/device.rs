@@ -1,33 +1,77 @@
-//! What is measured: disks, opened as they are, and for this run only combined.
+//! Disks of this machine, opened as they are, and for this run only combined.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{DeviceLayout, LeafId, Node};
 use braid_format::foreign;
-use braid_geometry::{Geometry, Level, Spec};
+use braid_geometry::{Geometry, Level};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
 
-use super::BenchArgs;
+use super::target::{Combination, How};
 
-/// Opens the disks. Nothing is written to one that carries somebody's data, unless forced.
-///
-/// # Errors
-/// A name that is none, a disk that cannot be opened, one that is somebody's.
-pub fn open(args: &BenchArgs) -> anyhow::Result<Vec<Arc<Disk>>> {
-    let mut disks = Vec::with_capacity(args.disks.len());
-    for name in &args.disks {
-        let spec = DiskSpec::parse(name).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()))?;
-        let options = OpenOptions { exclusive: true, write: args.writes() };
-        let disk = Disk::open(&spec, options).map_err(|error| {
-            ErrorDetail::new(open_failed(&error), format!("disk {name}: {error}")).with("disk", name)
-        })?;
-        if args.writes() && !args.force {
-            refuse_somebodys(name, &spec, &disk)?;
+/// The disks of all targets: one that several targets name is opened once and is the same for all of them.
+#[derive(Default)]
+pub struct Disks {
+    /// By name, and by how many of that name a target had before.
+    open: BTreeMap<(String, usize), (Arc<Disk>, Option<LeafId>)>,
+}
+
+impl Disks {
+    /// Opens the disks of one target. Nothing is written to one that carries somebody's data, unless forced.
+    ///
+    /// # Errors
+    /// A name that is none, a disk that cannot be opened, one that is somebody's.
+    pub fn open(&mut self, target: &Combination, write: bool, force: bool) -> anyhow::Result<Members> {
+        let mut keys = Vec::with_capacity(target.disks.len());
+        for name in &target.disks {
+            let nth = keys.iter().filter(|(known, _)| known == name).count();
+            let key = (name.clone(), nth);
+            if !self.open.contains_key(&key) {
+                self.open.insert(key.clone(), (Arc::new(open(name, write, force)?), None));
+            }
+            keys.push(key);
         }
-        disks.push(Arc::new(disk));
+        Ok(Members { disks: keys.iter().map(|key| Arc::clone(&self.open[key].0)).collect(), keys })
     }
-    Ok(disks)
+
+    /// Gives a disk to the ring, once.
+    fn leaf(&mut self, handle: &RingHandle, key: &(String, usize)) -> anyhow::Result<LeafId> {
+        let (disk, leaf) = self.open.get_mut(key).expect("members were opened here");
+        if leaf.is_none() {
+            *leaf = Some(handle.add_leaf(Arc::clone(disk))?);
+        }
+        Ok(leaf.expect("it was set"))
+    }
+}
+
+/// The open disks of one target, in order.
+pub struct Members {
+    keys: Vec<(String, usize)>,
+    disks: Vec<Arc<Disk>>,
+}
+
+impl Members {
+    /// The largest logical block of the disks, in bytes.
+    pub fn block_bytes(&self) -> u32 {
+        self.disks.iter().map(|disk| disk.logical_block_bytes()).max().unwrap_or(512)
+    }
+
+    /// The name of a disk that another target uses, too.
+    pub fn shared_with(&self, other: &Members) -> Option<&str> {
+        self.keys.iter().find(|key| other.keys.contains(key)).map(|(name, _)| name.as_str())
+    }
+}
+
+fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
+    let spec = DiskSpec::parse(name).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()))?;
+    let disk = Disk::open(&spec, OpenOptions { exclusive: true, write })
+        .map_err(|error| ErrorDetail::new(open_failed(&error), format!("disk {name}: {error}")).with("disk", name))?;
+    if write && !force {
+        refuse_somebodys(name, &spec, &disk)?;
+    }
+    Ok(disk)
 }
 
 fn open_failed(error: &braid_ring::RingError) -> Kind {
@@ -64,10 +108,12 @@ fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<
         .into())
 }
 
-/// How the disks are combined.
+/// How the disks of a target are combined.
 pub enum Shape {
     /// One disk, as it is.
     Bare,
+    /// Every disk a device of its own.
+    Each,
     /// Every byte on every disk.
     Mirror,
     /// Every byte on one of them.
@@ -75,63 +121,56 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// What the arguments ask for.
+    /// What a target asks for.
     ///
     /// # Errors
-    /// Sizes that the level cannot use; several disks without a level; a block that the disks do not have.
-    pub fn plan(args: &BenchArgs, disks: &[Arc<Disk>]) -> Result<Shape, ErrorDetail> {
-        let wrong = |message: String| ErrorDetail::new(Kind::InvalidArgument, message);
-        let unit = block_bytes(disks);
-        if !args.block.is_multiple_of(u64::from(unit)) {
-            return Err(wrong(format!("--block {} is not a multiple of the disks' own {unit} bytes", args.block)));
-        }
-        match args.level.as_deref() {
-            None if disks.len() == 1 => Ok(Shape::Bare),
-            None => {
-                let remedy = "say how they are combined, for example: --level raid0";
-                Err(wrong(format!("{} disks and no level", disks.len())).remedy(remedy))
-            }
-            Some("raid1") => Ok(Shape::Mirror),
-            Some(level) => {
-                let level: Level = level.parse().map_err(|error| wrong(format!("--level {level}: {error}")))?;
-                let sizes: Vec<u64> = disks.iter().map(|disk| disk.size_bytes()).collect();
-                let spec = Spec { chunk_bytes: args.chunk, ..Spec::new(level) };
-                let geometry = Geometry::plan(spec, &sizes);
-                Ok(Shape::Striped(
-                    geometry.map_err(|error| wrong(error.to_string()).remedy("for example: --chunk 64K"))?,
-                ))
+    /// Sizes or a chunk that the level cannot use.
+    pub fn plan(how: How, members: &Members) -> Result<Shape, ErrorDetail> {
+        match how {
+            How::Bare => Ok(Shape::Bare),
+            How::Jbod => Ok(Shape::Each),
+            How::Array(spec) if spec.level == Level::Raid1 => Ok(Shape::Mirror),
+            How::Array(spec) => {
+                let sizes: Vec<u64> = members.disks.iter().map(|disk| disk.size_bytes()).collect();
+                let geometry = Geometry::plan(spec, &sizes).map_err(|error| {
+                    ErrorDetail::new(Kind::InvalidArgument, error.to_string()).remedy("for example: --chunk 64K")
+                })?;
+                Ok(Shape::Striped(geometry))
             }
         }
     }
 
-    /// Bytes of the device that the disks become.
-    pub fn size_bytes(&self, disks: &[Arc<Disk>]) -> u64 {
+    /// Bytes of each device that the disks become.
+    pub fn sizes_bytes(&self, members: &Members) -> Vec<u64> {
+        let sizes = members.disks.iter().map(|disk| disk.size_bytes());
         match self {
-            Shape::Bare | Shape::Mirror => disks.iter().map(|disk| disk.size_bytes()).min().unwrap_or(0),
-            Shape::Striped(geometry) => geometry.size_bytes(),
+            Shape::Each => sizes.collect(),
+            Shape::Bare | Shape::Mirror => vec![sizes.min().unwrap_or(0)],
+            Shape::Striped(geometry) => vec![geometry.size_bytes()],
         }
     }
 
-    /// Gives the disks to the ring and compiles the device, each disk from its first byte to its last.
+    /// Gives the disks to the ring and compiles the devices, each disk from its first byte to its last.
     ///
     /// # Errors
     /// The ring takes no more disks.
-    pub fn build(self, handle: &RingHandle, disks: &[Arc<Disk>]) -> anyhow::Result<Arc<DeviceLayout>> {
-        let mut members = Vec::with_capacity(disks.len());
-        for disk in disks {
-            let leaf: LeafId = handle.add_leaf(Arc::clone(disk))?;
-            members.push(Node::Leaf { leaf, start: 0, len: disk.size_bytes() });
+    pub fn build(
+        self,
+        handle: &RingHandle,
+        disks: &mut Disks,
+        members: &Members,
+    ) -> anyhow::Result<Vec<Arc<DeviceLayout>>> {
+        let mut nodes = Vec::with_capacity(members.disks.len());
+        for (key, disk) in members.keys.iter().zip(&members.disks) {
+            let leaf = disks.leaf(handle, key)?;
+            nodes.push(Node::Leaf { leaf, start: 0, len: disk.size_bytes() });
         }
-        let root = match self {
-            Shape::Bare => members.remove(0),
-            Shape::Mirror => Node::Mirror { members },
-            Shape::Striped(geometry) => Node::Striped { geometry, members },
+        let roots = match self {
+            Shape::Bare | Shape::Each => nodes,
+            Shape::Mirror => vec![Node::Mirror { members: nodes }],
+            Shape::Striped(geometry) => vec![Node::Striped { geometry, members: nodes }],
         };
-        Ok(Arc::new(DeviceLayout::new(1, block_bytes(disks), &root)))
+        let block = members.block_bytes();
+        Ok(roots.iter().map(|root| Arc::new(DeviceLayout::new(1, block, root))).collect())
     }
-}
-
-/// The largest logical block of the disks.
-fn block_bytes(disks: &[Arc<Disk>]) -> u32 {
-    disks.iter().map(|disk| disk.logical_block_bytes()).max().unwrap_or(512)
 }

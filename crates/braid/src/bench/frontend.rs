@@ -1,50 +1,59 @@
-//! The load itself: a frontend on a shard that keeps so many requests in flight.
+//! The load itself: a frontend on a shard that keeps so many requests in flight, or begins them by a schedule.
 //!
 //! What it costs is part of every figure, so it does little for each I/O: no allocation, no clock (the loop's own
 //! reading is used), latencies counted in runs of equal ones.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request};
 use braid_ring::{Cx, Frontend};
-use hdrhistogram::Histogram;
 
-use super::latency::latency_histogram;
-use super::pattern::{Order, Pattern};
+use super::latency::Latencies;
+use super::ledger::Ledger;
+use super::live::LiveCell;
+use super::pattern::{Order, Pattern, Visit};
+use super::schedule::Schedule;
 use super::verify::{self, Mismatch};
 
 /// Mismatches that are kept in words; the others are counted.
 pub const MISMATCHES_KEPT: usize = 8;
+/// How often a block is drawn again because something is in flight on it, before the place waits.
+const DRAWS_MAX: usize = 64;
 
-/// What one shard is to do, from the start of the ring on.
+/// What one job is to do on one device, for as long as its point is measured.
 #[derive(Clone, Debug)]
 pub struct Load {
+    /// Tells one load from the next on the same target: what was remembered of another is forgotten.
+    pub epoch: u32,
+    /// Which of the job's memories it uses; one for each target.
+    pub slot: usize,
     /// The device.
     pub device: DeviceId,
     /// I/Os in flight.
     pub depth: u32,
     /// Bytes of each.
     pub block_bytes: u64,
-    /// First byte of this shard's part.
+    /// First byte of this job's part.
     pub first_byte: u64,
     /// Its length.
     pub span_bytes: u64,
-    /// Of the blocks' content, and of the order in which they are visited.
+    /// Which blocks, and how many of them are read.
+    pub visit: Visit,
+    /// Of the order in which blocks are visited.
     pub seed: u64,
-    /// Give every block its content, and check what is read.
-    pub verify: bool,
+    /// Give every block its content, and check what is read: the run's seed.
+    pub verify: Option<u64>,
+    /// I/Os a second of all jobs, this job's number and how many there are.
+    pub rate: Option<(u64, u64, u64)>,
 }
 
-/// One pass over the blocks; posted to the frontend.
-#[derive(Clone, Debug)]
-pub enum Phase {
+/// What is done in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
     /// Blocks by pattern, until a number is reached or a time is over.
     Run {
-        /// In which order.
-        order: Order,
-        /// Share of reads, in percent.
-        reads_percent: u8,
         /// I/Os, or `u64::MAX`.
         ios: u64,
         /// Nanoseconds, or `u64::MAX`.
@@ -52,11 +61,20 @@ pub enum Phase {
     },
     /// Every block is written once.
     Fill,
-    /// Every block that was written is read once, and checked.
+    /// Every block whose content is known is read once, and checked.
     ReadBack,
 }
 
-/// How a phase went on one shard.
+/// One pass of a load; posted to the frontend.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// On what.
+    pub load: Arc<Load>,
+    /// What.
+    pub pass: Pass,
+}
+
+/// How a phase went for one job.
 pub struct PhaseDone {
     /// I/Os answered, within the time where one was given.
     pub ios: u64,
@@ -64,12 +82,14 @@ pub struct PhaseDone {
     pub errors: u64,
     /// The first failure.
     pub first_error: Option<IoError>,
-    /// Latencies in nanoseconds.
-    pub latency: Histogram<u64>,
+    /// Latencies.
+    pub latency: Latencies,
     /// Time of the loop at the first submission.
     pub begun_ns: u64,
     /// Time of the loop at the last answer that counts: where a time was given, the last one within it.
     pub ended_ns: u64,
+    /// I/Os that the schedule had wanted to begin and that had not when the time was over.
+    pub behind: u64,
     /// Bytes compared.
     pub verified_bytes: u64,
     /// The first wrong blocks.
@@ -79,14 +99,16 @@ pub struct PhaseDone {
 }
 
 impl PhaseDone {
-    fn new() -> PhaseDone {
+    /// Nothing yet.
+    pub fn new() -> PhaseDone {
         PhaseDone {
             ios: 0,
             errors: 0,
             first_error: None,
-            latency: latency_histogram(),
+            latency: Latencies::new(),
             begun_ns: 0,
             ended_ns: 0,
+            behind: 0,
             verified_bytes: 0,
             mismatches: Vec::with_capacity(MISMATCHES_KEPT),
             mismatch_count: 0,
@@ -101,6 +123,8 @@ struct Place {
     begun_ns: u64,
     /// The block and, in the lowest bit, whether it is read.
     what: u64,
+    /// The kernel still has the buffer of an I/O that was answered by its time limit.
+    kept: bool,
 }
 
 impl Place {
@@ -118,118 +142,219 @@ enum Source {
     Pattern,
     /// The next block to look at.
     All(u64),
-    Written(u64),
+    Known(u64),
 }
 
-/// The frontend.
-pub struct LoadFrontend {
-    load: Load,
-    done: SyncSender<PhaseDone>,
+/// What is drawn.
+enum Drawn {
+    Block(u64, bool),
+    /// Something is in flight on each block that came.
+    Busy,
+    Done,
+}
+
+/// What a job remembers of a load between its phases.
+struct Memory {
+    epoch: u32,
     pattern: Pattern,
+    ledger: Option<Ledger>,
+}
+
+impl Memory {
+    fn of(load: &Load) -> Memory {
+        let pattern = Pattern::new(load.seed, &load.visit, load.first_byte, load.span_bytes, load.block_bytes);
+        let ledger = load.verify.map(|_| Ledger::new(pattern.blocks()));
+        Memory { epoch: load.epoch, pattern, ledger }
+    }
+}
+
+/// The frontend of one job.
+pub struct LoadFrontend {
+    load: Arc<Load>,
+    done: SyncSender<PhaseDone>,
+    live: Arc<LiveCell>,
+    /// Of the load in hand.
+    memory: Memory,
+    /// Of the other targets.
+    others: Vec<Option<Memory>>,
     source: Source,
     places: Vec<Place>,
-    /// One bit for each block that was written, when verifying.
-    written: Vec<u64>,
+    /// Places that wait: for a block that is free, or for their moment.
+    idle: Vec<u32>,
+    schedule: Option<Schedule>,
+    /// When the timer rings that was set last.
+    alarm_ns: u64,
     in_flight: u32,
     left: u64,
     deadline_ns: u64,
     /// When the time was over, and how many I/Os had been answered: what is in flight then ends as the disks please, and is no
     /// part of the rate.
     over: Option<(u64, u64)>,
-    /// The latest latency and how often it came in a row.
-    run: (u64, u64),
+    /// The latest latency, whether of a read, and how often it came in a row.
+    run: (u64, bool, u64),
+    latency_sum: u64,
+    running: bool,
     found: PhaseDone,
 }
 
+/// What a job has before its first phase.
+fn nothing() -> Load {
+    Load {
+        epoch: u32::MAX,
+        slot: 0,
+        device: DeviceId(0),
+        depth: 0,
+        block_bytes: 4096,
+        first_byte: 0,
+        span_bytes: 4096,
+        visit: Visit { order: Order::Sequential, theta: 1.0, reads_percent: 100 },
+        seed: 0,
+        verify: None,
+        rate: None,
+    }
+}
+
 impl LoadFrontend {
-    /// A frontend that sends how each phase went to `done`.
-    pub fn new(load: Load, done: SyncSender<PhaseDone>) -> LoadFrontend {
-        let pattern =
-            Pattern::new(load.seed, Order::Sequential, 100, load.first_byte, load.span_bytes, load.block_bytes);
-        let words = if load.verify { pattern.blocks().div_ceil(64) as usize } else { 0 };
+    /// A frontend that sends how each phase went to `done`, and shows in `live` how it is going.
+    pub fn new(done: SyncSender<PhaseDone>, live: Arc<LiveCell>) -> LoadFrontend {
+        let load = nothing();
         LoadFrontend {
             done,
+            live,
+            memory: Memory::of(&load),
+            others: Vec::new(),
             source: Source::Pattern,
-            places: Vec::with_capacity(load.depth as usize),
-            written: vec![0; words],
+            places: Vec::new(),
+            idle: Vec::new(),
+            schedule: None,
+            alarm_ns: 0,
             in_flight: 0,
             left: 0,
             deadline_ns: u64::MAX,
             over: None,
-            run: (0, 0),
+            run: (0, true, 0),
+            latency_sum: 0,
+            running: false,
             found: PhaseDone::new(),
-            pattern,
-            load,
+            load: Arc::new(load),
         }
     }
 
     fn begin(&mut self, cx: &mut Cx<'_>, phase: &Phase) {
-        let blocks = self.pattern.blocks();
+        self.turn_to(cx, &phase.load);
         let now = cx.now_ns();
-        self.deadline_ns = u64::MAX;
-        self.over = None;
-        self.left = u64::MAX;
-        match *phase {
-            Phase::Run { order, reads_percent, ios, time_ns } => {
-                let load = &self.load;
-                self.pattern =
-                    Pattern::new(load.seed, order, reads_percent, load.first_byte, load.span_bytes, load.block_bytes);
+        (self.deadline_ns, self.over, self.schedule) = (u64::MAX, None, None);
+        self.latency_sum = 0;
+        match phase.pass {
+            Pass::Run { ios, time_ns } => {
                 self.source = Source::Pattern;
                 self.left = ios;
                 self.deadline_ns = now.saturating_add(time_ns);
+                self.schedule = self.load.rate.map(|(rate, job, jobs)| Schedule::new(now, rate, job, jobs));
             }
-            Phase::Fill => {
+            Pass::Fill => {
                 self.source = Source::All(0);
-                self.left = blocks;
+                self.left = self.memory.pattern.blocks();
             }
-            Phase::ReadBack => self.source = Source::Written(0),
+            Pass::ReadBack => {
+                self.source = Source::Known(0);
+                self.left = u64::MAX;
+            }
         }
         self.found.begun_ns = now;
-        for place in 0..self.places.len() {
-            if !self.next(cx, place as u64) {
-                break;
-            }
-        }
-        if self.in_flight == 0 {
+        self.running = true;
+        self.idle.clear();
+        // The first place is taken first.
+        self.idle.extend((0..self.places.len() as u32).rev().filter(|&place| !self.places[place as usize].kept));
+        self.use_idle(cx);
+        if self.in_flight == 0 && (self.schedule.is_none() || self.left == 0) {
             self.finish(cx.now_ns());
         }
     }
 
-    /// The next block, and whether it is read; none when the phase has no more.
-    #[inline(always)]
-    fn draw(&mut self) -> Option<(u64, bool)> {
-        if self.left == 0 {
-            return None;
+    /// Makes another load the one in hand: its memory, and places of its size.
+    fn turn_to(&mut self, cx: &mut Cx<'_>, load: &Arc<Load>) {
+        if self.load.epoch == load.epoch && self.load.slot == load.slot {
+            return;
         }
-        self.left -= 1;
-        match &mut self.source {
-            Source::Pattern => Some(self.pattern.next()),
-            Source::All(next) => {
-                *next += 1;
-                Some((*next - 1, false))
+        let same_places = self.load.depth == load.depth && self.load.block_bytes == load.block_bytes;
+        if !same_places {
+            // What the kernel still has is used for nothing any more.
+            for place in self.places.drain(..).filter(|place| !place.kept) {
+                cx.free(place.buf, self.load.block_bytes as usize);
             }
-            Source::Written(next) => {
-                let found =
-                    (*next..self.pattern.blocks()).find(|b| self.written[(b / 64) as usize] >> (b % 64) & 1 == 1)?;
-                *next = found + 1;
-                Some((found, true))
+            self.idle.reserve(load.depth as usize);
+            for _ in 0..load.depth {
+                // Fewer in flight than asked for would be another measurement: the arena was made large enough.
+                let buf = cx.alloc(load.block_bytes as usize).expect("the arena has room for every place");
+                self.places.push(Place { buf, begun_ns: 0, what: 1, kept: false });
             }
         }
+        if self.others.len() <= load.slot.max(self.load.slot) {
+            self.others.resize_with(load.slot.max(self.load.slot) + 1, || None);
+        }
+        let remembered = self.others[load.slot].take().filter(|memory| memory.epoch == load.epoch);
+        let memory = remembered.unwrap_or_else(|| Memory::of(load));
+        let before = std::mem::replace(&mut self.memory, memory);
+        if before.epoch == load.epoch {
+            self.others[self.load.slot] = Some(before);
+        }
+        self.load = Arc::clone(load);
     }
 
-    /// Submits the next I/O from this place; false when there is none.
+    /// The next block, and whether it is read.
     #[inline(always)]
-    fn next(&mut self, cx: &mut Cx<'_>, tag: u64) -> bool {
-        let Some((block, read)) = self.draw() else { return false };
-        let offset = self.pattern.offset(block);
-        let (now_ns, len) = (cx.now_ns(), self.load.block_bytes);
+    fn draw(&mut self) -> Drawn {
+        if self.left == 0 {
+            return Drawn::Done;
+        }
+        let Some(ledger) = &mut self.memory.ledger else {
+            self.left -= 1;
+            return match &mut self.source {
+                Source::Pattern => {
+                    let (block, read) = self.memory.pattern.next();
+                    Drawn::Block(block, read)
+                }
+                // Only those who verify fill and read back.
+                Source::All(_) | Source::Known(_) => Drawn::Done,
+            };
+        };
+        for _ in 0..DRAWS_MAX {
+            let (block, read) = match &mut self.source {
+                Source::Pattern => self.memory.pattern.next(),
+                Source::All(next) => {
+                    *next += 1;
+                    (*next - 1, false)
+                }
+                Source::Known(next) => {
+                    let Some(found) = ledger.next_known(*next) else {
+                        self.left = 0;
+                        return Drawn::Done;
+                    };
+                    *next = found + 1;
+                    (found, true)
+                }
+            };
+            if ledger.begin(block, read) {
+                self.left -= 1;
+                return Drawn::Block(block, read);
+            }
+        }
+        Drawn::Busy
+    }
+
+    /// Submits the next I/O from this place; false when there is none now.
+    #[inline(always)]
+    fn next(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
+        let Drawn::Block(block, read) = self.draw() else { return false };
+        let (offset, len) = (self.memory.pattern.offset(block), self.load.block_bytes);
         let place = &mut self.places[tag as usize];
-        place.begun_ns = now_ns;
+        place.begun_ns = begun_ns;
         place.what = block << 1 | u64::from(read);
         let buf = place.buf;
-        if self.load.verify && !read {
-            self.written[(block / 64) as usize] |= 1 << (block % 64);
-            verify::fill(cx.memory(buf, len as usize), offset, self.load.seed);
+        if let (Some(run), false) = (self.load.verify, read) {
+            let generation = self.memory.ledger.as_ref().map_or(0, |ledger| ledger.generation(block));
+            verify::fill(cx.memory(buf, len as usize), offset, verify::seed_of(run, generation));
         }
         let op = if read { Op::Read } else { Op::Write };
         let request = Request { device: self.load.device, op, flags: Flags::NONE, offset, len, buf, tag };
@@ -242,7 +367,41 @@ impl LoadFrontend {
                 // Not tried again: whatever refuses now refuses the next one too.
                 self.failed(error);
                 self.found.ios += 1;
+                if let Some(ledger) = &mut self.memory.ledger {
+                    ledger.end_failed_write(block);
+                }
+                self.left = 0;
                 false
+            }
+        }
+    }
+
+    /// Submits from the places that wait, as far as there are blocks, or moments that have come.
+    fn use_idle(&mut self, cx: &mut Cx<'_>) {
+        let now_ns = cx.now_ns();
+        while let Some(&place) = self.idle.last() {
+            let begun_ns = match &self.schedule {
+                None => now_ns,
+                Some(schedule) if schedule.due_ns() <= now_ns => schedule.due_ns(),
+                Some(_) => break,
+            };
+            if !self.next(cx, u64::from(place), begun_ns) {
+                return;
+            }
+            if let Some(schedule) = &mut self.schedule {
+                schedule.advance();
+            }
+            self.idle.pop();
+        }
+        if let Some(schedule) = &self.schedule
+            && self.left > 0
+            && !self.idle.is_empty()
+        {
+            let wanted_ns = schedule.due_ns().min(self.deadline_ns);
+            // One alarm at a time: the next one is set when that has rung, unless it is wanted sooner.
+            if self.alarm_ns <= now_ns || wanted_ns < self.alarm_ns {
+                self.alarm_ns = wanted_ns.max(now_ns + 1);
+                cx.timer_at(self.alarm_ns, 0);
             }
         }
     }
@@ -254,25 +413,39 @@ impl LoadFrontend {
     }
 
     #[inline]
-    fn record(&mut self, latency_ns: u64) {
-        if self.run.0 == latency_ns {
-            self.run.1 += 1;
+    fn record(&mut self, latency_ns: u64, read: bool) {
+        if self.run.0 == latency_ns && self.run.1 == read {
+            self.run.2 += 1;
         } else {
             self.record_run();
-            self.run = (latency_ns, 1);
+            self.run = (latency_ns, read, 1);
         }
     }
 
     fn record_run(&mut self) {
-        if self.run.1 > 0 {
-            self.found.latency.saturating_record_n(self.run.0, self.run.1);
-            self.run.1 = 0;
+        let (latency_ns, read, times) = self.run;
+        if times > 0 {
+            self.found.latency.side(read).saturating_record_n(latency_ns, times);
+            self.latency_sum = self.latency_sum.saturating_add(latency_ns.saturating_mul(times));
+            self.run.2 = 0;
         }
     }
 
-    fn check(&mut self, cx: &Cx<'_>, place: Place) {
-        let (len, offset) = (self.load.block_bytes, self.pattern.offset(place.block()));
-        if let Some(mismatch) = verify::check(cx.bytes(place.buf, len as usize), offset, self.load.seed) {
+    /// An I/O on a block that is verified has ended.
+    #[cold]
+    fn settle(&mut self, cx: &Cx<'_>, place: Place, ok: bool) {
+        let (Some(ledger), Some(run)) = (&mut self.memory.ledger, self.load.verify) else { return };
+        if !ok && !place.is_read() {
+            ledger.end_failed_write(place.block());
+            return;
+        }
+        let generation = ledger.end(place.block());
+        if !ok || !place.is_read() || generation == 0 {
+            return;
+        }
+        let (len, offset) = (self.load.block_bytes, self.memory.pattern.offset(place.block()));
+        let seed = verify::seed_of(run, generation);
+        if let Some(mismatch) = verify::check(cx.bytes(place.buf, len as usize), offset, seed) {
             self.found.mismatch_count += 1;
             if self.found.mismatches.len() < MISMATCHES_KEPT {
                 self.found.mismatches.push(mismatch);
@@ -284,45 +457,57 @@ impl LoadFrontend {
     /// Tells how the phase went.
     fn finish(&mut self, now_ns: u64) {
         self.record_run();
+        self.running = false;
         (self.found.ended_ns, self.found.ios) = self.over.unwrap_or((now_ns, self.found.ios));
         let found = std::mem::replace(&mut self.found, PhaseDone::new());
         // Nobody may be waiting any more: then nobody wants to know.
         let _ = self.done.try_send(found);
     }
+
+    /// The time is over: nothing new begins.
+    fn stop_at(&mut self, now_ns: u64) {
+        self.left = 0;
+        let ended_ns = match &self.schedule {
+            // By a schedule the time is what was asked for, however few I/Os that were.
+            Some(schedule) => {
+                self.found.behind = schedule.behind(self.deadline_ns);
+                self.deadline_ns
+            }
+            None => now_ns,
+        };
+        self.over = Some((ended_ns, self.found.ios));
+    }
 }
 
 impl Frontend for LoadFrontend {
-    fn start(&mut self, cx: &mut Cx<'_>) {
-        for _ in 0..self.load.depth {
-            // Fewer in flight than asked for would be another measurement: the arena was made large enough.
-            let buf = cx.alloc(self.load.block_bytes as usize).expect("the arena has room for every place");
-            self.places.push(Place { buf, begun_ns: 0, what: 1 });
-        }
-    }
-
     #[inline(always)]
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
         let now_ns = cx.now_ns();
         let place = self.places[completion.tag as usize];
         self.in_flight -= 1;
         self.found.ios += 1;
-        self.record(now_ns - place.begun_ns);
+        self.record(now_ns - place.begun_ns, place.is_read());
         if let Err(error) = completion.result {
             self.failed(error);
-        } else if self.load.verify && place.is_read() {
-            self.check(cx, place);
+        }
+        if self.memory.ledger.is_some() {
+            self.settle(cx, place, completion.result.is_ok());
         }
         // A buffer that the kernel still has is used again when it comes back.
-        if !completion.buffer_busy {
-            self.next(cx, completion.tag);
-        }
-        if self.in_flight == 0 {
-            self.finish(now_ns);
+        if completion.buffer_busy {
+            self.places[completion.tag as usize].kept = true;
+        } else if self.schedule.is_some() || !self.next(cx, completion.tag, now_ns) {
+            self.idle.push(completion.tag as u32);
         }
     }
 
     fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
-        self.next(cx, tag);
+        let Some(place) = self.places.get_mut(tag as usize).filter(|place| place.kept) else { return };
+        place.kept = false;
+        if self.running {
+            self.idle.push(tag as u32);
+            self.use_idle(cx);
+        }
     }
 
     fn message(&mut self, cx: &mut Cx<'_>, message: Box<dyn Any + Send>) {
@@ -332,10 +517,19 @@ impl Frontend for LoadFrontend {
     }
 
     fn end_of_batch(&mut self, cx: &mut Cx<'_>) {
-        // A phase in which nothing was answered in time is as long as it took.
-        if cx.now_ns() >= self.deadline_ns && self.left > 0 && self.found.ios > 0 {
-            self.left = 0;
-            self.over = Some((cx.now_ns(), self.found.ios));
+        if !self.running {
+            return;
+        }
+        // A phase in which nothing was answered in time is as long as it took, unless a schedule says how long.
+        let late = cx.now_ns() >= self.deadline_ns && self.left > 0;
+        if late && (self.found.ios > 0 || self.schedule.is_some()) {
+            self.stop_at(cx.now_ns());
+        } else if !self.idle.is_empty() && self.left > 0 {
+            self.use_idle(cx);
+        }
+        self.live.show(self.found.ios, self.latency_sum);
+        if self.in_flight == 0 && self.left == 0 && self.running {
+            self.finish(cx.now_ns());
         }
     }
 }

@@ -1,164 +1,331 @@
-//! A run on a ring of our own, in this process.
+//! Targets of disks, run on a ring of our own in this process.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::limits::SLOTS_MAX;
 use braid_engine::{DeviceId, ShardId};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig, RingHandle};
 
-use super::device::{self, Shape};
-use super::frontend::{Load, LoadFrontend, MISMATCHES_KEPT, Phase, PhaseDone, in_words};
-use super::latency::latency_histogram;
+use super::bare::BareFrontend;
+use super::cpu;
+use super::device::{Disks, Members, Shape};
+use super::frontend::{Load, LoadFrontend, Pass, Phase, PhaseDone, in_words};
+use super::live::LiveCell;
 use super::pattern::Order;
-use super::report::{Counts, Report};
-use super::{BenchArgs, cpu};
+use super::plan::{Plan, Point};
+use super::slice::Slice;
+use super::target::Target;
 
-const DEVICE: DeviceId = DeviceId(0);
+/// Most memory for data in flight on one shard: what a ring takes.
+const ARENA_BYTES_MAX: usize = 1 << 30;
+/// Of the order in which blocks are visited; always the same, so that a run can be repeated.
+const SEED: u64 = 0x5eed;
 
-/// Opens what the arguments name, runs the load, and reports.
-///
-/// # Errors
-/// Whatever keeps the run from being one; I/O errors are counted in the report instead.
-pub fn run(args: &BenchArgs) -> anyhow::Result<Report> {
-    let disks = device::open(args)?;
-    let (sender, done) = sync_channel(usize::from(args.shards));
-    let seed = if args.verify { u64::from(std::process::id()) << 32 | 0x5eed } else { 0x5eed };
-
-    let shape = Shape::plan(args, &disks)?;
-    let (first_byte, span_bytes) = args.part(shape.size_bytes(&disks))?;
-    let loads = loads(args, first_byte, span_bytes, seed)?;
-
-    let config = RingConfig {
-        shards: args.shards,
-        driver: args.driver.as_deref().map(str::parse::<DriverKind>).transpose().map_err(anyhow::Error::msg)?,
-        arena_bytes: arena_bytes(args),
-        ..RingConfig::default()
-    };
-    let ring = Ring::start(&config, |shard: ShardId| {
-        let load = loads[usize::from(shard.0)].clone();
-        vec![Box::new(LoadFrontend::new(load, sender.clone())) as Box<dyn Frontend>]
-    })?;
-    let handle = ring.handle();
-    let layout = shape.build(&handle, &disks)?;
-    handle.publish(DEVICE, Some(layout), Box::new(|| {}));
-    let driver = handle.driver(ShardId(0)).kind.to_string();
-
-    let report = measure(args, &handle, &done, driver);
-    ring.stop();
-    report
-}
-
-/// Each shard's part: all of it when blocks are drawn at random, its own share when they come in order or are verified
-/// (a block is then written by one shard only).
-fn loads(args: &BenchArgs, first_byte: u64, span_bytes: u64, seed: u64) -> anyhow::Result<Vec<Load>> {
-    let shards = u64::from(args.shards);
-    let split = shards > 1 && (args.verify || args.pattern == Order::Sequential);
-    let share = if split { span_bytes / args.block / shards * args.block } else { span_bytes };
-    if share == 0 {
-        bail!("{} shards are more than there are blocks", args.shards);
-    }
-    let load = |shard: u64| Load {
-        device: DEVICE,
-        depth: args.depth,
-        block_bytes: args.block,
-        first_byte: if split { first_byte + shard * share } else { first_byte },
-        span_bytes: share,
-        seed: seed.wrapping_add(if args.verify { 0 } else { shard }),
-        verify: args.verify,
-    };
-    Ok((0..shards).map(load).collect())
-}
-
-/// Room for every place in flight, in the powers of two that the arena hands out.
-fn arena_bytes(args: &BenchArgs) -> usize {
-    let each = (args.block as usize).next_power_of_two().max(4096);
-    (each * args.depth as usize).max(32 << 20).next_multiple_of(32 << 20)
-}
-
-fn measure(
-    args: &BenchArgs,
-    handle: &RingHandle,
-    done: &Receiver<PhaseDone>,
+/// All targets of disks of a plan.
+pub struct Local {
+    ring: Option<Ring>,
+    handle: RingHandle,
+    done: Receiver<PhaseDone>,
+    shards: u16,
     driver: String,
-) -> anyhow::Result<Report> {
-    let phase = |phase: Phase| -> anyhow::Result<Vec<PhaseDone>> {
-        for shard in 0..args.shards {
-            handle.post(ShardId(shard), 0, Box::new(phase.clone()));
-        }
-        (0..args.shards).map(|_| done.recv().context("a shard ended in the middle of the run")).collect()
-    };
-    let mut before = Vec::new();
-    if args.verify && args.reads_percent() > 0 {
-        before = phase(Phase::Fill)?;
-    }
-
-    let time_ns = if args.count.is_some() { u64::MAX } else { args.time.as_nanos() as u64 };
-    // A count is shared out; the first shards take what does not divide.
-    let ios = args.count.map_or(u64::MAX, |count| count.div_ceil(u64::from(args.shards)));
-    let cpu_before = cpu::own();
-    let run = phase(Phase::Run { order: args.pattern, reads_percent: args.reads_percent(), ios, time_ns })?;
-    let cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
-
-    let mut after = Vec::new();
-    if args.verify && args.reads_percent() < 100 {
-        after = phase(Phase::ReadBack)?;
-    }
-    let mut counts =
-        Counts { ios: 0, errors: 0, first_error: None, latency: latency_histogram(), elapsed_ns: 0, cpu_ns };
-    let begun = run.iter().map(|done| done.begun_ns).min().unwrap_or(0);
-    let ended = run.iter().map(|done| done.ended_ns).max().unwrap_or(0);
-    counts.elapsed_ns = ended - begun;
-    for done in &run {
-        counts.ios += done.ios;
-        counts.latency.add(&done.latency).context("all histograms have the same bounds")?;
-    }
-    for done in before.iter().chain(&run).chain(&after) {
-        counts.errors += done.errors;
-        if counts.first_error.is_none() {
-            counts.first_error = done.first_error.map(in_words);
-        }
-    }
-    let mut report = Report::new(what(args), driver, args, &counts);
-    for done in before.iter().chain(&run).chain(&after) {
-        report.verified_bytes += done.verified_bytes;
-        report.mismatch_count += done.mismatch_count;
-        let room = MISMATCHES_KEPT - report.mismatches.len();
-        report.mismatches.extend(done.mismatches.iter().take(room).map(ToString::to_string));
-    }
-    Ok(report)
+    /// By number of the target in the plan.
+    devices: Vec<Vec<Device>>,
+    live: Vec<Arc<LiveCell>>,
+    /// Of the blocks' content, when verifying.
+    run: Option<u64>,
 }
 
-/// What was measured, in the words of the command line.
-fn what(args: &BenchArgs) -> String {
-    match &args.level {
-        None => args.disks.join(" "),
-        Some(level) => {
-            format!("{level} of {}, chunk {}", args.disks.join(" + "), braid_geometry::units::format_size(args.chunk))
+#[derive(Clone, Copy)]
+struct Device {
+    id: DeviceId,
+    size_bytes: u64,
+}
+
+fn wrong(message: String, remedy: &str) -> anyhow::Error {
+    ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into()
+}
+
+impl Local {
+    /// Opens the disks and starts the ring. `None`: no target of the plan is of disks.
+    ///
+    /// # Errors
+    /// A disk that cannot be used, sizes that do not fit, more in flight than a ring holds.
+    pub fn start(plan: &Plan) -> anyhow::Result<Option<Local>> {
+        let mut disks = Disks::default();
+        let mut opened: Vec<Option<(Members, Shape)>> = Vec::new();
+        for named in &plan.targets {
+            let Target::Local(combination) = &named.target else {
+                opened.push(None);
+                continue;
+            };
+            let members = disks.open(combination, plan.writes(), plan.force)?;
+            let shape = Shape::plan(combination.how, &members)?;
+            check_blocks(plan, &members)?;
+            opened.push(Some((members, shape)));
+        }
+        if opened.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        if plan.verify {
+            refuse_shared(plan, &opened)?;
+        }
+
+        let jobs = plan.jobs_max();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
+        let shards = plan.shards.unwrap_or_else(|| jobs.min(cores)).clamp(1, jobs.max(1));
+        let (sender, done) = sync_channel(usize::from(jobs));
+        let live: Vec<Arc<LiveCell>> = (0..jobs).map(|_| Arc::default()).collect();
+        let config = RingConfig {
+            shards,
+            driver: plan.driver.as_deref().map(str::parse::<DriverKind>).transpose().map_err(anyhow::Error::msg)?,
+            arena_bytes: arena_bytes(plan, jobs.div_ceil(shards))?,
+            ..RingConfig::default()
+        };
+        let ring = Ring::start(&config, |shard: ShardId| {
+            let own = (0..jobs).filter(|job| job % shards == shard.0);
+            own.map(|job| -> Box<dyn Frontend> {
+                if plan.bare {
+                    Box::new(BareFrontend::new(sender.clone()))
+                } else {
+                    Box::new(LoadFrontend::new(sender.clone(), Arc::clone(&live[usize::from(job)])))
+                }
+            })
+            .collect()
+        })?;
+        let handle = ring.handle();
+        let mut devices = Vec::new();
+        let mut next = 0;
+        for one in opened {
+            let Some((members, shape)) = one else {
+                devices.push(Vec::new());
+                continue;
+            };
+            let sizes = shape.sizes_bytes(&members);
+            let layouts = shape.build(&handle, &mut disks, &members)?;
+            devices.push(
+                sizes
+                    .into_iter()
+                    .zip(layouts)
+                    .map(|(size_bytes, layout)| {
+                        let id = DeviceId(next);
+                        next += 1;
+                        handle.publish(id, Some(layout), Box::new(|| {}));
+                        Device { id, size_bytes }
+                    })
+                    .collect(),
+            );
+        }
+        let driver = handle.driver(ShardId(0)).kind.to_string();
+        let run = plan.verify.then_some(u64::from(std::process::id()) << 24 | SEED);
+        let local = Local { ring: Some(ring), handle, done, shards, driver, devices, live, run };
+        local.check_parts(plan)?;
+        Ok(Some(local))
+    }
+
+    /// How the kernel is asked.
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// Bytes of a target, of all its devices together.
+    pub fn size_bytes(&self, target: usize) -> u64 {
+        self.devices[target].iter().map(|device| device.size_bytes).sum()
+    }
+
+    /// Where each job shows how it is going.
+    pub fn live(&self) -> &[Arc<LiveCell>] {
+        &self.live
+    }
+
+    /// Every point has room on every device, before anything is measured.
+    fn check_parts(&self, plan: &Plan) -> anyhow::Result<()> {
+        for target in 0..self.devices.len() {
+            for point in &plan.points {
+                if !self.devices[target].is_empty() {
+                    self.loads(plan, target, 0, point)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What each job does. All of a device when blocks are drawn at random, its own share when they come in order or are
+    /// verified (a block is then written by one job only).
+    fn loads(&self, plan: &Plan, target: usize, epoch: u32, point: &Point) -> anyhow::Result<Vec<Load>> {
+        let devices = &self.devices[target];
+        let jobs = u64::from(point.jobs);
+        (0..jobs)
+            .map(|job| {
+                let device = devices[job as usize % devices.len()];
+                // How many jobs share this device, and which of them this is.
+                let (sharing, own) = (jobs / devices.len() as u64, job / devices.len() as u64);
+                let (first, span) = plan.part(device.size_bytes, point.block_bytes)?;
+                let split = sharing > 1 && (plan.verify || point.visit.order == Order::Sequential);
+                let share = if split { span / point.block_bytes / sharing * point.block_bytes } else { span };
+                if share == 0 {
+                    let blocks = span / point.block_bytes;
+                    return Err(wrong(
+                        format!("{sharing} jobs are more than the {blocks} blocks that they would share"),
+                        "take fewer --jobs, smaller blocks or a larger --span",
+                    ));
+                }
+                Ok(Load {
+                    epoch,
+                    slot: target,
+                    device: device.id,
+                    depth: point.depth,
+                    block_bytes: point.block_bytes,
+                    first_byte: if split { first + own * share } else { first },
+                    span_bytes: share,
+                    visit: point.visit,
+                    seed: SEED.wrapping_add(job),
+                    verify: self.run,
+                    rate: point.rate_iops.map(|rate| (rate, job, jobs)),
+                })
+            })
+            .collect()
+    }
+
+    /// Runs one pass of a point on a target. `epoch` is the point's number.
+    ///
+    /// # Errors
+    /// A shard has ended; I/O errors are counted instead.
+    pub fn pass(&self, plan: &Plan, target: usize, epoch: u32, point: &Point, pass: Pass) -> anyhow::Result<Slice> {
+        let loads = self.loads(plan, target, epoch, point)?;
+        let jobs = loads.len();
+        let cpu_before = cpu::own();
+        for (job, load) in loads.into_iter().enumerate() {
+            let job = job as u16;
+            let pass = share_out(pass, u64::from(job), jobs as u64);
+            let phase = Phase { load: Arc::new(load), pass };
+            self.handle.post(ShardId(job % self.shards), usize::from(job / self.shards), Box::new(phase));
+        }
+        let done = (0..jobs).map(|_| self.answer()).collect::<anyhow::Result<Vec<PhaseDone>>>()?;
+        let mut slice = Slice::new();
+        slice.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
+        let begun = done.iter().map(|done| done.begun_ns).min().unwrap_or(0);
+        let ended = done.iter().map(|done| done.ended_ns).max().unwrap_or(0);
+        slice.elapsed_ns = ended - begun;
+        for done in &done {
+            slice.ios += done.ios;
+            slice.errors += done.errors;
+            slice.first_error(done.first_error.map(in_words));
+            slice.latency.add(&done.latency);
+            slice.behind += done.behind;
+            slice.verified_bytes += done.verified_bytes;
+            slice.mismatch_count += done.mismatch_count;
+            slice.wrong(&done.mismatches.iter().map(ToString::to_string).collect::<Vec<_>>());
+        }
+        Ok(slice)
+    }
+
+    fn answer(&self) -> anyhow::Result<PhaseDone> {
+        self.done.recv().context("a shard ended in the middle of the run")
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.stop();
         }
     }
 }
 
-/// What one of the kernel's no-operations costs at this depth, as a report.
+/// A count is shared out; the first jobs take what does not divide.
+pub fn share_out(pass: Pass, job: u64, jobs: u64) -> Pass {
+    match pass {
+        Pass::Run { ios, time_ns } if ios != u64::MAX => {
+            Pass::Run { ios: ios / jobs + u64::from(job < ios % jobs), time_ns }
+        }
+        other => other,
+    }
+}
+
+fn check_blocks(plan: &Plan, members: &Members) -> anyhow::Result<()> {
+    let unit = u64::from(members.block_bytes());
+    match plan.points.iter().find(|point| !point.block_bytes.is_multiple_of(unit)) {
+        Some(point) => Err(wrong(
+            format!("--block-size {} is not a multiple of the disks' own {unit} bytes", point.block_bytes),
+            &format!("for example: --block-size {}", unit.max(4096)),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Targets that take turns on one disk would each find what the other wrote.
+fn refuse_shared(plan: &Plan, opened: &[Option<(Members, Shape)>]) -> anyhow::Result<()> {
+    for (at, one) in opened.iter().enumerate() {
+        for (before, other) in opened[..at].iter().enumerate() {
+            if let (Some((one, _)), Some((other, _))) = (one, other)
+                && let Some(name) = one.shared_with(other)
+            {
+                let (first, second) = (&plan.targets[before].label, &plan.targets[at].label);
+                return Err(wrong(
+                    format!(
+                        "{first} and {second} both use the disk {name}, and with --verify each would find what the other wrote"
+                    ),
+                    "verify one target at a time, or give each disks of its own",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Room for every place in flight on a shard, in the powers of two that the arena hands out.
+fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
+    let mut most = 0;
+    for point in &plan.points {
+        let jobs = usize::from(jobs.min(point.jobs));
+        let places = jobs * point.depth as usize;
+        if places > SLOTS_MAX as usize {
+            return Err(wrong(
+                format!(
+                    "{jobs} jobs of depth {} on one shard are more than the {SLOTS_MAX} I/Os that it can have in flight",
+                    point.depth
+                ),
+                "take a smaller --depth, fewer --jobs or more --shards",
+            ));
+        }
+        let each = (point.block_bytes as usize).next_power_of_two().max(4096);
+        most = most.max(each * places);
+    }
+    if most > ARENA_BYTES_MAX {
+        return Err(wrong(
+            format!("{} MiB in flight on one shard are more than 1024 MiB", most >> 20),
+            "take a smaller --depth, smaller blocks or more --shards",
+        ));
+    }
+    Ok(most.max(32 << 20).next_multiple_of(32 << 20))
+}
+
+/// What the kernel's no-operations cost at this depth.
 ///
 /// # Errors
 /// There is no io_uring here.
-pub fn nop(args: &BenchArgs) -> anyhow::Result<Report> {
+pub fn nop(depth: u32, count: Option<u64>, time: Duration) -> anyhow::Result<Slice> {
     // A bounded number at a time, so that a time limit is kept to within milliseconds.
     const STEP: u64 = 1 << 16;
-    let mut counts =
-        Counts { ios: 0, errors: 0, first_error: None, latency: latency_histogram(), elapsed_ns: 0, cpu_ns: 0 };
+    if depth == 0 {
+        bail!("a depth of 0");
+    }
+    let mut slice = Slice::new();
     let (begun, cpu_before) = (Instant::now(), cpu::own());
     loop {
-        let step = args.count.map_or(STEP, |count| STEP.min(count - counts.ios));
-        braid_ring::nop_bench(args.depth, step)?;
-        counts.ios += step;
-        let over = args.count.map_or(begun.elapsed() >= args.time, |count| counts.ios >= count);
+        let step = count.map_or(STEP, |count| STEP.min(count - slice.ios));
+        braid_ring::nop_bench(depth, step)?;
+        slice.ios += step;
+        let over = count.map_or(begun.elapsed() >= time, |count| slice.ios >= count);
         if over {
             break;
         }
     }
-    counts.elapsed_ns = begun.elapsed().as_nanos() as u64;
-    counts.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
-    Ok(Report::new("no-operations of the kernel's ring".to_owned(), DriverKind::Uring.to_string(), args, &counts))
+    slice.elapsed_ns = begun.elapsed().as_nanos() as u64;
+    slice.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
+    Ok(slice)
 }

@@ -1,28 +1,50 @@
-//! `braid bench`: what a disk, an array or an export can do, and what it costs.
+//! `braid bench`: what disks, arrays and exports can do, and what it costs.
 //!
-//! In this process, on a ring of its own, or as a client of an NBD export. With `--table`, every row of the table of
-//! targets, measured in pairs against its rival (`make bench`).
+//! `args` is the command line and `plan` what comes of it: targets, and points that are measured on each of them. `run`
+//! carries a plan out, in slices in which the targets take turns: in this process on a ring of its own (`in_process`,
+//! `frontend`), or as a client of an NBD export (`over_nbd`). `model` is what was found, as one document; `report` prints it,
+//! `html` draws it, `fio` says the same to fio. `profile` holds what others have published. With `--table`, every row of
+//! the table of targets is measured in pairs against its rival (`make bench`).
 
 mod args;
+mod bare;
 mod cpu;
 mod device;
+mod fio;
 mod frontend;
+mod html;
 mod in_process;
 mod latency;
+mod ledger;
+mod live;
+mod machine;
+mod model;
 mod over_nbd;
 mod pattern;
+mod plan;
+mod profile;
+mod progress;
 mod report;
+mod resolve;
+mod run;
+mod schedule;
+mod slice;
 mod statistics;
 mod table;
+mod target;
+mod values;
 pub mod verify;
+mod zipf;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use braid_api::{ErrorDetail, Kind};
 
 pub use args::BenchArgs;
 
-use report::Report;
+use plan::Plan;
 
 /// Exit status of a run whose data was wrong.
 const DAMAGE: u8 = 7;
@@ -35,31 +57,66 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.table {
         return table::run(&args, file);
     }
-    let report = if args.nop {
-        in_process::nop(&args)?
-    } else if args.disks.is_empty() {
-        return Err(ErrorDetail::new(Kind::InvalidArgument, "no disk is named")
-            .remedy("for example: braid bench --level raid0 null:50G null:100G null:100G")
-            .into());
-    } else if args.disks.iter().any(|disk| over_nbd::is_uri(disk)) {
-        over_nbd::run(&args)?
-    } else {
-        in_process::run(&args)?
+    if args.nop {
+        return nop(&args);
+    }
+    let plan = match &args.profile {
+        Some(name) => profile::plan(name, &args)?,
+        None => Plan::of(&args)?,
     };
-    show(&args, &report);
-    Ok(if report.mismatch_count > 0 {
+    if args.emit_fio {
+        crate::cli::output::text(&fio::job_file(&plan));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.html {
+        // Found out now, not after a long run.
+        let _ = std::fs::File::options().append(true).create(true).open(file).map_err(|error| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("--html {}: {error}", file.display()))
+                .remedy("name a file in a folder that is there and can be written")
+        })?;
+    }
+    let document = run::run(&plan, args.socket.as_deref())?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, html::page(&document)).with_context(|| format!("writing {}", file.display()))?;
+    }
+    if args.json {
+        crate::cli::output::json(&document);
+    } else {
+        crate::cli::output::text(&report::text(&document));
+        if let Some(file) = &args.html {
+            crate::cli::output::text(&format!("plots are in {}\n", file.display()));
+        }
+    }
+    Ok(if document.mismatch_count() > 0 {
         ExitCode::from(DAMAGE)
-    } else if report.errors > 0 {
+    } else if document.errors() > 0 {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     })
 }
 
-fn show(args: &BenchArgs, report: &Report) {
+/// `--nop`: no target at all.
+fn nop(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let [depth] = args.depth.0[..] else {
+        return Err(ErrorDetail::new(Kind::InvalidArgument, "--nop is measured at one depth")
+            .remedy("for example: braid bench --nop --depth 128")
+            .into());
+    };
+    let slice = in_process::nop(depth as u32, args.count, args.time.unwrap_or(Duration::from_secs(5)))?;
+    let cost = slice.cpu_ns as f64 / slice.ios.max(1) as f64;
+    let rate = slice.ios as f64 * 1e9 / slice.elapsed_ns.max(1) as f64;
     if args.json {
-        crate::cli::output::json(report);
+        crate::cli::output::json(&serde_json::json!({
+            "depth": depth, "ios": slice.ios, "elapsed_ns": slice.elapsed_ns, "cpu_ns": slice.cpu_ns, "cpu_ns_per_io": cost,
+            "iops": rate,
+        }));
     } else {
-        crate::cli::output::text(&report.text());
+        let text = format!(
+            "no-operations of the kernel's ring, {depth} at a time: {} each, {rate:.0} a second\n",
+            report::time(cost)
+        );
+        crate::cli::output::text(&text);
     }
+    Ok(ExitCode::SUCCESS)
 }

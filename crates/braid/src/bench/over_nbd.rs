@@ -1,24 +1,30 @@
-//! A run as the client of an NBD export: a connection for each thread, many requests in flight, few system calls. Lean,
-//! so that what is seen is the server. Replies are simple ones: a server cannot answer a read with a hole.
+//! Targets that are NBD exports: a connection for each job, many requests in flight, few system calls. Lean, so that what
+//! is seen is the server. Replies are simple ones: a server cannot answer a read with a hole.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use braid_api::{ErrorDetail, Kind};
+use braid_nbd::client::endpoint::TlsWishes;
+use braid_nbd::client::pipeline::SLOTS_MAX;
 use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint, Replies};
-use hdrhistogram::Histogram;
 
-use super::latency::latency_histogram;
-use super::pattern::Pattern;
-use super::report::{Counts, Report};
+use super::cpu;
+use super::frontend::{MISMATCHES_KEPT, Pass};
+use super::in_process::share_out;
+use super::latency::Latencies;
+use super::ledger::Ledger;
+use super::live::LiveCell;
+use super::pattern::{Order, Pattern};
+use super::plan::{Plan, Point};
+use super::schedule::Schedule;
+use super::slice::Slice;
 use super::verify::{self, Mismatch};
-use super::{BenchArgs, cpu};
+use crate::tls;
 
-/// Whether a disk's name is that of an NBD export.
-pub fn is_uri(name: &str) -> bool {
-    ["nbd://", "nbd+unix://"].iter().any(|scheme| name.starts_with(scheme))
-}
+/// How often a block is drawn again because something is in flight on it.
+const DRAWS_MAX: usize = 64;
 
 /// Connects to an export and stays silent.
 ///
@@ -34,116 +40,270 @@ fn client(uri: &str, config: &ClientConfig) -> anyhow::Result<Client> {
             ClientError::Address(..) => Kind::InvalidArgument,
             ClientError::Refused { .. } => Kind::NotFound,
             ClientError::Socket(_) => Kind::Unreachable,
+            ClientError::Tls(_) => Kind::PermissionDenied,
             _ => Kind::Internal,
         };
         ErrorDetail::new(kind, format!("{uri}: {error}"))
     };
     let endpoint: Endpoint = uri.parse().map_err(wrong)?;
-    Ok(Client::connect(&endpoint, *config).map_err(wrong)?)
+    let tls = endpoint.tls.as_ref().map(|wishes| secured(uri, wishes)).transpose()?;
+    Ok(Client::connect_with(&endpoint, *config, tls).map_err(wrong)?)
 }
 
-/// What one connection counts.
+/// The certificates that a URI names, as other clients of NBD read them: a folder with `ca-cert.pem`, and perhaps
+/// `client-cert.pem` and `client-key.pem`.
+fn secured(uri: &str, wishes: &TlsWishes) -> Result<Arc<rustls::ClientConfig>, ErrorDetail> {
+    if !wishes.verify {
+        return Err(ErrorDetail::new(
+            Kind::Unsupported,
+            format!("{uri}: a server that is not verified is not measured"),
+        )
+        .remedy("name the folder with its authority's certificate: tls-certificates=FOLDER"));
+    }
+    let in_folder = |name: &str| wishes.certificates.as_ref().map(|folder| folder.join(name));
+    let identity = in_folder("client-cert.pem").zip(in_folder("client-key.pem"));
+    tls::client(&tls::ClientFiles {
+        authorities: in_folder("ca-cert.pem"),
+        identity: identity.filter(|(certificate, _)| certificate.exists()),
+    })
+}
+
+/// An export, connected to as often as the plan has jobs.
+pub struct Remote {
+    connections: Vec<Connection>,
+    size_bytes: u64,
+    live: Vec<Arc<LiveCell>>,
+    run: Option<u64>,
+}
+
+/// One connection and what its job remembers.
 struct Connection {
+    client: Client,
+    state: State,
+}
+
+/// What one job counts and remembers.
+struct State {
+    epoch: u32,
     pattern: Pattern,
-    verify: bool,
-    seed: u64,
-    /// Time at which the requests of a batch were sent, for each slot, in nanoseconds since the start.
-    sent_ns: Vec<u64>,
+    ledger: Option<Ledger>,
+    run: u64,
+    payload: Arc<[u8]>,
+    /// When each slot's request was meant to begin, in nanoseconds since the pass began.
+    begun_ns: Vec<u64>,
     block: Vec<u64>,
+    reading: Vec<bool>,
+    /// Data of a read that came in parts, when verifying: one place for each slot.
+    data: Vec<Vec<u8>>,
+    /// When the pass began.
+    clock: Instant,
     now_ns: u64,
-    latency: Histogram<u64>,
+    /// Whether `now_ns` is of before the last wait.
+    stale: bool,
+    in_time: bool,
+    latency: Latencies,
+    latency_sum: u64,
+    /// I/Os answered in time; those that failed.
     ios: u64,
     errors: u64,
     first_error: Option<u32>,
+    behind: u64,
+    elapsed_ns: u64,
     verified_bytes: u64,
     mismatches: Vec<Mismatch>,
-    /// Data of a read that came in parts, when verifying: one place for each slot.
-    data: Vec<Vec<u8>>,
-    reading: Vec<bool>,
+    mismatch_count: u64,
 }
 
-impl Replies for Connection {
+impl Replies for State {
     fn data(&mut self, slot: u16, at: u32, data: &[u8]) {
-        if self.verify {
+        if self.ledger.is_some() {
             self.data[usize::from(slot)][at as usize..][..data.len()].copy_from_slice(data);
         }
     }
 
     fn done(&mut self, slot: u16, result: Result<(), u32>) {
+        if self.stale {
+            // Once for all replies of a turn.
+            self.now_ns = self.clock.elapsed().as_nanos() as u64;
+            self.stale = false;
+        }
         let slot = usize::from(slot);
-        self.latency.saturating_record(self.now_ns.saturating_sub(self.sent_ns[slot]));
-        self.ios += 1;
-        match result {
-            Err(errno) => {
-                self.errors += 1;
-                self.first_error.get_or_insert(errno);
-            }
-            Ok(()) if self.verify && self.reading[slot] => {
-                let data = &self.data[slot];
-                self.mismatches.extend(verify::check(data, self.pattern.offset(self.block[slot]), self.seed));
-                self.verified_bytes += data.len() as u64;
-            }
-            Ok(()) => {}
+        let (read, latency_ns) = (self.reading[slot], self.now_ns.saturating_sub(self.begun_ns[slot]));
+        self.latency.side(read).saturating_record(latency_ns);
+        self.latency_sum += latency_ns;
+        self.ios += u64::from(self.in_time);
+        if let Err(errno) = result {
+            self.errors += 1;
+            self.first_error.get_or_insert(errno);
+        }
+        if self.ledger.is_some() {
+            self.settle(slot, read, result.is_ok());
         }
     }
 }
 
-/// How long a pass goes on.
-#[derive(Clone, Copy)]
-struct Stop {
-    ios: u64,
-    time_ns: u64,
+impl State {
+    #[cold]
+    fn settle(&mut self, slot: usize, read: bool, ok: bool) {
+        let Some(ledger) = &mut self.ledger else { return };
+        let block = self.block[slot];
+        if !ok && !read {
+            ledger.end_failed_write(block);
+            return;
+        }
+        let generation = ledger.end(block);
+        if !ok || !read || generation == 0 {
+            return;
+        }
+        let data = &self.data[slot];
+        if let Some(mismatch) = verify::check(data, self.pattern.offset(block), verify::seed_of(self.run, generation)) {
+            self.mismatch_count += 1;
+            if self.mismatches.len() < MISMATCHES_KEPT {
+                self.mismatches.push(mismatch);
+            }
+        }
+        self.verified_bytes += data.len() as u64;
+    }
+
+    /// Forgets what the pass before counted.
+    fn reset(&mut self) {
+        self.latency.reads.reset();
+        self.latency.writes.reset();
+        (self.latency_sum, self.ios, self.errors, self.first_error) = (0, 0, 0, None);
+        (self.behind, self.elapsed_ns, self.verified_bytes, self.mismatch_count) = (0, 0, 0, 0);
+        self.mismatches.clear();
+        self.in_time = true;
+    }
 }
 
-/// Measures one export.
-///
-/// # Errors
-/// It cannot be reached, the connection breaks, or several are named.
-pub fn run(args: &BenchArgs) -> anyhow::Result<Report> {
-    let [uri] = &args.disks[..] else {
-        return Err(ErrorDetail::new(Kind::InvalidArgument, "one NBD export at a time can be measured")
-            .remedy("for example: braid bench 'nbd+unix:///data?socket=/run/data.sock'")
-            .into());
-    };
-    let depth = (args.depth as usize).min(braid_nbd::client::pipeline::SLOTS_MAX);
-    let config = ClientConfig { depth, structured: false, ..ClientConfig::default() };
-    let mut clients = (0..args.shards).map(|_| client(uri, &config)).collect::<anyhow::Result<Vec<_>>>()?;
-    let (first_byte, span_bytes) = args.part(clients[0].size_bytes())?;
-    let seed = if args.verify { u64::from(std::process::id()) << 32 | 0x5eed } else { 0x5eed };
-
-    let (begun, cpu_before) = (Instant::now(), cpu::own());
-    let connections = std::thread::scope(|scope| {
-        let threads: Vec<_> = clients
-            .iter_mut()
-            .enumerate()
-            .map(|(shard, client)| {
-                let own = Part::of(args, shard as u64, first_byte, span_bytes);
-                scope.spawn(move || drive(client, args, own, seed, depth))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a load thread does not panic")).collect::<Vec<_>>()
-    });
-    let elapsed_ns = begun.elapsed().as_nanos() as u64;
-    let cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
-
-    let mut counts = Counts { ios: 0, errors: 0, first_error: None, latency: latency_histogram(), elapsed_ns, cpu_ns };
-    let (mut verified, mut mismatches) = (0, Vec::new());
-    for connection in connections {
-        let connection = connection?;
-        counts.ios += connection.ios;
-        counts.errors += connection.errors;
-        counts.latency.add(&connection.latency).context("all histograms have the same bounds")?;
-        if counts.first_error.is_none() {
-            counts.first_error = connection.first_error.map(|errno| format!("the server answered with error {errno}"));
+impl Remote {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The server cannot be reached or refuses; a part or a depth that cannot be.
+    pub fn connect(plan: &Plan, uri: &str) -> anyhow::Result<Remote> {
+        let depth = plan.points.iter().map(|point| point.depth).max().unwrap_or(1) as usize;
+        if depth > SLOTS_MAX {
+            let message = format!("{uri}: depth {depth} is more than the {SLOTS_MAX} requests of one connection");
+            let remedy = "take a smaller --depth and more --jobs, each with a connection of its own";
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into());
         }
-        verified += connection.verified_bytes;
-        mismatches.extend(connection.mismatches);
+        let config = ClientConfig { depth, structured: false, ..ClientConfig::default() };
+        let first = client(uri, &config)?;
+        let size_bytes = first.size_bytes();
+        if plan.writes() && first.terms().flags & braid_nbd::codec::transmission_flags::READ_ONLY != 0 {
+            let message = format!("{uri} is read-only, and this would write");
+            let remedy = "measure only reads (--op read, without --verify), or an export that can be written";
+            return Err(ErrorDetail::new(Kind::PermissionDenied, message).with("export", uri).remedy(remedy).into());
+        }
+        if plan.writes() && !plan.force {
+            refuse_somebodys(uri, &config)?;
+        }
+        let mut clients = vec![first];
+        for _ in 1..plan.jobs_max() {
+            clients.push(client(uri, &config)?);
+        }
+        for point in &plan.points {
+            parts(plan, size_bytes, point)?;
+        }
+        let live: Vec<Arc<LiveCell>> = clients.iter().map(|_| Arc::default()).collect();
+        let connections = clients.into_iter().map(|client| Connection { client, state: nothing() }).collect();
+        let run = plan.verify.then_some(u64::from(std::process::id()) << 24 | 0x5eed);
+        Ok(Remote { connections, size_bytes, live, run })
     }
-    let mut report = Report::new(uri.clone(), "nbd".to_owned(), args, &counts);
-    report.verified_bytes = verified;
-    report.mismatch_count = mismatches.len() as u64;
-    report.mismatches = mismatches.iter().take(8).map(ToString::to_string).collect();
-    Ok(report)
+
+    /// Bytes of the export.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Where each job shows how it is going.
+    pub fn live(&self) -> &[Arc<LiveCell>] {
+        &self.live
+    }
+
+    /// Runs one pass of a point. `epoch` is the point's number.
+    ///
+    /// # Errors
+    /// A connection breaks; errors that the server answers with are counted instead.
+    pub fn pass(&mut self, plan: &Plan, epoch: u32, point: &Point, pass: Pass) -> anyhow::Result<Slice> {
+        let parts = parts(plan, self.size_bytes, point)?;
+        let jobs = parts.len() as u64;
+        for (connection, part) in self.connections.iter_mut().zip(&parts) {
+            let slots = connection.client.free() + connection.client.in_flight();
+            connection.state.turn_to(epoch, point, *part, self.run, slots);
+        }
+        let (begun, cpu_before) = (Instant::now(), cpu::own());
+        std::thread::scope(|scope| -> anyhow::Result<()> {
+            let threads: Vec<_> = self.connections[..parts.len()]
+                .iter_mut()
+                .zip(&self.live)
+                .enumerate()
+                .map(|(job, (connection, live))| {
+                    let pass = share_out(pass, job as u64, jobs);
+                    let schedule = matches!(pass, Pass::Run { .. }).then_some(point.rate_iops).flatten();
+                    let schedule = schedule.map(|rate| Schedule::new(0, rate, job as u64, jobs));
+                    scope.spawn(move || connection.drive(point, pass, schedule, live, begun))
+                })
+                .collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a load thread does not panic"))
+        })?;
+        let mut slice = Slice::new();
+        slice.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
+        for Connection { state, .. } in &self.connections[..parts.len()] {
+            slice.ios += state.ios;
+            slice.elapsed_ns = slice.elapsed_ns.max(state.elapsed_ns);
+            slice.errors += state.errors;
+            slice.first_error(state.first_error.map(|errno| format!("the server answered with error {errno}")));
+            slice.latency.add(&state.latency);
+            slice.behind += state.behind;
+            slice.verified_bytes += state.verified_bytes;
+            slice.mismatch_count += state.mismatch_count;
+            slice.wrong(&state.mismatches.iter().map(ToString::to_string).collect::<Vec<_>>());
+        }
+        Ok(slice)
+    }
+}
+
+/// Looks for what may stand on the export: what a disk is refused for, an export is, too.
+fn refuse_somebodys(uri: &str, config: &ClientConfig) -> anyhow::Result<()> {
+    struct Bytes(Vec<u8>, Result<(), u32>);
+    impl Replies for Bytes {
+        fn data(&mut self, _: u16, at: u32, data: &[u8]) {
+            self.0[at as usize..][..data.len()].copy_from_slice(data);
+        }
+        fn done(&mut self, _: u16, result: Result<(), u32>) {
+            self.1 = result;
+        }
+    }
+    let mut client = client(uri, config)?;
+    let size_bytes = client.size_bytes();
+    let found = braid_format::foreign::identify(size_bytes, |offset, len| -> anyhow::Result<Vec<u8>> {
+        // Whole sectors, and nothing beyond the end.
+        let end = (offset + len as u64).next_multiple_of(4096).min(size_bytes);
+        let from = offset / 4096 * 4096;
+        if end <= offset {
+            return Ok(Vec::new());
+        }
+        let mut bytes = Bytes(vec![0; (end - from) as usize], Ok(()));
+        client.queue_read(from, (end - from) as u32).context("a slot was free")?;
+        while client.in_flight() > 0 {
+            client.exchange(true, &mut bytes)?;
+        }
+        if let Err(errno) = bytes.1 {
+            anyhow::bail!("{uri}: reading byte {from}: the server answered with error {errno}");
+        }
+        let inside = (offset - from) as usize;
+        let until = bytes.0.len().min(inside + len);
+        Ok(bytes.0[inside..until].to_vec())
+    })?;
+    let _ = client.disconnect();
+    let Some(found) = found else { return Ok(()) };
+    Err(ErrorDetail::new(Kind::WouldDestroy, format!("the export {uri} carries {found}, which this would destroy"))
+        .with("export", uri)
+        .with("found", found)
+        .remedy("measure another export, or only read; --force writes over it")
+        .into())
 }
 
 /// The part of the export that one connection uses.
@@ -154,93 +314,192 @@ struct Part {
     seed: u64,
 }
 
-impl Part {
-    /// Verified or sequential blocks belong to one connection each; random ones to all.
-    fn of(args: &BenchArgs, shard: u64, first_byte: u64, span_bytes: u64) -> Part {
-        let split = args.verify || args.pattern == super::pattern::Order::Sequential;
-        let share = (span_bytes / args.block / u64::from(args.shards)).max(1) * args.block;
-        if split && args.shards > 1 {
-            let first_byte = (first_byte + shard * share).min(first_byte + span_bytes - share);
-            Part { first_byte, span_bytes: share, seed: shard }
-        } else {
-            Part { first_byte, span_bytes, seed: shard }
-        }
+/// Verified or sequential blocks belong to one connection each; random ones to all.
+fn parts(plan: &Plan, size_bytes: u64, point: &Point) -> anyhow::Result<Vec<Part>> {
+    let (first_byte, span_bytes) = plan.part(size_bytes, point.block_bytes)?;
+    let jobs = u64::from(point.jobs);
+    let split = jobs > 1 && (plan.verify || point.visit.order == Order::Sequential);
+    let share = span_bytes / point.block_bytes / jobs * point.block_bytes;
+    if split && share == 0 {
+        let message =
+            format!("{jobs} jobs are more than the {} blocks that they would share", span_bytes / point.block_bytes);
+        let remedy = "take fewer --jobs, smaller blocks or a larger --span";
+        return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into());
     }
+    let part = |job: u64| {
+        if split {
+            Part { first_byte: first_byte + job * share, span_bytes: share, seed: job }
+        } else {
+            Part { first_byte, span_bytes, seed: job }
+        }
+    };
+    Ok((0..jobs).map(part).collect())
 }
 
-/// All passes over one connection's part.
-fn drive(client: &mut Client, args: &BenchArgs, part: Part, seed: u64, depth: usize) -> anyhow::Result<Connection> {
-    let order = args.pattern;
-    let pattern = |order, reads| Pattern::new(part.seed, order, reads, part.first_byte, part.span_bytes, args.block);
-    let mut connection = Connection {
-        pattern: pattern(order, args.reads_percent()),
-        verify: args.verify,
-        seed,
-        sent_ns: vec![0; depth],
-        block: vec![0; depth],
+/// What a connection has before its first pass.
+fn nothing() -> State {
+    let visit = super::pattern::Visit { order: Order::Sequential, theta: 1.0, reads_percent: 100 };
+    State {
+        epoch: u32::MAX,
+        pattern: Pattern::new(0, &visit, 0, 4096, 4096),
+        ledger: None,
+        run: 0,
+        payload: Arc::new([]),
+        begun_ns: Vec::new(),
+        block: Vec::new(),
+        reading: Vec::new(),
+        data: Vec::new(),
+        clock: Instant::now(),
         now_ns: 0,
-        latency: latency_histogram(),
+        stale: true,
+        in_time: true,
+        latency: Latencies::new(),
+        latency_sum: 0,
         ios: 0,
         errors: 0,
         first_error: None,
+        behind: 0,
+        elapsed_ns: 0,
         verified_bytes: 0,
         mismatches: Vec::new(),
-        data: vec![vec![0; if args.verify { args.block as usize } else { 0 }]; depth],
-        reading: vec![false; depth],
-    };
-    let once = Stop { ios: connection.pattern.blocks(), time_ns: u64::MAX };
-    let sequential = super::pattern::Order::Sequential;
-    if args.verify {
-        // All of it is written first, so that everything read later ought to be there.
-        connection.pattern = pattern(sequential, 0);
-        pass(client, &mut connection, args, once)?;
-        connection.pattern = pattern(order, args.reads_percent());
-        connection.latency.reset();
-        connection.ios = 0;
+        mismatch_count: 0,
     }
-    let time_ns = if args.count.is_some() { u64::MAX } else { args.time.as_nanos() as u64 };
-    let ios = args.count.map_or(u64::MAX, |count| count.div_ceil(u64::from(args.shards)));
-    pass(client, &mut connection, args, Stop { ios, time_ns })?;
-    if args.verify && args.reads_percent() < 100 {
-        let (ios, latency) = (connection.ios, connection.latency.clone());
-        connection.pattern = pattern(sequential, 100);
-        pass(client, &mut connection, args, once)?;
-        (connection.ios, connection.latency) = (ios, latency);
-    }
-    Ok(connection)
 }
 
-/// One pass: as many requests as fit are queued, sent together, and the replies taken as they come.
-fn pass(client: &mut Client, connection: &mut Connection, args: &BenchArgs, stop: Stop) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let payload: Arc<[u8]> = vec![0x5a; args.block as usize].into();
-    let (mut left, mut content) = (stop.ios, vec![0; args.block as usize]);
-    loop {
-        connection.now_ns = begun.elapsed().as_nanos() as u64;
-        if connection.now_ns >= stop.time_ns {
-            left = 0;
+impl State {
+    /// Makes another point the one in hand, and forgets what was counted.
+    fn turn_to(&mut self, epoch: u32, point: &Point, part: Part, run: Option<u64>, slots: usize) {
+        self.reset();
+        if self.epoch == epoch {
+            return;
         }
-        while left > 0 && client.free() > 0 {
-            let (block, read) = connection.pattern.next();
-            let (offset, len) = (connection.pattern.offset(block), args.block as u32);
-            let slot = if read {
-                client.queue_read(offset, len)
-            } else if connection.verify {
-                verify::fill(&mut content, offset, connection.seed);
-                client.queue_write(offset, &content, 0)
-            } else {
-                client.queue_write_shared(offset, &payload, 0, len, 0)
+        self.epoch = epoch;
+        self.pattern = Pattern::new(part.seed, &point.visit, part.first_byte, part.span_bytes, point.block_bytes);
+        self.ledger = run.map(|_| Ledger::new(self.pattern.blocks()));
+        self.run = run.unwrap_or(0);
+        let block = point.block_bytes as usize;
+        self.payload = vec![0x5a; block].into();
+        (self.begun_ns, self.block, self.reading) = (vec![0; slots], vec![0; slots], vec![false; slots]);
+        self.data = if run.is_some() { vec![vec![0; block]; slots] } else { Vec::new() };
+    }
+}
+
+/// Where blocks come from in a pass.
+enum Source {
+    Pattern,
+    /// The next block to look at.
+    All(u64),
+    Known(u64),
+}
+
+impl State {
+    /// The next block, and whether it is read; none when there is no more, or none that is free now.
+    fn draw(&mut self, source: &mut Source, left: &mut u64) -> Option<(u64, bool)> {
+        if *left == 0 {
+            return None;
+        }
+        for _ in 0..DRAWS_MAX {
+            let (block, read) = match source {
+                Source::Pattern => self.pattern.next(),
+                Source::All(next) => {
+                    *next += 1;
+                    (*next - 1, false)
+                }
+                Source::Known(next) => {
+                    let Some(found) = self.ledger.as_ref().and_then(|ledger| ledger.next_known(*next)) else {
+                        *left = 0;
+                        return None;
+                    };
+                    *next = found + 1;
+                    (found, true)
+                }
             };
-            let slot = usize::from(slot.context("a slot was free")?);
-            connection.sent_ns[slot] = connection.now_ns;
-            connection.block[slot] = block;
-            connection.reading[slot] = read;
-            left -= 1;
+            if self.ledger.as_mut().is_none_or(|ledger| ledger.begin(block, read)) {
+                *left -= 1;
+                return Some((block, read));
+            }
         }
-        if client.in_flight() == 0 {
-            return Ok(());
+        None
+    }
+}
+
+impl Connection {
+    /// One pass: as many requests as fit, or as are due, are queued and sent together, and the replies taken as they come.
+    fn drive(
+        &mut self,
+        point: &Point,
+        pass: Pass,
+        mut schedule: Option<Schedule>,
+        live: &LiveCell,
+        begun: Instant,
+    ) -> anyhow::Result<()> {
+        let Connection { client, state } = self;
+        state.clock = begun;
+        let (mut source, mut left, time_ns) = match pass {
+            Pass::Run { ios, time_ns } => (Source::Pattern, ios, time_ns),
+            Pass::Fill => (Source::All(0), state.pattern.blocks(), u64::MAX),
+            Pass::ReadBack => (Source::Known(0), u64::MAX, u64::MAX),
+        };
+        let mut content = vec![0; if state.ledger.is_some() { point.block_bytes as usize } else { 0 }];
+        loop {
+            let now_ns = begun.elapsed().as_nanos() as u64;
+            live.show(state.ios, state.latency_sum);
+            // A pass in which nothing was answered in time is as long as it took, unless a schedule says how long.
+            if now_ns >= time_ns && state.in_time && (state.ios > 0 || schedule.is_some()) {
+                left = 0;
+                state.over(now_ns, time_ns, schedule.as_ref());
+            }
+            while client.in_flight() < point.depth as usize && client.free() > 0 {
+                let begun_ns = match &schedule {
+                    None => now_ns,
+                    Some(schedule) if schedule.due_ns() <= now_ns => schedule.due_ns(),
+                    Some(_) => break,
+                };
+                let Some((block, read)) = state.draw(&mut source, &mut left) else { break };
+                let (offset, len) = (state.pattern.offset(block), point.block_bytes as u32);
+                let slot = if read {
+                    client.queue_read(offset, len)
+                } else if let Some(ledger) = &state.ledger {
+                    verify::fill(&mut content, offset, verify::seed_of(state.run, ledger.generation(block)));
+                    client.queue_write(offset, &content, 0)
+                } else {
+                    client.queue_write_shared(offset, &state.payload, 0, len, 0)
+                };
+                let slot = usize::from(slot.context("a slot was free")?);
+                (state.begun_ns[slot], state.block[slot], state.reading[slot]) = (begun_ns, block, read);
+                if let Some(schedule) = &mut schedule {
+                    schedule.advance();
+                }
+            }
+            // Replies are timed when they come, not when this turn began.
+            state.stale = true;
+            let waiting = schedule.as_ref().filter(|_| left > 0 && client.in_flight() < point.depth as usize);
+            if let Some(schedule) = waiting {
+                client.exchange(false, state)?;
+                let now_ns = begun.elapsed().as_nanos() as u64;
+                let until = schedule.due_ns().min(time_ns).saturating_sub(now_ns);
+                client.wait_within(Duration::from_nanos(until))?;
+            } else if client.in_flight() > 0 {
+                client.exchange(true, state)?;
+            } else {
+                break;
+            }
         }
-        // Nothing arrives before this turn of the loop has looked at the clock again.
-        client.exchange(true, connection)?;
+        if state.in_time {
+            state.over(begun.elapsed().as_nanos() as u64, time_ns, schedule.as_ref());
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// The time is over, or everything is done: what is answered from now on is no part of the rate.
+    fn over(&mut self, now_ns: u64, time_ns: u64, schedule: Option<&Schedule>) {
+        self.in_time = false;
+        // By a schedule the time is what was asked for, however few I/Os that were.
+        (self.elapsed_ns, self.behind) = match schedule {
+            Some(schedule) if now_ns >= time_ns => (time_ns, schedule.behind(time_ns)),
+            _ => (now_ns, 0),
+        };
     }
 }

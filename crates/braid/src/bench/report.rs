@@ -1,157 +1,11 @@
-//! What a run found, for people and for programs.
+//! What a run found, for people: a block of lines for one figure, a table for several.
 
 use std::fmt::Write as _;
 
-use braid_geometry::units::{format_rate, format_size};
-use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use braid_geometry::units::format_size;
+use comfy_table::{Table, presets};
 
-/// One run. Latencies are from the loop in which an I/O was submitted to the loop in which it was answered.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Report {
-    /// What was measured, as on the command line.
-    pub what: String,
-    /// How the kernel was asked.
-    pub driver: String,
-    /// `random` or `sequential`.
-    pub pattern: String,
-    /// `read`, `write` or `mixed`.
-    pub op: String,
-    /// Bytes of each I/O.
-    pub block_bytes: u64,
-    /// I/Os in flight on each shard.
-    pub depth: u32,
-    /// Shards.
-    pub shards: u16,
-    /// How long it took, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// I/Os that were answered.
-    pub ios: u64,
-    /// I/Os that failed, among them.
-    pub errors: u64,
-    /// The first error.
-    pub first_error: Option<String>,
-    /// I/Os a second.
-    pub iops: f64,
-    /// Bytes a second.
-    pub bytes_per_second: f64,
-    /// Processor time of this process, in nanoseconds.
-    pub cpu_ns: u64,
-    /// The same for each I/O.
-    pub cpu_ns_per_io: f64,
-    /// Latency: the mean.
-    pub latency_ns_mean: f64,
-    /// Latency: half of the I/Os took no longer.
-    pub latency_ns_p50: u64,
-    /// Latency: nine of ten.
-    pub latency_ns_p90: u64,
-    /// Latency: 99 of 100.
-    pub latency_ns_p99: u64,
-    /// Latency: 999 of 1000.
-    pub latency_ns_p999: u64,
-    /// The longest.
-    pub latency_ns_max: u64,
-    /// Bytes that were read and compared with what ought to stand there.
-    pub verified_bytes: u64,
-    /// Wrong ones, in words; at most the first few.
-    pub mismatches: Vec<String>,
-    /// How many there were.
-    pub mismatch_count: u64,
-}
-
-/// What every way of running counts.
-pub struct Counts {
-    /// I/Os answered.
-    pub ios: u64,
-    /// Those that failed.
-    pub errors: u64,
-    /// The first failure.
-    pub first_error: Option<String>,
-    /// Latencies in nanoseconds.
-    pub latency: Histogram<u64>,
-    /// From first to last, in nanoseconds.
-    pub elapsed_ns: u64,
-    /// Processor time in nanoseconds.
-    pub cpu_ns: u64,
-}
-
-impl Report {
-    /// Puts counts into a report on `what`.
-    pub fn new(what: String, driver: String, args: &super::BenchArgs, counts: &Counts) -> Report {
-        let seconds = counts.elapsed_ns.max(1) as f64 / 1e9;
-        let latency = &counts.latency;
-        Report {
-            what,
-            driver,
-            pattern: format!("{:?}", args.pattern).to_lowercase(),
-            op: format!("{:?}", args.op).to_lowercase(),
-            block_bytes: args.block,
-            depth: args.depth,
-            shards: args.shards,
-            elapsed_ns: counts.elapsed_ns,
-            ios: counts.ios,
-            errors: counts.errors,
-            first_error: counts.first_error.clone(),
-            iops: counts.ios as f64 / seconds,
-            bytes_per_second: counts.ios as f64 * args.block as f64 / seconds,
-            cpu_ns: counts.cpu_ns,
-            cpu_ns_per_io: counts.cpu_ns as f64 / counts.ios.max(1) as f64,
-            latency_ns_mean: latency.mean(),
-            latency_ns_p50: latency.value_at_quantile(0.5),
-            latency_ns_p90: latency.value_at_quantile(0.9),
-            latency_ns_p99: latency.value_at_quantile(0.99),
-            latency_ns_p999: latency.value_at_quantile(0.999),
-            latency_ns_max: latency.max(),
-            verified_bytes: 0,
-            mismatches: Vec::new(),
-            mismatch_count: 0,
-        }
-    }
-
-    /// For people.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |label: &str, value: String| {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{label:<12}{value}");
-        };
-        line("device", self.what.clone());
-        let shards = if self.shards == 1 { String::new() } else { format!(" on each of {} shards", self.shards) };
-        let block = format_size(self.block_bytes);
-        line("load", format!("{} {} of {block}, {} in flight{shards}", self.pattern, self.op, self.depth));
-        line("driver", self.driver.clone());
-        line("time", format!("{:.2} s, {} I/Os", self.elapsed_ns as f64 / 1e9, self.ios));
-        line("rate", format!("{:.0} IOPS, {}", self.iops, format_rate(self.bytes_per_second as u64)));
-        line("cpu", format!("{} an I/O", time(self.cpu_ns_per_io)));
-        let at = |ns: u64| time(ns as f64);
-        line(
-            "latency",
-            format!(
-                "mean {}, half {}, 90% {}, 99% {}, 99.9% {}, longest {}",
-                time(self.latency_ns_mean),
-                at(self.latency_ns_p50),
-                at(self.latency_ns_p90),
-                at(self.latency_ns_p99),
-                at(self.latency_ns_p999),
-                at(self.latency_ns_max)
-            ),
-        );
-        if self.errors > 0 {
-            let first = self.first_error.as_deref().unwrap_or("unknown");
-            line("errors", format!("{}; the first: {first}", self.errors));
-        }
-        if self.verified_bytes > 0 || self.mismatch_count > 0 {
-            line("verified", format_size(self.verified_bytes));
-        }
-        for mismatch in &self.mismatches {
-            line("WRONG", mismatch.clone());
-        }
-        if self.mismatch_count > self.mismatches.len() as u64 {
-            line("WRONG", format!("{} blocks in all", self.mismatch_count));
-        }
-        text
-    }
-}
+use super::model::{Document, Measured};
 
 /// A time for people.
 pub fn time(ns: f64) -> String {
@@ -161,4 +15,191 @@ pub fn time(ns: f64) -> String {
         ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),
     }
+}
+
+/// A rate of bytes for people, in powers of 1000, as disks are sold by.
+pub fn rate(bytes_per_second: f64) -> String {
+    match bytes_per_second {
+        b if b < 1e6 => format!("{:.2} kB/s", b / 1e3),
+        b if b < 1e9 => format!("{:.2} MB/s", b / 1e6),
+        b => format!("{:.2} GB/s", b / 1e9),
+    }
+}
+
+/// A count for people.
+pub fn count(n: f64) -> String {
+    match n {
+        n if n < 100.0 => format!("{n:.1}"),
+        n => crate::cli::output::thousands(n.round() as u64),
+    }
+}
+
+/// The whole document.
+pub fn text(document: &Document) -> String {
+    let mut text = String::new();
+    if let Some(profile) = &document.profile {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}: {}\npublished in: {}", profile.name, profile.title, profile.source);
+        for note in &profile.notes {
+            let _ = writeln!(text, "  {note}");
+        }
+        text.push('\n');
+    }
+    if let [result] = &document.results[..]
+        && document.profile.is_none()
+    {
+        one(&mut text, document, result);
+    } else {
+        several(&mut text, document);
+    }
+    for result in &document.results {
+        problems(&mut text, document, result);
+    }
+    text
+}
+
+fn one(text: &mut String, document: &Document, result: &Measured) {
+    let (target, point) = (&document.targets[result.target], &document.points[result.point]);
+    let mut line = |label: &str, value: String| {
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    line("target", target.label.clone());
+    if let Some(uri) = &target.uri {
+        line("through", format!("its export {uri}"));
+    }
+    line("load", point.name.clone());
+    line("driver", target.driver.clone());
+    line("time", format!("{:.2} s, {} I/Os", result.elapsed_ns as f64 / 1e9, result.ios));
+    let interval = if result.slices.len() < 2 {
+        String::new()
+    } else {
+        format!(" ({} to {})", count(result.iops_low), count(result.iops_high))
+    };
+    line("rate", format!("{} IOPS{interval}, {}", count(result.iops), rate(result.bytes_per_second)));
+    line("cpu", format!("{} an I/O", time(result.cpu_ns_per_io)));
+    let sides = [
+        ("latency", Some(&result.latency)),
+        ("  reads", result.read_latency.as_ref()),
+        ("  writes", result.write_latency.as_ref()),
+    ];
+    let both = result.read_latency.is_some() && result.write_latency.is_some();
+    for (label, latency) in sides.into_iter().take(if both { 3 } else { 1 }) {
+        let Some(latency) = latency else { continue };
+        let at = |ns: u64| time(ns as f64);
+        line(
+            label,
+            format!(
+                "mean {}, half {}, 90% {}, 99% {}, 99.9% {}, longest {}",
+                time(latency.mean_ns),
+                at(latency.p50_ns),
+                at(latency.p90_ns),
+                at(latency.p99_ns),
+                at(latency.p999_ns),
+                at(latency.max_ns)
+            ),
+        );
+    }
+}
+
+/// What a reader must not miss, below a table too.
+fn problems(text: &mut String, document: &Document, result: &Measured) {
+    let (target, point) = (&document.targets[result.target].label, &document.points[result.point].name);
+    let place = if document.results.len() == 1 { String::new() } else { format!("{target}, {point}: ") };
+    let mut line = |label: &str, value: String| {
+        let _ = writeln!(text, "{label:<12}{place}{value}");
+    };
+    if result.behind_ios > 0 {
+        line("behind", format!("{} I/Os that the rate asked for could not begin in time", result.behind_ios));
+    }
+    if result.errors > 0 {
+        let first = result.first_error.as_deref().unwrap_or("unknown");
+        line("errors", format!("{}; the first: {first}", result.errors));
+    }
+    if result.verified_bytes > 0 || result.mismatch_count > 0 {
+        line("verified", format_size(result.verified_bytes));
+    }
+    for mismatch in &result.mismatches {
+        line("WRONG", mismatch.clone());
+    }
+    if result.mismatch_count > result.mismatches.len() as u64 {
+        line("WRONG", format!("{} blocks in all", result.mismatch_count));
+    }
+}
+
+fn several(text: &mut String, document: &Document) {
+    let published = document.results.iter().any(|result| result.published.is_some());
+    let compared = document.targets.len() > 1;
+    // One table a load: a sweep's points are rows of it.
+    for rows in document.groups() {
+        let point = &document.points[rows[0]];
+        let sweep = rows.len() > 1;
+        let _ = writeln!(text, "{}", if sweep { point.load() } else { point.name.clone() });
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let mut header = vec!["TARGET"];
+        if sweep {
+            header.extend(["BLOCK", "DEPTH"]);
+        }
+        header.extend(["IOPS", "INTERVAL", "RATE"]);
+        if compared {
+            header.push("RATIO");
+        }
+        header.extend(["MEAN", "P50", "P99", "P99.9", "CPU/IO"]);
+        if published {
+            header.push("PUBLISHED");
+        }
+        table.set_header(header.clone());
+        for &row in &rows {
+            for target in 0..document.targets.len() {
+                if let Some(result) = document.result(target, row) {
+                    table.add_row(cells(document, result, sweep, compared, published));
+                }
+            }
+        }
+        for column in 1..header.len() - usize::from(published) {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+            }
+        }
+        text.push_str(&crate::cli::output::render(&table));
+        text.push('\n');
+    }
+    for target in document.targets.iter().filter(|target| target.uri.is_some()) {
+        let _ = writeln!(
+            text,
+            "{} was measured through its export {}",
+            target.label,
+            target.uri.as_deref().unwrap_or_default()
+        );
+    }
+}
+
+fn cells(document: &Document, result: &Measured, sweep: bool, compared: bool, published: bool) -> Vec<String> {
+    let point = &document.points[result.point];
+    let at = |ns: u64| time(ns as f64);
+    let mut cells = vec![document.targets[result.target].label.clone()];
+    if sweep {
+        cells.extend([super::plan::short_size(point.block_bytes), point.depth.to_string()]);
+    }
+    cells.extend([
+        count(result.iops),
+        format!("{}-{}", count(result.iops_low), count(result.iops_high)),
+        rate(result.bytes_per_second),
+    ]);
+    if compared {
+        let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
+        cells.push(ratio.map_or("1".to_owned(), |ratio| format!("{:.3}", ratio.value)));
+    }
+    let latency = &result.latency;
+    cells.extend([
+        time(latency.mean_ns),
+        at(latency.p50_ns),
+        at(latency.p99_ns),
+        at(latency.p999_ns),
+        time(result.cpu_ns_per_io),
+    ]);
+    if published {
+        cells.push(result.published.as_ref().map(super::profile::Published::text).unwrap_or_default());
+    }
+    cells
 }

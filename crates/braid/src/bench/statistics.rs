@@ -1,7 +1,7 @@
 //! Medians, and how far a ratio of medians can be trusted.
 
 /// A ratio of two medians and the interval in which 95 of 100 resamplings of the slices put it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Ratio {
     /// Median of the first over median of the second.
     pub value: f64,
@@ -43,6 +43,24 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Ratio {
     Ratio { value: median(a) / median(b), low: at(0.025), high: at(0.975) }
 }
 
+/// The interval in which 95 of 100 resamplings of `values` put their median; NaN of none.
+pub fn interval_of_median(values: &[f64]) -> (f64, f64) {
+    if values.is_empty() {
+        return (f64::NAN, f64::NAN);
+    }
+    const RESAMPLINGS: usize = 2000;
+    let mut random = super::pattern::Random::new(0x5eed);
+    let mut medians: Vec<f64> = (0..RESAMPLINGS)
+        .map(|_| {
+            let drawn = values.iter().map(|_| values[random.below(values.len() as u64) as usize]);
+            median(&drawn.collect::<Vec<_>>())
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    let at = |share: f64| medians[((RESAMPLINGS - 1) as f64 * share).round() as usize];
+    (at(0.025), at(0.975))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +79,14 @@ mod tests {
         let noisy = ratio_of_medians(&[1.0, 4.0, 2.0, 3.0, 9.0], &[1.0, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(noisy.value, 3.0);
         assert!(noisy.low < 3.0 && noisy.high > 3.0 && noisy.low >= 1.0 && noisy.high <= 9.0, "{noisy:?}");
+    }
+
+    #[test]
+    fn an_interval_holds_the_median_and_lies_within_the_values() {
+        assert_eq!(interval_of_median(&[3.0]), (3.0, 3.0));
+        let (low, high) = interval_of_median(&[5.0, 1.0, 2.0, 4.0, 3.0]);
+        assert!((1.0..3.0).contains(&low) && high > 3.0 && high <= 5.0, "{low} {high}");
+        assert!(interval_of_median(&[]).0.is_nan());
     }
 
     #[test]

@@ -1,12 +1,23 @@
 //! Blocks that say who they are, so that one that went astray names itself.
 //!
 //! Every 512 bytes of a device are a unit: the byte offset of the unit on the device, the run's seed, then words that both
-//! determine. A unit of another place, of another run, torn or overwritten is told from the right one.
+//! determine. The seed counts a block's writes, so that each puts something else there. A unit of another place, of another
+//! run, of an earlier write, torn or overwritten is told from the right one.
 
 use std::fmt;
 
 /// Bytes of one unit.
 pub const UNIT_BYTES: usize = 512;
+
+/// The bits of a seed that tell runs apart; those above count the writes of a block in turn.
+const RUN: u64 = (1 << GENERATION_SHIFT) - 1;
+const GENERATION_SHIFT: u32 = 56;
+
+/// The seed of a block that was written so many times in the run of `run`, whose upper eight bits are 0.
+#[inline]
+pub fn seed_of(run: u64, generation: u8) -> u64 {
+    run | u64::from(generation) << GENERATION_SHIFT
+}
 
 /// What a wrong unit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +35,9 @@ pub enum Found {
     Zeros,
     /// Whole, but of this other offset of the same run: it went astray.
     OtherPlace(u64),
-    /// Whole, but of another run (or an older state).
+    /// Whole, and what this run wrote here earlier: a later write was lost.
+    Older,
+    /// Whole, but of another run.
     OtherRun,
     /// Its beginning is right, and word number `.0` is not.
     Torn(usize),
@@ -38,6 +51,7 @@ impl fmt::Display for Mismatch {
         match self.found {
             Found::Zeros => write!(f, "zeros where written data should be"),
             Found::OtherPlace(place) => write!(f, "the data of byte {place}"),
+            Found::Older => write!(f, "what stood here before a write that was answered"),
             Found::OtherRun => write!(f, "data of an earlier run"),
             Found::Torn(word) => write!(f, "torn from byte {} on", word * 8),
             Found::Foreign => write!(f, "data that was not written here"),
@@ -77,7 +91,11 @@ pub fn check(data: &[u8], offset: u64, seed: u64) -> Option<Mismatch> {
         let found = if unit.iter().all(|&byte| byte == 0) {
             Found::Zeros
         } else if fits(read(1), read(0)).is_none() {
-            if read(1) == seed { Found::OtherPlace(read(0)) } else { Found::OtherRun }
+            match read(1) {
+                same if same & RUN == seed & RUN && read(0) != place => Found::OtherPlace(read(0)),
+                same if same & RUN == seed & RUN => Found::Older,
+                _ => Found::OtherRun,
+            }
         } else if bad_word >= 2 {
             Found::Torn(bad_word)
         } else {
@@ -96,6 +114,15 @@ mod tests {
         let mut data = vec![0; 4096];
         fill(&mut data, offset, seed);
         data
+    }
+
+    #[test]
+    fn a_lost_write_leaves_what_stood_there_before() {
+        let older = block(8192, seed_of(5, 1));
+        assert_eq!(check(&older, 8192, seed_of(5, 1)), None);
+        assert_eq!(check(&older, 8192, seed_of(5, 2)).map(|m| m.found), Some(Found::Older));
+        assert_eq!(check(&older, 4096, seed_of(5, 2)).map(|m| m.found), Some(Found::OtherPlace(8192)));
+        assert_eq!(check(&older, 8192, seed_of(6, 1)).map(|m| m.found), Some(Found::OtherRun));
     }
 
     #[test]

@@ -49,9 +49,13 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "bench",
         &[
-            "braid bench --pattern random --op read --block 4K --depth 128 null:1T",
+            "braid bench --pattern random --op read --block-size 4K --depth 128 null:1T",
+            "braid bench --depth 1..128 --html depth.html mem:1G 'raid0(mem:1G,mem:1G,chunk=64K)'",
             "braid bench --level raid0 --op write --verify --time 10s file:a.img,size=1G file:b.img,size=2G",
-            "braid bench --depth 64 'nbd+unix:///fast?socket=/run/braid/fast.sock'",
+            "braid bench --depth 64 --jobs 4 'nbd+unix:///fast?socket=/run/braid/fast.sock'",
+            "braid bench --op mixed --pattern zipf --rate 5000 fast",
+            "braid bench --profile disk-aggregation --html disks.html",
+            "braid bench --profile queue-depth --emit-fio",
         ],
     ),
 ];

@@ -135,31 +135,3 @@ fn json_has_whole_numbers_with_their_units_in_the_name() {
         serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)));
     assert_eq!(error["error"]["kind"], "not_found", "{error}");
 }
-
-#[test]
-fn bench_measures_and_verifies() {
-    let folder = Folder::new();
-    let files: Vec<String> = (0..3).map(|i| folder.sparse(&format!("disk{i}"), 16 * MIB)).collect();
-    let mut arguments = vec!["bench", "--level", "raid0", "--op", "write", "--block", "12K", "--depth", "16"];
-    arguments.extend(["--count", "2000", "--verify", "--json"]);
-    arguments.extend(files.iter().map(String::as_str));
-    let out = alone(&arguments);
-    assert!(out.status.success(), "{}", said(&out));
-    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
-    assert_eq!(report["ios"], 2000, "{report}");
-    assert_eq!(report["errors"], 0, "{report}");
-    assert!(report["verified_bytes"].as_u64() > Some(0), "{report}");
-    assert!(report["latency_ns_p99"].as_u64() >= report["latency_ns_p50"].as_u64(), "{report}");
-    // It does not write over somebody's data.
-    let foreign = folder.sparse("foreign", 64 * MIB);
-    run("mkfs.ext4", &["-q", "-F", &foreign]);
-    let sum = checksum(&foreign);
-    let out = alone(&["bench", "--op", "write", "--count", "10", &foreign]);
-    assert_eq!(out.status.code(), Some(4), "{}", said(&out));
-    assert!(said(&out).contains("ext4"), "{}", said(&out));
-    assert_eq!(checksum(&foreign), sum);
-    // A disk that returns something else than was written is found out.
-    let liar = format!("faulty({},corrupt)", files[0]);
-    let out = alone(&["bench", "--op", "write", "--count", "100", "--verify", &liar]);
-    assert_eq!(out.status.code(), Some(7), "{}", said(&out));
-}

@@ -5,6 +5,8 @@
 //! says how to run one of them.
 
 mod api;
+mod bench;
+mod bench_page;
 mod clients;
 mod command_line;
 mod configuration;

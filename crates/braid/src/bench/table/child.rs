@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::bench::report::Report;
+use serde::Deserialize;
 
 /// The core of servers, and of what is measured in one process.
 pub const SERVER_CORE: u32 = 0;
@@ -71,16 +71,36 @@ pub fn braid() -> anyhow::Result<String> {
     Ok(std::env::current_exe().context("where this program is")?.to_string_lossy().into_owned())
 }
 
-/// Runs `braid bench` with these arguments on a core and gives its report.
+/// What one slice found.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Report {
+    /// I/Os answered.
+    pub ios: u64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second; 0 of no-operations.
+    #[serde(default)]
+    pub bytes_per_second: f64,
+    /// Processor time of the bench for each I/O, in nanoseconds.
+    pub cpu_ns_per_io: f64,
+}
+
+/// Runs `braid bench` with these arguments on a core, as one slice, and gives what it found.
 ///
 /// # Errors
 /// It failed, or met I/O errors.
 pub fn bench(core: u32, arguments: &[&str]) -> anyhow::Result<Report> {
-    let out = pinned(core, &braid()?).args(["bench", "--json"]).args(arguments).output()?;
+    let out = pinned(core, &braid()?).args(["bench", "--json", "--slices", "1"]).args(arguments).output()?;
     if !out.status.success() {
         bail!("braid bench {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
     }
-    serde_json::from_slice(&out.stdout).context("the report of braid bench")
+    let mut document: serde_json::Value = serde_json::from_slice(&out.stdout).context("the report of braid bench")?;
+    // No-operations have no targets, and are a report themselves.
+    let report = match document.pointer_mut("/results/0") {
+        Some(result) => result.take(),
+        None => document,
+    };
+    serde_json::from_value(report).context("the report of braid bench")
 }
 
 /// A duration as `--time` reads it.

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Target, machine};
+use super::{Row, Target};
+use crate::bench::machine;
 
 /// One part of the table.
 pub struct Section {

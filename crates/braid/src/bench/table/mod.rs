@@ -7,7 +7,7 @@
 mod child;
 mod daemons;
 mod files;
-mod machine;
+
 mod markdown;
 mod nbd;
 mod ring;

@@ -1,0 +1,217 @@
+//! The same as a job file of fio, so that others can check with another tool.
+//!
+//! fio knows nothing of Braid's disks: a file, a device or an NBD export is named as it is; what only Braid can make of disks is to be
+//! exported first, and the job file says how.
+
+use std::fmt::Write as _;
+
+use braid_geometry::Level;
+use braid_ring::DiskSpec;
+
+use super::pattern::{Mix, Order};
+use super::plan::{Length, Named, Plan, Point};
+use super::target::{Combination, How, Target};
+
+/// A job file: one section for each point on each target, one after the other.
+pub fn job_file(plan: &Plan) -> String {
+    let mut text = String::from("; Written by braid bench --emit-fio.\n");
+    // Writing to a String cannot fail.
+    if let Some(origin) = &plan.origin {
+        let _ = writeln!(text, "; Profile {}: {}\n; Published in: {}", origin.name, origin.title, origin.source);
+    }
+    let places: Vec<Place> = plan.targets.iter().enumerate().map(|(at, named)| Place::of(at, named)).collect();
+    for (named, place) in plan.targets.iter().zip(&places) {
+        let _ = writeln!(text, ";\n; {}: {}", named.label, named.target);
+        for line in &place.comments {
+            let _ = writeln!(text, ";   {line}");
+        }
+    }
+    global(&mut text, plan);
+    for (number, point) in plan.points.iter().enumerate() {
+        for (target, place) in places.iter().enumerate() {
+            section(&mut text, plan, number, target, point, place);
+        }
+    }
+    text
+}
+
+fn global(text: &mut String, plan: &Plan) {
+    let _ = writeln!(text, "\n[global]\nnorandommap=1\nrandrepeat=0\ngroup_reporting=1\nthread=1");
+    match plan.length {
+        Length::Time(time) => {
+            let _ = writeln!(text, "time_based=1\nruntime={}ms", time.as_millis());
+        }
+        Length::Count(_) => {}
+    }
+    if let Some(ramp) = plan.ramp {
+        let _ = writeln!(text, "ramp_time={}ms", ramp.as_millis());
+    }
+    if plan.from > 0 {
+        let _ = writeln!(text, "offset={}", plan.from);
+    }
+    if plan.verify {
+        let _ = writeln!(text, "verify=crc32c\nverify_fatal=1");
+    }
+}
+
+fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: &Point, place: &Place) {
+    let op = point.mix;
+    let rw = match (point.visit.order, op) {
+        (Order::Sequential, Mix::Read) => "read",
+        (Order::Sequential, Mix::Write) => "write",
+        (Order::Sequential, Mix::Mixed) => "rw",
+        (_, Mix::Read) => "randread",
+        (_, Mix::Write) => "randwrite",
+        (_, Mix::Mixed) => "randrw",
+    };
+    let _ = writeln!(
+        text,
+        "\n[point{}-target{}]\n; {}, {}\nstonewall=1\nrw={rw}\nbs={}\niodepth={}\nnumjobs={}",
+        number + 1,
+        target + 1,
+        plan.targets[target].label,
+        point.whole(),
+        point.block_bytes,
+        point.depth,
+        point.jobs
+    );
+    if op == Mix::Mixed {
+        let _ = writeln!(text, "rwmixread={}", point.visit.reads_percent);
+    }
+    if point.visit.order == Order::Zipf {
+        let _ = writeln!(text, "random_distribution=zipf:{}", point.visit.theta);
+    }
+    if let Some(rate) = point.rate_iops {
+        // fio's rate is of each job, and of reads and writes each.
+        let each = rate.div_ceil(u64::from(point.jobs));
+        let reads = (each * u64::from(point.visit.reads_percent)).div_ceil(100);
+        let _ = match op {
+            Mix::Mixed => writeln!(text, "rate_iops={reads},{}\nrate_process=linear", (each - reads).max(1)),
+            _ => writeln!(text, "rate_iops={each}\nrate_process=linear"),
+        };
+    }
+    if let Length::Count(count) = plan.length {
+        let _ = writeln!(text, "number_ios={}", count.div_ceil(u64::from(point.jobs)));
+    }
+    for line in &place.options {
+        let _ = writeln!(text, "{line}");
+    }
+    let size = plan.span.or(place.size_bytes.map(|size| size.saturating_sub(plan.from)));
+    if let Some(size) = size {
+        // In order, each job has a part of its own.
+        let split = point.jobs > 1 && (plan.verify || point.visit.order == Order::Sequential);
+        let each = if split { size / u64::from(point.jobs) / point.block_bytes * point.block_bytes } else { size };
+        let _ = writeln!(text, "size={each}");
+        if split {
+            let _ = writeln!(text, "offset_increment={each}");
+        }
+    }
+}
+
+/// How fio reaches a target.
+struct Place {
+    options: Vec<String>,
+    /// What has to be done first.
+    comments: Vec<String>,
+    size_bytes: Option<u64>,
+}
+
+impl Place {
+    fn of(number: usize, named: &Named) -> Place {
+        match &named.target {
+            Target::Nbd(uri) => nbd(uri.clone(), Vec::new()),
+            Target::Named(name) => exported(number, vec![format!("braid export list   (the URI of {name})")]),
+            Target::Local(Combination { disks, how: How::Bare }) => match DiskSpec::parse(&disks[0]) {
+                Ok(spec) => bare(number, &disks[0], &spec),
+                Err(_) => exported(number, Vec::new()),
+            },
+            Target::Local(Combination { disks, how: How::Jbod }) => {
+                let paths: Option<Vec<String>> = disks
+                    .iter()
+                    .map(|disk| {
+                        let spec = DiskSpec::parse(disk).ok()?;
+                        matches!(spec, DiskSpec::Path(_) | DiskSpec::File { .. }).then(|| path_of(&spec)).flatten()
+                    })
+                    .collect();
+                match paths {
+                    Some(paths) => Place {
+                        options: vec![
+                            "ioengine=io_uring".to_owned(),
+                            "direct=1".to_owned(),
+                            format!("filename={}", paths.join(":")),
+                        ],
+                        comments: vec![
+                            "fio spreads each job over all files; Braid gives each disk jobs of its own".to_owned(),
+                        ],
+                        size_bytes: None,
+                    },
+                    None => {
+                        exported(number, vec!["each disk as an array of its own; here stands the first".to_owned()])
+                    }
+                }
+            }
+            Target::Local(Combination { disks, how: How::Array(spec) }) => {
+                let quoted: Vec<String> = disks.iter().map(|disk| format!("'{disk}'")).collect();
+                let chunk = if spec.level == Level::Raid1 {
+                    String::new()
+                } else {
+                    format!(" --chunk {}K", spec.chunk_bytes / 1024)
+                };
+                let name = format!("target{}", number + 1);
+                exported(
+                    number,
+                    vec![
+                        format!("braid array create {name} --level {}{chunk} {}", spec.level, quoted.join(" ")),
+                        format!("braid export add {name} --nbd unix:/tmp/{name}.sock"),
+                        format!("TARGET{}_URI='nbd+unix:///{name}?socket=/tmp/{name}.sock' fio THIS_FILE", number + 1),
+                    ],
+                )
+            }
+        }
+    }
+}
+
+fn path_of(spec: &DiskSpec) -> Option<String> {
+    // A colon separates files for fio.
+    Some(spec.path()?.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:"))
+}
+
+fn bare(number: usize, name: &str, spec: &DiskSpec) -> Place {
+    match spec {
+        DiskSpec::Null { size_bytes } => {
+            Place { options: vec!["ioengine=null".to_owned()], comments: Vec::new(), size_bytes: Some(*size_bytes) }
+        }
+        DiskSpec::Path(_) | DiskSpec::File { .. } => {
+            let size_bytes = match spec {
+                DiskSpec::File { size_bytes, .. } => *size_bytes,
+                _ => None,
+            };
+            let file = path_of(spec).unwrap_or_default();
+            Place {
+                options: vec!["ioengine=io_uring".to_owned(), "direct=1".to_owned(), format!("filename={file}")],
+                comments: Vec::new(),
+                size_bytes,
+            }
+        }
+        _ => {
+            let array = format!("target{}", number + 1);
+            exported(
+                number,
+                vec![
+                    format!("braid array create {array} --level concat '{name}'"),
+                    format!("braid export add {array} --nbd unix:/tmp/{array}.sock"),
+                    format!("TARGET{}_URI='nbd+unix:///{array}?socket=/tmp/{array}.sock' fio THIS_FILE", number + 1),
+                ],
+            )
+        }
+    }
+}
+
+fn nbd(uri: String, comments: Vec<String>) -> Place {
+    Place { options: vec!["ioengine=nbd".to_owned(), format!("uri={uri}")], comments, size_bytes: None }
+}
+
+/// An export that is to be made first: its URI comes from the environment.
+fn exported(number: usize, comments: Vec<String>) -> Place {
+    nbd(format!("${{TARGET{}_URI}}", number + 1), comments)
+}

@@ -1,0 +1,81 @@
+//! What ought to stand in each block, when verifying: which write was its last, and whether one is on its way.
+//!
+//! While an I/O on a block is in flight no other is begun there, because nobody could say what a read beside a write ought
+//! to find.
+
+/// Writes are counted in turn from 1 to this.
+const GENERATION_MAX: u8 = 0x7f;
+/// An I/O is in flight.
+const BUSY: u8 = 0x80;
+
+/// One byte for each block.
+#[derive(Debug)]
+pub struct Ledger(Vec<u8>);
+
+impl Ledger {
+    /// Blocks of which nothing is known.
+    pub fn new(blocks: u64) -> Ledger {
+        Ledger(vec![0; usize::try_from(blocks).expect("memory is addressed by as many bits as numbers have")])
+    }
+
+    /// Begins a read, or a write, which counts on. False: something is in flight there.
+    pub fn begin(&mut self, block: u64, read: bool) -> bool {
+        let entry = &mut self.0[block as usize];
+        if *entry & BUSY != 0 {
+            return false;
+        }
+        let generation = if read { *entry } else { *entry % GENERATION_MAX + 1 };
+        *entry = generation | BUSY;
+        true
+    }
+
+    /// The count of the last write that was begun, or 0 when nobody knows what stands there.
+    pub fn generation(&self, block: u64) -> u8 {
+        self.0[block as usize] & !BUSY
+    }
+
+    /// Ends what is in flight; gives the count of the last write, or 0 when nobody knows what stands there.
+    pub fn end(&mut self, block: u64) -> u8 {
+        let entry = &mut self.0[block as usize];
+        *entry &= !BUSY;
+        *entry
+    }
+
+    /// Ends a write that failed: either content may stand there.
+    pub fn end_failed_write(&mut self, block: u64) {
+        self.0[block as usize] = 0;
+    }
+
+    /// The first block from `from` on whose content is known.
+    pub fn next_known(&self, from: u64) -> Option<u64> {
+        let rest = self.0.get(from as usize..)?;
+        rest.iter().position(|&entry| entry != 0).map(|at| from + at as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_and_every_write_has_another_count() {
+        let mut ledger = Ledger::new(3);
+        assert!(ledger.next_known(0).is_none() && ledger.begin(1, false));
+        assert!(!ledger.begin(1, false) && !ledger.begin(1, true));
+        assert_eq!((ledger.generation(1), ledger.end(1)), (1, 1));
+        assert!(ledger.begin(1, true) && !ledger.begin(1, false));
+        assert_eq!(ledger.end(1), 1);
+        let mut last = 1;
+        for _ in 0..300 {
+            assert!(ledger.begin(1, false));
+            let generation = ledger.generation(1);
+            assert!(generation != last && generation != 0 && generation & BUSY == 0);
+            assert_eq!(ledger.end(1), generation);
+            last = generation;
+        }
+        assert_eq!((ledger.next_known(0), ledger.next_known(2), ledger.next_known(9)), (Some(1), None, None));
+        assert!(ledger.begin(1, false));
+        ledger.end_failed_write(1);
+        assert_eq!((ledger.next_known(0), ledger.begin(1, false), ledger.generation(1)), (None, true, 1));
+    }
+}

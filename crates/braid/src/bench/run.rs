@@ -1,0 +1,153 @@
+//! Carries a plan out: every point on every target, in slices that take turns.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::frontend::Pass;
+use super::in_process::Local;
+use super::live::LiveCell;
+use super::model::{Document, Measured, TargetInfo};
+use super::over_nbd::Remote;
+use super::plan::{Length, Plan, Point};
+use super::progress::Progress;
+use super::resolve;
+use super::slice::Slice;
+use super::target::Target;
+use std::sync::Arc;
+
+/// All targets, open.
+struct Targets {
+    local: Option<Local>,
+    /// By number of the target.
+    remote: Vec<Option<Remote>>,
+}
+
+impl Targets {
+    fn pass(&mut self, plan: &Plan, target: usize, epoch: usize, pass: Pass) -> anyhow::Result<Slice> {
+        let (point, epoch) = (&plan.points[epoch], epoch as u32);
+        match (&mut self.remote[target], &self.local) {
+            (Some(remote), _) => remote.pass(plan, epoch, point, pass),
+            (None, Some(local)) => local.pass(plan, target, epoch, point, pass),
+            (None, None) => unreachable!("a target is of disks or over NBD"),
+        }
+    }
+
+    fn live(&self, target: usize, jobs: u16) -> &[Arc<LiveCell>] {
+        let all = match (&self.remote[target], &self.local) {
+            (Some(remote), _) => remote.live(),
+            (None, Some(local)) => local.live(),
+            (None, None) => &[],
+        };
+        &all[..all.len().min(usize::from(jobs))]
+    }
+}
+
+/// Opens all targets of `plan`, measures, and gives what was found.
+///
+/// # Errors
+/// Whatever keeps it from measuring; I/O errors are counted in the document instead.
+pub fn run(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<Document> {
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let (mut targets, infos) = open(plan, socket)?;
+    let progress = Progress::start(plan.points.len() * plan.targets.len() * usize::from(plan.slices), expected(plan));
+    let mut results = Vec::with_capacity(plan.points.len() * plan.targets.len());
+    for (number, point) in plan.points.iter().enumerate() {
+        results.extend(measure(plan, &mut targets, number, point, &progress)?);
+    }
+    drop(progress);
+    drop(targets);
+    Ok(Document::new(plan, begun, infos, results))
+}
+
+fn open(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<(Targets, Vec<TargetInfo>)> {
+    // Names first: a name that nobody knows is told before a disk is touched.
+    let mut uris = Vec::with_capacity(plan.targets.len());
+    for named in &plan.targets {
+        uris.push(match &named.target {
+            Target::Local(_) => None,
+            Target::Nbd(uri) => Some(uri.clone()),
+            Target::Named(name) => Some(resolve::uri(name, socket, plan.writes())?),
+        });
+    }
+    let local = Local::start(plan)?;
+    let mut remote = Vec::with_capacity(plan.targets.len());
+    let mut infos = Vec::with_capacity(plan.targets.len());
+    for (number, (named, uri)) in plan.targets.iter().zip(uris).enumerate() {
+        match (uri, &local) {
+            (Some(uri), _) => {
+                let connected = Remote::connect(plan, &uri)?;
+                let through = matches!(named.target, Target::Named(_)).then_some(uri);
+                infos.push(TargetInfo::of(named, "nbd", through, connected.size_bytes()));
+                remote.push(Some(connected));
+            }
+            (None, Some(local)) => {
+                infos.push(TargetInfo::of(named, local.driver(), None, local.size_bytes(number)));
+                remote.push(None);
+            }
+            (None, None) => unreachable!("a target of disks was opened with the others"),
+        }
+    }
+    Ok((Targets { local, remote }, infos))
+}
+
+/// One point on all targets.
+fn measure(
+    plan: &Plan,
+    targets: &mut Targets,
+    number: usize,
+    point: &Point,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Measured>> {
+    let count = plan.targets.len();
+    let mut slices: Vec<Vec<Slice>> = vec![Vec::new(); count];
+    let mut findings: Vec<Slice> = vec![Slice::new(); count];
+    let reads = point.visit.reads_percent;
+    if plan.verify && reads > 0 {
+        for (target, found) in findings.iter_mut().enumerate() {
+            found.add_findings(&targets.pass(plan, target, number, Pass::Fill)?);
+        }
+    }
+    if let Some(ramp) = plan.ramp {
+        let pass = Pass::Run { ios: u64::MAX, time_ns: ramp.as_nanos() as u64 };
+        for (target, found) in findings.iter_mut().enumerate() {
+            found.add_findings(&targets.pass(plan, target, number, pass)?);
+        }
+    }
+    for slice in 0..plan.slices {
+        for turn in 0..count {
+            // Who goes first alternates too.
+            let target = if slice % 2 == 0 { turn } else { count - 1 - turn };
+            let what = || format!("{}, {}", plan.targets[target].label, point.whole());
+            progress.step(what, point.block_bytes, targets.live(target, point.jobs));
+            slices[target].push(targets.pass(plan, target, number, slice_pass(plan, slice))?);
+        }
+    }
+    if plan.verify && reads < 100 {
+        for (target, found) in findings.iter_mut().enumerate() {
+            found.add_findings(&targets.pass(plan, target, number, Pass::ReadBack)?);
+        }
+    }
+    let measured = |target: usize| Measured::of(target, number, point.block_bytes, &slices[target], &findings[target]);
+    Ok((0..count).map(measured).collect())
+}
+
+/// One slice; the first ones take what does not divide.
+fn slice_pass(plan: &Plan, slice: u16) -> Pass {
+    match plan.length {
+        Length::Time(time) => Pass::Run { ios: u64::MAX, time_ns: (time / u32::from(plan.slices)).as_nanos() as u64 },
+        Length::Count(count) => {
+            let slices = u64::from(plan.slices);
+            Pass::Run { ios: count / slices + u64::from(u64::from(slice) < count % slices), time_ns: u64::MAX }
+        }
+    }
+}
+
+/// How long all of it will take, if that can be said.
+fn expected(plan: &Plan) -> Option<Duration> {
+    match plan.length {
+        Length::Time(time) if !plan.verify => {
+            Some((time + plan.ramp.unwrap_or_default()) * (plan.points.len() * plan.targets.len()) as u32)
+        }
+        _ => None,
+    }
+}

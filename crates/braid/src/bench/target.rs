@@ -1,0 +1,258 @@
+//! What can be measured, by name.
+//!
+//! ```text
+//! target = uri | combination | disk | name
+//! uri    = "nbd://" … | "nbd+unix://" … | "nbds://" … | "nbds+unix://" …
+//! combination = ("concat" | "raid0" | "raid1" | "jbod") "(" disk *("," disk) *("," option) ")"
+//! option = "chunk=" size | "zones=" ("all" | "single")
+//! ```
+//! A disk is what `braid array create` takes. A name is that of an array or an export of the daemon.
+
+use std::fmt;
+
+use braid_api::{ErrorDetail, Kind};
+use braid_geometry::units::parse_size;
+use braid_geometry::{Level, Spec, ZonePolicy};
+use braid_ring::DiskSpec;
+
+/// One thing to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// Disks, opened by this process.
+    Local(Combination),
+    /// An NBD export.
+    Nbd(String),
+    /// An array or an export of the daemon, to be asked for.
+    Named(String),
+}
+
+/// Disks, and what they are made into for the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Combination {
+    /// The disks' names.
+    pub disks: Vec<String>,
+    /// How they are combined.
+    pub how: How,
+}
+
+/// How disks are combined.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum How {
+    /// One disk, as it is.
+    Bare,
+    /// Every disk by itself, each with jobs of its own.
+    Jbod,
+    /// Into one device.
+    Array(Spec),
+}
+
+const EXAMPLE: &str =
+    "for example: null:1T, ./a.img, 'raid0(./a.img,./b.img,chunk=64K)', 'nbd+unix:///fast?socket=/run/braid/fast.sock'";
+
+fn wrong(message: String) -> ErrorDetail {
+    ErrorDetail::new(Kind::InvalidArgument, message).remedy(EXAMPLE)
+}
+
+/// Whether a name is that of an NBD export.
+pub fn is_uri(name: &str) -> bool {
+    ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"].iter().any(|scheme| name.starts_with(scheme))
+}
+
+impl Target {
+    /// Reads a target's name.
+    ///
+    /// # Errors
+    /// Names the part that is wrong, and shows right ones.
+    pub fn parse(text: &str) -> Result<Target, ErrorDetail> {
+        if is_uri(text) {
+            return Ok(Target::Nbd(text.to_owned()));
+        }
+        for (word, level) in [
+            ("concat", Some(Level::Concat)),
+            ("raid0", Some(Level::Raid0)),
+            ("raid1", Some(Level::Raid1)),
+            ("jbod", None),
+        ] {
+            if let Some(inside) = text.strip_prefix(word).and_then(|rest| rest.strip_prefix('(')) {
+                let inside = inside.strip_suffix(')').ok_or_else(|| {
+                    wrong(format!("target {text}: {word}( is not closed by a parenthesis at the end"))
+                })?;
+                return Ok(Target::Local(combination(text, level, inside)?));
+            }
+        }
+        for level in ["raid10(", "raid5(", "raid6("] {
+            if text.starts_with(level) {
+                let level = level.trim_end_matches('(');
+                return Err(wrong(format!("target {text}: {level} cannot be measured without a daemon yet")));
+            }
+        }
+        if may_be_a_name(text) {
+            return Ok(Target::Named(text.to_owned()));
+        }
+        disk(text)?;
+        Ok(Target::Local(Combination { disks: vec![text.to_owned()], how: How::Bare }))
+    }
+
+    /// Disks of one device, as `--level` asks for.
+    ///
+    /// # Errors
+    /// As [`Target::parse`].
+    pub fn of_level(level: &str, chunk_bytes: Option<u64>, disks: &[String]) -> Result<Target, ErrorDetail> {
+        let level: Level = level.parse().map_err(|error| wrong(format!("--level {level}: {error}")))?;
+        for name in disks {
+            if is_uri(name) {
+                return Err(wrong(format!(
+                    "--level {level} combines disks of this machine, and {name} is an NBD export"
+                )));
+            }
+            disk(name)?;
+        }
+        let mut spec = Spec::new(level);
+        spec.chunk_bytes = chunk_bytes.unwrap_or(spec.chunk_bytes);
+        Ok(Target::Local(Combination { disks: disks.to_vec(), how: How::Array(spec) }))
+    }
+}
+
+/// A word that could be an array's name and is no file here.
+fn may_be_a_name(text: &str) -> bool {
+    !text.contains([':', '/', '(', ')', ',', '\\']) && !text.is_empty() && !std::path::Path::new(text).exists()
+}
+
+fn disk(text: &str) -> Result<DiskSpec, ErrorDetail> {
+    DiskSpec::parse(text).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", text))
+}
+
+fn combination(whole: &str, level: Option<Level>, inside: &str) -> Result<Combination, ErrorDetail> {
+    let mut disks: Vec<String> = Vec::new();
+    let mut spec = level.map(Spec::new);
+    let mut options = false;
+    for part in split(inside).ok_or_else(|| wrong(format!("target {whole}: its parentheses do not match")))? {
+        match part.split_once('=') {
+            // Those of a file belong to the disk before them, as in throttled(…).
+            Some(("size" | "alloc", _)) if !options && disks.last().is_some_and(|disk| disk.starts_with("file:")) => {
+                let last = disks.last_mut().expect("there is one");
+                last.push(',');
+                last.push_str(part);
+            }
+            Some(("chunk", value)) => {
+                options = true;
+                let spec = spec.as_mut().filter(|spec| spec.level != Level::Raid1);
+                let spec = spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for concat and raid0")))?;
+                spec.chunk_bytes =
+                    parse_size(value).map_err(|error| wrong(format!("target {whole}: {part}: {error}")))?;
+            }
+            Some(("zones", value)) => {
+                options = true;
+                let spec = spec.as_mut().filter(|spec| spec.level == Level::Raid0);
+                let spec = spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for raid0")))?;
+                spec.zones =
+                    value.parse::<ZonePolicy>().map_err(|error| wrong(format!("target {whole}: {part}: {error}")))?;
+            }
+            _ if options => {
+                return Err(wrong(format!("target {whole}: {part} stands behind the options chunk and zones")));
+            }
+            _ => disks.push(part.to_owned()),
+        }
+    }
+    for name in &disks {
+        if is_uri(name) {
+            return Err(wrong(format!(
+                "target {whole}: {name} is an NBD export, and only disks of this machine are combined"
+            )));
+        }
+        disk(name)?;
+    }
+    Ok(Combination { disks, how: spec.map_or(How::Jbod, How::Array) })
+}
+
+/// Splits at the commas that are neither escaped nor inside parentheses.
+fn split(text: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut start, mut depth, mut escaped) = (Vec::new(), 0, 0usize, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    (depth == 0).then_some(parts)
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Nbd(name) | Target::Named(name) => f.write_str(name),
+            Target::Local(Combination { disks, how }) => {
+                let disks = disks.join(",");
+                match how {
+                    How::Bare => f.write_str(&disks),
+                    How::Jbod => write!(f, "jbod({disks})"),
+                    How::Array(spec) if spec.level == Level::Raid1 => write!(f, "raid1({disks})"),
+                    How::Array(spec) => {
+                        write!(f, "{}({disks},chunk={}K", spec.level, spec.chunk_bytes / 1024)?;
+                        if spec.zones == ZonePolicy::Single {
+                            f.write_str(",zones=single")?;
+                        }
+                        f.write_str(")")
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(text: &str) -> Combination {
+        match Target::parse(text) {
+            Ok(Target::Local(combination)) => combination,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn targets_are_read_and_written() {
+        assert_eq!(local("null:1T"), Combination { disks: vec!["null:1T".into()], how: How::Bare });
+        let striped = local("raid0(file:a.img,size=1G,throttled(mem:1G,iops=5,bw=1M),chunk=128K,zones=single)");
+        assert_eq!(striped.disks, ["file:a.img,size=1G", "throttled(mem:1G,iops=5,bw=1M)"]);
+        let How::Array(spec) = striped.how else { panic!("{striped:?}") };
+        assert_eq!((spec.chunk_bytes, spec.zones), (128 << 10, ZonePolicy::Single));
+        assert_eq!(local("jbod(mem:1G,mem:1G)").how, How::Jbod);
+        for text in ["null:1T", "jbod(mem:1G,mem:1G)", "raid1(mem:1G,mem:1G)", "concat(mem:1G,mem:2G,chunk=64K)"] {
+            assert_eq!(Target::parse(text).expect("it is right").to_string(), text);
+        }
+        assert_eq!(Target::parse("nbd://host/x"), Ok(Target::Nbd("nbd://host/x".into())));
+        assert_eq!(Target::parse("fast"), Ok(Target::Named("fast".into())));
+    }
+
+    #[test]
+    fn wrong_ones_are_named() {
+        for (text, words) in [
+            ("raid0(null:1T", "not closed"),
+            ("raid0(null:1T))", "do not match"),
+            ("raid0()", "disk name"),
+            ("raid0(null:1T,chunk=5x)", "chunk=5x"),
+            ("raid1(null:1T,null:1T,chunk=4K)", "for concat and raid0"),
+            ("concat(null:1T,zones=single)", "for raid0"),
+            ("raid0(null:1T,zones=some)", "zones=some"),
+            ("raid0(null:1T,chunk=4K,null:1T)", "stands behind"),
+            ("raid5(null:1T,null:1T)", "raid5"),
+            ("raid0(null:1T,nbd://host/x)", "NBD export"),
+            ("tape:1T", "tape"),
+        ] {
+            let error = Target::parse(text).expect_err(text);
+            assert!(error.message.contains(words) && error.kind == Kind::InvalidArgument, "{text}: {error}");
+        }
+        let error = Target::of_level("raid0", None, &["nbd://host/x".to_owned()]).expect_err("it is none");
+        assert!(error.message.contains("NBD export"), "{error}");
+    }
+}
