@@ -19,13 +19,16 @@ pub use published::Published;
 /// Every profile.
 pub const NAMES: [&str; 4] = ["disk-aggregation", "jbod", "queue-depth", "striping"];
 
+/// How a target is made of the disks' names.
+type Make = fn(&[String]) -> String;
+
 /// One profile: targets over its disks, and points.
 struct Profile {
     name: &'static str,
     /// Its stand-ins.
     disks: Vec<String>,
-    /// Label, and how a target is made of the disks' names.
-    targets: Vec<(&'static str, fn(&[String]) -> String)>,
+    /// Label, and how it is made.
+    targets: Vec<(&'static str, Make)>,
     /// Tag, by which published figures are found, and load.
     points: Vec<(String, Point)>,
     /// Each point on each target.
