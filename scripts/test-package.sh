@@ -3,7 +3,7 @@
 #
 #   scripts/test-package.sh BINARY
 #
-# Builds the package of that binary, boots a minimal Debian with systemd in a container (made once, and kept in the
+# Builds the package of that binary, boots a minimal system with systemd in a container (made once, and kept in the
 # cache folder), installs, uses, kills, upgrades, removes, installs again and purges. Needs root.
 set -euo pipefail
 binary=$(realpath "$1")
@@ -11,7 +11,9 @@ cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid-tests
-base=$cache/debian-bookworm
+# The same release as this machine's, from where this machine has its own packages.
+release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+base=$cache/system-$release
 work=$(mktemp -d)
 leader=
 nspawn=
@@ -47,12 +49,14 @@ try_until() { # what, command…
 
 [ "$(id -u)" = 0 ] || fail "this boots a container: run it as root"
 if [ ! -e "$base/.complete" ]; then
-    echo "making a minimal Debian in $base"
+    echo "making a minimal system in $base"
+    mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' | sed -n "s/^$release //p" | head -1)
+    [ -n "$mirror" ] || fail "apt knows no source of packages for $release"
     make_base() {
         rm -rf "$base"
         mkdir -p "$cache"
         debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,adduser,init-system-helpers \
-            bookworm "$base" http://deb.debian.org/debian >"$work/debootstrap.log" 2>&1
+            "$release" "$base" "$mirror" >"$work/debootstrap.log" 2>&1
     }
     make_base || { sleep 20; make_base; } || { tail -20 "$work/debootstrap.log" >&2; fail "debootstrap failed"; }
     touch "$base/.complete"
