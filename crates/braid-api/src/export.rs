@@ -28,6 +28,33 @@ impl ExportState {
     }
 }
 
+/// Whether an export is to be had over TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportTls {
+    /// In the clear only.
+    #[default]
+    Off,
+    /// As the client likes.
+    Optional,
+    /// Only over TLS.
+    Required,
+}
+
+impl ExportTls {
+    /// Every mode.
+    pub const ALL: [ExportTls; 3] = [ExportTls::Off, ExportTls::Optional, ExportTls::Required];
+
+    /// The word that the API, the configuration and the command line use.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ExportTls::Off => "off",
+            ExportTls::Optional => "optional",
+            ExportTls::Required => "required",
+        }
+    }
+}
+
 /// One export.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Export {
@@ -53,6 +80,21 @@ pub struct Export {
     pub size_bytes: Option<u64>,
     /// Clients connected now.
     pub connections: u32,
+    /// Most connections at a time.
+    #[serde(default)]
+    pub connections_max: u32,
+    /// Whether it is to be had over TLS.
+    #[serde(default)]
+    pub tls: ExportTls,
+    /// Networks that clients may come from; empty: all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Most requests a second, over all connections; absent: no limit.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second, read and written, over all connections; absent: no limit.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
     /// What its clients have done; absent while it does not serve.
     #[serde(default)]
     pub stats: Option<ExportStats>,
@@ -82,6 +124,39 @@ pub struct AddExport {
     /// Listen on a TCP address that others can reach, unencrypted and to everybody.
     #[serde(default)]
     pub insecure: bool,
+    /// Whether it is to be had over TLS; absent: as the daemon's configuration says for TCP, `off` on a Unix socket.
+    #[serde(default)]
+    pub tls: Option<ExportTls>,
+    /// Networks that clients may come from, such as `10.0.0.0/8`; absent or empty: all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Most connections at a time; absent: 64.
+    #[serde(default)]
+    pub connections_max: Option<u32>,
+    /// Most requests a second, over all connections; absent or 0: no limit.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second, over all connections; absent or 0: no limit.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
+}
+
+/// `PATCH /v1/exports/{export}`: what is absent stays as it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetExport {
+    /// Networks that clients may come from; empty: all. Who is connected from elsewhere is disconnected.
+    #[serde(default)]
+    pub allow: Option<Vec<String>>,
+    /// Most connections at a time. Fewer than there are disconnect nobody.
+    #[serde(default)]
+    pub connections_max: Option<u32>,
+    /// Most requests a second; 0: no limit.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second; 0: no limit.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
 }
 
 /// `POST /v1/exports/{export}/rename`.

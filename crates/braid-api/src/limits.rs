@@ -41,6 +41,8 @@ pub const API_TOKEN_BYTES_MAX: usize = 1024;
 pub const API_TOKENS_MAX: usize = 64;
 /// Longest time in which a request of the API has to arrive, head and body each, in milliseconds.
 pub const API_REQUEST_TIMEOUT_MS: u64 = 10_000;
+/// Networks in the list of those that may use an export.
+pub const EXPORT_NETWORKS_MAX: usize = 64;
 /// Addresses that exports listen on.
 pub const LISTENERS_MAX: usize = 4096;
 

@@ -32,6 +32,18 @@ pub trait Allocation: Send + Sync {
     fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool);
 }
 
+/// How an export is to be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExportTls {
+    /// In the clear.
+    #[default]
+    Off,
+    /// As the client likes.
+    Optional,
+    /// Only over TLS.
+    Required,
+}
+
 /// What an export's clients may take. It may be changed while they are connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportLimits {
@@ -67,8 +79,8 @@ pub struct ExportInfo {
     pub block_bytes_preferred: u32,
     /// Text for people, or empty.
     pub description: String,
-    /// Only over TLS.
-    pub tls_required: bool,
+    /// Whether it is to be had over TLS, or only so.
+    pub tls: ExportTls,
     /// What may be changed while clients are connected.
     pub limits: ExportLimits,
     /// Identifies the device behind the name.
@@ -88,7 +100,7 @@ impl ExportInfo {
             block_bytes_min: 512,
             block_bytes_preferred: 4096,
             description: String::new(),
-            tls_required: false,
+            tls: ExportTls::Off,
             limits: ExportLimits::default(),
             uuid: None,
             allocation: None,
@@ -347,14 +359,31 @@ impl ExportTable {
         exports.get(name).or_else(only).cloned()
     }
 
+    /// Whether there is something here that can be had over TLS.
+    pub fn offers_tls(&self) -> bool {
+        self.exports
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .any(|export| export.info.tls != ExportTls::Off)
+    }
+
     /// Whether there is nothing here that can be had without TLS.
     pub(crate) fn all_need_tls(&self) -> bool {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().all(|export| export.info.tls_required)
+        self.exports
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .all(|export| export.info.tls == ExportTls::Required)
     }
 
     /// Whether there is something here that can only be had over TLS.
     pub(crate) fn some_need_tls(&self) -> bool {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).values().any(|export| export.info.tls_required)
+        self.exports
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .any(|export| export.info.tls == ExportTls::Required)
     }
 
     /// Whether a client at this address could use any export.

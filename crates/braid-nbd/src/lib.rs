@@ -26,5 +26,5 @@ pub mod transmission;
 
 pub use errno::Errno;
 pub use event::{Cause, EventQueue, NbdEvent};
-pub use export::{Export, ExportError, ExportInfo, ExportLimits, ExportStats, ExportTable};
+pub use export::{Export, ExportError, ExportInfo, ExportLimits, ExportStats, ExportTable, ExportTls};
 pub use network::Network;

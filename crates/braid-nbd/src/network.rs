@@ -22,6 +22,9 @@ pub struct NetworkError {
 }
 
 impl Network {
+    /// The address that nobody comes from.
+    pub const NOWHERE: Network = Network { first: IpAddr::V6(Ipv6Addr::UNSPECIFIED), prefix: 128 };
+
     /// Whether an address is one of it. An IPv4 address in IPv6 clothes (`::ffff:a.b.c.d`) is the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address.to_canonical()) {

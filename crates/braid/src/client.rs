@@ -116,6 +116,14 @@ impl Client {
         self.read(self.send(Method::POST, path, Some(body)).await?).await
     }
 
+    /// Changes what is at `path`.
+    ///
+    /// # Errors
+    /// The daemon's, or [`Kind::Unreachable`].
+    pub async fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorDetail> {
+        self.read(self.send(Method::PATCH, path, Some(body)).await?).await
+    }
+
     /// Removes what is at `path`.
     ///
     /// # Errors

@@ -6,8 +6,9 @@
 //! What it never does: it does not decide what wins over the file; `places` and `daemon` do.
 
 use crate::daemon::api::{ListenAddress, listen_address};
+use crate::daemon::encryption::mode as tls_mode;
 use crate::places;
-use braid_api::{ErrorDetail, Kind};
+use braid_api::{ErrorDetail, ExportTls, Kind};
 use braid_geometry::units::parse_size;
 use braid_ring::DriverKind;
 use clap::ValueEnum;
@@ -49,8 +50,23 @@ pub struct Config {
     pub log_format: Option<LogFormat>,
     /// How much is logged.
     pub log_level: Option<LevelFilter>,
+    /// Exports over TLS.
+    pub nbd: NbdConfig,
     /// The API on the network.
     pub api: ApiConfig,
+}
+
+/// What the file says of exports over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NbdConfig {
+    /// Their certificate.
+    pub cert: Option<PathBuf>,
+    /// The certificate's key.
+    pub key: Option<PathBuf>,
+    /// The authority of clients' certificates.
+    pub client_ca: Option<PathBuf>,
+    /// Whether exports on TCP use TLS unless told otherwise.
+    pub tls: Option<ExportTls>,
 }
 
 /// What the file says of the API on the network.
@@ -89,7 +105,7 @@ impl Key {
     }
 }
 
-const KEYS: [Key; 13] = [
+const KEYS: [Key; 17] = [
     Key::new("socket", r#"socket = "/run/braid/braid.sock""#, |config, value| {
         config.socket = Some(path(value)?);
         Ok(())
@@ -144,10 +160,26 @@ const KEYS: [Key; 13] = [
         config.api.read_token_file = Some(path(value)?);
         Ok(())
     }),
+    Key::new("nbd.cert", r#"nbd.cert = "/etc/braid/nbd.crt""#, |config, value| {
+        config.nbd.cert = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("nbd.key", r#"nbd.key = "/etc/braid/nbd.key""#, |config, value| {
+        config.nbd.key = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("nbd.client_ca", r#"nbd.client_ca = "/etc/braid/nbd-clients.crt""#, |config, value| {
+        config.nbd.client_ca = Some(path(value)?);
+        Ok(())
+    }),
+    Key::new("nbd.tls", r#"nbd.tls = "required""#, |config, value| {
+        config.nbd.tls = Some(tls_mode(text(value)?)?);
+        Ok(())
+    }),
 ];
 
 /// Tables of the file: their keys are known as `TABLE.KEY`.
-const TABLES: [&str; 1] = ["api"];
+const TABLES: [&str; 2] = ["api", "nbd"];
 
 fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
     value.as_str().ok_or_else(|| format!("it has to be a text in quotes, not of the type {}", value.type_str()))
@@ -297,6 +329,12 @@ mod tests {
             buffers_bytes: Some(64 << 20),
             log_format: Some(LogFormat::Json),
             log_level: Some(LevelFilter::INFO),
+            nbd: NbdConfig {
+                cert: Some("/etc/braid/nbd.crt".into()),
+                key: Some("/etc/braid/nbd.key".into()),
+                client_ca: Some("/etc/braid/nbd-clients.crt".into()),
+                tls: Some(ExportTls::Required),
+            },
             api: ApiConfig {
                 listen: Some(listen_address("192.0.2.7:10870").expect("it is one")),
                 cert: Some("/etc/braid/api.crt".into()),

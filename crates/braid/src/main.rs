@@ -17,7 +17,6 @@ mod demo;
 mod disk;
 mod places;
 mod plan;
-#[allow(dead_code)]
 mod tls;
 
 fn main() -> std::process::ExitCode {

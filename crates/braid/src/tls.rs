@@ -7,11 +7,13 @@
 //! What it never does: no TLS 1.1 or older, no renegotiation, no OpenSSL, no password-protected keys.
 
 use braid_api::{ErrorDetail, Kind};
-use rustls::crypto::{CryptoProvider, ring};
+use braid_nbd::client::TlsWishes;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -121,6 +123,84 @@ pub fn client(files: &ClientFiles) -> Result<Arc<ClientConfig>, ErrorDetail> {
             .map_err(|error| does_not_fit(&error, certificate, key))?,
     };
     Ok(Arc::new(config))
+}
+
+/// Reads what the address of an NBD server says of TLS: a folder with `ca-cert.pem` (without it, what the system trusts),
+/// and perhaps `client-cert.pem` and `client-key.pem`.
+///
+/// # Errors
+/// As [`client`].
+pub fn client_of_nbd(wishes: &TlsWishes) -> Result<Arc<ClientConfig>, ErrorDetail> {
+    let there = |name: &str| wishes.certificates.as_ref().map(|folder| folder.join(name)).filter(|path| path.exists());
+    if let Some(folder) = &wishes.certificates
+        && !folder.is_dir()
+    {
+        return Err(ErrorDetail::new(
+            Kind::NotFound,
+            format!("tls-certificates: there is no folder {}", folder.display()),
+        )
+        .with("path", folder.display())
+        .remedy("name a folder with ca-cert.pem, and client-cert.pem and client-key.pem if the server asks for them"));
+    }
+    let files = ClientFiles {
+        authorities: there("ca-cert.pem"),
+        identity: there("client-cert.pem").zip(there("client-key.pem")),
+    };
+    if wishes.verify {
+        return client(&files);
+    }
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| internal(&error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody(provider())));
+    match &files.identity {
+        None => Ok(Arc::new(builder.with_no_client_auth())),
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+            .map(Arc::new)
+            .map_err(|error| does_not_fit(&error, certificate, key)),
+    }
+}
+
+/// Believes every certificate, for who asks for that (`tls-verify-peer=0`): whoever is in between can read and change
+/// everything.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 fn provider() -> Arc<CryptoProvider> {

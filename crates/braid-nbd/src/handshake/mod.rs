@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 
 use crate::codec::{OPTION_MAGIC, OptionHeader, client_flags, handshake_flags, option, option_reply};
 use crate::event::Cause;
-use crate::export::{Export, ExportTable, OpenExport};
+use crate::export::{Export, ExportTable, ExportTls, OpenExport};
 use crate::transmission::Terms;
 
 use parse::{Fields, Name};
@@ -284,7 +284,7 @@ impl Handshake {
     /// The export of this name, if this client may use it now.
     fn find(&self, name: &str) -> Result<Arc<Export>, Refused> {
         let export = self.table.find(name);
-        let needs_tls = export.as_ref().is_some_and(|export| export.info().tls_required);
+        let needs_tls = export.as_ref().is_some_and(|export| export.info().tls == ExportTls::Required);
         // Names that exist for TLS only are not told from those that do not exist.
         let hides = export.is_none() && self.table.some_need_tls();
         if self.tls != TlsState::Active && (needs_tls || (hides && self.tls == TlsState::Offered)) {
@@ -301,7 +301,7 @@ impl Handshake {
         }
         let part = self.table.list_after(self.listed.as_deref(), LIST_PART);
         let visible = |export: &&Arc<Export>| {
-            export.admits(self.address) && (self.tls == TlsState::Active || !export.info().tls_required)
+            export.admits(self.address) && (self.tls == TlsState::Active || export.info().tls != ExportTls::Required)
         };
         for export in part.iter().filter(visible) {
             reply::server(out, &export.info().name, &export.info().description);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use braid_engine::{DeviceId, DeviceLayout, Node, ShardId};
 use braid_nbd::client::{Client, ClientConfig};
 use braid_nbd::server::{ExportsChanged, NbdFrontend, NewConnection, ServerConfig};
-use braid_nbd::{EventQueue, ExportInfo, ExportTable, NbdEvent};
+use braid_nbd::{EventQueue, ExportInfo, ExportTable, ExportTls, NbdEvent};
 use braid_ring::{Disk, DiskSpec, DriverKind, OpenOptions, Ring, RingConfig, RingHandle};
 
 pub struct Bed {
@@ -66,7 +66,8 @@ impl Bed {
         let device = DeviceId(self.devices.fetch_add(1, Ordering::Relaxed));
         self.handle.publish_and_drain(device, Some(Arc::new(layout))).wait().unwrap();
         let info = ExportInfo::new(name, device, size);
-        self.table.add(ExportInfo { tls_required: self.tls_required, ..info }).unwrap();
+        let tls = if self.tls_required { ExportTls::Required } else { ExportTls::Optional };
+        self.table.add(ExportInfo { tls, ..info }).unwrap();
         disk
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use braid_api::{ErrorDetail, Kind};
-use braid_nbd::client::endpoint::TlsWishes;
 use braid_nbd::client::pipeline::SLOTS_MAX;
 use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint, Replies};
 
@@ -46,26 +45,8 @@ fn client(uri: &str, config: &ClientConfig) -> anyhow::Result<Client> {
         ErrorDetail::new(kind, format!("{uri}: {error}"))
     };
     let endpoint: Endpoint = uri.parse().map_err(wrong)?;
-    let tls = endpoint.tls.as_ref().map(|wishes| secured(uri, wishes)).transpose()?;
+    let tls = endpoint.tls.as_ref().map(tls::client_of_nbd).transpose()?;
     Ok(Client::connect_with(&endpoint, *config, tls).map_err(wrong)?)
-}
-
-/// The certificates that a URI names, as other clients of NBD read them: a folder with `ca-cert.pem`, and perhaps
-/// `client-cert.pem` and `client-key.pem`.
-fn secured(uri: &str, wishes: &TlsWishes) -> Result<Arc<rustls::ClientConfig>, ErrorDetail> {
-    if !wishes.verify {
-        return Err(ErrorDetail::new(
-            Kind::Unsupported,
-            format!("{uri}: a server that is not verified is not measured"),
-        )
-        .remedy("name the folder with its authority's certificate: tls-certificates=FOLDER"));
-    }
-    let in_folder = |name: &str| wishes.certificates.as_ref().map(|folder| folder.join(name));
-    let identity = in_folder("client-cert.pem").zip(in_folder("client-key.pem"));
-    tls::client(&tls::ClientFiles {
-        authorities: in_folder("ca-cert.pem"),
-        identity: identity.filter(|(certificate, _)| certificate.exists()),
-    })
 }
 
 /// An export, connected to as often as the plan has jobs.

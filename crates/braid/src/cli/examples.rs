@@ -41,6 +41,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid export add fast --nbd tcp:127.0.0.1:10809 --name fast-ro --read-only",
         ],
     ),
+    ("export set", &["braid export set fast --max-connections 8 --limit iops=3000,bw=125M"]),
     ("export list", &["braid export list"]),
     ("export show", &["braid export show fast"]),
     ("export rename", &["braid export rename fast faster"]),

@@ -1,8 +1,9 @@
 //! `braid export …`.
 
 use super::array::{name, name_or_uuid};
+use super::export_limits::LimitArgs;
 use super::{Ask, output};
-use braid_api::{AddExport, Export, ExportList, ExportState, RenameExport};
+use braid_api::{AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -16,6 +17,8 @@ pub enum Verb {
     List(Ask),
     /// Show everything about an export
     Show(NameArgs),
+    /// Change who may use an export, and how much of it; nobody who still may is disconnected
+    Set(SetArgs),
     /// Give an export another name
     Rename(RenameArgs),
     /// Take an export away; its clients are disconnected
@@ -39,6 +42,22 @@ pub struct AddArgs {
     /// Listen on a TCP address that others can reach, although everybody there could read and write
     #[arg(long)]
     insecure: bool,
+    /// Whether it is to be had over TLS: off, optional or required [default: the daemon's for TCP, off for unix:]
+    #[arg(long, value_name = "MODE", value_parser = crate::daemon::encryption::mode)]
+    tls: Option<ExportTls>,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct SetArgs {
+    /// The export, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    export: String,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[command(flatten)]
     ask: Ask,
 }
@@ -78,6 +97,11 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 name: args.name,
                 read_only: args.read_only,
                 insecure: args.insecure,
+                tls: args.tls,
+                allow: args.limits.allow.map(|allow| allow.0).unwrap_or_default(),
+                connections_max: args.limits.max_connections,
+                iops_max: args.limits.limit.map(|limit| limit.iops),
+                bandwidth_bytes_max: args.limits.limit.map(|limit| limit.bandwidth_bytes),
             };
             let export: Export = args.ask.client()?.post("/v1/exports", &body).await?;
             output::show(args.ask.json, &export, added);
@@ -88,6 +112,23 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Show(args) => {
             let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", args.export)).await?;
+            output::show(args.ask.json, &export, show);
+        }
+        Verb::Set(args) => {
+            let LimitArgs { allow, max_connections, limit } = args.limits;
+            if allow.is_none() && max_connections.is_none() && limit.is_none() {
+                return Err(ErrorDetail::new(Kind::InvalidArgument, "nothing is to be changed")
+                    .remedy("say what: --allow NETWORKS, --max-connections NUMBER or --limit iops=3000,bw=125M")
+                    .into());
+            }
+            let body = SetExport {
+                allow: allow.map(|allow| allow.0),
+                connections_max: max_connections,
+                iops_max: limit.map(|limit| limit.iops),
+                bandwidth_bytes_max: limit.map(|limit| limit.bandwidth_bytes),
+            };
+            let path = format!("/v1/exports/{}", args.export);
+            let export: Export = args.ask.client()?.patch(&path, &body).await?;
             output::show(args.ask.json, &export, show);
         }
         Verb::Rename(args) => {
@@ -160,6 +201,16 @@ fn show(export: &Export) -> String {
     if let Some(bytes) = export.size_bytes {
         line("size", format!("{} ({} bytes)", format_size(bytes), output::thousands(bytes)));
     }
-    line("clients", export.connections.to_string());
+    line("tls", export.tls.word().to_owned());
+    line("clients", format!("{} of {}", export.connections, export.connections_max));
+    if !export.allow.is_empty() {
+        line("allowed", export.allow.join(", "));
+    }
+    if let Some(iops) = export.iops_max {
+        line("requests", format!("at most {} a second", output::thousands(iops)));
+    }
+    if let Some(bytes) = export.bandwidth_bytes_max {
+        line("bandwidth", format!("at most {} a second", format_size(bytes)));
+    }
     text
 }

@@ -7,6 +7,7 @@ mod disk_names;
 mod events;
 mod examples;
 mod export;
+mod export_limits;
 pub mod failure;
 pub mod output;
 mod reach;

@@ -79,15 +79,16 @@ impl Address {
         Ok(Address::Unix(absolute))
     }
 
-    /// The address of one export there, as NBD clients write it.
-    pub fn uri(&self, export: &str) -> String {
+    /// The address of one export there, as NBD clients write it; `tls`: only over TLS.
+    pub fn uri(&self, export: &str, tls: bool) -> String {
+        let s = if tls { "s" } else { "" };
         match self {
-            Address::Unix(path) => format!("nbd+unix:///{}?socket={}", escaped(export), escaped_path(path)),
+            Address::Unix(path) => format!("nbd{s}+unix:///{}?socket={}", escaped(export), escaped_path(path)),
             Address::Tcp { host, port } => {
                 let host = bracketed(host);
                 match *port {
-                    NBD_PORT => format!("nbd://{host}/{}", escaped(export)),
-                    port => format!("nbd://{host}:{port}/{}", escaped(export)),
+                    NBD_PORT => format!("nbd{s}://{host}/{}", escaped(export)),
+                    port => format!("nbd{s}://{host}:{port}/{}", escaped(export)),
                 }
             }
         }
@@ -171,7 +172,8 @@ mod tests {
         let address = Address::parse(text).expect(text);
         assert_eq!(address.to_string(), shown);
         assert_eq!(Address::parse(shown).expect("what is shown is read back"), address);
-        assert_eq!(address.uri("a.b"), uri);
+        assert_eq!(address.uri("a.b", false), uri);
+        assert_eq!(address.uri("a.b", true), uri.replacen("nbd", "nbds", 1));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event, EventList,
-    Export, ExportList, Kind, Limits, RenameArray, RenameExport, Status, StopArray,
+    Export, ExportList, Kind, Limits, RenameArray, RenameExport, SetExport, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/stop", post(stop_array))
         .route("/v1/assemble", post(assemble))
         .route("/v1/exports", get(exports).post(add_export))
-        .route("/v1/exports/{export}", get(export).delete(remove_export))
+        .route("/v1/exports/{export}", get(export).patch(set_export).delete(remove_export))
         .route("/v1/exports/{export}/rename", post(rename_export))
         .route("/v1/events", get(events))
         .route("/v1/openapi.json", get(openapi))
@@ -77,6 +77,7 @@ pub fn router(control: Arc<Control>) -> Router {
         exports,
         add_export,
         export,
+        set_export,
         remove_export,
         rename_export,
         events,
@@ -303,6 +304,16 @@ async fn add_export(State(control): Shared, Ask(ask): Ask<AddExport>) -> Answer<
 )]
 async fn export(State(control): Shared, Named(name): Named) -> Answer<Export> {
     Ok(Json(control.export(&name)?))
+}
+
+/// Changes what an export's clients may take; those who may stay, do.
+#[utoipa::path(
+    patch, path = "/v1/exports/{export}", request_body = SetExport,
+    params(("export" = String, Path, description = "name or UUID")),
+    responses((status = 200, body = Export), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+async fn set_export(State(control): Shared, Named(name): Named, Ask(ask): Ask<SetExport>) -> Answer<Export> {
+    to_the_end(control, |control| async move { control.set_export(&name, ask).await }).await
 }
 
 /// Takes an export away; its clients are disconnected.

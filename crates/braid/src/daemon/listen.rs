@@ -3,14 +3,15 @@
 use super::address::Address;
 use super::state::os_error;
 use crate::places::{GROUP_MODE, OWNER_MODE, braid_group};
+use crate::tls::ServerTls;
 use braid_api::{ErrorDetail, Kind};
-use braid_nbd::ExportTable;
 use braid_nbd::server::NewConnection;
+use braid_nbd::{Cause, EventQueue, ExportTable, NbdEvent};
 use braid_ring::RingHandle;
 use rustix::fs::{Gid, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -54,8 +55,8 @@ impl Drop for SocketPath {
 /// Takes an address.
 ///
 /// # Errors
-/// Somebody has it, it is none of this machine's, or others could reach it and `insecure` is not set.
-pub async fn bind(address: &Address, insecure: bool) -> Result<Socket, ErrorDetail> {
+/// Somebody has it, or it is none of this machine's.
+pub async fn bind(address: &Address) -> Result<Socket, ErrorDetail> {
     match address {
         Address::Unix(path) => {
             let path = path.clone();
@@ -78,7 +79,7 @@ pub async fn bind(address: &Address, insecure: bool) -> Result<Socket, ErrorDeta
                 .map_err(|error| ErrorDetail::new(Kind::Internal, format!("{address} cannot be watched: {error}")))?;
             Ok(Socket::Unix { listener, _path: path })
         }
-        Address::Tcp { host, port } => bind_tcp(address, host, *port, insecure).await.map(Socket::Tcp),
+        Address::Tcp { host, port } => bind_tcp(address, host, *port).await.map(Socket::Tcp),
     }
 }
 
@@ -152,12 +153,27 @@ fn taken(path: &Path) -> ErrorDetail {
         .remedy("stop that process, or choose another path")
 }
 
-async fn bind_tcp(
-    address: &Address,
-    host: &str,
-    port: u16,
-    insecure: bool,
-) -> Result<tokio::net::TcpListener, ErrorDetail> {
+/// Refuses an address that others can reach.
+///
+/// # Errors
+/// [`Kind::NeedsConfirmation`]; the host's name cannot be found.
+pub async fn refuse_open(address: &Address) -> Result<(), ErrorDetail> {
+    let Address::Tcp { host, port } = address else { return Ok(()) };
+    match find(address, host, *port).await?.iter().find(|at| !at.ip().to_canonical().is_loopback()) {
+        None => Ok(()),
+        Some(open) => Err(ErrorDetail::new(
+            Kind::NeedsConfirmation,
+            format!("others can reach {open}, and could read and write everything: TLS is not required there"),
+        )
+        .with("address", address)
+        .remedy(
+            "require TLS with --tls required (the daemon needs a certificate: --nbd-cert and --nbd-key), listen on \
+             tcp:127.0.0.1 or unix:PATH, or add --insecure on a network that you trust",
+        )),
+    }
+}
+
+async fn find(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, ErrorDetail> {
     let lookup = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((host, port)));
     let unknown = |why: String| {
         ErrorDetail::new(Kind::InvalidArgument, format!("the host of {address} cannot be found: {why}"))
@@ -172,18 +188,11 @@ async fn bind_tcp(
     if found.is_empty() {
         return Err(unknown("it has no address".to_owned()));
     }
-    if let Some(open) = found.iter().find(|at| !at.ip().is_loopback())
-        && !insecure
-    {
-        return Err(ErrorDetail::new(
-            Kind::NeedsConfirmation,
-            format!(
-                "others can reach {open}, and there is no encryption and no password yet: everybody there could read and write"
-            ),
-        )
-        .with("address", address)
-        .remedy("listen on tcp:127.0.0.1 or unix:PATH (and forward it with ssh -L), or add --insecure on a network that you trust"));
-    }
+    Ok(found)
+}
+
+async fn bind_tcp(address: &Address, host: &str, port: u16) -> Result<tokio::net::TcpListener, ErrorDetail> {
+    let found = find(address, host, port).await?;
     tokio::net::TcpListener::bind(&found[..]).await.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => ErrorDetail::new(Kind::InUse, format!("another process listens on {address}"))
             .with("address", address)
@@ -203,8 +212,18 @@ async fn bind_tcp(
     })
 }
 
+/// What clients of a socket get.
+pub struct Door {
+    /// The exports.
+    pub table: Arc<ExportTable>,
+    /// The certificate, if there is one.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Where it is told whom nobody wants.
+    pub events: Arc<EventQueue>,
+}
+
 /// Accepts clients for ever and hands them to the shards in turn.
-pub async fn accept(socket: Socket, table: Arc<ExportTable>, ring: RingHandle) {
+pub async fn accept(socket: Socket, door: Door, ring: RingHandle) {
     let next = AtomicUsize::new(0);
     loop {
         let accepted = match &socket {
@@ -212,9 +231,13 @@ pub async fn accept(socket: Socket, table: Arc<ExportTable>, ring: RingHandle) {
             Socket::Tcp(listener) => accept_tcp(listener).await,
         };
         match accepted {
-            Ok((fd, peer)) => {
+            Ok((_, peer, Some(address))) if !door.table.admits(address) => {
+                door.events.push(NbdEvent::Disconnected { peer, export: None, cause: Cause::NotAllowed });
+            }
+            Ok((fd, peer, address)) => {
                 let shard = next.fetch_add(1, Ordering::Relaxed) % usize::from(ring.shards());
-                let message = NewConnection { fd, peer, exports: Some(Arc::clone(&table)), address: None, tls: None };
+                let tls = door.tls.as_ref().filter(|_| door.table.offers_tls()).map(|tls| tls.current());
+                let message = NewConnection { fd, peer, exports: Some(Arc::clone(&door.table)), address, tls };
                 ring.post(braid_engine::ShardId(shard as u16), NBD_FRONTEND, Box::new(message));
             }
             Err(error) if is_of_the_client(&error) => {}
@@ -227,11 +250,14 @@ pub async fn accept(socket: Socket, table: Arc<ExportTable>, ring: RingHandle) {
     }
 }
 
+/// A client's socket, who it is, and where, unless it is on a Unix socket.
+type Accepted = (OwnedFd, String, Option<IpAddr>);
+
 fn is_of_the_client(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted)
 }
 
-async fn accept_unix(listener: &tokio::net::UnixListener) -> std::io::Result<(OwnedFd, String)> {
+async fn accept_unix(listener: &tokio::net::UnixListener) -> std::io::Result<Accepted> {
     let (stream, _) = listener.accept().await?;
     let peer = match stream.peer_cred() {
         Ok(peer) => match peer.pid() {
@@ -241,10 +267,10 @@ async fn accept_unix(listener: &tokio::net::UnixListener) -> std::io::Result<(Ow
         Err(_) => "unknown".to_owned(),
     };
     let stream = stream.into_std()?;
-    Ok((stream.into(), peer))
+    Ok((stream.into(), peer, None))
 }
 
-async fn accept_tcp(listener: &tokio::net::TcpListener) -> std::io::Result<(OwnedFd, String)> {
+async fn accept_tcp(listener: &tokio::net::TcpListener) -> std::io::Result<Accepted> {
     let (stream, peer) = listener.accept().await?;
     let stream = stream.into_std()?;
     stream.set_nodelay(true)?;
@@ -253,5 +279,5 @@ async fn accept_tcp(listener: &tokio::net::TcpListener) -> std::io::Result<(Owne
     sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60))?;
     sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(15))?;
     sockopt::set_tcp_keepcnt(&stream, 4)?;
-    Ok((stream.into(), peer.to_string()))
+    Ok((stream.into(), peer.to_string(), Some(peer.ip())))
 }

@@ -8,6 +8,7 @@
 pub mod address;
 pub mod api;
 mod control;
+pub mod encryption;
 pub mod errors;
 mod events;
 mod follow;
@@ -31,6 +32,7 @@ use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use clap::Args;
 use control::Control;
+use encryption::{Encryption, NbdArgs};
 use panics::Panics;
 use state::StateFolder;
 use std::path::{Path, PathBuf};
@@ -89,6 +91,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LevelFilter>,
     #[command(flatten)]
+    nbd: NbdArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
@@ -101,6 +105,7 @@ struct Settings {
     log_format: LogFormat,
     log_level: LevelFilter,
     api: Option<ApiSettings>,
+    encryption: Encryption,
 }
 
 impl Settings {
@@ -108,6 +113,7 @@ impl Settings {
         let config = Config::load(args.config.as_deref())?;
         Ok(Settings {
             api: ApiSettings::of(args.api, &config)?,
+            encryption: Encryption::of(args.nbd, &config)?,
             places: Places::find(args.socket.as_deref(), args.state.as_deref(), &config),
             shards: args.shards.or(config.shards),
             driver: args.driver.or(config.driver),
@@ -187,7 +193,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     let ring = start_ring(&settings, &clients)?;
     #[cfg(debug_assertions)]
     panics::planted::arm(ring.handle());
-    let control = Control::new(ring.handle(), folder, socket.clone(), clients, started)?;
+    let control = Control::new(ring.handle(), folder, socket.clone(), clients, started, settings.encryption.clone())?;
     let app = http::router(Arc::clone(&control));
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(api::listen::over_socket(listener, app.clone(), control.stopping()));
@@ -200,6 +206,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         tracing::info!("the API is on the network, with TLS: https://{address}");
     }
 
+    tokio::spawn(encryption::keep_fresh(Arc::clone(&control), settings.encryption.clone()));
     let watch = tokio::spawn(Arc::clone(&control).watch());
     let start = {
         let control = Arc::clone(&control);

@@ -4,7 +4,7 @@
 //! the new one: the new one is written beside it, made durable, renamed over it, and the folder made durable.
 //! What cannot be understood is never overwritten: the daemon does not start with it.
 
-use braid_api::{ErrorDetail, Kind};
+use braid_api::{ErrorDetail, ExportTls, Kind};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -55,6 +55,21 @@ pub struct SavedExport {
     /// Whether it may listen where others reach it.
     #[serde(default)]
     pub insecure: bool,
+    /// Whether it is to be had over TLS. What was saved before there was TLS stays in the clear.
+    #[serde(default)]
+    pub tls: ExportTls,
+    /// Networks that clients may come from.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Most connections at a time.
+    #[serde(default)]
+    pub connections_max: Option<u32>,
+    /// Most requests a second.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
 }
 
 /// A disk as it is remembered.
@@ -252,6 +267,11 @@ mod tests {
                 nbd: "unix:/x".into(),
                 read_only: true,
                 insecure: false,
+                tls: ExportTls::Required,
+                allow: vec!["10.0.0.0/8".into()],
+                connections_max: Some(3),
+                iops_max: Some(3000),
+                bandwidth_bytes_max: None,
             }],
             disks: vec![SavedDisk {
                 disk: "/dev/sdb".into(),

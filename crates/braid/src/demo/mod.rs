@@ -99,7 +99,7 @@ fn show(stage: &Stage, args: &DemoArgs) -> anyhow::Result<ExitCode> {
     stage.braid(&create)?;
     stage.braid(&["export", "add", NAME, "--nbd", &format!("unix:{}", socket.display())])?;
     let before: Array = stage.ask(&format!("/v1/arrays/{NAME}"))?;
-    let uri = crate::daemon::address::Address::Unix(socket).uri(NAME);
+    let uri = crate::daemon::address::Address::Unix(socket).uri(NAME, false);
 
     stage.say(&capacity(&before));
     let bytes = stage.bytes_to_write(BYTES_MIN, BYTES_MAX)?;

@@ -12,6 +12,7 @@ mod command_line;
 mod configuration;
 mod crashes;
 mod daemons;
+mod exports;
 mod faults;
 mod filesystems;
 mod floods;

@@ -4,7 +4,7 @@
 
 pub mod access;
 mod client;
-mod expiry;
+pub mod expiry;
 pub mod listen;
 
 use crate::config::Config;

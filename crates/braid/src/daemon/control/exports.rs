@@ -5,13 +5,14 @@ use super::holes::Holes;
 use super::tables::{ExportEntry, Listener, Serving};
 use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
-use crate::daemon::listen::{self, NBD_FRONTEND};
+use crate::daemon::listen::{self, Door, NBD_FRONTEND};
 use crate::daemon::state::SavedExport;
-use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORTS_MAX, LISTENERS_MAX};
-use braid_api::{AddExport, ErrorDetail, Export, Kind, RenameExport};
+use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORT_NETWORKS_MAX, EXPORTS_MAX, LISTENERS_MAX};
+use braid_api::{AddExport, ErrorDetail, Export, ExportTls, Kind, RenameExport, SetExport};
 use braid_engine::ShardId;
 use braid_nbd::server::ExportsChanged;
-use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable};
+use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable, Network};
+use braid_ring::Rates;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -32,6 +33,10 @@ impl Control {
                 .remedy("write it from the root, for example unix:/run/braid/fast.sock"));
         }
         let address = address.absolute()?;
+        let is_tcp = matches!(address, Address::Tcp { .. });
+        let tls = self.encryption.of_export(ask.tls, is_tcp)?;
+        let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
+        let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
         let _one_at_a_time = self.listening.lock().await;
         let saved = {
             let tables = self.read();
@@ -67,6 +72,11 @@ impl Control {
                 nbd: address.to_string(),
                 read_only: ask.read_only,
                 insecure: ask.insecure,
+                tls,
+                allow,
+                connections_max,
+                iops_max: no_limit(ask.iops_max),
+                bandwidth_bytes_max: no_limit(ask.bandwidth_bytes_max),
             }
         };
         let serving = self.listen(&saved).await?;
@@ -151,6 +161,47 @@ impl Control {
         self.export(new)
     }
 
+    /// Changes what an export's clients may take. Those who may stay are not disturbed.
+    ///
+    /// # Errors
+    /// A value cannot be right; the state file cannot be written, and then nothing changes.
+    pub async fn set_export(self: &Arc<Self>, export: &str, ask: SetExport) -> Result<Export, ErrorDetail> {
+        self.is_open()?;
+        let _one_at_a_time = self.listening.lock().await;
+        let (name, before) = {
+            let tables = self.read();
+            let saved = &tables.export(export)?.saved;
+            (saved.name.clone(), saved.clone())
+        };
+        let is_tcp = matches!(Address::parse(&before.nbd)?, Address::Tcp { .. });
+        let mut after = before.clone();
+        if let Some(allow) = &ask.allow {
+            after.allow = networks(allow, is_tcp)?;
+        }
+        if ask.connections_max.is_some() {
+            after.connections_max = connections(ask.connections_max)?;
+        }
+        for (asked, limit) in
+            [(ask.iops_max, &mut after.iops_max), (ask.bandwidth_bytes_max, &mut after.bandwidth_bytes_max)]
+        {
+            if let Some(asked) = asked {
+                *limit = Some(asked).filter(|asked| *asked > 0);
+            }
+        }
+        let limits = limits_of(&after);
+        self.write().set_saved(&name, after);
+        if let Err(error) = self.save() {
+            self.write().set_saved(&name, before);
+            return Err(error);
+        }
+        if let Some(Serving::Listening(open)) = self.read().exports.get(&name).map(|entry| &entry.serving) {
+            open.set_limits(limits);
+        }
+        self.tell_exports_changed();
+        self.events().info("export_set", format!("the limits of export {name} were set"), &[("export", &name)]);
+        self.export(&name)
+    }
+
     /// Takes an export away; its clients are disconnected.
     ///
     /// # Errors
@@ -224,6 +275,10 @@ impl Control {
             return Ok(Serving::Waiting);
         }
         let address = Address::parse(&saved.nbd)?;
+        let tls = self.encryption.tls_of(saved.tls)?;
+        if saved.tls != ExportTls::Required && !saved.insecure {
+            listen::refuse_open(&address).await?;
+        }
         let holes = self.holes_of(saved.array).await;
         let (info, known) = {
             let tables = self.read();
@@ -236,7 +291,12 @@ impl Control {
                 block_bytes_min: block_bytes,
                 block_bytes_preferred: block_bytes.max(4096),
                 description: format!("Braid array {}", entry.name),
-                limits: ExportLimits { connections_max: EXPORT_CONNECTIONS_MAX as u32, ..ExportLimits::default() },
+                tls: match saved.tls {
+                    ExportTls::Off => braid_nbd::ExportTls::Off,
+                    ExportTls::Optional => braid_nbd::ExportTls::Optional,
+                    ExportTls::Required => braid_nbd::ExportTls::Required,
+                },
+                limits: limits_of(saved),
                 uuid: Some(*saved.uuid.as_bytes()),
                 allocation: holes.filter(|holes| holes.are_of(&active.layout)).map(|holes| Arc::new(holes) as _),
                 ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())
@@ -254,10 +314,13 @@ impl Control {
         if let Some(table) = known {
             return Ok(Serving::Listening(offer(&table)?));
         }
-        let socket = listen::bind(&address, saved.insecure).await?;
+        let socket = listen::bind(&address).await?;
         let table = Arc::new(ExportTable::new());
         let export = offer(&table)?;
-        let task = tokio::spawn(listen::accept(socket, Arc::clone(&table), self.ring.clone()));
+        // Exports that come to this address later may want TLS, too.
+        let tls = tls.or(self.encryption.tls_of(ExportTls::Off)?);
+        let door = Door { table: Arc::clone(&table), tls, events: Arc::clone(&self.clients) };
+        let task = tokio::spawn(listen::accept(socket, door, self.ring.clone()));
         let listener = Listener { table, task: task.abort_handle() };
         self.write().listeners.insert(address, listener);
         Ok(Serving::Listening(export))
@@ -321,6 +384,47 @@ impl Control {
                 &[("export", &name)],
             );
         }
+    }
+}
+
+/// Networks, as they are kept.
+fn networks(allow: &[String], is_tcp: bool) -> Result<Vec<String>, ErrorDetail> {
+    let refused = |message: String, remedy: &str| ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy);
+    if !is_tcp && !allow.is_empty() {
+        return Err(refused(
+            "clients on a Unix socket have no address to be allowed".to_owned(),
+            "leave --allow out: the socket's mode and group decide who may connect",
+        ));
+    }
+    if allow.len() > EXPORT_NETWORKS_MAX {
+        return Err(refused(format!("more than {EXPORT_NETWORKS_MAX} networks are named"), "name larger ones"));
+    }
+    let network = |text: &String| text.parse().map(|network: Network| network.to_string());
+    allow
+        .iter()
+        .map(network)
+        .collect::<Result<_, _>>()
+        .map_err(|error| refused(error.to_string(), "write ADDRESS/BITS"))
+}
+
+/// Most connections, as they are kept.
+fn connections(asked: Option<u32>) -> Result<Option<u32>, ErrorDetail> {
+    match asked {
+        Some(most) if !(1..=EXPORT_CONNECTIONS_MAX as u32).contains(&most) => {
+            let message = format!("{most} connections are not from 1 to {EXPORT_CONNECTIONS_MAX}");
+            Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("export it a second time, for more clients"))
+        }
+        asked => Ok(asked),
+    }
+}
+
+/// What clients of a saved export may take.
+fn limits_of(saved: &SavedExport) -> ExportLimits {
+    ExportLimits {
+        connections_max: saved.connections_max.unwrap_or(EXPORT_CONNECTIONS_MAX as u32),
+        // What cannot be read admits nobody: it is refused before it is saved.
+        allow: saved.allow.iter().map(|text| text.parse().unwrap_or(Network::NOWHERE)).collect(),
+        rates: Rates { iops: saved.iops_max, bandwidth_bytes: saved.bandwidth_bytes_max },
     }
 }
 

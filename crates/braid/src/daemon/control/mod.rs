@@ -20,6 +20,7 @@ mod watch;
 use super::api::listen::Refusals;
 use super::events::Events;
 use super::state::StateFolder;
+use crate::daemon::encryption::Encryption;
 use braid_api::{
     Array, ArrayList, ArrayState, Attention, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits,
     ShardStatus, Status, Tally,
@@ -55,6 +56,8 @@ pub struct Control {
     events: Arc<Events>,
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
+    /// How exports use TLS.
+    encryption: Encryption,
     stopping: signal::Sender<bool>,
     /// How many changes are under way.
     changes: signal::Sender<usize>,
@@ -83,6 +86,7 @@ impl Control {
         socket: PathBuf,
         clients: Arc<EventQueue>,
         started: Instant,
+        encryption: Encryption,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
         Ok(Arc::new(Control {
@@ -95,6 +99,7 @@ impl Control {
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
             clients,
+            encryption,
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
             leaving: Arc::default(),

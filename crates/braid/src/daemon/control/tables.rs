@@ -263,6 +263,13 @@ impl Tables {
         self.listeners.get(&address).map(|listener| Arc::clone(&listener.table))
     }
 
+    /// Replaces what is saved of an export.
+    pub fn set_saved(&mut self, name: &str, saved: SavedExport) {
+        if let Some(entry) = self.exports.get_mut(name) {
+            entry.saved = saved;
+        }
+    }
+
     /// Gives an export another name, and what now serves under it, if it serves. Returns what served before.
     pub fn rename_export(&mut self, old: &str, new: &str, serving: Option<Serving>) -> Option<Serving> {
         let mut entry = self.exports.remove(old)?;

@@ -3,9 +3,10 @@
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Serving, Tables};
 use crate::daemon::address::Address;
+use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
-    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, ExportStats, Member, MemberState,
-    Zone,
+    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, ExportStats, ExportTls, Member,
+    MemberState, Zone,
 };
 use braid_format::ArrayPart;
 use braid_ring::stats::{Histogram, LeafStats};
@@ -164,12 +165,19 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
         array: tables.arrays.get(&saved.array).map_or_else(|| saved.array_name.clone(), |a| a.name.clone()),
         array_uuid: saved.array.to_string(),
         nbd: saved.nbd.clone(),
-        uri: Address::parse(&saved.nbd).map(|address| address.uri(&saved.name)).unwrap_or_default(),
+        uri: Address::parse(&saved.nbd)
+            .map(|address| address.uri(&saved.name, saved.tls == ExportTls::Required))
+            .unwrap_or_default(),
         read_only: saved.read_only,
         state,
         reason,
         size_bytes,
         connections,
+        connections_max: saved.connections_max.unwrap_or(EXPORT_CONNECTIONS_MAX as u32),
+        tls: saved.tls,
+        allow: saved.allow.clone(),
+        iops_max: saved.iops_max,
+        bandwidth_bytes_max: saved.bandwidth_bytes_max,
         stats,
     }
 }

@@ -1,0 +1,289 @@
+//! Exports on TCP: who may reach them, over TLS or not, and how much of them.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+use crate::support::*;
+
+/// An authority whose certificate lies in a folder, as NBD clients want it.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    clients: String,
+}
+
+impl Authority {
+    fn new(folder: &Folder, name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names are right, too");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::DigitalSignature];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+        let clients = folder.join(name);
+        fs::create_dir(&clients).expect("a new folder");
+        fs::write(format!("{clients}/ca-cert.pem"), issuer.pem()).expect("a file can be written");
+        Authority { issuer, clients }
+    }
+
+    /// Certificate and key of a server called localhost, in `server.crt` and `server.key`; replaced at once.
+    fn sign(&self, folder: &Folder) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("names");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let files = (folder.join("server.crt"), folder.join("server.key"));
+        for (file, text) in [(&files.1, key.serialize_pem()), (&files.0, certificate.pem())] {
+            let new = format!("{file}.new");
+            fs::write(&new, text).expect("a file can be written");
+            fs::rename(&new, file).expect("it is ours");
+        }
+        files
+    }
+
+    fn uri(&self, port: u16, export: &str) -> String {
+        format!("nbds://localhost:{port}/{export}?tls-certificates={}", self.clients)
+    }
+}
+
+/// A port that nobody has just now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// A client that comes from this address, behind the greeting; none when it is turned away.
+fn from(source: &str, to: (&str, u16)) -> Option<TcpStream> {
+    let source = SocketAddr::new(source.parse().expect("an address"), 0);
+    let to = SocketAddr::new(to.0.parse().expect("an address"), to.1);
+    let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket(family, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &source).expect("an address of this machine");
+    connect(&socket, &to).expect("somebody listens");
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).ok()?;
+    stream.write_all(&3u32.to_be_bytes()).ok()?;
+    Some(stream)
+}
+
+fn daemon_with_tls() -> (Daemon, Authority) {
+    let folder = Folder::new();
+    let authority = Authority::new(&folder, "authority");
+    let (cert, key) = authority.sign(&folder);
+    let daemon = Daemon::start_in(folder, &["--nbd-cert", &cert, "--nbd-key", &key]);
+    daemon.braid(&["array", "create", "a", "--level", "concat", "mem:64M"]);
+    (daemon, authority)
+}
+
+#[test]
+fn tls_is_required_where_there_is_a_certificate() {
+    let (daemon, authority) = daemon_with_tls();
+    let port = free_port();
+    let added = daemon.json(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
+    assert_eq!((added["tls"].as_str(), added["state"].as_str()), (Some("required"), Some("listening")), "{added}");
+    assert_eq!(added["uri"], format!("nbds://127.0.0.1:{port}/a"));
+    let told = run("nbdinfo", &["--json", &authority.uri(port, "a")]);
+    assert!(told.contains("\"TLS\": true"), "{told}");
+    let plain = said(&run_any("nbdinfo", &[&format!("nbd://localhost:{port}/a")]));
+    assert!(plain.contains("TLS"), "{plain}");
+    // The bench, which is the client of our own, reads what it wrote.
+    let bench = ["bench", &authority.uri(port, "a"), "--op", "mixed", "--block", "64K", "--time", "1s", "--verify"];
+    let out = daemon.any(&bench);
+    assert!(out.status.success(), "{}", said(&out));
+    // Who is not who they seem, is not believed.
+    let stranger = Authority::new(&daemon.folder, "stranger");
+    let out = daemon.any(&["bench", &stranger.uri(port, "a"), "--time", "1s"]);
+    assert!(!out.status.success() && said(&out).contains("certificate"), "{}", said(&out));
+    // A Unix socket stays as it was.
+    let socket = daemon.nbd_socket("a");
+    let local = daemon.json(&["export", "add", "a", "--nbd", &format!("unix:{socket}"), "--name", "local"]);
+    assert_eq!(local["tls"], "off");
+    run("nbdinfo", &[&format!("nbd+unix:///local?socket={socket}")]);
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_to_the_next_client() {
+    let (daemon, authority) = daemon_with_tls();
+    let port = free_port();
+    daemon.braid(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
+    run("nbdinfo", &[&authority.uri(port, "a")]);
+    // One that is wrong changes nothing, and is told.
+    fs::write(daemon.folder.join("server.crt"), "no certificate").expect("a file can be written");
+    wait_for("the wrong one to be told", || daemon.events().contains("nbd_certificate_wrong").then_some(()));
+    run("nbdinfo", &[&authority.uri(port, "a")]);
+    let attention = daemon.json(&["status"])["attention"].to_string();
+    assert!(attention.contains("old certificate"), "{attention}");
+    let new = Authority::new(&daemon.folder, "new");
+    new.sign(&daemon.folder);
+    wait_for("the new one", || daemon.events().contains("nbd_certificate_renewed").then_some(()));
+    run("nbdinfo", &[&new.uri(port, "a")]);
+    assert!(!run_any("nbdinfo", &[&authority.uri(port, "a")]).status.success(), "the old one is gone");
+}
+
+#[test]
+fn without_tls_others_reach_it_only_if_that_is_meant() {
+    let (daemon, authority) = daemon_with_tls();
+    let address = format!("tcp:0.0.0.0:{}", free_port());
+    for mode in ["off", "optional"] {
+        let said = daemon.refused(4, &["export", "add", "a", "--nbd", &address, "--tls", mode]);
+        for part in ["others can reach", "--tls required", "--insecure"] {
+            assert!(said.contains(part), "{mode}: {part} is missing: {said}");
+        }
+    }
+    let (_, port) = address.rsplit_once(':').expect("it has a port");
+    let port = port.parse().expect("it is a number");
+    daemon.braid(&["export", "add", "a", "--nbd", &address]);
+    run("nbdinfo", &[&authority.uri(port, "a")]);
+    // What comes to the same address later is asked, too.
+    daemon.refused(4, &["export", "add", "a", "--nbd", &address, "--name", "b", "--tls", "optional"]);
+    daemon.braid(&["export", "add", "a", "--nbd", &address, "--name", "b", "--tls", "optional", "--insecure"]);
+    run("nbdinfo", &[&format!("nbd://localhost:{port}/b")]);
+    run("nbdinfo", &[&authority.uri(port, "b")]);
+    // In the clear, the one that needs TLS is not even told of.
+    let list = run("nbdinfo", &["--list", &format!("nbd://localhost:{port}")]);
+    assert!(list.contains("export=\"b\"") && !list.contains("export=\"a\""), "{list}");
+    let list = run("nbdinfo", &["--list", &authority.uri(port, "")]);
+    assert!(list.contains("export=\"b\"") && list.contains("export=\"a\""), "{list}");
+}
+
+#[test]
+fn a_daemon_that_lost_its_certificate_says_so() {
+    let folder = Folder::new();
+    let authority = Authority::new(&folder, "authority");
+    let (cert, key) = authority.sign(&folder);
+    fs::write(folder.join("braid.toml"), format!("[nbd]\ncert = \"{cert}\"\nkey = \"{key}\"\n")).expect("a file");
+    let mut daemon = Daemon::start_in(folder, &[]);
+    let disk = format!("file:{},size=64M", daemon.folder.join("disk"));
+    daemon.braid(&["array", "create", "a", "--level", "concat", &disk]);
+    let port = free_port();
+    daemon.braid(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
+    daemon.stop();
+    let config = daemon.folder.join("braid.toml");
+    let with = fs::read(&config).expect("it is there");
+    fs::write(&config, "").expect("it is ours");
+    daemon.start_again();
+    let export = wait_for("the export to fail", || {
+        let export = daemon.json(&["export", "show", "a"]);
+        (export["state"] == "failed").then_some(export)
+    });
+    assert!(export["reason"].to_string().contains("no certificate"), "{export}");
+    assert!(daemon.events().contains("export_failed"), "{}", daemon.events());
+    daemon.stop();
+    fs::write(&config, with).expect("it is ours");
+    daemon.start_again();
+    wait_for("the export to come back", || {
+        (daemon.json(&["export", "show", "a"])["state"] == "listening").then_some(())
+    });
+    run("nbdinfo", &[&authority.uri(port, "a")]);
+    // A mode without a certificate is refused when the daemon starts.
+    daemon.stop();
+    fs::write(&config, "nbd.tls = \"required\"\n").expect("it is ours");
+    let out = serve(&daemon.folder, &[]).output().expect("braid can be started");
+    assert!(out.status.code() == Some(2) && said(&out).contains("nbd.cert"), "{}", said(&out));
+}
+
+#[test]
+fn only_from_addresses_that_are_allowed() {
+    let daemon = Daemon::start();
+    daemon.braid(&["array", "create", "a", "--level", "concat", "mem:64M"]);
+    let port = free_port();
+    let address = format!("tcp:127.0.0.1:{port}");
+    let to = ("127.0.0.1", port);
+    daemon.braid(&["export", "add", "a", "--nbd", &address, "--allow", "127.0.0.1"]);
+    assert!(from("127.0.0.1", to).is_some());
+    assert!(from("127.0.0.2", to).is_none(), "there is nothing for it here");
+    let mut staying = from("127.0.0.1", to).expect("it is allowed");
+    go(&mut staying, "a");
+    daemon.braid(&["export", "set", "a", "--allow", "127.0.0.0/30"]);
+    assert!(from("127.0.0.2", to).is_some());
+    assert!(from("127.0.0.4", to).is_none());
+    flush(&mut staying).expect("it was not disturbed");
+    let shown = daemon.json(&["export", "set", "a", "--allow", "10.0.0.0/8,::/0"]);
+    assert_eq!(shown["allow"], serde_json::json!(["10.0.0.0/8", "::/0"]));
+    assert!(from("127.0.0.1", to).is_none());
+    wait_for("it has to go", || flush(&mut staying).err());
+    assert!(daemon.events().contains("not among those that are allowed"), "{}", daemon.events());
+    daemon.braid(&["export", "set", "a", "--allow", "all"]);
+    assert!(from("127.0.0.3", to).is_some());
+    // What cannot be right.
+    let socket = format!("unix:{}", daemon.folder.join("s"));
+    let said = daemon.refused(2, &["export", "add", "a", "--nbd", &socket, "--name", "b", "--allow", "10.0.0.0/8"]);
+    assert!(said.contains("Unix socket"), "{said}");
+    assert!(daemon.refused(2, &["export", "set", "a", "--allow", "10.0.0.1/8"]).contains("behind its prefix"));
+    assert!(daemon.refused(2, &["export", "set", "a"]).contains("nothing is to be changed"));
+    daemon.refused(3, &["export", "set", "nobody", "--max-connections", "1"]);
+}
+
+#[test]
+fn limits_hold_over_all_connections_and_restarts() {
+    let mut daemon = Daemon::start();
+    let disk = format!("file:{},size=64M", daemon.folder.join("disk"));
+    daemon.braid(&["array", "create", "a", "--level", "concat", &disk]);
+    let port = free_port();
+    daemon.braid(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}"), "--max-connections", "2"]);
+    daemon.braid(&["export", "set", "a", "--limit", "iops=200,bw=100M"]);
+    daemon.restart(true);
+    let shown = wait_for("the export", || {
+        let shown = daemon.json(&["export", "show", "a"]);
+        (shown["state"] == "listening").then_some(shown)
+    });
+    assert_eq!((&shown["iops_max"], &shown["connections_max"]), (&200.into(), &2.into()), "{shown}");
+    assert_eq!(shown["bandwidth_bytes_max"], 100 << 20);
+    let to = ("127.0.0.1", port);
+    let mut clients = [from("127.0.0.1", to).expect("a place"), from("127.0.0.1", to).expect("a place")];
+    clients.iter_mut().for_each(|client| go(client, "a"));
+    let mut third = from("127.0.0.1", to).expect("the handshake goes on");
+    assert_eq!(ask_go(&mut third, "a"), 0x8000_0002, "NBD_REP_ERR_POLICY");
+    // 202 requests at 200 a second, of which 10 ms are for nothing.
+    let begun = Instant::now();
+    for _ in 0..101 {
+        clients.iter_mut().for_each(|client| flush(client).expect("requests wait, and do not fail"));
+    }
+    assert!(begun.elapsed().as_millis() >= 990, "{:?}", begun.elapsed());
+    // Without a limit, at once for those who are connected.
+    daemon.braid(&["export", "set", "a", "--limit", "none", "--max-connections", "3"]);
+    assert_eq!(ask_go(&mut third, "a"), 3, "NBD_REP_INFO");
+    for _ in 0..2000 {
+        clients.iter_mut().for_each(|client| flush(client).expect("requests do not fail"));
+    }
+    assert!(daemon.braid(&["export", "show", "a"]).contains("of 3"));
+}
+
+/// Greets the server and asks for the export; the type of the first answer.
+fn ask_go(stream: &mut TcpStream, export: &str) -> u32 {
+    let data = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes(), &0u16.to_be_bytes()].concat();
+    let option = [b"IHAVEOPT", &7u32.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), &data].concat();
+    stream.write_all(&option).expect("it is connected");
+    let mut first = 0;
+    loop {
+        let mut head = [0; 20];
+        stream.read_exact(&mut head).expect("an answer");
+        let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| head[at + i]));
+        let mut rest = vec![0; word(16) as usize];
+        stream.read_exact(&mut rest).expect("the rest of it");
+        if first == 0 {
+            first = word(12);
+        }
+        if word(12) != 3 {
+            return first;
+        }
+    }
+}
+
+fn go(stream: &mut TcpStream, export: &str) {
+    assert_eq!(ask_go(stream, export), 3, "NBD_REP_INFO");
+}
+
+/// A FLUSH, to its answer.
+fn flush(stream: &mut TcpStream) -> std::io::Result<()> {
+    let request = [&0x2560_9513u32.to_be_bytes()[..], &3u32.to_be_bytes(), &[0; 20]].concat();
+    stream.write_all(&request)?;
+    let mut answer = [0; 16];
+    stream.read_exact(&mut answer)?;
+    assert_eq!(answer[4..8], [0; 4], "no error");
+    Ok(())
+}
