@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use braid_nbd::codec::RequestHeader;
+use braid_nbd::codec::Asked;
 use braid_nbd::handshake::{Handshake, INPUT_BYTES_MAX, Step};
 use braid_nbd::transmission::{Command, Terms, Verdict, judge};
 use braid_nbd::{ExportInfo, ExportTable};
@@ -107,7 +107,8 @@ pub fn nbd_transmission(data: &[u8]) {
         size_bytes: size / u64::from(block_bytes_min) * u64::from(block_bytes_min),
         block_bytes_min,
         read_only: flags & 1 != 0,
-        structured: flags & 2 != 0,
+        structured: flags & 10 != 0,
+        extended: flags & 8 != 0,
         allocation: flags & 4 != 0,
     };
     requests(&data[8..], &terms);
@@ -137,11 +138,17 @@ pub fn nbd_client(data: &[u8]) {
     }
 
     let Some((&how, stream)) = data.split_first() else { return };
-    let mut terms = Negotiated { structured: how & 1 != 0, allocation: Some(1), ..Negotiated::default() };
+    let mut terms =
+        Negotiated { structured: how & 9 != 0, extended: how & 8 != 0, allocation: Some(1), ..Negotiated::default() };
     let mut rest = stream;
     if how & 2 != 0 {
-        let wishes =
-            Wishes { export: "data".to_owned(), tls: false, structured: how & 1 != 0, allocation: how & 4 != 0 };
+        let wishes = Wishes {
+            export: "data".to_owned(),
+            tls: false,
+            extended: how & 8 != 0,
+            structured: how & 1 != 0,
+            allocation: how & 4 != 0,
+        };
         let (mut negotiation, mut out) = (Negotiation::new(wishes), Vec::new());
         loop {
             let Ok((took, agreed)) = negotiation.feed(rest, &mut out) else { return };
@@ -171,9 +178,9 @@ pub fn nbd_client(data: &[u8]) {
 }
 
 fn requests(mut stream: &[u8], terms: &Terms) {
-    while let Some((bytes, rest)) = stream.split_at_checked(28) {
+    while let Some((bytes, rest)) = stream.split_at_checked(if terms.extended { 32 } else { 28 }) {
         let header = &request_header(bytes);
-        let (offset, len) = (header.offset.get(), u64::from(header.len.get()));
+        let (offset, len) = (header.offset, header.len);
         let payload = match judge(header, terms) {
             Verdict::Close(_) => return,
             Verdict::Serve(Command::Disconnect) => return,
@@ -193,7 +200,7 @@ fn requests(mut stream: &[u8], terms: &Terms) {
                 }
             }
             Verdict::Refuse(refusal, payload) => {
-                assert!(refusal.text.len() <= 38 && payload <= header.len.get());
+                assert!(refusal.text.len() <= 38 && u64::from(payload) <= len);
                 payload as usize
             }
         };
@@ -201,13 +208,17 @@ fn requests(mut stream: &[u8], terms: &Terms) {
     }
 }
 
-/// A header from its 28 bytes, as the protocol's document lays them out.
-fn request_header(bytes: &[u8]) -> RequestHeader {
+/// A header from its 28 or 32 bytes, as the protocol's document lays them out.
+fn request_header(bytes: &[u8]) -> Asked {
     let number = |from: usize, to: usize| bytes[from..to].iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-    let (flags, kind, len) = (number(4, 6) as u16, number(6, 8) as u16, number(24, 28) as u32);
-    let mut header = RequestHeader::new(kind, flags, number(8, 16), number(16, 24), len);
-    header.magic = (number(0, 4) as u32).into();
-    header
+    Asked {
+        magic: number(0, 4) as u32,
+        flags: number(4, 6) as u16,
+        kind: number(6, 8) as u16,
+        cookie: number(8, 16),
+        offset: number(16, 24),
+        len: number(24, bytes.len()),
+    }
 }
 
 /// Sizes and rates, as people type them.

@@ -19,6 +19,11 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First four bytes of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
+/// First four bytes of each request with extended headers.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// First four bytes of each chunk of a reply with extended headers.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
+
 /// Longest string that the protocol allows, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
 /// Longest READ or WRITE that is served, in bytes (32 MiB).
@@ -63,7 +68,7 @@ pub mod option {
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose the metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Use extended headers (not supported here).
+    /// Use extended headers: 32 bytes, lengths of 64 bits.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -93,6 +98,8 @@ pub mod option_reply {
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
     /// The option or its answer is too large.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
+    /// Extended headers are in use, or wanted.
+    pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 }
 
 /// Types of information in replies to INFO and GO.
@@ -163,6 +170,8 @@ pub mod command_flags {
     pub const REQ_ONE: u16 = 1 << 3;
     /// WRITE_ZEROES: only if faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// With extended headers: the length is that of a payload which follows.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Types of chunks in structured replies.
@@ -175,6 +184,8 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// Extents of one metadata context.
     pub const BLOCK_STATUS: u16 = 5;
+    /// The same, with 64 bits for each length and state.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// The bit that all errors have.
     pub const ERROR_BIT: u16 = 1 << 15;
     /// An error of the whole request.
@@ -254,6 +265,24 @@ pub struct RequestHeader {
     pub len: U32,
 }
 
+/// A request with extended headers, before its payload.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ExtendedRequestHeader {
+    /// [`EXTENDED_REQUEST_MAGIC`].
+    pub magic: U32,
+    /// [`command_flags`].
+    pub flags: U16,
+    /// One of [`command`].
+    pub kind: U16,
+    /// Chosen by the client, returned in every reply.
+    pub cookie: U64,
+    /// First byte.
+    pub offset: U64,
+    /// Bytes, of the payload or of what the request is about.
+    pub len: U64,
+}
+
 /// A simple reply, before the data of a READ.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -282,8 +311,28 @@ pub struct ChunkHeader {
     pub len: U32,
 }
 
+/// What precedes each chunk's payload, with extended headers.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ExtendedChunkHeader {
+    /// [`EXTENDED_REPLY_MAGIC`].
+    pub magic: U32,
+    /// [`chunk::FLAG_DONE`] or 0.
+    pub flags: U16,
+    /// One of [`chunk`].
+    pub kind: U16,
+    /// The request's own.
+    pub cookie: U64,
+    /// The request's own, whatever the chunk is about.
+    pub offset: U64,
+    /// Bytes of payload.
+    pub len: U64,
+}
+
 /// Bytes of a [`RequestHeader`].
 pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
+/// Bytes of an [`ExtendedRequestHeader`], and of an [`ExtendedChunkHeader`].
+pub const EXTENDED_BYTES: usize = size_of::<ExtendedRequestHeader>();
 /// Bytes of a [`SimpleReply`].
 pub const SIMPLE_BYTES: usize = size_of::<SimpleReply>();
 /// Bytes of a [`ChunkHeader`].
@@ -294,6 +343,8 @@ const _: () = {
     assert!(size_of::<OptionHeader>() == 16);
     assert!(size_of::<OptionReplyHeader>() == 20);
     assert!(REQUEST_BYTES == 28);
+    assert!(EXTENDED_BYTES == 32);
+    assert!(size_of::<ExtendedChunkHeader>() == 32);
     assert!(SIMPLE_BYTES == 16);
     assert!(CHUNK_BYTES == 20);
 };
@@ -327,6 +378,98 @@ impl ChunkHeader {
     }
 }
 
+impl ExtendedRequestHeader {
+    /// A request as a client sends it.
+    #[inline]
+    pub fn new(kind: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> ExtendedRequestHeader {
+        ExtendedRequestHeader {
+            magic: U32::new(EXTENDED_REQUEST_MAGIC),
+            flags: U16::new(flags),
+            kind: U16::new(kind),
+            cookie: U64::new(cookie),
+            offset: U64::new(offset),
+            len: U64::new(len),
+        }
+    }
+}
+
+/// A request, whichever headers it came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// As it came.
+    pub magic: u32,
+    /// [`command_flags`].
+    pub flags: u16,
+    /// One of [`command`].
+    pub kind: u16,
+    /// The client's own.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl From<&RequestHeader> for Asked {
+    #[inline]
+    fn from(header: &RequestHeader) -> Asked {
+        Asked {
+            magic: header.magic.get(),
+            flags: header.flags.get(),
+            kind: header.kind.get(),
+            cookie: header.cookie.get(),
+            offset: header.offset.get(),
+            len: u64::from(header.len.get()),
+        }
+    }
+}
+
+impl From<&ExtendedRequestHeader> for Asked {
+    #[inline]
+    fn from(header: &ExtendedRequestHeader) -> Asked {
+        Asked {
+            magic: header.magic.get(),
+            flags: header.flags.get(),
+            kind: header.kind.get(),
+            cookie: header.cookie.get(),
+            offset: header.offset.get(),
+            len: header.len.get(),
+        }
+    }
+}
+
+/// What chunks begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkStyle {
+    /// [`ChunkHeader`].
+    Structured,
+    /// [`ExtendedChunkHeader`], with the offset of the request.
+    Extended(u64),
+}
+
+/// Writes a chunk's header at the front of `out`. Returns its bytes.
+#[inline]
+pub fn encode_chunk(out: &mut [u8], style: ChunkStyle, kind: u16, done: bool, cookie: u64, len: u32) -> usize {
+    match style {
+        ChunkStyle::Structured => {
+            out[..CHUNK_BYTES].copy_from_slice(ChunkHeader::new(kind, done, cookie, len).as_bytes());
+            CHUNK_BYTES
+        }
+        ChunkStyle::Extended(offset) => {
+            let header = ExtendedChunkHeader {
+                magic: U32::new(EXTENDED_REPLY_MAGIC),
+                flags: U16::new(if done { chunk::FLAG_DONE } else { 0 }),
+                kind: U16::new(kind),
+                cookie: U64::new(cookie),
+                offset: U64::new(offset),
+                len: U64::new(u64::from(len)),
+            };
+            out[..EXTENDED_BYTES].copy_from_slice(header.as_bytes());
+            EXTENDED_BYTES
+        }
+    }
+}
+
 /// Writes a simple reply at the front of `out`; the data of a READ follows it. Returns its bytes.
 #[inline]
 pub fn encode_simple(out: &mut [u8], cookie: u64, error: u32) -> usize {
@@ -337,10 +480,10 @@ pub fn encode_simple(out: &mut [u8], cookie: u64, error: u32) -> usize {
 
 /// Writes the front of a chunk of `len` data bytes (not 0) at `offset`; the data follows it. Returns its bytes.
 #[inline]
-pub fn encode_offset_data(out: &mut [u8], cookie: u64, done: bool, offset: u64, len: u32) -> usize {
-    out[..CHUNK_BYTES].copy_from_slice(ChunkHeader::new(chunk::OFFSET_DATA, done, cookie, len + 8).as_bytes());
-    out[CHUNK_BYTES..CHUNK_BYTES + 8].copy_from_slice(&offset.to_be_bytes());
-    CHUNK_BYTES + 8
+pub fn encode_offset_data(out: &mut [u8], style: ChunkStyle, cookie: u64, done: bool, offset: u64, len: u32) -> usize {
+    let at = encode_chunk(out, style, chunk::OFFSET_DATA, done, cookie, len + 8);
+    out[at..at + 8].copy_from_slice(&offset.to_be_bytes());
+    at + 8
 }
 
 /// Writes a chunk that says: `len` zeros (not 0) at `offset`. Returns its bytes.
@@ -351,13 +494,32 @@ pub fn encode_offset_hole(out: &mut [u8], cookie: u64, done: bool, offset: u64, 
     CHUNK_BYTES + 12
 }
 
-/// Writes the front of a last chunk with `extents` extents of one context; they follow it, each as
-/// [`encode_extent`] writes it. Returns its bytes.
-pub fn encode_block_status(out: &mut [u8], cookie: u64, context: u32, extents: u32) -> usize {
-    let header = ChunkHeader::new(chunk::BLOCK_STATUS, true, cookie, 4 + 8 * extents);
-    out[..CHUNK_BYTES].copy_from_slice(header.as_bytes());
-    out[CHUNK_BYTES..CHUNK_BYTES + 4].copy_from_slice(&context.to_be_bytes());
-    CHUNK_BYTES + 4
+/// Writes the front of a last chunk with `bytes` of extents of one context; they follow it, each as
+/// [`encode_extent`] writes it, or [`encode_extent_ext`] with extended headers. Returns its bytes.
+pub fn encode_block_status(out: &mut [u8], style: ChunkStyle, cookie: u64, context: u32, bytes: u32) -> usize {
+    match style {
+        ChunkStyle::Structured => {
+            let at = encode_chunk(out, style, chunk::BLOCK_STATUS, true, cookie, 4 + bytes);
+            out[at..at + 4].copy_from_slice(&context.to_be_bytes());
+            at + 4
+        }
+        ChunkStyle::Extended(_) => {
+            let at = encode_chunk(out, style, chunk::BLOCK_STATUS_EXT, true, cookie, 8 + bytes);
+            out[at..at + 4].copy_from_slice(&context.to_be_bytes());
+            out[at + 4..at + 8].copy_from_slice(&(bytes / EXTENT_EXT_BYTES as u32).to_be_bytes());
+            at + 8
+        }
+    }
+}
+
+/// Bytes of one extent, and of one with extended headers.
+pub const EXTENT_BYTES: usize = 8;
+/// Bytes of one extent with extended headers.
+pub const EXTENT_EXT_BYTES: usize = 16;
+
+/// One extent of a block status with extended headers.
+pub fn encode_extent_ext(len: u64, state: u32) -> [u8; EXTENT_EXT_BYTES] {
+    (u128::from(len) << 64 | u128::from(state)).to_be_bytes()
 }
 
 /// One extent of a block status, as it stands on the wire.
@@ -366,22 +528,28 @@ pub fn encode_extent(len: u32, state: u32) -> [u8; 8] {
 }
 
 /// Writes a last chunk with an error (not 0), its text cut to what fits. Returns its bytes. `out`
-/// has room for 34 bytes at least.
-pub fn encode_error(out: &mut [u8], cookie: u64, error: u32, offset: Option<u64>, text: &str) -> usize {
+/// has room for 46 bytes at least.
+pub fn encode_error(
+    out: &mut [u8],
+    style: ChunkStyle,
+    cookie: u64,
+    error: u32,
+    offset: Option<u64>,
+    text: &str,
+) -> usize {
     let tail = if offset.is_some() { 8 } else { 0 };
-    let mut keep = text.len().min(out.len() - CHUNK_BYTES - 6 - tail).min(STRING_BYTES_MAX);
+    let mut keep = text.len().min(out.len() - EXTENDED_BYTES - 6 - tail).min(STRING_BYTES_MAX);
     while !text.is_char_boundary(keep) {
         keep -= 1;
     }
     let kind = if offset.is_some() { chunk::ERROR_OFFSET } else { chunk::ERROR };
-    let header = ChunkHeader::new(kind, true, cookie, (6 + keep + tail) as u32);
-    out[..CHUNK_BYTES].copy_from_slice(header.as_bytes());
-    let body = &mut out[CHUNK_BYTES..];
+    let at = encode_chunk(out, style, kind, true, cookie, (6 + keep + tail) as u32);
+    let body = &mut out[at..];
     body[..4].copy_from_slice(&error.to_be_bytes());
     body[4..6].copy_from_slice(&(keep as u16).to_be_bytes());
     body[6..6 + keep].copy_from_slice(&text.as_bytes()[..keep]);
     if let Some(offset) = offset {
         body[6 + keep..14 + keep].copy_from_slice(&offset.to_be_bytes());
     }
-    CHUNK_BYTES + 6 + keep + tail
+    at + 6 + keep + tail
 }

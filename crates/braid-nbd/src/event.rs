@@ -48,7 +48,7 @@ pub enum Cause {
     RequestMagic(u32),
     /// A WRITE with an absurd payload.
     #[error("a write of {0} bytes is longer than any that could be taken")]
-    PayloadAbsurd(u32),
+    PayloadAbsurd(u64),
     /// A payload did not advance.
     #[error("the payload of a write made no progress within its time limit")]
     PayloadLate,
@@ -67,6 +67,9 @@ pub enum Cause {
     /// EXPORT_NAME without TLS, where TLS is required.
     #[error("the client chose an export without TLS, which is required")]
     TlsRequired,
+    /// EXPORT_NAME after extended headers were agreed on, which the protocol forbids.
+    #[error("the client chose an export by EXPORT_NAME with extended headers")]
+    NameWithExtended,
     /// The client sent more in the clear behind STARTTLS, which could be anybody's.
     #[error("the client sent bytes in the clear behind its request for TLS")]
     TlsInjected,

@@ -19,6 +19,11 @@ const CHOOSE_STRUCTURED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0\
     IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
     IHAVEOPT\0\0\0\x01\0\0\0\x01a";
 
+/// The same, with extended headers, by GO: EXPORT_NAME is forbidden with them.
+const CHOOSE_EXTENDED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x0b\0\0\0\0\
+    IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
+    IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01a\0\0";
+
 /// A client sends these bytes, `step` at a time, and closes. Returns what the server said.
 pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
     converse_with(bytes, step, false)
@@ -62,7 +67,11 @@ pub fn fuzz_handshake(bytes: &[u8]) {
 /// lends its memory.
 pub fn fuzz_transmission(bytes: &[u8]) {
     let Some((&how, rest)) = bytes.split_first() else { return };
-    let choose = if how & 1 == 0 { CHOOSE } else { CHOOSE_STRUCTURED };
-    let step = if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 3) };
+    let choose = match (how & 1, how & 8) {
+        (_, 8) => CHOOSE_EXTENDED,
+        (0, _) => CHOOSE,
+        _ => CHOOSE_STRUCTURED,
+    };
+    let step = if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 4) };
     converse_with(&[choose, rest].concat(), step, how & 4 != 0);
 }

@@ -2,7 +2,9 @@
 
 use braid_engine::Flags;
 
-use crate::codec::{PAYLOAD_BYTES_ABSURD, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, RequestHeader, command, command_flags};
+use crate::codec::{
+    Asked, EXTENDED_REQUEST_MAGIC, PAYLOAD_BYTES_ABSURD, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command, command_flags,
+};
 use crate::errno::Errno;
 
 /// What was agreed on for one connection, as far as its requests depend on it.
@@ -16,6 +18,8 @@ pub struct Terms {
     pub read_only: bool,
     /// Replies are structured.
     pub structured: bool,
+    /// Headers are extended, which makes replies structured, too.
+    pub extended: bool,
     /// The context `base:allocation` was chosen for this export.
     pub allocation: bool,
 }
@@ -59,7 +63,7 @@ pub enum Breach {
     /// No request begins here.
     Magic(u32),
     /// A WRITE of more than [`PAYLOAD_BYTES_ABSURD`].
-    Payload(u32),
+    Payload(u64),
 }
 
 /// What to do with a request.
@@ -79,18 +83,25 @@ const fn refusal(errno: Errno, text: &'static str) -> Refusal {
 
 /// Judges one request.
 #[inline]
-pub fn judge(header: &RequestHeader, terms: &Terms) -> Verdict {
-    if header.magic.get() != REQUEST_MAGIC {
-        return Verdict::Close(Breach::Magic(header.magic.get()));
+pub fn judge(header: &Asked, terms: &Terms) -> Verdict {
+    let magic = if terms.extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+    if header.magic != magic {
+        return Verdict::Close(Breach::Magic(header.magic));
     }
-    let kind = header.kind.get();
-    let payload = if kind == command::WRITE { header.len.get() } else { 0 };
-    if payload > PAYLOAD_BYTES_ABSURD {
+    let kind = header.kind;
+    // With extended headers a flag says whether there is a payload, without them the command.
+    let has_payload =
+        if terms.extended { header.flags & command_flags::PAYLOAD_LEN != 0 } else { kind == command::WRITE };
+    let payload = if has_payload && kind != command::DISC { header.len } else { 0 };
+    if payload > u64::from(PAYLOAD_BYTES_ABSURD) {
         return Verdict::Close(Breach::Payload(payload));
     }
     match check(header, kind, terms) {
+        Ok(_) if kind == command::WRITE && !has_payload => {
+            Verdict::Refuse(refusal(Errno::Invalid, "a write without the flag PAYLOAD_LEN"), 0)
+        }
         Ok(command) => Verdict::Serve(command),
-        Err(refusal) => Verdict::Refuse(refusal, payload),
+        Err(refusal) => Verdict::Refuse(refusal, payload as u32),
     }
 }
 
@@ -99,14 +110,15 @@ fn flags_allowed(kind: u16, terms: &Terms) -> u16 {
     use command_flags::*;
     FUA | match kind {
         command::READ if terms.structured => DF,
+        command::WRITE if terms.extended => PAYLOAD_LEN,
         command::WRITE_ZEROES => NO_HOLE | FAST_ZERO,
         command::BLOCK_STATUS => REQ_ONE,
         _ => 0,
     }
 }
 
-fn check(header: &RequestHeader, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
-    let flags = header.flags.get();
+fn check(header: &Asked, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
+    let flags = header.flags;
     if kind == command::DISC {
         return Ok(Command::Disconnect);
     }
@@ -117,7 +129,7 @@ fn check(header: &RequestHeader, kind: u16, terms: &Terms) -> Result<Command, Re
         return Err(refusal(Errno::Invalid, "a flag that this command does not have"));
     }
     if kind == command::FLUSH {
-        if header.offset.get() != 0 || header.len.get() != 0 {
+        if header.offset != 0 || header.len != 0 {
             return Err(refusal(Errno::Invalid, "a flush has no range"));
         }
         return Ok(Command::Flush);
@@ -149,12 +161,12 @@ fn check(header: &RequestHeader, kind: u16, terms: &Terms) -> Result<Command, Re
 }
 
 /// The range must not be empty, must lie inside, be aligned, and be no longer than a payload may be.
-fn check_range(header: &RequestHeader, kind: u16, terms: &Terms) -> Result<(), Refusal> {
-    let (offset, len) = (header.offset.get(), header.len.get());
+fn check_range(header: &Asked, kind: u16, terms: &Terms) -> Result<(), Refusal> {
+    let (offset, len) = (header.offset, header.len);
     if len == 0 {
         return Err(refusal(Errno::Invalid, "the range is empty"));
     }
-    if offset.checked_add(u64::from(len)).is_none_or(|end| end > terms.size_bytes) {
+    if offset.checked_add(len).is_none_or(|end| end > terms.size_bytes) {
         let errno = match kind {
             command::WRITE | command::WRITE_ZEROES => Errno::NoSpace,
             _ => Errno::Invalid,
@@ -162,10 +174,10 @@ fn check_range(header: &RequestHeader, kind: u16, terms: &Terms) -> Result<(), R
         return Err(refusal(errno, "beyond the end of the export"));
     }
     let mask = u64::from(terms.block_bytes_min) - 1;
-    if (offset | u64::from(len)) & mask != 0 {
+    if (offset | len) & mask != 0 {
         return Err(refusal(Errno::Invalid, "not aligned to the smallest block"));
     }
-    if matches!(kind, command::READ | command::WRITE) && len > PAYLOAD_BYTES_MAX {
+    if matches!(kind, command::READ | command::WRITE) && len > u64::from(PAYLOAD_BYTES_MAX) {
         return Err(refusal(Errno::Invalid, "longer than 32 MiB"));
     }
     Ok(())

@@ -109,7 +109,7 @@ impl Life {
         };
         let (offset, bytes) = if kind == command::FLUSH { (0, 0) } else { (base + from * BLOCK, (len * BLOCK) as u32) };
         let Some((slot, header)) = self.pipeline.begin(kind, 0, offset, bytes) else { return };
-        self.out.extend(header);
+        self.out.extend(header.iter());
         if kind == command::WRITE {
             self.out.extend(std::iter::repeat_n(value.unwrap(), bytes as usize));
         }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const R: &str = "0003e889045565a9";
 
 fn wishes(structured: bool) -> Wishes {
-    Wishes { export: "a".into(), tls: false, structured, allocation: structured }
+    Wishes { export: "a".into(), tls: false, extended: false, structured, allocation: structured }
 }
 
 /// One handshake: what the server says, what the client must answer, in turn.
@@ -62,6 +62,7 @@ fn a_full_handshake() {
         ],
     );
     let expected = Negotiated {
+        extended: false,
         size_bytes: 1 << 20,
         flags: 0xded,
         block_bytes: Some([512, 4096, 32 << 20]),
@@ -143,7 +144,7 @@ impl Replies for Seen {
         self.0.push(format!("{slot}: {at}+{len} hole"));
     }
 
-    fn extent(&mut self, slot: u16, len: u32, state: u32) {
+    fn extent(&mut self, slot: u16, len: u64, state: u32) {
         self.0.push(format!("{slot}: {len} in state {state}"));
     }
 

@@ -16,6 +16,8 @@ pub struct Wishes {
     pub export: String,
     /// TLS before anything else is told; without it there is no connection.
     pub tls: bool,
+    /// Extended headers, if the server has them. They need structured replies.
+    pub extended: bool,
     /// Structured replies, if the server has them.
     pub structured: bool,
     /// `base:allocation`, if the server has it. Needs structured replies.
@@ -33,6 +35,8 @@ pub struct Negotiated {
     pub block_bytes: Option<[u32; 3]>,
     /// Replies are structured.
     pub structured: bool,
+    /// Headers are extended.
+    pub extended: bool,
     /// The number of `base:allocation`, if it was chosen.
     pub allocation: Option<u32>,
 }
@@ -107,7 +111,9 @@ impl Negotiation {
     }
 
     fn ask_first(&mut self, out: &mut Vec<u8>) {
-        if self.wishes.structured {
+        if self.wishes.structured && self.wishes.extended {
+            self.ask(out, option::EXTENDED_HEADERS, &[]);
+        } else if self.wishes.structured {
             self.ask(out, option::STRUCTURED_REPLY, &[]);
         } else {
             self.ask_go(out);
@@ -161,8 +167,13 @@ impl Negotiation {
         let kind = header.kind.get();
         match (option, kind) {
             (option::STARTTLS, option_reply::ACK) => self.state = State::Tls,
-            (option::STRUCTURED_REPLY, option_reply::ACK) => {
+            // What it does not have is done without.
+            (option::EXTENDED_HEADERS, kind) if kind & option_reply::ERROR_BIT != 0 => {
+                self.ask(out, option::STRUCTURED_REPLY, &[]);
+            }
+            (option::STRUCTURED_REPLY | option::EXTENDED_HEADERS, option_reply::ACK) => {
                 self.so_far.structured = true;
+                self.so_far.extended = option == option::EXTENDED_HEADERS;
                 if self.wishes.allocation { self.ask_context(out) } else { self.ask_go(out) }
             }
             (option::SET_META_CONTEXT, option_reply::META_CONTEXT) => {
@@ -180,7 +191,8 @@ impl Negotiation {
                 self.so_far.allocation = None;
                 self.ask_go(out);
             }
-            (option::GO, option_reply::ERR_UNSUP) => {
+            // EXPORT_NAME is forbidden with extended headers, and every server that has these has GO.
+            (option::GO, option_reply::ERR_UNSUP) if !self.so_far.extended => {
                 let name = self.wishes.export.clone();
                 self.ask(out, option::EXPORT_NAME, name.as_bytes());
             }

@@ -6,8 +6,9 @@ use super::ClientError;
 use super::coverage::Coverage;
 use super::negotiate::Negotiated;
 use crate::codec::{
-    CHUNK_BYTES, ChunkHeader, PAYLOAD_BYTES_MAX, REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC,
-    STRUCTURED_REPLY_MAGIC, SimpleReply, chunk, command,
+    CHUNK_BYTES, ChunkHeader, EXTENDED_BYTES, EXTENDED_REPLY_MAGIC, ExtendedChunkHeader, ExtendedRequestHeader,
+    PAYLOAD_BYTES_MAX, REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    SimpleReply, chunk, command, command_flags,
 };
 
 /// Most requests in flight on one connection.
@@ -22,9 +23,40 @@ pub trait Replies {
     /// Part of a READ that is zeros and did not travel.
     fn hole(&mut self, _slot: u16, _at: u32, _len: u32) {}
     /// An extent of a BLOCK_STATUS, following the one before.
-    fn extent(&mut self, _slot: u16, _len: u32, _state: u32) {}
+    fn extent(&mut self, _slot: u16, _len: u64, _state: u32) {}
     /// A request has ended; its slot is free again. `Err`: the server's error number.
     fn done(&mut self, slot: u16, result: Result<(), u32>);
+}
+
+/// A request's header as it goes over the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    bytes: [u8; EXTENDED_BYTES],
+    len: usize,
+}
+
+impl Header {
+    /// A request of a connection with extended headers, or without. With them, WRITE has the flag that it needs.
+    #[inline]
+    pub fn new(extended: bool, kind: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Header {
+        let mut bytes = [0; EXTENDED_BYTES];
+        if !extended {
+            bytes[..REQUEST_BYTES].copy_from_slice(RequestHeader::new(kind, flags, cookie, offset, len).as_bytes());
+            return Header { bytes, len: REQUEST_BYTES };
+        }
+        let payload = if kind == command::WRITE { command_flags::PAYLOAD_LEN } else { 0 };
+        let header = ExtendedRequestHeader::new(kind, flags | payload, cookie, offset, u64::from(len));
+        bytes.copy_from_slice(header.as_bytes());
+        Header { bytes, len: EXTENDED_BYTES }
+    }
+}
+
+impl std::ops::Deref for Header {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +84,8 @@ enum State {
         slot: u16,
         left: u32,
         wanted: bool,
+        /// Each has 64 bits for its length and its state.
+        extended: bool,
         done: bool,
     },
     /// A payload to be looked at as a whole, and then no more.
@@ -71,6 +105,7 @@ pub struct Pipeline {
     coverage: Box<[Coverage]>,
     free: Vec<u16>,
     structured: bool,
+    extended: bool,
     allocation: Option<u32>,
     state: State,
 }
@@ -89,6 +124,7 @@ impl Pipeline {
             coverage: vec![Coverage::default(); depth].into(),
             free: (0..depth as u16).rev().collect(),
             structured: terms.structured,
+            extended: terms.extended,
             allocation: terms.allocation,
             state: State::Header,
         }
@@ -107,17 +143,14 @@ impl Pipeline {
     /// Begins a request: its slot, and its header for the wire. `None`: no slot is free, or a READ or WRITE is longer
     /// than 32 MiB.
     #[inline]
-    pub fn begin(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<(u16, [u8; REQUEST_BYTES])> {
+    pub fn begin(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<(u16, Header)> {
         if matches!(kind, command::READ | command::WRITE) && len > PAYLOAD_BYTES_MAX {
             return None;
         }
         let slot = self.free.pop()?;
         self.slots[usize::from(slot)] = Slot { busy: true, kind, offset, len, error: 0 };
         self.coverage[usize::from(slot)].clear();
-        let header = RequestHeader::new(kind, flags, u64::from(slot), offset, len);
-        let mut bytes = [0; REQUEST_BYTES];
-        bytes.copy_from_slice(header.as_bytes());
-        Some((slot, bytes))
+        Some((slot, Header::new(self.extended, kind, flags, u64::from(slot), offset, len)))
     }
 
     /// Takes what it can of `input`; returns how many bytes. What is left must be shown again with more behind it.
@@ -130,7 +163,9 @@ impl Pipeline {
             let took = match self.state {
                 State::Header => self.header(rest, replies)?,
                 State::Data { slot, at, left, done } => self.data(rest, replies, slot, at, left, done)?,
-                State::Extents { slot, left, wanted, done } => self.extents(rest, replies, slot, left, wanted, done)?,
+                State::Extents { slot, left, wanted, extended, done } => {
+                    self.extents(rest, replies, slot, left, (wanted, extended), done)?
+                }
                 State::Payload { slot, kind, len, done } => self.payload(rest, replies, slot, kind, len, done)?,
             };
             if took == 0 {
@@ -157,7 +192,7 @@ impl Pipeline {
     fn header(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
         let Some(magic) = input.first_chunk::<4>() else { return Ok(0) };
         match u32::from_be_bytes(*magic) {
-            SIMPLE_REPLY_MAGIC => {
+            SIMPLE_REPLY_MAGIC if !self.extended => {
                 let Ok((reply, _)) = SimpleReply::ref_from_prefix(input) else { return Ok(0) };
                 let structured = self.structured;
                 let (index, slot) = self.find(reply.cookie.get())?;
@@ -175,18 +210,40 @@ impl Pipeline {
                 }
                 Ok(SIMPLE_BYTES)
             }
-            STRUCTURED_REPLY_MAGIC if self.structured => self.chunk(input, replies),
+            STRUCTURED_REPLY_MAGIC if self.structured && !self.extended => self.compact_chunk(input, replies),
+            EXTENDED_REPLY_MAGIC if self.extended => self.extended_chunk(input, replies),
             _ => broken("a reply without its magic number"),
         }
     }
 
-    fn chunk(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
+    fn compact_chunk(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
         let Ok((header, rest)) = ChunkHeader::ref_from_prefix(input) else { return Ok(0) };
-        let (kind, len) = (header.kind.get(), header.len.get());
-        let done = header.flags.get() & chunk::FLAG_DONE != 0;
-        let allocation = self.allocation;
-        let (index, slot) = self.find(header.cookie.get())?;
-        let mut took = CHUNK_BYTES;
+        let (kind, flags, len) = (header.kind.get(), header.flags.get(), header.len.get());
+        self.chunk((kind, flags, len), header.cookie.get(), (CHUNK_BYTES, rest), replies)
+    }
+
+    fn extended_chunk(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
+        let Ok((header, rest)) = ExtendedChunkHeader::ref_from_prefix(input) else { return Ok(0) };
+        let Ok(len) = u32::try_from(header.len.get()) else { return broken("a chunk that is too long") };
+        let (_, slot) = self.find(header.cookie.get())?;
+        if slot.offset != header.offset.get() {
+            return broken("a chunk with another offset than its request's");
+        }
+        let (kind, flags) = (header.kind.get(), header.flags.get());
+        self.chunk((kind, flags, len), header.cookie.get(), (EXTENDED_BYTES, rest), replies)
+    }
+
+    fn chunk(
+        &mut self,
+        (kind, flags, len): (u16, u16, u32),
+        cookie: u64,
+        (header_bytes, rest): (usize, &[u8]),
+        replies: &mut impl Replies,
+    ) -> Result<usize, ClientError> {
+        let done = flags & chunk::FLAG_DONE != 0;
+        let (allocation, extended) = (self.allocation, self.extended);
+        let (index, slot) = self.find(cookie)?;
+        let mut took = header_bytes;
         match kind {
             chunk::NONE if len == 0 && done => self.end(index, true, replies)?,
             chunk::OFFSET_DATA if slot.kind == command::READ && len > 8 => {
@@ -201,7 +258,18 @@ impl Pipeline {
                 let Some(id) = rest.first_chunk::<4>() else { return Ok(0) };
                 let wanted = allocation == Some(u32::from_be_bytes(*id));
                 took += 4;
-                self.state = State::Extents { slot: index, left: len - 4, wanted, done };
+                self.state = State::Extents { slot: index, left: len - 4, wanted, extended: false, done };
+            }
+            chunk::BLOCK_STATUS_EXT if extended && slot.kind == command::BLOCK_STATUS && len >= 24 && len % 16 == 8 => {
+                let Some(head) = rest.first_chunk::<8>() else { return Ok(0) };
+                let both = u64::from_be_bytes(*head);
+                let (id, count) = ((both >> 32) as u32, both as u32);
+                if count != 0 && count != (len - 8) / 16 {
+                    return broken("a number of extents that is not theirs");
+                }
+                let wanted = allocation == Some(id);
+                took += 8;
+                self.state = State::Extents { slot: index, left: len - 8, wanted, extended: true, done };
             }
             _ if (kind == chunk::OFFSET_HOLE && slot.kind == command::READ) || kind & chunk::ERROR_BIT != 0 => {
                 if len as usize > INPUT_BYTES_MAX - CHUNK_BYTES {
@@ -243,22 +311,30 @@ impl Pipeline {
         replies: &mut impl Replies,
         slot: u16,
         left: u32,
-        wanted: bool,
+        (wanted, extended): (bool, bool),
         done: bool,
     ) -> Result<usize, ClientError> {
-        let Some(extent) = input.first_chunk::<8>() else { return Ok(0) };
-        let both = u64::from_be_bytes(*extent);
-        if both >> 32 == 0 {
+        let (len, state, bytes) = if extended {
+            let Some(extent) = input.first_chunk::<16>() else { return Ok(0) };
+            let both = u128::from_be_bytes(*extent);
+            // The upper half of a state is for contexts that are not known here.
+            ((both >> 64) as u64, both as u32, 16)
+        } else {
+            let Some(extent) = input.first_chunk::<8>() else { return Ok(0) };
+            let both = u64::from_be_bytes(*extent);
+            (both >> 32, both as u32, 8)
+        };
+        if len == 0 {
             return broken("an empty extent");
         }
         if wanted {
-            replies.extent(slot, (both >> 32) as u32, both as u32);
+            replies.extent(slot, len, state);
         }
-        self.state = State::Extents { slot, left: left - 8, wanted, done };
-        if left == 8 {
+        self.state = State::Extents { slot, left: left - bytes, wanted, extended, done };
+        if left == bytes {
             self.end(slot, done, replies)?;
         }
-        Ok(8)
+        Ok(bytes as usize)
     }
 
     /// A hole, or an error of any kind.

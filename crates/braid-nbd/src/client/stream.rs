@@ -11,11 +11,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::negotiate::{Negotiated, Negotiation, Wishes};
-use super::pipeline::{Pipeline, Replies};
+use super::pipeline::{Header, Pipeline, Replies};
 use super::secure::Secure;
 use super::{Address, ClientError, Endpoint};
-use crate::codec::{PAYLOAD_BYTES_MAX, RequestHeader, command, command_flags};
-use zerocopy::IntoBytes;
+use crate::codec::{PAYLOAD_BYTES_MAX, command, command_flags};
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +23,8 @@ pub struct ClientConfig {
     pub depth: usize,
     /// Ask for structured replies and `base:allocation`.
     pub structured: bool,
+    /// Ask for extended headers, too.
+    pub extended: bool,
     /// Buffer for replies, in bytes: at least 64 KiB.
     pub input_bytes: usize,
     /// Longest time without any progress, in milliseconds.
@@ -32,7 +33,7 @@ pub struct ClientConfig {
 
 impl Default for ClientConfig {
     fn default() -> ClientConfig {
-        ClientConfig { depth: 128, structured: true, input_bytes: 1 << 20, timeout_ms: 60_000 }
+        ClientConfig { depth: 128, structured: true, extended: true, input_bytes: 1 << 20, timeout_ms: 60_000 }
     }
 }
 
@@ -158,6 +159,7 @@ impl Client {
         let wishes = Wishes {
             export: export.to_owned(),
             tls: tls.is_some(),
+            extended: config.extended,
             structured: config.structured,
             allocation: config.structured,
         };
@@ -587,7 +589,7 @@ impl Client {
     ///
     /// # Errors
     /// The request or the connection failed, or `base:allocation` is not there.
-    pub fn block_status(&mut self, offset: u64, len: u32) -> Result<Vec<(u32, u32)>, ClientError> {
+    pub fn block_status(&mut self, offset: u64, len: u32) -> Result<Vec<(u64, u32)>, ClientError> {
         let slot = self.queue(command::BLOCK_STATUS, 0, offset, len).ok_or(ClientError::Full)?;
         let mut extents = Vec::new();
         self.finish(slot, &mut Single { extents: Some(&mut extents), ..Single::default() })?;
@@ -599,7 +601,8 @@ impl Client {
     /// # Errors
     /// The goodbye could not be sent.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
-        self.own(RequestHeader::new(command::DISC, 0, 0, 0, 0).as_bytes());
+        let header = Header::new(self.terms.extended, command::DISC, 0, 0, 0, 0);
+        self.own(&header);
         loop {
             match self.turn(true) {
                 Ok(()) => (self.start, self.end) = (0, 0),
@@ -615,7 +618,7 @@ impl Client {
 struct Single<'a> {
     slot: u16,
     data: Option<&'a mut [u8]>,
-    extents: Option<&'a mut Vec<(u32, u32)>>,
+    extents: Option<&'a mut Vec<(u64, u32)>>,
     result: Option<Result<(), u32>>,
 }
 
@@ -636,7 +639,7 @@ impl Replies for Single<'_> {
         }
     }
 
-    fn extent(&mut self, slot: u16, len: u32, state: u32) {
+    fn extent(&mut self, slot: u16, len: u64, state: u32) {
         if let Some(extents) = &mut self.extents
             && slot == self.slot
         {

@@ -115,6 +115,7 @@ pub struct Handshake {
     fixed: bool,
     no_zeroes: bool,
     structured: bool,
+    extended: bool,
     /// The export for which `base:allocation` was chosen.
     context: Option<String>,
     /// The last export of a list that is told in parts.
@@ -136,6 +137,7 @@ impl Handshake {
             fixed: false,
             no_zeroes: false,
             structured: false,
+            extended: false,
             context: None,
             listed: None,
             options: 0,
@@ -249,14 +251,7 @@ impl Handshake {
             option::LIST => self.list(data, out),
             option::STARTTLS => return self.start_tls(data, out),
             option::INFO | option::GO => return self.info(option, data, out),
-            option::STRUCTURED_REPLY => {
-                if data.is_empty() {
-                    self.structured = true;
-                    reply::ack(out, option);
-                } else {
-                    reply::error(out, option, option_reply::ERR_INVALID, "this option has no data");
-                }
-            }
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.style(option, data, out),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
             _ => reply::error(out, option, option_reply::ERR_UNSUP, "the option is not known here"),
         }
@@ -273,6 +268,7 @@ impl Handshake {
                 reply::ack(out, option::STARTTLS);
                 self.tls = TlsState::Active;
                 self.structured = false;
+                self.extended = false;
                 self.context = None;
                 return Step::StartTls;
             }
@@ -312,8 +308,28 @@ impl Handshake {
         }
     }
 
+    /// How replies look. Extended headers bring structured replies with them, and there is no way back.
+    fn style(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
+        let (kind, text) = match option {
+            _ if !data.is_empty() => (option_reply::ERR_INVALID, "this option has no data"),
+            option::EXTENDED_HEADERS if self.extended => {
+                (option_reply::ERR_INVALID, "extended headers are in use already")
+            }
+            _ if self.extended => (option_reply::ERR_EXT_HEADER_REQD, "extended headers are in use already"),
+            _ => {
+                self.structured = true;
+                self.extended = option == option::EXTENDED_HEADERS;
+                return reply::ack(out, option);
+            }
+        };
+        reply::error(out, option, kind, text);
+    }
+
     /// EXPORT_NAME can only succeed or close.
     fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        if self.extended {
+            return Step::Close(Cause::NameWithExtended);
+        }
         let Name::Text(name) = Name::of(data) else {
             return Step::Close(Cause::NoSuchExport(String::from_utf8_lossy(&data[..data.len().min(64)]).into_owned()));
         };
@@ -373,6 +389,7 @@ impl Handshake {
             block_bytes_min: info.block_bytes_min,
             read_only: info.read_only,
             structured: self.structured,
+            extended: self.extended,
             allocation: self.structured && self.context.as_deref() == Some(&info.name),
         };
         Session { export: open, terms }

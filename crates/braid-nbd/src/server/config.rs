@@ -38,8 +38,10 @@ pub const DIRECT_BYTES_MAX: u32 = 256 << 10;
 /// All replies of a connection that is closing must be taken within this many times [`ServerConfig::replies_ns`], the
 /// time that the engine takes for its last answers not counted.
 pub const DRAIN_TIMES: u64 = 2;
-/// Room for one reply's header, in bytes.
-pub const HEAD_BYTES: usize = 64;
+/// Room for one reply's header, in bytes: the longest is an error with extended headers, its place and a sentence.
+pub const HEAD_BYTES: usize = 88;
+/// Room for the headers of one send, in bytes: 64 for each reply. Only errors are longer; they go in two sends.
+pub const HEADS_BYTES: usize = 64 * REQUESTS_MAX;
 /// A send takes no further reply once it holds this many bytes (1 MiB).
 pub const SEND_BYTES: u64 = 1 << 20;
 /// Most extents in one answer to BLOCK_STATUS.

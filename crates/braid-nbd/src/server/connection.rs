@@ -9,7 +9,7 @@ use std::sync::Arc;
 use braid_engine::{Buf, Completion, Op};
 use rustls::ServerConfig;
 
-use super::config::{DRAIN_TIMES, HEAD_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
+use super::config::{DRAIN_TIMES, HEADS_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
 use super::frontend::Arrival;
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::input::{Input, Wait};
@@ -124,9 +124,9 @@ impl<S: Copy> Connection<S> {
         arrival: Arrival,
         deadline_ns: u64,
     ) -> Option<Box<Connection<S>>> {
-        let head = host.alloc(HEAD_BYTES * REQUESTS_MAX)?;
+        let head = host.alloc(HEADS_BYTES)?;
         let Some(stream) = host.alloc(STREAM_BYTES as usize) else {
-            host.free(head, HEAD_BYTES * REQUESTS_MAX);
+            host.free(head, HEADS_BYTES);
             return None;
         };
         let mut greeting_out = Vec::new();
@@ -385,7 +385,7 @@ impl<S: Copy> Connection<S> {
 
     fn release<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
         debug_assert_eq!(self.requests.in_flight(), 0, "every request was answered or let go");
-        host.free(self.head, HEAD_BYTES * REQUESTS_MAX);
+        host.free(self.head, HEADS_BYTES);
         host.free(self.stream, self.stream_len as usize);
         if self.stream_len == STREAM_BYTES_LARGE {
             shared.large_streams_bytes -= u64::from(STREAM_BYTES_LARGE);

@@ -13,11 +13,11 @@ use super::connection::{Connection, Ending, TOKEN_RECV, Target};
 use super::host::Host;
 use super::request::{Failure, Kind, NONE, Slot};
 use super::shared::Shared;
-use crate::codec::{REQUEST_BYTES, RequestHeader};
+use crate::codec::{Asked, EXTENDED_BYTES, ExtendedRequestHeader, REQUEST_BYTES, RequestHeader};
 use crate::errno::Errno;
 use crate::event::{Cause, NbdEvent};
 use crate::handshake::Step;
-use crate::transmission::{Breach, Command, Refusal, Verdict, judge};
+use crate::transmission::{Breach, Command, Refusal, Terms, Verdict, judge};
 
 /// What the next bytes of the stream are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,11 @@ pub(super) enum Turn {
     Again,
     Starved,
     Wait(Wait),
+}
+
+#[inline]
+fn header_bytes(terms: &Terms) -> usize {
+    if terms.extended { EXTENDED_BYTES } else { REQUEST_BYTES }
 }
 
 impl<S: Copy> Connection<S> {
@@ -124,12 +129,17 @@ impl<S: Copy> Connection<S> {
 
     #[inline]
     fn take_header<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> Turn {
-        if ((self.end - self.start) as usize) < REQUEST_BYTES {
+        let terms = self.session.as_ref().expect("there are no requests before transmission").terms;
+        let bytes = header_bytes(&terms);
+        if ((self.end - self.start) as usize) < bytes {
             return Turn::Starved;
         }
-        let bytes = host.memory(self.stream.add(u64::from(self.start)), REQUEST_BYTES);
-        let header = RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has");
-        let terms = self.session.as_ref().expect("there are no requests before transmission").terms;
+        let bytes = host.memory(self.stream.add(u64::from(self.start)), bytes);
+        let header = if terms.extended {
+            Asked::from(&ExtendedRequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+        } else {
+            Asked::from(&RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+        };
         match judge(&header, &terms) {
             Verdict::Serve(command) => self.serve(host, shared, &header, command),
             Verdict::Refuse(refusal, payload) => self.refuse(host, &header, refusal, payload),
@@ -148,22 +158,23 @@ impl<S: Copy> Connection<S> {
     /// Takes a slot for a request whose header is taken from the stream herewith.
     #[inline]
     pub(super) fn open(&mut self, slot: Slot) -> u16 {
-        self.start += REQUEST_BYTES as u32;
+        self.start += self.header_bytes();
         self.due_ns = None;
         self.requests.open(slot)
     }
 
-    fn refuse<H: Host<Socket = S>>(
-        &mut self,
-        host: &mut H,
-        header: &RequestHeader,
-        refusal: Refusal,
-        left: u32,
-    ) -> Turn {
+    /// Bytes of a request's header.
+    #[inline]
+    fn header_bytes(&self) -> u32 {
+        let session = self.session.as_ref().expect("there are no requests before transmission");
+        header_bytes(&session.terms) as u32
+    }
+
+    fn refuse<H: Host<Socket = S>>(&mut self, host: &mut H, header: &Asked, refusal: Refusal, left: u32) -> Turn {
         if !self.requests.has_room(0, BYTES_MAX) {
             return Turn::Wait(Wait::Own);
         }
-        let kind = match header.kind.get() {
+        let kind = match header.kind {
             crate::codec::command::READ => Kind::Read,
             crate::codec::command::WRITE => Kind::Write,
             _ => Kind::Other,
@@ -193,12 +204,13 @@ impl<S: Copy> Connection<S> {
         &mut self,
         host: &mut H,
         shared: &mut Shared,
-        header: &RequestHeader,
+        header: &Asked,
         command: Command,
     ) -> Turn {
-        let len = header.len.get();
+        let len = header.len;
         let data = match command {
-            Command::Read | Command::Write(_) => len,
+            // These are at most 32 MiB: `judge` has seen to that.
+            Command::Read | Command::Write(_) => len as u32,
             Command::Disconnect => {
                 self.drain(host, Cause::Left);
                 return Turn::Starved;
@@ -209,14 +221,14 @@ impl<S: Copy> Connection<S> {
         if !self.requests.has_room(data, bytes_max) {
             return Turn::Wait(Wait::Own);
         }
-        if self.is_held_back(host, shared, command, len) {
+        if self.is_held_back(host, shared, command, u64::from(data)) {
             return Turn::Wait(Wait::Limits);
         }
         match command {
             Command::Read => self.begin_read(host, shared, header),
             Command::Write(flags) => {
                 let slot = self.open(Slot::new(header, Kind::Write, Op::Write, flags).charged());
-                self.input = Input::Payload { slot, left: len, segment: NONE, filled: 0 };
+                self.input = Input::Payload { slot, left: data, segment: NONE, filled: 0 };
                 Turn::Again
             }
             Command::Flush => self.begin_plain(header, Op::Flush, Flags::NONE),
@@ -240,7 +252,7 @@ impl<S: Copy> Connection<S> {
         host: &mut H,
         shared: &mut Shared,
         command: Command,
-        len: u32,
+        len: u64,
     ) -> bool {
         let throttle = self.session.as_ref().expect("there are no requests before transmission").export.throttle();
         if !throttle.is_limited() {
@@ -255,7 +267,7 @@ impl<S: Copy> Connection<S> {
         let due = match self.due_ns {
             Some(due) => due,
             None => {
-                let (due, _) = throttle.admit(now, op, u64::from(len));
+                let (due, _) = throttle.admit(now, op, len);
                 self.due_ns = Some(due);
                 if due > now {
                     shared.throttle(due, self.index);
@@ -267,9 +279,9 @@ impl<S: Copy> Connection<S> {
     }
 
     /// A request without data: one segment with no buffer.
-    fn begin_plain(&mut self, header: &RequestHeader, op: Op, flags: Flags) -> Turn {
+    fn begin_plain(&mut self, header: &Asked, op: Op, flags: Flags) -> Turn {
         let slot = self.open(Slot::new(header, Kind::Other, op, flags));
-        let segment = self.requests.push_segment(slot, Buf::NONE, 0, header.len.get());
+        let segment = self.requests.push_segment(slot, Buf::NONE, 0, 0);
         self.input = Input::Submit { slot, segment, left: 0 };
         Turn::Again
     }
@@ -277,8 +289,8 @@ impl<S: Copy> Connection<S> {
     /// All of a READ's memory is taken at once or not at all: whoever holds some and waits for more could
     /// wait for ever.
     #[inline]
-    fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &RequestHeader) -> Turn {
-        let len = header.len.get();
+    fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &Asked) -> Turn {
+        let len = header.len as u32;
         let slot = self.open(Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         let mut at = 0;
@@ -286,7 +298,7 @@ impl<S: Copy> Connection<S> {
             let part = SEGMENT_BYTES.min(len - at);
             if part >= LEND_BYTES
                 && self.secure.is_none()
-                && let Some(loan) = host.lend(device, header.offset.get() + u64::from(at), u64::from(part))
+                && let Some(loan) = host.lend(device, header.offset + u64::from(at), u64::from(part))
             {
                 let segment = self.requests.push_segment(slot, loan.buf, at, part);
                 self.requests.segment(segment).loan = Some(loan);
@@ -320,7 +332,7 @@ impl<S: Copy> Connection<S> {
             self.requests.slot(slot).failure = Some(failure);
             return self.discard(host, slot, 0);
         }
-        self.start -= REQUEST_BYTES as u32;
+        self.start -= self.header_bytes();
         self.requests.slot(slot).pending = 0;
         self.requests.close(host, slot);
         Turn::Wait(Wait::Memory)
@@ -352,7 +364,8 @@ impl<S: Copy> Connection<S> {
                 op: of.op,
                 flags: of.flags,
                 offset: of.offset + u64::from(at),
-                len: u64::from(len),
+                // What has no data has one segment, and any length.
+                len: if of.kind == Kind::Other { of.len } else { u64::from(len) },
                 buf,
                 tag,
             };
@@ -399,7 +412,7 @@ impl<S: Copy> Connection<S> {
                 }
                 return Turn::Wait(Wait::Memory);
             };
-            let at = self.requests.slot(slot).len - left;
+            let at = self.requests.slot(slot).len as u32 - left;
             segment = self.requests.push_segment(slot, buf, at, len);
             self.payload_begins(host.now_ns());
         }

@@ -1,29 +1,31 @@
 //! From finished requests to bytes: headers are written at the last moment, side by side, and sent together
 //! with the data where it lies, all that is ready in one send.
 
-use super::config::{HEAD_BYTES, REQUESTS_MAX, SEGMENT_BYTES, SEND_BYTES};
+use super::config::{HEAD_BYTES, HEADS_BYTES, SEGMENT_BYTES, SEND_BYTES};
 use super::connection::{Connection, TOKEN_SEND};
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::request::{Failure, Kind, Slot};
-use crate::codec;
+use crate::codec::{self, ChunkStyle, chunk};
 use crate::export::ExportStats;
+use crate::transmission::Terms;
 
 /// Writes a reply's header; data that belongs to it follows. Returns its length and whether data follows.
 #[inline]
-fn encode(out: &mut [u8], slot: &Slot, structured: bool) -> (usize, bool) {
+fn encode(out: &mut [u8], slot: &Slot, terms: &Terms) -> (usize, bool) {
+    let style = if terms.extended { ChunkStyle::Extended(slot.offset) } else { ChunkStyle::Structured };
     match (&slot.failure, slot.kind) {
-        (Some(Failure { errno, text, offset }), _) if structured => {
-            (codec::encode_error(out, slot.cookie, errno.code(), *offset, text), false)
+        (Some(Failure { errno, text, offset }), _) if terms.structured => {
+            (codec::encode_error(out, style, slot.cookie, errno.code(), *offset, text), false)
         }
         (Some(failure), _) => (codec::encode_simple(out, slot.cookie, failure.errno.code()), false),
-        (None, Kind::Read) if structured => {
-            (codec::encode_offset_data(out, slot.cookie, true, slot.offset, slot.len), true)
+        (None, Kind::Read) if terms.structured => {
+            (codec::encode_offset_data(out, style, slot.cookie, true, slot.offset, slot.data), true)
         }
         (None, Kind::Read) => (codec::encode_simple(out, slot.cookie, 0), true),
         (None, Kind::Status) => {
-            let extents = slot.data / 8;
-            (codec::encode_block_status(out, slot.cookie, codec::BASE_ALLOCATION_ID, extents), true)
+            (codec::encode_block_status(out, style, slot.cookie, codec::BASE_ALLOCATION_ID, slot.data), true)
         }
+        (None, _) if terms.extended => (codec::encode_chunk(out, style, chunk::NONE, true, slot.cookie, 0), false),
         (None, _) => (codec::encode_simple(out, slot.cookie, 0), false),
     }
 }
@@ -57,7 +59,7 @@ impl<S: Copy> Connection<S> {
 
     /// The handshake's answers, as much as the memory for headers takes.
     fn gather_greeting<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        let len = self.greeting_out.len().min(HEAD_BYTES * REQUESTS_MAX);
+        let len = self.greeting_out.len().min(HEADS_BYTES);
         host.memory(self.head, len).copy_from_slice(&self.greeting_out[..len]);
         self.greeting_out.drain(..len);
         if self.greeting_out.is_empty() {
@@ -69,7 +71,7 @@ impl<S: Copy> Connection<S> {
 
     fn gather_replies<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let Some(session) = &self.session else { return };
-        let structured = session.terms.structured;
+        let terms = session.terms;
         let (mut used, mut bytes) = (0, 0);
         // The last piece is a header that the next one can be joined to.
         let mut joinable = false;
@@ -78,13 +80,14 @@ impl<S: Copy> Connection<S> {
             // An error has no data, however long the request was.
             let data = if of.failure.is_some() { 0 } else { of.data };
             let pieces = 1 + (data as usize).div_ceil(SEGMENT_BYTES as usize);
-            if bytes >= SEND_BYTES || self.pieces.len() + pieces > SEND_PIECES_MAX {
+            let full = used + HEAD_BYTES > HEADS_BYTES;
+            if full || bytes >= SEND_BYTES || self.pieces.len() + pieces > SEND_PIECES_MAX {
                 break;
             }
             self.ready.pop_front();
             self.sending.push(slot);
             let at = self.head.add(used as u64);
-            let (len, has_data) = encode(host.memory(at, HEAD_BYTES), &of, structured);
+            let (len, has_data) = encode(host.memory(at, HEAD_BYTES), &of, &terms);
             used += len;
             match self.pieces.last_mut() {
                 Some(last) if joinable => last.len += len as u32,
@@ -115,8 +118,8 @@ fn count(stats: &mut ExportStats, slot: &Slot) {
     }
     match (slot.failure.is_some(), slot.kind) {
         (true, _) => stats.errors += 1,
-        (false, Kind::Read) => stats.read_bytes += u64::from(slot.len),
-        (false, Kind::Write) => stats.written_bytes += u64::from(slot.len),
+        (false, Kind::Read) => stats.read_bytes += slot.len,
+        (false, Kind::Write) => stats.written_bytes += slot.len,
         _ => {}
     }
 }

@@ -8,7 +8,7 @@ use braid_engine::{Buf, Flags, Op};
 
 use super::config::{REQUESTS_MAX, SEGMENTS_MAX};
 use super::host::{Host, Loan};
-use crate::codec::RequestHeader;
+use crate::codec::Asked;
 use crate::errno::Errno;
 
 pub(super) const NONE: u16 = u16::MAX;
@@ -36,7 +36,7 @@ pub(super) struct Failure {
 pub(super) struct Slot {
     pub cookie: u64,
     pub offset: u64,
-    pub len: u32,
+    pub len: u64,
     /// Bytes of data in the reply, if it is no error.
     pub data: u32,
     pub kind: Kind,
@@ -89,16 +89,16 @@ const EMPTY_SLOT: Slot = Slot {
 impl Slot {
     /// A request that was just read, pending until it is all taken in.
     #[inline]
-    pub fn new(header: &RequestHeader, kind: Kind, op: Op, flags: Flags) -> Slot {
-        let (cookie, offset, len) = (header.cookie.get(), header.offset.get(), header.len.get());
-        let data = if kind == Kind::Read { len } else { 0 };
+    pub fn new(header: &Asked, kind: Kind, op: Op, flags: Flags) -> Slot {
+        let Asked { cookie, offset, len, .. } = *header;
+        let data = if kind == Kind::Read { len as u32 } else { 0 };
         Slot { cookie, offset, len, data, kind, op, flags, pending: 1, ..EMPTY_SLOT }
     }
 
     /// The same, its bytes counted against the connection's limit.
     #[inline]
     pub fn charged(self) -> Slot {
-        Slot { charged: self.len, ..self }
+        Slot { charged: self.len as u32, ..self }
     }
 }
 

@@ -8,12 +8,16 @@ use super::host::Host;
 use super::input::{Turn, Wait};
 use super::request::{Failure, Kind, Slot};
 use super::shared::Shared;
-use crate::codec::{RequestHeader, encode_extent};
+use crate::codec::{Asked, EXTENT_BYTES, EXTENT_EXT_BYTES, encode_extent, encode_extent_ext};
 use crate::errno::Errno;
 use crate::export::ExportInfo;
 
 /// Longest extent that its field can hold and that is a multiple of every block size.
 const EXTENT_BYTES_MAX: u64 = u32::MAX as u64 & !0xffff;
+
+const fn extent_bytes(extended: bool) -> usize {
+    if extended { EXTENT_EXT_BYTES } else { EXTENT_BYTES }
+}
 
 /// Extents on their way into an answer. Equal neighbours become one.
 struct Gather<'a> {
@@ -21,6 +25,8 @@ struct Gather<'a> {
     used: usize,
     /// Most extents.
     limit: usize,
+    /// Each has 64 bits for its length and its state.
+    extended: bool,
     /// The last one, which may still grow.
     open: Option<(u64, u32)>,
 }
@@ -32,7 +38,7 @@ impl Gather<'_> {
             Some((so_far, same)) if *same == state => *so_far += len,
             _ => {
                 self.close();
-                if self.used / 8 >= self.limit {
+                if self.used / extent_bytes(self.extended) >= self.limit {
                     return false;
                 }
                 self.open = Some((len, state));
@@ -43,17 +49,23 @@ impl Gather<'_> {
 
     fn close(&mut self) {
         if let Some((len, state)) = self.open.take() {
-            self.out[self.used..self.used + 8].copy_from_slice(&encode_extent(len as u32, state));
-            self.used += 8;
+            let end = self.used + extent_bytes(self.extended);
+            let out = &mut self.out[self.used..end];
+            if self.extended {
+                out.copy_from_slice(&encode_extent_ext(len, state));
+            } else {
+                out.copy_from_slice(&encode_extent(len as u32, state));
+            }
+            self.used = end;
         }
     }
 }
 
 /// Puts extents for a range into `out`; returns how many bytes they take. `one`: no more than one, not
 /// longer than asked.
-fn describe(info: &ExportInfo, offset: u64, len: u64, one: bool, out: &mut [u8]) -> usize {
-    let limit = if one { 1 } else { out.len() / 8 };
-    let mut gather = Gather { out, used: 0, limit, open: None };
+fn describe(info: &ExportInfo, offset: u64, len: u64, one: bool, extended: bool, out: &mut [u8]) -> usize {
+    let limit = if one { 1 } else { EXTENTS_MAX };
+    let mut gather = Gather { out, used: 0, limit, extended, open: None };
     match &info.allocation {
         Some(map) => {
             let mut left = len;
@@ -65,7 +77,11 @@ fn describe(info: &ExportInfo, offset: u64, len: u64, one: bool, out: &mut [u8])
         }
         // Nothing is known of it, and it costs nothing to say so of all that follows.
         None => {
-            let reach = if one { len } else { (info.size_bytes - offset).min(EXTENT_BYTES_MAX) };
+            let reach = match (one, extended) {
+                (true, _) => len,
+                (false, true) => info.size_bytes - offset,
+                (false, false) => (info.size_bytes - offset).min(EXTENT_BYTES_MAX),
+            };
             gather.add(reach, 0);
         }
     }
@@ -78,10 +94,13 @@ impl<S: Copy> Connection<S> {
         &mut self,
         host: &mut H,
         shared: &mut Shared,
-        header: &RequestHeader,
+        header: &Asked,
         one: bool,
     ) -> Turn {
-        let Some(buf) = self.alloc(host, shared, (8 * EXTENTS_MAX) as u32) else {
+        let session = self.session.as_ref().expect("there are no requests before transmission");
+        let extended = session.terms.extended;
+        let room = EXTENTS_MAX * extent_bytes(extended);
+        let Some(buf) = self.alloc(host, shared, room as u32) else {
             if shared.giving_up != Some(self.index) {
                 return Turn::Wait(Wait::Memory);
             }
@@ -92,15 +111,15 @@ impl<S: Copy> Connection<S> {
             return Turn::Again;
         };
         let info = self.session.as_ref().expect("there are no requests before transmission").export.info();
-        let out = host.memory(buf, 8 * EXTENTS_MAX);
-        let used = describe(info, header.offset.get(), u64::from(header.len.get()), one, out);
+        let out = host.memory(buf, room);
+        let used = describe(info, header.offset, header.len, one, extended, out);
         let slot = self.open(Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
         if used == 0 {
             // A map that says nothing is wrong; the client gets an error, not a broken stream.
             let failure = Failure { errno: Errno::Io, text: "the map of holes failed", offset: None };
             self.requests.slot(slot).failure = Some(failure);
         }
-        self.requests.push_segment(slot, buf, 0, (8 * EXTENTS_MAX) as u32);
+        self.requests.push_segment(slot, buf, 0, room as u32);
         self.requests.slot(slot).data = used as u32;
         self.finish_part(host, slot);
         Turn::Again

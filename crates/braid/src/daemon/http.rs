@@ -444,6 +444,7 @@ mod tests {
             include_str!("control/change.rs"),
             include_str!("control/create.rs"),
             include_str!("control/exports.rs"),
+            include_str!("encryption.rs"),
             include_str!("control/mod.rs"),
             include_str!("control/watch.rs"),
         ];
