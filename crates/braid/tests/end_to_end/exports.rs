@@ -206,7 +206,7 @@ fn only_from_addresses_that_are_allowed() {
     assert_eq!(shown["allow"], serde_json::json!(["10.0.0.0/8", "::/0"]));
     assert!(from("127.0.0.1", to).is_none());
     wait_for("it has to go", || flush(&mut staying).err());
-    wait_for("the log to say why", || daemon.running.log().contains("not among those that are allowed").then_some(()));
+    wait_for("the log to say why", || daemon.events().contains("not among those that are allowed").then_some(()));
     daemon.braid(&["export", "set", "a", "--allow", "all"]);
     assert!(from("127.0.0.3", to).is_some());
     // What cannot be right.
