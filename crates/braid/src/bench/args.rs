@@ -103,7 +103,7 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["html", "json"])]
     pub emit_fio: bool,
     /// Instead of targets, what the kernel's ring costs: no-operations at this depth, in batches of it
-    #[arg(long, conflicts_with_all = ["targets", "level", "verify", "profile", "emit_fio", "rate"])]
+    #[arg(long, conflicts_with_all = ["targets", "level", "verify", "profile", "emit_fio", "rate", "html"])]
     pub nop: bool,
     /// Print one JSON document instead of text
     #[arg(long)]

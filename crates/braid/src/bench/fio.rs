@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use braid_geometry::Level;
+use braid_geometry::{Level, ZonePolicy};
 use braid_ring::DiskSpec;
 
 use super::pattern::{Mix, Order};
@@ -120,7 +120,13 @@ impl Place {
     fn of(number: usize, named: &Named) -> Place {
         match &named.target {
             Target::Nbd(uri) => nbd(uri.clone(), Vec::new()),
-            Target::Named(name) => exported(number, vec![format!("braid export list   (the URI of {name})")]),
+            Target::Named(name) => exported(
+                number,
+                vec![format!(
+                    "export TARGET{}_URI=...   (of {name}, as `braid export list --json` shows it)",
+                    number + 1
+                )],
+            ),
             Target::Local(Combination { disks, how: How::Bare }) => match DiskSpec::parse(&disks[0]) {
                 Ok(spec) => bare(number, &disks[0], &spec),
                 Err(_) => exported(number, Vec::new()),
@@ -151,24 +157,33 @@ impl Place {
                 }
             }
             Target::Local(Combination { disks, how: How::Array(spec) }) => {
-                let quoted: Vec<String> = disks.iter().map(|disk| format!("'{disk}'")).collect();
-                let chunk = if spec.level == Level::Raid1 {
-                    String::new()
-                } else {
-                    format!(" --chunk {}K", spec.chunk_bytes / 1024)
-                };
-                let name = format!("target{}", number + 1);
-                exported(
-                    number,
-                    vec![
-                        format!("braid array create {name} --level {}{chunk} {}", spec.level, quoted.join(" ")),
-                        format!("braid export add {name} --nbd unix:/tmp/{name}.sock"),
-                        format!("TARGET{}_URI='nbd+unix:///{name}?socket=/tmp/{name}.sock' fio THIS_FILE", number + 1),
-                    ],
-                )
+                if spec.level == Level::Raid1 {
+                    let variable = format!("export TARGET{}_URI='nbd+unix:///NAME?socket=PATH'", number + 1);
+                    return exported(
+                        number,
+                        vec!["make a mirror of the disks and serve it over NBD, then".to_owned(), variable],
+                    );
+                }
+                let options = format!(" --level {} --chunk {}K", spec.level, spec.chunk_bytes / 1024);
+                let mut comments = created(number, &options, disks);
+                if spec.zones == ZonePolicy::Single {
+                    comments.push("zones=single: keep to the part that all disks have, by size=".to_owned());
+                }
+                exported(number, comments)
             }
         }
     }
+}
+
+/// The commands that make an array of the disks, and the variable that tells fio where it is.
+fn created(number: usize, options: &str, disks: &[String]) -> Vec<String> {
+    let name = format!("target{}", number + 1);
+    let quoted: Vec<String> = disks.iter().map(|disk| format!("'{}'", disk.replace('\'', r"'\''"))).collect();
+    vec![
+        format!("braid array create {name}{options} {}", quoted.join(" ")),
+        format!("braid export add {name} --nbd unix:/tmp/{name}.sock"),
+        format!("export TARGET{}_URI='nbd+unix:///{name}?socket=/tmp/{name}.sock'", number + 1),
+    ]
 }
 
 fn path_of(spec: &DiskSpec) -> Option<String> {
@@ -193,17 +208,7 @@ fn bare(number: usize, name: &str, spec: &DiskSpec) -> Place {
                 size_bytes,
             }
         }
-        _ => {
-            let array = format!("target{}", number + 1);
-            exported(
-                number,
-                vec![
-                    format!("braid array create {array} --level concat '{name}'"),
-                    format!("braid export add {array} --nbd unix:/tmp/{array}.sock"),
-                    format!("TARGET{}_URI='nbd+unix:///{array}?socket=/tmp/{array}.sock' fio THIS_FILE", number + 1),
-                ],
-            )
-        }
+        _ => exported(number, created(number, " --level concat", &[name.to_owned()])),
     }
 }
 

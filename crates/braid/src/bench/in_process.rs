@@ -76,7 +76,7 @@ impl Local {
 
         let jobs = plan.jobs_max();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
-        let shards = plan.shards.unwrap_or_else(|| jobs.min(cores)).clamp(1, jobs.max(1));
+        let shards = plan.shards.unwrap_or_else(|| jobs.min(cores));
         let (sender, done) = sync_channel(usize::from(jobs));
         let live: Vec<Arc<LiveCell>> = (0..jobs).map(|_| Arc::default()).collect();
         let config = RingConfig {

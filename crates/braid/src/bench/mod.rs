@@ -36,6 +36,7 @@ mod values;
 pub mod verify;
 mod zipf;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -68,16 +69,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         crate::cli::output::text(&fio::job_file(&plan));
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(file) = &args.html {
-        // Found out now, not after a long run.
-        let _ = std::fs::File::options().append(true).create(true).open(file).map_err(|error| {
-            ErrorDetail::new(Kind::InvalidArgument, format!("--html {}: {error}", file.display()))
-                .remedy("name a file in a folder that is there and can be written")
-        })?;
-    }
+    let page = args.html.as_deref().map(Page::open).transpose()?;
     let document = run::run(&plan, args.socket.as_deref())?;
-    if let Some(file) = &args.html {
-        std::fs::write(file, html::page(&document)).with_context(|| format!("writing {}", file.display()))?;
+    if let Some(page) = page {
+        page.write(&html::page(&document))?;
     }
     if args.json {
         crate::cli::output::json(&document);
@@ -94,6 +89,38 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The file of the page: opened before anything is measured, so that a wrong name is not found out after a long run.
+struct Page {
+    path: PathBuf,
+    /// It is there because of this run, and goes again if that fails.
+    is_new: bool,
+}
+
+impl Page {
+    fn open(path: &Path) -> anyhow::Result<Page> {
+        let is_new = !path.exists();
+        std::fs::File::options().append(true).create(true).open(path).map_err(|error| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("--html {}: {error}", path.display()))
+                .remedy("name a file in a folder that is there and can be written")
+        })?;
+        Ok(Page { path: path.to_owned(), is_new })
+    }
+
+    fn write(mut self, text: &str) -> anyhow::Result<()> {
+        std::fs::write(&self.path, text).with_context(|| format!("writing {}", self.path.display()))?;
+        self.is_new = false;
+        Ok(())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// `--nop`: no target at all.

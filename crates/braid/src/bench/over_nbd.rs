@@ -22,6 +22,8 @@ use super::slice::Slice;
 use super::verify::{self, Mismatch};
 use crate::tls;
 
+/// Most bytes in flight on one connection: as much as a shard has for disks.
+const IN_FLIGHT_BYTES_MAX: u64 = 1 << 30;
 /// How often a block is drawn again because something is in flight on it.
 const DRAWS_MAX: usize = 64;
 
@@ -169,8 +171,14 @@ impl Remote {
             let remedy = "take a smaller --depth and more --jobs, each with a connection of its own";
             return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into());
         }
+        let most = plan.points.iter().map(|point| point.block_bytes * u64::from(point.depth)).max().unwrap_or(0);
+        if most > IN_FLIGHT_BYTES_MAX {
+            let message = format!("{uri}: {} MiB in flight on one connection are more than 1024 MiB", most >> 20);
+            let remedy = "take a smaller --depth, or smaller blocks";
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into());
+        }
         let config = ClientConfig { depth, structured: false, ..ClientConfig::default() };
-        let first = client(uri, &config)?;
+        let mut first = client(uri, &config)?;
         let size_bytes = first.size_bytes();
         if plan.writes() && first.terms().flags & braid_nbd::codec::transmission_flags::READ_ONLY != 0 {
             let message = format!("{uri} is read-only, and this would write");
@@ -178,7 +186,7 @@ impl Remote {
             return Err(ErrorDetail::new(Kind::PermissionDenied, message).with("export", uri).remedy(remedy).into());
         }
         if plan.writes() && !plan.force {
-            refuse_somebodys(uri, &config)?;
+            refuse_somebodys(uri, &mut first)?;
         }
         let mut clients = vec![first];
         for _ in 1..plan.jobs_max() {
@@ -247,7 +255,7 @@ impl Remote {
 }
 
 /// Looks for what may stand on the export: what a disk is refused for, an export is, too.
-fn refuse_somebodys(uri: &str, config: &ClientConfig) -> anyhow::Result<()> {
+fn refuse_somebodys(uri: &str, client: &mut Client) -> anyhow::Result<()> {
     struct Bytes(Vec<u8>, Result<(), u32>);
     impl Replies for Bytes {
         fn data(&mut self, _: u16, at: u32, data: &[u8]) {
@@ -257,7 +265,6 @@ fn refuse_somebodys(uri: &str, config: &ClientConfig) -> anyhow::Result<()> {
             self.1 = result;
         }
     }
-    let mut client = client(uri, config)?;
     let size_bytes = client.size_bytes();
     let found = braid_format::foreign::identify(size_bytes, |offset, len| -> anyhow::Result<Vec<u8>> {
         // Whole sectors, and nothing beyond the end.
@@ -278,7 +285,6 @@ fn refuse_somebodys(uri: &str, config: &ClientConfig) -> anyhow::Result<()> {
         let until = bytes.0.len().min(inside + len);
         Ok(bytes.0[inside..until].to_vec())
     })?;
-    let _ = client.disconnect();
     let Some(found) = found else { return Ok(()) };
     Err(ErrorDetail::new(Kind::WouldDestroy, format!("the export {uri} carries {found}, which this would destroy"))
         .with("export", uri)

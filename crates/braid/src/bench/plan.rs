@@ -197,6 +197,14 @@ impl Plan {
                 format!("{count} I/Os are fewer than {} slices", self.slices),
                 "take a larger --count or fewer --slices",
             )),
+            _ if self.shards.is_some_and(|shards| shards > self.jobs_max()) => Err(wrong(
+                format!(
+                    "{} shards for {} job(s): some would have nothing to do",
+                    self.shards.unwrap_or(0),
+                    self.jobs_max()
+                ),
+                "take as many --jobs, or fewer --shards",
+            )),
             _ => self.targets.iter().try_for_each(|target| self.check_jobs(target)),
         }
     }
@@ -355,6 +363,7 @@ mod tests {
             (&["null:1T", "--count", "2", "--slices", "3"], "--slices"),
             (&["jbod(null:1T,null:1T)"], "--jobs 2"),
             (&["null:1T", "--from", "1K"], "multiple of 4K"),
+            (&["null:1T", "--jobs", "2", "--shards", "3"], "--shards"),
         ] {
             let error = plan(words).expect_err(expected);
             assert!(error.to_string().contains(expected) && !error.remedy.is_empty(), "{words:?}: {error}");

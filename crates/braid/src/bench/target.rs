@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+use braid_api::limits::NAME_BYTES_MAX;
 use braid_api::{ErrorDetail, Kind};
 use braid_geometry::units::parse_size;
 use braid_geometry::{Level, Spec, ZonePolicy};
@@ -113,9 +114,13 @@ impl Target {
     }
 }
 
-/// A word that could be an array's name and is no file here.
+/// A word that could be an array's name (or a UUID) and is no file here.
 fn may_be_a_name(text: &str) -> bool {
-    !text.contains([':', '/', '(', ')', ',', '\\']) && !text.is_empty() && !std::path::Path::new(text).exists()
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && text.bytes().all(fits)
+        && text.len() <= NAME_BYTES_MAX
+        && !std::path::Path::new(text).exists()
 }
 
 fn disk(text: &str) -> Result<DiskSpec, ErrorDetail> {
@@ -232,6 +237,9 @@ mod tests {
         }
         assert_eq!(Target::parse("nbd://host/x"), Ok(Target::Nbd("nbd://host/x".into())));
         assert_eq!(Target::parse("fast"), Ok(Target::Named("fast".into())));
+        for path in ["a b", "a?b", "-a", "ä", ".hidden"] {
+            assert_eq!(local(path).disks, [path], "it can only be a file");
+        }
     }
 
     #[test]

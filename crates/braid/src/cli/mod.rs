@@ -62,7 +62,7 @@ enum Command {
     },
     /// Show everything at once: three disks, one array, one export, verified data
     Demo(crate::demo::DemoArgs),
-    /// Measure disks and arrays
+    /// Measure disks, arrays and exports
     Bench(crate::bench::BenchArgs),
 }
 

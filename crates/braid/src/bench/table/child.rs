@@ -90,7 +90,21 @@ pub struct Report {
 /// # Errors
 /// It failed, or met I/O errors.
 pub fn bench(core: u32, arguments: &[&str]) -> anyhow::Result<Report> {
-    let out = pinned(core, &braid()?).args(["bench", "--json", "--slices", "1"]).args(arguments).output()?;
+    bench_by(pinned(core, &braid()?), arguments)
+}
+
+/// The same wherever the scheduler wants it to run.
+///
+/// # Errors
+/// As [`bench`].
+pub fn bench_anywhere(arguments: &[&str]) -> anyhow::Result<Report> {
+    let mut command = Command::new(braid()?);
+    command.stdin(Stdio::null());
+    bench_by(command, arguments)
+}
+
+fn bench_by(mut command: Command, arguments: &[&str]) -> anyhow::Result<Report> {
+    let out = command.args(["bench", "--json", "--slices", "1"]).args(arguments).output()?;
     if !out.status.success() {
         bail!("braid bench {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
     }

@@ -23,7 +23,23 @@ impl Daemon {
     /// It does not start.
     pub fn start() -> anyhow::Result<Daemon> {
         let folder = Folder::new()?;
-        let daemon = Daemon { server: serve(&folder)?, folder };
+        Daemon { server: serve(&folder)?, folder }.answering()
+    }
+
+    /// The same with as many shards as it takes by itself, on whichever cores.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_wide() -> anyhow::Result<Daemon> {
+        let folder = Folder::new()?;
+        let mut command = Command::new(braid()?);
+        places(&mut command, &folder);
+        command.arg("serve").stdin(Stdio::null());
+        Daemon { server: Server::start(command)?, folder }.answering()
+    }
+
+    fn answering(self) -> anyhow::Result<Daemon> {
+        let daemon = self;
         wait_for("the daemon to answer", || daemon.cli(&["status"]).ok())?;
         Ok(daemon)
     }

@@ -5,8 +5,10 @@
 //! Every slice is a process of its own, so that nobody's memory or counters leak into another's.
 
 mod child;
+mod client;
 mod daemons;
 mod files;
+mod generator;
 
 mod markdown;
 mod nbd;
@@ -129,11 +131,14 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part { name: "ring", title: "CPU per I/O against one io_uring no-operation", measure: ring::measure },
+    Part { name: "generator", title: "What the load generator itself costs", measure: generator::measure },
     Part { name: "allocations", title: "Allocations", measure: daemons::allocations },
     Part { name: "files", title: "A raw file through Braid against fio", measure: files::measure },
     Part { name: "throttled", title: "Three disks against one", measure: throttled::measure },
     Part { name: "concat", title: "The chunk of a concat", measure: throttled::concat },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
+    Part { name: "client", title: "NBD client and server together", measure: client::measure },
+    Part { name: "connections", title: "Four NBD connections", measure: client::connections },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];
