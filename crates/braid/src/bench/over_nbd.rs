@@ -44,7 +44,13 @@ fn client(uri: &str, config: &ClientConfig) -> anyhow::Result<Client> {
             ClientError::Tls(_) => Kind::PermissionDenied,
             _ => Kind::Internal,
         };
-        ErrorDetail::new(kind, format!("{uri}: {error}"))
+        let detail = ErrorDetail::new(kind, format!("{uri}: {error}"));
+        match error {
+            ClientError::Tls(_) => detail.remedy(
+                "name the folder with the authority's certificate, for example: nbds+unix:///fast?socket=PATH&tls-certificates=FOLDER",
+            ),
+            _ => detail,
+        }
     };
     let endpoint: Endpoint = uri.parse().map_err(wrong)?;
     let tls = endpoint.tls.as_ref().map(tls::client_of_nbd).transpose()?;

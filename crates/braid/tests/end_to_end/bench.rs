@@ -233,6 +233,33 @@ fn exports_are_measured_by_uri_by_name_and_by_the_name_of_their_array() {
 }
 
 #[test]
+fn an_export_is_measured_over_tls_by_those_who_know_its_authority() {
+    let folder = Folder::new();
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+    let [ca, ca_key, certificate, key] =
+        ["ca-cert.pem", "ca-key.pem", "cert.pem", "key.pem"].map(|name| folder.join(name));
+    run("openssl", &[&new[..], &["-subj", "/CN=authority", "-keyout", &ca_key, "-out", &ca]].concat());
+    let server = ["-subj", "/CN=localhost", "-keyout", &key, "-out", &certificate, "-CA", &ca, "-CAkey", &ca_key];
+    let is = ["-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=DNS:localhost"];
+    run("openssl", &[&new[..], &server, &is].concat());
+    let certificates = folder.path().to_str().expect("temporary folders have UTF-8 names").to_owned();
+    let daemon = Daemon::start_in(folder, &["--nbd-cert", &certificate, "--nbd-key", &key]);
+    daemon.braid(&["array", "create", "fast", "--level", "concat", "mem:16M"]);
+    let address = format!("unix:{}", daemon.nbd_socket("fast"));
+    daemon.braid(&["export", "add", "fast", "--nbd", &address, "--tls", "required"]);
+    let uri = format!("nbds+unix:///fast?socket={}", daemon.nbd_socket("fast"));
+    let load = ["--op", "mixed", "--verify", "--count", "2000", "--jobs", "2", "--block-size", "64K"];
+    let found = daemon.json(&[&["bench", &format!("{uri}&tls-certificates={certificates}")][..], &load].concat());
+    consistent(&found);
+    assert!(number(&found["results"][0]["verified_bytes"]) >= 16.0 * MIB as f64, "{found}");
+    // By its name the URI is known, and whom to believe is not.
+    for target in ["fast", &uri] {
+        assert!(daemon.refused(1, &["bench", target, "--count", "1"]).contains("tls-certificates"), "{target}");
+    }
+    daemon.refused(3, &["bench", &daemon.uri("fast"), "--count", "1"]);
+}
+
+#[test]
 fn wrong_targets_and_loads_are_named_with_a_remedy() {
     // (arguments, exit status, what the answer has to contain)
     let cases: &[(&[&str], i32, &[&str])] = &[

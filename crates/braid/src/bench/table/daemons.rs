@@ -26,6 +26,19 @@ impl Daemon {
         Daemon { server: serve(&folder)?, folder }.answering()
     }
 
+    /// The same with further arguments, made for its folder.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_with(arguments: impl FnOnce(&Folder) -> anyhow::Result<Vec<String>>) -> anyhow::Result<Daemon> {
+        let folder = Folder::new()?;
+        let arguments = arguments(&folder)?;
+        let mut command = pinned(SERVER_CORE, &braid()?);
+        places(&mut command, &folder);
+        command.args(["serve", "--shards", "1"]).args(arguments);
+        Daemon { server: Server::start(command)?, folder }.answering()
+    }
+
     /// The same with as many shards as it takes by itself, on whichever cores.
     ///
     /// # Errors
@@ -61,6 +74,11 @@ impl Daemon {
             bail!("braid {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
         }
         Ok(())
+    }
+
+    /// A path in its folder.
+    pub fn join(&self, name: &str) -> String {
+        self.folder.join(name)
     }
 
     /// Exports an array; gives the socket's path.

@@ -7,6 +7,7 @@
 mod child;
 mod client;
 mod daemons;
+mod encrypted;
 mod files;
 mod generator;
 
@@ -139,6 +140,7 @@ const PARTS: &[Part] = &[
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
+    Part { name: "tls", title: "NBD over TLS", measure: encrypted::measure },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];
