@@ -21,8 +21,8 @@ pub const STREAM_BYTES_LARGE: u32 = 256 << 10;
 pub const SECURE_BYTES: u32 = 32 << 10;
 /// The same once they were seen full.
 pub const SECURE_BYTES_LARGE: u32 = 256 << 10;
-/// TLS handshakes that get on in one turn of the shard's loop. Each costs a signature: 0.1 ms with P-256, some 5 ms
-/// with RSA of 4096 bits, for which all other clients of the shard wait.
+/// TLS handshakes that get on in one turn of the shard's loop. Each costs a signature, up to a millisecond with RSA of
+/// 4096 bits, for which all other clients of the shard wait.
 pub const TLS_TURNS: u32 = 1;
 /// What is left of a payload is received straight into its buffer from this many bytes on.
 pub const DIRECT_BYTES: u32 = 32 << 10;
