@@ -3,16 +3,17 @@
 #
 #   scripts/install-tools.sh test|bench
 #
-# As root on Debian or Ubuntu, what is missing is installed; otherwise it is named, and this fails.
+# As root on Debian or Ubuntu, what is missing is installed; otherwise it is named, and this fails. What tests need that
+# is no package goes into a folder of the user's, BRAID_TOOLS, else ~/.cache/braid-tools.
 set -euo pipefail
 
 # program:package
 common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux)
 tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
-    sfdisk:fdisk fusermount3:fuse3 curl:curl strace:strace setpriv:util-linux
+    sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux
     debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
-    chromium:chromium script:bsdutils)
+    chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;
@@ -23,32 +24,93 @@ esac
 export PATH="$PATH:/usr/sbin:/sbin"
 missing_programs() { for pair in "${wanted[@]}"; do command -v "${pair%%:*}" >/dev/null || echo "$pair"; done; }
 
-missing=$(missing_programs)
-[ -z "$missing" ] && exit 0
-
-packages=$(sed 's/.*://' <<<"$missing" | sort -u | tr '\n' ' ')
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "these programs are missing: $(sed 's/:.*//' <<<"$missing" | tr '\n' ' ')" >&2
-    echo "install them first, for example with: sudo apt-get install $packages" >&2
-    exit 1
-fi
-
 install_packages() {
-    # shellcheck disable=SC2086 # a list of words
-    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
-echo "installing: $packages"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-# Another install may hold the lock of the package database: once more, a little later.
-if ! install_packages >"$log" 2>&1 && { sleep 20; ! install_packages >"$log" 2>&1; }; then
-    cat "$log" >&2
-    echo "could not install: $packages" >&2
-    exit 1
-fi
-missing=$(missing_programs)
-if [ -n "$missing" ]; then
-    echo "installed, and still not found: $missing" >&2
-    exit 1
+install_programs() {
+    local missing packages log
+    missing=$(missing_programs)
+    [ -z "$missing" ] && return 0
+
+    packages=$(sed 's/.*://' <<<"$missing" | sort -u | tr '\n' ' ')
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "these programs are missing: $(sed 's/:.*//' <<<"$missing" | tr '\n' ' ')" >&2
+        echo "install them first, for example with: sudo apt-get install $packages" >&2
+        exit 1
+    fi
+
+    echo "installing: $packages"
+    log=$(mktemp)
+    # shellcheck disable=SC2086 # a list of words
+    # Another install may hold the lock of the package database: once more, a little later.
+    if ! install_packages $packages >"$log" 2>&1 && { sleep 20; ! install_packages $packages >"$log" 2>&1; }; then
+        cat "$log" >&2
+        echo "could not install: $packages" >&2
+        exit 1
+    fi
+    rm -f "$log"
+    missing=$(missing_programs)
+    if [ -n "$missing" ]; then
+        echo "installed, and still not found: $missing" >&2
+        exit 1
+    fi
+}
+
+tools=${BRAID_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/braid-tools}
+
+# Checkers of the API, in an environment of their own. Their versions are pinned: a newer one judges otherwise.
+install_checkers() {
+    local wanted=openapi-checks.txt log
+    cmp -s "scripts/$wanted" "$tools/venv/$wanted" && return 0
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+            echo "python3 has no module venv: install it first, for example with: sudo apt-get install python3-venv" >&2
+            exit 1
+        fi
+        install_packages python3-venv >/dev/null
+    fi
+    echo "installing: $(tr '\n' ' ' <"scripts/$wanted")"
+    rm -rf "$tools/venv"
+    mkdir -p "$tools"
+    python3 -m venv "$tools/venv"
+    log=$(mktemp)
+    local pip=("$tools/venv/bin/pip" install --quiet --disable-pip-version-check -r "scripts/$wanted")
+    if ! "${pip[@]}" >"$log" 2>&1 && { sleep 20; ! "${pip[@]}" >"$log" 2>&1; }; then
+        cat "$log" >&2
+        echo "could not install: $(tr '\n' ' ' <"scripts/$wanted")" >&2
+        exit 1
+    fi
+    rm -f "$log"
+    cp "scripts/$wanted" "$tools/venv/$wanted"
+}
+
+# promtool without the server of its package, which would be started.
+install_promtool() {
+    command -v promtool >/dev/null && return 0
+    [ -x "$tools/bin/promtool" ] && return 0
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+        echo "promtool is missing: install it first (it comes with Prometheus)" >&2
+        exit 1
+    fi
+    echo "installing: promtool"
+    local folder
+    folder=$(mktemp -d)
+    mkdir -p "$tools/bin"
+    # The lists of packages may be old, or not there at all.
+    if ! (cd "$folder" && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } >log 2>&1 &&
+        dpkg-deb -x prometheus_*.deb . && install -m 0755 usr/bin/promtool "$tools/bin/promtool"); then
+        cat "$folder/log" >&2
+        rm -rf "$folder"
+        echo "could not install: promtool" >&2
+        exit 1
+    fi
+    rm -rf "$folder"
+}
+
+cd "$(dirname "$0")/.."
+install_programs
+if [ "${1:-test}" = test ]; then
+    install_checkers
+    install_promtool
 fi

@@ -133,8 +133,10 @@ pub struct ArrayList {
 /// `POST /v1/arrays`: make an array of disks.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "fast", "level": "raid0", "disks": ["mem:64M", "mem:64M"]}))]
 pub struct CreateArray {
     /// Its name.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     pub name: String,
     /// `concat` or `raid0`.
     pub level: String,
@@ -151,8 +153,10 @@ pub struct CreateArray {
 /// `POST /v1/arrays/{array}/rename`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "faster"}))]
 pub struct RenameArray {
     /// The new name.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     pub name: String,
 }
 

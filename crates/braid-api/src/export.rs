@@ -162,6 +162,7 @@ pub struct SetExport {
 /// `POST /v1/exports/{export}/rename`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "faster"}))]
 pub struct RenameExport {
     /// The new name, which NBD clients ask for from then on.
     pub name: String,

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod array;
 mod disk;
 mod error;
@@ -19,6 +20,7 @@ pub mod names;
 mod stats;
 mod status;
 
+pub use activity::*;
 pub use array::*;
 pub use disk::*;
 pub use error::*;

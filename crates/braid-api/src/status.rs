@@ -11,9 +11,15 @@ pub struct Attention {
     pub subject: String,
     /// What is the matter, in one sentence.
     pub message: String,
+    /// What that means for the user; empty where it goes without saying.
+    #[serde(default)]
+    pub meaning: String,
     /// What to do about it; empty where nothing can be said.
     #[serde(default)]
     pub remedy: String,
+    /// Commands to type, in this order; words in capitals are to be replaced.
+    #[serde(default)]
+    pub commands: Vec<String>,
 }
 
 /// One shard: one core's share of the engine.

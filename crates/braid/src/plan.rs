@@ -3,7 +3,7 @@
 //! Computes only: no disk is opened and no daemon asked. Also the door for checks of the layouts by others: `--map`
 //! prints where each block of an array would be.
 
-mod level;
+pub mod level;
 mod map;
 mod speed;
 #[cfg(test)]
@@ -20,6 +20,7 @@ use clap::Args;
 use serde::Serialize;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
+use utoipa::ToSchema;
 
 /// What can be typed after `braid plan`.
 #[derive(Args, Clone, Debug)]
@@ -61,8 +62,9 @@ struct LayoutName {
 }
 
 /// A disk, or a data area with nothing around it.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Disk {
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(as = PlanDisk)]
+pub struct Disk {
     size_bytes: u64,
     data_offset_bytes: u64,
     data_size_bytes: u64,
@@ -70,7 +72,7 @@ struct Disk {
 
 /// Everything that was asked, checked.
 #[derive(Clone, Debug)]
-struct Asked {
+pub struct Asked {
     disks: Vec<Disk>,
     /// The sizes given were data areas.
     data_sizes: bool,

@@ -18,7 +18,7 @@ mod latency;
 mod ledger;
 mod live;
 mod machine;
-mod model;
+pub mod model;
 mod over_nbd;
 mod pattern;
 mod plan;

@@ -2,6 +2,7 @@
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::plan::{Named, Origin, Plan, Point};
 use super::profile::Published;
@@ -15,7 +16,8 @@ pub const FORMAT: &str = "braid-bench";
 pub const VERSION: u32 = 1;
 
 /// A whole run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Bench)]
 pub struct Document {
     /// [`FORMAT`].
     pub format: String,
@@ -42,7 +44,7 @@ pub struct Document {
 }
 
 /// The profile of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProfileInfo {
     /// Its name.
     pub name: String,
@@ -57,7 +59,7 @@ pub struct ProfileInfo {
 }
 
 /// One target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TargetInfo {
     /// What it is called.
     pub label: String,
@@ -74,7 +76,7 @@ pub struct TargetInfo {
 }
 
 /// One load.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PointInfo {
     /// In words.
     pub name: String,
@@ -97,7 +99,7 @@ pub struct PointInfo {
 }
 
 /// One point on one target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Measured {
     /// Number of the target.
     pub target: usize,
@@ -142,7 +144,7 @@ pub struct Measured {
 }
 
 /// One slice.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SliceInfo {
     /// How long, in nanoseconds.
     pub elapsed_ns: u64,
@@ -157,7 +159,7 @@ pub struct SliceInfo {
 }
 
 /// A distribution of latencies, in nanoseconds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LatencyInfo {
     /// How many were counted: also of I/Os that were answered when the time was over.
     pub count: u64,
@@ -180,7 +182,7 @@ pub struct LatencyInfo {
 }
 
 /// A point of the curve.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Percentile {
     /// So many of 100 took no longer.
     pub percentile: f64,
@@ -189,7 +191,7 @@ pub struct Percentile {
 }
 
 /// One target against the first, at one point. Above 1: more than the first. Absent where the first has nothing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Comparison {
     /// Number of the point.
     pub point: usize,

@@ -1,7 +1,7 @@
 //! Medians, and how far a ratio of medians can be trusted.
 
 /// A ratio of two medians and the interval in which 95 of 100 resamplings of the slices put it.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Ratio {
     /// Median of the first over median of the second.
     pub value: f64,

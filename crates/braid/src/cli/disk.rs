@@ -41,8 +41,8 @@ pub struct WipeArgs {
 }
 
 /// What `disk wipe --json` prints.
-#[derive(Serialize)]
-struct Wiped {
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Wiped {
     disk: String,
     /// Where labels were, in bytes from the start of the disk.
     label_offsets_bytes: Vec<u64>,

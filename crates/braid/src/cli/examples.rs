@@ -14,7 +14,16 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid serve --state ./state --socket ./braid.sock --log-level debug",
         ],
     ),
-    ("status", &["braid status", "braid status --check || echo look at it", "braid status --limits"]),
+    (
+        "status",
+        &[
+            "braid status",
+            "braid status --check || echo look at it",
+            "braid status --host https://node1:10870 --ca ca.crt --token-file token",
+            "braid status --limits",
+        ],
+    ),
+    ("top", &["braid top", "braid top --interval 5s", "braid top --once --json"]),
     ("events", &["braid events", "braid events --follow --json"]),
     ("plan", &["braid plan 50G 100G 100G", "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G"]),
     ("disk list", &["braid disk list", "braid disk list --json"]),
@@ -59,6 +68,16 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid bench --profile queue-depth --emit-fio",
         ],
     ),
+    (
+        "completions",
+        &[
+            "braid completions bash > /etc/bash_completion.d/braid",
+            "braid completions zsh > ~/.zfunc/_braid",
+            "braid completions fish > ~/.config/fish/completions/braid.fish",
+        ],
+    ),
+    ("man", &["braid man --dir /usr/local/share/man/man1", "braid man --dir ./man"]),
+    ("schema", &["braid schema", "braid schema array list"]),
 ];
 
 /// The command line with the examples in every `--help`.

@@ -36,15 +36,15 @@ pub fn detail(error: &anyhow::Error) -> ErrorDetail {
 pub fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            output::text(&error.render().to_string());
+            output::text(&error.render().ansi().to_string());
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            output::complain(&error.render().to_string());
+            output::complain(&error.render().ansi().to_string());
             ExitCode::from(2)
         }
         _ => {
-            let mut text = error.render().to_string();
+            let mut text = error.render().ansi().to_string();
             // Help of a command has its examples already; a usage error gets the first one.
             if !matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(s)) if s.to_string().contains("Examples:"))
                 && let Some(example) = examples::for_arguments(std::env::args().skip(1))

@@ -1,6 +1,8 @@
 //! The command line: one place for each command, and this table of them.
 
 mod array;
+mod color;
+mod completions;
 mod confirm;
 mod disk;
 mod disk_names;
@@ -9,11 +11,14 @@ mod examples;
 mod export;
 mod export_limits;
 pub mod failure;
+mod man;
 pub mod output;
 mod reach;
+pub mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
+mod top;
 
 use crate::client::Client;
 use anyhow::Context;
@@ -30,6 +35,9 @@ use std::process::ExitCode;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Colour: never, always, or auto: at a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
+    color: color::Color,
 }
 
 #[derive(Subcommand)]
@@ -38,6 +46,8 @@ enum Command {
     Serve(crate::daemon::ServeArgs),
     /// Show how the daemon, its arrays, disks and exports do
     Status(status::StatusArgs),
+    /// Show live what disks, arrays and exports do
+    Top(top::TopArgs),
     /// Show what happened
     Events(events::EventsArgs),
     /// Show what disks of given sizes would become, before touching anything
@@ -64,6 +74,12 @@ enum Command {
     Demo(crate::demo::DemoArgs),
     /// Measure disks, arrays and exports
     Bench(crate::bench::BenchArgs),
+    /// Print the script that completes commands in a shell
+    Completions(completions::CompletionsArgs),
+    /// Write a manual page for each command
+    Man(man::ManArgs),
+    /// Print the schema of what a command prints with --json
+    Schema(schema::SchemaArgs),
 }
 
 /// How the daemon is reached, and how answers are printed: the same for every command that asks it.
@@ -88,7 +104,13 @@ impl Ask {
 
 /// Reads the command line, does what it says, and returns the exit status.
 pub fn main() -> ExitCode {
-    let matches = match examples::command().try_get_matches() {
+    // Known before anything is read, as what cannot be read is said in colour, too.
+    color::choose(std::env::args_os().skip(1));
+    let mut command = examples::command();
+    if !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        command = command.term_width(output::columns());
+    }
+    let matches = match command.try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return failure::usage(&error),
     };
@@ -108,6 +130,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => crate::daemon::run(args),
         Command::Status(args) => wait(status::run(args)),
+        Command::Top(args) => top::run(&args),
         Command::Events(args) => wait(events::run(args)),
         Command::Plan(args) => crate::plan::run(args),
         Command::Disk { verb } => wait(disk::run(verb)),
@@ -115,6 +138,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export { verb } => wait(export::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
         Command::Bench(args) => crate::bench::run(args),
+        Command::Completions(args) => Ok(completions::run(&args)),
+        Command::Man(args) => man::run(&args),
+        Command::Schema(args) => schema::run(&args),
     }
 }
 

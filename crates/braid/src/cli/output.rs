@@ -50,13 +50,42 @@ fn text_to(stream: &mut impl Write, text: &str) {
     }
 }
 
+/// Columns of the terminal, or 80.
+pub fn columns() -> usize {
+    let stdout = std::io::stdout();
+    let size = if stdout.is_terminal() { rustix::termios::tcgetwinsize(&stdout).ok() } else { None };
+    usize::from(size.map(|size| size.ws_col).filter(|columns| *columns > 0).unwrap_or(WIDTH))
+}
+
+/// Text in lines that fit the terminal, or 80 columns, each behind `indent`. Words that are longer stay whole.
+pub fn wrap(text: &str, indent: &str) -> String {
+    let room = columns().saturating_sub(indent.chars().count()).max(20);
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if length > 0 && length + 1 + width > room {
+            lines.push('\n');
+            length = 0;
+        }
+        if length == 0 {
+            lines.push_str(indent);
+        } else {
+            lines.push(' ');
+            length += 1;
+        }
+        lines.push_str(word);
+        length += width;
+    }
+    lines.push('\n');
+    lines
+}
+
 /// A table with this header that fits the terminal, or 80 columns.
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
-    if !std::io::stdout().is_terminal() {
-        table.set_width(WIDTH);
-    }
+    table.set_width(u16::try_from(columns()).unwrap_or(WIDTH));
     table
 }
 
@@ -171,6 +200,18 @@ mod tests {
         assert_eq!(duration(200_000), "3m 20s");
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn text_is_wrapped_at_words() {
+        let text = wrap(&"some words and more of them ".repeat(12), "    ");
+        assert!(text.lines().count() > 3);
+        assert!(
+            text.lines().all(|line| line.starts_with("    some") || line.starts_with("    ") && line.len() <= 80),
+            "{text}"
+        );
+        assert_eq!(text.split_whitespace().count(), 72);
+        assert_eq!(wrap("", "  "), "\n");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `braid status`.
 
+use super::color::{BAD, GOOD, STRONG, paint};
 use super::{Ask, failure, output};
 use braid_api::{DiskList, Limits, Status};
 use braid_geometry::units::format_size;
@@ -43,11 +44,23 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn people(status: &Status, disks: &DiskList) -> String {
-    let mut text = String::new();
+    let mut text = attention(status);
+    text.push('\n');
     let mut line = |label: &str, value: String| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{label:<12}{value}");
+        let lines = output::wrap(&value, "            ");
+        text.push_str(&format!("{label:<12}{}", lines.trim_start()));
     };
+    line("arrays", format!("{} of {} active", status.arrays.serving, status.arrays.total));
+    line(
+        "exports",
+        format!(
+            "{} of {} listening, {}",
+            status.exports.serving,
+            status.exports.total,
+            counted(status.connections, "client", "clients")
+        ),
+    );
+    line("disks", format!("{} of {} well", status.disks.serving, status.disks.total));
     line(
         "daemon",
         format!("braid {}, process {}, up {}", status.version, status.pid, output::duration(status.uptime_ms)),
@@ -60,23 +73,33 @@ fn people(status: &Status, disks: &DiskList) -> String {
         },
     );
     line("socket", status.socket.clone());
+    if let Some(network) = &status.network {
+        line("network", network.clone());
+    }
     line("state", status.state_directory.clone());
-    for shard in &status.shards {
-        line(&format!("shard {}", shard.shard), super::status::shard(shard));
+    for (shards, what) in shards(status) {
+        line(&shards, what);
     }
-    line("arrays", format!("{} of {} active", status.arrays.serving, status.arrays.total));
-    line(
-        "exports",
-        format!("{} of {} listening, {} clients", status.exports.serving, status.exports.total, status.connections),
-    );
-    line("disks", format!("{} of {} well", status.disks.serving, status.disks.total));
-    text.push('\n');
     if !disks.disks.is_empty() {
-        text.push_str(&disk_table(disks));
         text.push('\n');
+        text.push_str(&disk_table(disks));
     }
-    text.push_str(&attention(status));
     text
+}
+
+/// The shards, those that are alike in one line.
+fn shards(status: &Status) -> Vec<(String, String)> {
+    let mut groups: Vec<(u16, u16, String)> = Vec::new();
+    for one in &status.shards {
+        let what = shard(one);
+        match groups.last_mut() {
+            Some((_, last, same)) if *same == what => *last = one.shard,
+            _ => groups.push((one.shard, one.shard, what)),
+        }
+    }
+    let name =
+        |first: u16, last: u16| if first == last { format!("shard {first}") } else { format!("shard {first}-{last}") };
+    groups.into_iter().map(|(first, last, what)| (name(first, last), what)).collect()
 }
 
 fn shard(shard: &braid_api::ShardStatus) -> String {
@@ -106,15 +129,36 @@ fn disk_table(disks: &DiskList) -> String {
     output::render(&table)
 }
 
-fn attention(status: &Status) -> String {
-    if status.attention.is_empty() {
-        return "all is well\n".to_owned();
+fn counted(count: u64, one: &str, more: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
+}
+
+/// Whether everything is all right, in one line.
+pub fn verdict(status: &Status) -> String {
+    match status.attention.len() {
+        0 if status.start_ms.is_none() => "The daemon is still looking for disks.".to_owned(),
+        0 if status.arrays.total == 0 => "All is well. There is no array yet: braid array create --help".to_owned(),
+        0 => "All is well.".to_owned(),
+        1 => "1 thing needs attention.".to_owned(),
+        count => format!("{count} things need attention."),
     }
-    let mut text = String::from("needs attention:\n");
-    for item in &status.attention {
-        let _ = writeln!(text, "  {}: {}", item.subject, item.message);
-        if !item.remedy.is_empty() {
-            let _ = writeln!(text, "    {}", item.remedy);
+}
+
+/// The verdict, then each thing that needs attention: what it is, what it means, and what to type.
+fn attention(status: &Status) -> String {
+    let style = if status.attention.is_empty() { GOOD } else { BAD };
+    let mut text = paint(style, &verdict(status)) + "\n";
+    for (number, item) in status.attention.iter().enumerate() {
+        let head = output::wrap(&format!("{}: {}", item.subject, item.message), "   ");
+        text.push_str(&format!("\n{}. {}", number + 1, head.trim_start()));
+        for sentence in [&item.meaning, &item.remedy] {
+            if !sentence.is_empty() {
+                text.push_str(&output::wrap(sentence, "   "));
+            }
+        }
+        for command in &item.commands {
+            // Whole, however long: it is to be copied.
+            text.push_str(&format!("     {}\n", paint(STRONG, command)));
         }
     }
     text

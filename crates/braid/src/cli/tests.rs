@@ -31,9 +31,10 @@ fn every_command_has_json_and_examples() {
     let all = all();
     assert!(all.len() >= 18, "{}", all.len());
     for (path, command) in &all {
-        // The daemon answers nobody; its log has a format of its own.
+        // The daemon answers nobody, and its log has a format of its own; these print what others read.
+        let other = ["serve", "completions", "man", "schema"].contains(&path.as_str());
         let json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
-        assert!(json || path == "serve", "{path} has no --json");
+        assert!(json || other, "{path} has no --json");
         assert!(EXAMPLES.iter().any(|(known, _)| known == path), "{path} has no examples");
     }
     for (path, _) in EXAMPLES {
@@ -43,7 +44,7 @@ fn every_command_has_json_and_examples() {
 
 /// The words of an example up to the first that is the shell's.
 fn words(example: &str) -> Vec<String> {
-    let end = example.find(" || ").unwrap_or(example.len());
+    let end = [" || ", " > "].into_iter().filter_map(|mark| example.find(mark)).min().unwrap_or(example.len());
     example[..end].split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
 }
 
@@ -86,20 +87,23 @@ fn reference() -> String {
         "# The command line\n\n\
          Made from the program itself; a test keeps it so (`BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli` writes it anew).\n\n\
          Every command takes `--help`, and `--json` for one JSON document on standard output; then errors are printed there, too, in the\n\
-         shape of the API. `braid serve` answers nobody: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
+         shape of the API; what the documents look like says `docs/json.md`. `braid serve` answers nobody: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
          `KB MB GB TB PB` powers of 1000.\n\n\
-         ## Exit status\n\n\
-         | status | meaning |\n|---|---|\n\
-         | 0 | done |\n| 1 | failed |\n| 2 | the arguments are wrong |\n| 3 | there is no such thing |\n\
-         | 4 | refused: in use, would destroy, or needs `--force` or `--yes` |\n\
-         | 5 | done, but something needs attention |\n| 6 | the daemon is not reachable |\n| 7 | damage found |\n\n\
+         ## Exit status\n\n| status | meaning |\n|---|---|\n",
+    );
+    for (status, meaning) in super::man::EXIT_STATUS {
+        text.push_str(&format!("| {status} | {meaning} |\n"));
+    }
+    text.push_str(
+        "\n\
          ## Environment\n\n\
          | variable | meaning |\n|---|---|\n\
          | `BRAID_SOCKET` | the socket of the daemon's API, else `/run/braid/braid.sock` for root and `$XDG_RUNTIME_DIR/braid/braid.sock` for others |\n\
          | `BRAID_HOST` | a daemon on another machine instead (`https://NODE:10870`); it wins over `BRAID_SOCKET`, and `--socket` over both |\n\
          | `BRAID_CA`, `BRAID_TOKEN_FILE`, `BRAID_CERT`, `BRAID_KEY` | files for that daemon: its authority, the token, the certificate and key to show it |\n\
          | `BRAID_STATE` | the folder of the daemon's state, else `/var/lib/braid` for root and `$XDG_STATE_HOME/braid` (`~/.local/state/braid`) for others |\n\
-         | `BRAID_CONFIG` | the configuration, else `/etc/braid/braid.toml` for root and `$XDG_CONFIG_HOME/braid/braid.toml` (`~/.config/braid/braid.toml`) for others |\n",
+         | `BRAID_CONFIG` | the configuration, else `/etc/braid/braid.toml` for root and `$XDG_CONFIG_HOME/braid/braid.toml` (`~/.config/braid/braid.toml`) for others |\n\
+         | `NO_COLOR` | no colour, unless `--color` says otherwise |\n",
     );
     for (path, command) in all() {
         let help = command.clone().term_width(100).render_long_help().to_string();

@@ -148,7 +148,13 @@ pub async fn keep_fresh(control: Arc<Control>, encryption: Encryption) {
             Err(error) => {
                 let message = format!("{}; exports go on with the old certificate", error.message);
                 control.events().error("nbd_certificate_wrong", &message, &[("path", &path)]);
-                let attention = Attention { subject: "daemon".to_owned(), message, remedy: error.remedy };
+                let attention = Attention {
+                    subject: "daemon".to_owned(),
+                    message,
+                    meaning: String::new(),
+                    remedy: error.remedy,
+                    commands: vec![format!("ls -l {path}")],
+                };
                 control.set_trouble(FILES_TROUBLE, Some(attention));
             }
         }
@@ -165,7 +171,9 @@ fn warn_of_expiry(control: &Control, tls: &ServerTls, expiry_unix_s: Option<i64>
         } else {
             "the certificate of exports has expired: clients refuse it".to_owned()
         },
+        meaning: "Clients refuse one that has expired.".to_owned(),
         remedy: format!("renew {}; the daemon takes the new one by itself", tls.certificate().display()),
+        commands: vec![format!("openssl x509 -noout -dates -in {}", tls.certificate().display())],
     });
     control.set_trouble(EXPIRY_TROUBLE, attention);
 }

@@ -1,6 +1,7 @@
 //! The API over HTTP: reads requests, asks the control plane, writes answers. No decision is taken here.
 
 use super::control::Control;
+use super::describe::Everywhere;
 use super::follow::Follow;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -14,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
-    AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event, EventList,
-    Export, ExportList, Kind, Limits, RenameArray, RenameExport, SetExport, Status, StopArray,
+    Activity, AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event,
+    EventList, Export, ExportList, Kind, Limits, RenameArray, RenameExport, SetExport, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/limits", get(limits))
         .route("/v1/disks", get(disks))
+        .route("/v1/activity", get(activity))
         .route("/v1/arrays", get(arrays).post(create_array))
         .route("/v1/arrays/{array}", get(array).delete(delete_array))
         .route("/v1/arrays/{array}/rename", post(rename_array))
@@ -67,6 +69,7 @@ pub fn router(control: Arc<Control>) -> Router {
         status,
         limits,
         disks,
+        activity,
         arrays,
         create_array,
         array,
@@ -83,7 +86,8 @@ pub fn router(control: Arc<Control>) -> Router {
         events,
         metrics
     ),
-    components(schemas(ErrorBody, Event))
+    components(schemas(ErrorBody, Event)),
+    modifiers(&Everywhere)
 )]
 pub struct Description;
 
@@ -201,6 +205,12 @@ async fn disks(State(control): Shared) -> Json<DiskList> {
     Json(control.disks())
 }
 
+/// What disks and exports have done up to now, to compare with a moment ago.
+#[utoipa::path(get, path = "/v1/activity", responses((status = 200, body = Activity)))]
+async fn activity(State(control): Shared) -> Json<Activity> {
+    Json(control.activity())
+}
+
 /// All arrays.
 #[utoipa::path(get, path = "/v1/arrays", responses((status = 200, body = ArrayList)))]
 async fn arrays(State(control): Shared) -> Json<ArrayList> {
@@ -221,7 +231,7 @@ async fn create_array(State(control): Shared, Ask(ask): Ask<CreateArray>) -> Ans
 
 /// One array.
 #[utoipa::path(
-    get, path = "/v1/arrays/{array}", params(("array" = String, Path, description = "name or UUID")),
+    get, path = "/v1/arrays/{array}", params(("array" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Array), (status = 404, body = ErrorBody))
 )]
 async fn array(State(control): Shared, Named(name): Named) -> Answer<Array> {
@@ -239,7 +249,7 @@ struct Force {
 #[utoipa::path(
     delete, path = "/v1/arrays/{array}",
     params(
-        ("array" = String, Path, description = "name or UUID"),
+        ("array" = String, Path, description = "name or UUID", example = "fast"),
         ("force" = Option<bool>, Query, description = "although it is exported: its exports are removed")
     ),
     responses((status = 200, body = Array, description = "as it was"), (status = 409, body = ErrorBody))
@@ -256,7 +266,7 @@ async fn delete_array(
 /// Gives an array another name.
 #[utoipa::path(
     post, path = "/v1/arrays/{array}/rename", request_body = RenameArray,
-    params(("array" = String, Path, description = "name or UUID")),
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
 async fn rename_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenameArray>) -> Answer<Array> {
@@ -265,8 +275,8 @@ async fn rename_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<
 
 /// Stops an array: its disks become free.
 #[utoipa::path(
-    post, path = "/v1/arrays/{array}/stop", request_body = StopArray,
-    params(("array" = String, Path, description = "name or UUID")),
+    post, path = "/v1/arrays/{array}/stop", request_body = Option<StopArray>,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Array), (status = 409, body = ErrorBody))
 )]
 async fn stop_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<StopArray>) -> Answer<Array> {
@@ -275,7 +285,7 @@ async fn stop_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<St
 
 /// Looks for members, and starts what is complete.
 #[utoipa::path(
-    post, path = "/v1/assemble", request_body = Assemble,
+    post, path = "/v1/assemble", request_body = Option<Assemble>,
     responses((status = 200, body = Assembled), (status = 404, body = ErrorBody))
 )]
 async fn assemble(State(control): Shared, Ask(ask): Ask<Assemble>) -> Answer<Assembled> {
@@ -299,7 +309,7 @@ async fn add_export(State(control): Shared, Ask(ask): Ask<AddExport>) -> Answer<
 
 /// One export.
 #[utoipa::path(
-    get, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
+    get, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Export), (status = 404, body = ErrorBody))
 )]
 async fn export(State(control): Shared, Named(name): Named) -> Answer<Export> {
@@ -309,7 +319,7 @@ async fn export(State(control): Shared, Named(name): Named) -> Answer<Export> {
 /// Changes what an export's clients may take; those who may stay, do.
 #[utoipa::path(
     patch, path = "/v1/exports/{export}", request_body = SetExport,
-    params(("export" = String, Path, description = "name or UUID")),
+    params(("export" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Export), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 async fn set_export(State(control): Shared, Named(name): Named, Ask(ask): Ask<SetExport>) -> Answer<Export> {
@@ -318,7 +328,7 @@ async fn set_export(State(control): Shared, Named(name): Named, Ask(ask): Ask<Se
 
 /// Takes an export away; its clients are disconnected.
 #[utoipa::path(
-    delete, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID")),
+    delete, path = "/v1/exports/{export}", params(("export" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Export, description = "as it was"), (status = 404, body = ErrorBody))
 )]
 async fn remove_export(State(control): Shared, Named(name): Named) -> Answer<Export> {
@@ -328,7 +338,7 @@ async fn remove_export(State(control): Shared, Named(name): Named) -> Answer<Exp
 /// Gives an export another name.
 #[utoipa::path(
     post, path = "/v1/exports/{export}/rename", request_body = RenameExport,
-    params(("export" = String, Path, description = "name or UUID")),
+    params(("export" = String, Path, description = "name or UUID", example = "fast")),
     responses(
         (status = 200, body = Export),
         (status = 404, body = ErrorBody),
@@ -355,7 +365,10 @@ struct EventsQuery {
         ("after" = Option<u64>, Query, description = "only events with higher numbers"),
         ("follow" = Option<bool>, Query, description = "server-sent events (text/event-stream), data is an Event")
     ),
-    responses((status = 200, body = EventList))
+    responses(
+        (status = 200, description = "a list; with follow=true a stream of text/event-stream", body = EventList),
+        (status = 429, body = ErrorBody, description = "too many follow already")
+    )
 )]
 async fn events(
     State(control): Shared,
@@ -385,7 +398,7 @@ async fn openapi() -> Response {
 }
 
 /// Counters and latency histograms, in the text format of Prometheus, or as OpenMetrics for those who accept it.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
+#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "as text", content_type = "text/plain", body = String)))]
 async fn metrics(State(control): Shared, headers: HeaderMap) -> Response {
     let text = super::metrics::render(&control);
     let accepts =

@@ -8,6 +8,7 @@
 pub mod address;
 pub mod api;
 mod control;
+mod describe;
 pub mod encryption;
 pub mod errors;
 mod events;

@@ -20,7 +20,8 @@ const RANDOM_BYTES: usize = 4096;
 const SEEDS: [u64; 2] = [50, 100];
 
 /// One round of writing and reading back that found every byte as it was written.
-#[derive(Serialize)]
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = DemoCheck)]
 pub struct Check {
     /// What did it: `nbdcopy`, `fio`, `the built-in client`.
     pub tool: &'static str,

@@ -18,6 +18,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// Names and sizes of the disks.
 const DISKS: [(&str, &str); 3] = [("a.img", "50G"), ("b.img", "100G"), ("c.img", "100G")];
@@ -40,8 +41,9 @@ pub struct DemoArgs {
 }
 
 /// What `braid demo --json` prints.
-#[derive(Serialize)]
-struct Report {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Demo)]
+pub struct Report {
     /// The array after the writes, with each member's counters.
     array: Array,
     uri: String,
@@ -52,7 +54,8 @@ struct Report {
     kept: Option<Kept>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = DemoKept)]
 struct Kept {
     folder: String,
     socket: String,

@@ -3,15 +3,18 @@
 use super::{Asked, Disk, speed};
 use braid_geometry::{Geometry, GeometryError, Level, Spec, ZonePolicy};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// All that is known about what was asked.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Plan)]
 pub struct Report {
     /// `disks`, or `data_areas` with `--data-sizes`.
     pub sizes_are: &'static str,
     pub disks: Vec<Disk>,
     pub chunk_bytes: u64,
     pub zone_policy: &'static str,
+    #[schema(value_type = Vec<crate::cli::schema::PlanLevel>)]
     pub levels: Vec<LevelReport>,
 }
 
@@ -47,7 +50,8 @@ pub struct LevelResult {
 }
 
 /// A part of the disks that cannot be written by the user.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = PlanLoss)]
 pub struct Loss {
     pub bytes: u64,
     /// A stable word: `metadata`, `rounding`, `copies`, `parity`, `last_row`, `too_few_disks`, `zones_single`.
@@ -57,7 +61,8 @@ pub struct Loss {
 }
 
 /// One zone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlanZone)]
 pub struct ZoneReport {
     pub array_start_bytes: u64,
     pub array_size_bytes: u64,

@@ -12,18 +12,18 @@ use serde_json::Value;
 
 use crate::support::*;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const OTHER: &str = "ffffffffffffffffffffffffffffffff";
 const READ: &str = "r-e-a-d-0123456789abcdef01234567";
 
 /// An authority, with its certificate in a file.
-struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    file: String,
+    pub file: String,
 }
 
 impl Authority {
-    fn new(folder: &Folder, name: &str) -> Authority {
+    pub fn new(folder: &Folder, name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are right, too");
         // Authorities are told apart by their names, and from what they sign.
         params.distinguished_name.push(DnType::CommonName, name);
@@ -36,7 +36,7 @@ impl Authority {
     }
 
     /// A certificate for these names, in `NAME.crt` and `NAME.key`.
-    fn sign(&self, folder: &Folder, name: &str, hosts: &[&str]) -> (String, String) {
+    pub fn sign(&self, folder: &Folder, name: &str, hosts: &[&str]) -> (String, String) {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(hosts).expect("names");
@@ -53,7 +53,8 @@ impl Authority {
     }
 }
 
-fn secret(folder: &Folder, name: &str, text: &str) -> String {
+/// A file that only its owner may read.
+pub fn secret(folder: &Folder, name: &str, text: &str) -> String {
     let new = folder.join("new");
     fs::write(&new, text).expect("a file can be written");
     fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).expect("it is ours");

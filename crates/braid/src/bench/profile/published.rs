@@ -9,7 +9,7 @@ use super::super::report::{count, rate, time};
 const FACTS: &str = include_str!("published.toml");
 
 /// What was published for one target at one point.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Published {
     #[serde(skip)]
     target: usize,

@@ -234,7 +234,9 @@ fn watch_expiry(control: &Control, tls: &ServerTls, anew: bool) {
         } else {
             "the API's certificate has expired: clients on the network refuse it".to_owned()
         },
+        meaning: "Clients on the network refuse one that has expired; the socket goes on.".to_owned(),
         remedy: format!("renew {}; the daemon takes the new one by itself", tls.certificate().display()),
+        commands: vec![format!("openssl x509 -noout -dates -in {}", tls.certificate().display())],
     });
     control.set_trouble("api expiry", attention);
 }
@@ -251,7 +253,13 @@ fn tell(control: &Control, what: &str, meanwhile: &str, news: Result<PathBuf, Er
             let path = error.context.get("path").cloned().unwrap_or_default();
             let message = format!("{}; {meanwhile}", error.message);
             control.events().error("api_files_wrong", &message, &[("path", &path)]);
-            let attention = Attention { subject: "daemon".to_owned(), message, remedy: error.remedy };
+            let attention = Attention {
+                subject: "daemon".to_owned(),
+                message,
+                meaning: String::new(),
+                remedy: error.remedy,
+                commands: vec![format!("ls -l {path}")],
+            };
             control.set_trouble(&trouble(what, &path), Some(attention));
         }
     }

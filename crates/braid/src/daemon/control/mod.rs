@@ -22,8 +22,8 @@ use super::events::Events;
 use super::state::StateFolder;
 use crate::daemon::encryption::Encryption;
 use braid_api::{
-    Array, ArrayList, ArrayState, Attention, DiskList, DiskState, ErrorDetail, Export, ExportList, Kind, Limits,
-    ShardStatus, Status, Tally,
+    Activity, Array, ArrayList, ArrayState, Attention, DiskActivity, DiskList, DiskState, ErrorDetail, Export,
+    ExportActivity, ExportList, Kind, Limits, ShardStatus, Status, Tally,
 };
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
@@ -258,6 +258,19 @@ impl Control {
         Ok(view::show_export(&tables, tables.export(name)?))
     }
 
+    /// What disks and exports have done up to now.
+    pub fn activity(&self) -> Activity {
+        let tables = self.read();
+        let mut disks: Vec<DiskActivity> =
+            tables.open_disks().map(|(entry, role, disk)| self.disk_activity(entry, role, disk)).collect();
+        disks.sort_by(|a, b| (&a.array, a.role).cmp(&(&b.array, b.role)));
+        let exports = tables.exports.values().map(|entry| {
+            let Export { name, array, state, connections, stats, .. } = view::show_export(&tables, entry);
+            ExportActivity { name, array, state, connections, stats }
+        });
+        Activity { at_ns: self.started.elapsed().as_nanos() as u64, disks, exports: exports.collect() }
+    }
+
     /// The tables, to look at. Never held across a wait.
     pub fn read(&self) -> RwLockReadGuard<'_, Tables> {
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
@@ -292,7 +305,9 @@ impl Control {
         let trouble = saved.as_ref().err().map(|error| Attention {
             subject: "daemon".to_owned(),
             message: format!("{}: what was changed since is forgotten at the next start", error.message),
+            meaning: "The running daemon goes on with what it knows.".to_owned(),
             remedy: format!("{}; the next change tries again", error.remedy),
+            commands: vec![format!("df -h {}", self.state.path().display())],
         });
         self.set_trouble(STATE_TROUBLE, trouble);
     }

@@ -5,11 +5,11 @@ use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, 
 use crate::daemon::address::Address;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
-    Array, ArrayState, Attention, Disk, DiskState, DiskStats, Export, ExportState, ExportStats, ExportTls, Member,
-    MemberState, Zone,
+    Array, ArrayState, Attention, Disk, DiskActivity, DiskState, DiskStats, Export, ExportState, ExportStats,
+    ExportTls, LatencyBucket, Member, MemberState, Zone,
 };
 use braid_format::ArrayPart;
-use braid_ring::stats::{Histogram, LeafStats};
+use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 
 impl Control {
     /// One array.
@@ -56,6 +56,23 @@ impl Control {
     /// A disk's counters.
     pub(super) fn stats_of(&self, disk: &OpenDisk) -> DiskStats {
         self.ring().leaf_stats(disk.leaf).as_ref().map(disk_stats).unwrap_or_default()
+    }
+
+    /// What one open disk has done up to now.
+    pub(super) fn disk_activity(&self, entry: &ArrayEntry, role: u16, disk: &OpenDisk) -> DiskActivity {
+        let stats = self.ring().leaf_stats(disk.leaf).unwrap_or_default();
+        let counts = all_latencies(&stats).counts;
+        let used = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        DiskActivity {
+            name: disk.name.clone(),
+            array: entry.name.clone(),
+            role,
+            state: disk_state(disk).0,
+            latency: used
+                .map(|(bucket, &count)| LatencyBucket { below_ns: bucket_floor_ns(bucket + 1), count })
+                .collect(),
+            stats: disk_stats(&stats),
+        }
     }
 
     /// One open disk.
@@ -198,59 +215,95 @@ fn export_stats(export: &braid_nbd::Export) -> ExportStats {
 
 /// What needs attention.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
-    let mut items = Vec::new();
-    for entry in tables.arrays.values() {
-        if let Condition::Idle(idle) = &entry.condition {
-            if idle.state == ArrayState::Stopped {
-                continue;
-            }
-            for message in &idle.attention {
-                items.push(Attention {
-                    subject: format!("array {}", entry.name),
-                    message: message.clone(),
-                    remedy: idle.remedy.clone(),
-                });
-            }
-        }
-    }
-    for (entry, _, disk) in tables.open_disks() {
-        let (state, trouble) = disk_state(disk);
-        if state != DiskState::Ok {
-            items.push(Attention {
-                subject: format!("disk {} of array {}", disk.name, entry.name),
-                message: format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known")),
-                remedy: "look at the disk and at the kernel's log (dmesg); copy off what can still be read".to_owned(),
-            });
-        }
-    }
-    for entry in tables.exports.values() {
-        let stopped = tables.stopped.contains(&entry.saved.array);
-        match &entry.serving {
-            Serving::Failed(error) => items.push(Attention {
-                subject: format!("export {}", entry.saved.name),
-                message: error.message.clone(),
-                remedy: error.remedy.clone(),
-            }),
-            Serving::Waiting if !stopped && !tables.arrays.contains_key(&entry.saved.array) => items.push(Attention {
-                subject: format!("export {}", entry.saved.name),
-                message: format!("array {} ({}) was not found", entry.saved.array_name, entry.saved.array),
-                remedy: "attach its disks, name them with `braid array assemble --disk DISK`, or remove the export"
-                    .to_owned(),
-            }),
-            _ => {}
-        }
-    }
-    items
+    let arrays = tables.arrays.values().flat_map(|entry| match &entry.condition {
+        Condition::Idle(idle) if idle.state != ArrayState::Stopped => of_idle(tables, entry, idle),
+        _ => Vec::new(),
+    });
+    let disks = tables.open_disks().filter_map(|(entry, _, disk)| of_disk(entry, disk));
+    let exports = tables.exports.values().filter_map(|entry| of_export(tables, entry));
+    arrays.chain(disks).chain(exports).collect()
 }
 
-/// Counters of the ring as the API shows them.
-pub fn disk_stats(stats: &LeafStats) -> DiskStats {
+fn of_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle) -> Vec<Attention> {
+    let name = &entry.name;
+    let waiting = match tables.exports_of(entry.uuid).len() {
+        0 => String::new(),
+        count => format!(", and {}", super::counted(count, "export of it waits", "exports of it wait")),
+    };
+    let (meaning, commands) = match idle.state {
+        ArrayState::Incomplete => (
+            format!("It serves nothing{waiting}. What is on the disks that are there is left alone."),
+            vec![format!("braid array show {name}"), format!("braid array assemble {name} --disk DISK")],
+        ),
+        _ => (
+            format!("It serves nothing{waiting}. Nothing was changed on its disks."),
+            vec![format!("braid array show {name}"), format!("braid array assemble {name}")],
+        ),
+    };
+    let item = |message: &String| Attention {
+        subject: format!("array {name}"),
+        message: message.clone(),
+        meaning: meaning.clone(),
+        remedy: idle.remedy.clone(),
+        commands: commands.clone(),
+    };
+    idle.attention.iter().map(item).collect()
+}
+
+fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
+    let (state, trouble) = disk_state(disk);
+    let meaning = match state {
+        DiskState::Ok => return None,
+        DiskState::Failing => "Some reads or writes of this array get errors.",
+        DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
+        _ => "Reads and writes that need it get errors.",
+    };
+    Some(Attention {
+        subject: format!("disk {} of array {}", disk.name, entry.name),
+        message: format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known")),
+        meaning: meaning.to_owned(),
+        remedy: "look at the disk and at the kernel's log; copy off what can still be read".to_owned(),
+        commands: vec![format!("braid array show {}", entry.name), "dmesg --level err,warn | tail".to_owned()],
+    })
+}
+
+fn of_export(tables: &Tables, entry: &ExportEntry) -> Option<Attention> {
+    let saved = &entry.saved;
+    let (message, remedy, commands) = match &entry.serving {
+        Serving::Failed(error) => {
+            let look = format!("braid export show {}", saved.name);
+            (error.message.clone(), error.remedy.clone(), vec![look])
+        }
+        Serving::Waiting if !tables.stopped.contains(&saved.array) && !tables.arrays.contains_key(&saved.array) => (
+            format!("array {} ({}) was not found", saved.array_name, saved.array),
+            "attach its disks, or name them; or remove the export".to_owned(),
+            vec!["braid array assemble --disk DISK".to_owned(), format!("braid export remove {}", saved.name)],
+        ),
+        _ => return None,
+    };
+    Some(Attention {
+        subject: format!("export {}", saved.name),
+        message,
+        meaning: "Its clients cannot connect.".to_owned(),
+        remedy,
+        commands,
+    })
+}
+
+/// Latencies of all I/Os, whatever they were.
+fn all_latencies(stats: &LeafStats) -> Histogram {
     let mut all = Histogram::default();
     for histogram in [&stats.read_latency, &stats.write_latency, &stats.other_latency] {
         for (into, count) in all.counts.iter_mut().zip(histogram.counts) {
             *into += count;
         }
     }
+    all
+}
+
+/// Counters of the ring as the API shows them.
+pub fn disk_stats(stats: &LeafStats) -> DiskStats {
+    let all = all_latencies(stats);
     DiskStats {
         reads: stats.reads,
         writes: stats.writes + stats.write_zeroes + stats.discards,

@@ -1,0 +1,57 @@
+//! What disks and exports have done up to now, to compare with a moment ago.
+
+use crate::{DiskState, DiskStats, ExportState, ExportStats};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// `GET /v1/activity`. Two of these, and the time between them, give rates and latencies of that time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Activity {
+    /// When, in nanoseconds since the daemon started.
+    pub at_ns: u64,
+    /// The disks that are open, by array and role.
+    pub disks: Vec<DiskActivity>,
+    /// The exports, by name.
+    pub exports: Vec<ExportActivity>,
+}
+
+/// Counters and latencies of one disk since the daemon opened it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiskActivity {
+    /// Its name, as on the command line.
+    pub name: String,
+    /// The array that it is a member of.
+    pub array: String,
+    /// Its role there.
+    pub role: u16,
+    /// How it does.
+    pub state: DiskState,
+    /// Its counters.
+    pub stats: DiskStats,
+    /// Latencies of all of its I/Os, by bucket; those without an I/O are left out.
+    pub latency: Vec<LatencyBucket>,
+}
+
+/// I/Os of about the same latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyBucket {
+    /// They took less than this, in nanoseconds, and no less than the bucket before: at most a quarter less.
+    pub below_ns: u64,
+    /// How many they were.
+    pub count: u64,
+}
+
+/// Counters of one export since it began to serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportActivity {
+    /// Its name.
+    pub name: String,
+    /// The array behind it.
+    pub array: String,
+    /// Whether it serves.
+    pub state: ExportState,
+    /// Clients connected now.
+    pub connections: u32,
+    /// Its counters; absent while it does not serve.
+    pub stats: Option<ExportStats>,
+}

@@ -1,0 +1,111 @@
+//! What commands print with `--json`, held against the schemas that `braid schema` prints for them.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::contract::tool;
+use crate::support::*;
+
+/// Holds each `N.document` against `N.schema`. What a schema does not name is a mistake, too, except in definitions that are
+/// parts of others.
+const CHECK: &str = r##"
+import json, pathlib, sys
+from jsonschema import Draft202012Validator as Validator
+
+def parts(node, found):
+    if isinstance(node, dict):
+        for part in node.get("allOf", []):
+            for option in [part, *part.get("oneOf", []), *part.get("anyOf", [])]:
+                if "$ref" in option: found.add(option["$ref"].rsplit("/", 1)[1])
+        for value in node.values(): parts(value, found)
+    elif isinstance(node, list):
+        for value in node: parts(value, found)
+    return found
+
+failed = 0
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.schema")):
+    schema = json.loads(path.read_text())
+    Validator.check_schema(schema)
+    shared = parts(schema, set())
+    for name, definition in schema["$defs"].items():
+        if "properties" in definition and name not in shared:
+            definition["additionalProperties"] = False
+    document = json.loads(path.with_suffix(".document").read_text())
+    for error in Validator(schema).iter_errors(document):
+        failed += 1
+        print(path.with_suffix(".command").read_text(), error.json_path, error.message[:500])
+sys.exit(1 if failed else 0)
+"##;
+
+#[test]
+fn every_command_prints_what_its_schema_says() {
+    let daemon = Daemon::start();
+    let folder = daemon.folder.join("pairs");
+    fs::create_dir(&folder).expect("a folder can be made");
+    let mut count = 0;
+    let mut keep = |schema: &str, command: &str, document: &str| {
+        count += 1;
+        let schema: Vec<&str> = std::iter::once("schema").chain(schema.split(' ')).collect();
+        fs::write(format!("{folder}/{count}.schema"), daemon.braid(&schema)).expect("a file can be written");
+        fs::write(format!("{folder}/{count}.document"), document).expect("a file can be written");
+        fs::write(format!("{folder}/{count}.command"), command).expect("a file can be written");
+    };
+    let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 16 * MIB));
+    let three = daemon.folder.sparse("three", 16 * MIB);
+    let nbd = format!("unix:{}", daemon.nbd_socket("data"));
+    // The command that the schema is of, and what is typed.
+    let steps: &[(&str, &[&str])] = &[
+        ("plan", &["plan", "50G", "100G"]),
+        ("plan", &["plan", "50G", "100G", "100G"]),
+        ("plan --map", &["plan", "--map", "--level", "raid10", "50G", "100G", "100G"]),
+        ("status", &["status"]),
+        ("status --check", &["status", "--check"]),
+        ("status --limits", &["status", "--limits"]),
+        ("array create", &["array", "create", "data", "--level", "raid0", &one, &two]),
+        ("array list", &["array", "list"]),
+        ("array show", &["array", "show", "data"]),
+        ("array rename", &["array", "rename", "data", "renamed"]),
+        ("export add", &["export", "add", "renamed", "--nbd", &nbd, "--name", "data"]),
+        ("export list", &["export", "list"]),
+        ("export set", &["export", "set", "data", "--max-connections", "8"]),
+        ("export show", &["export", "show", "data"]),
+        ("export rename", &["export", "rename", "data", "other"]),
+        ("status", &["status"]),
+        ("top", &["top", "--interval", "100ms"]),
+        ("export remove", &["export", "remove", "other"]),
+        ("disk list", &["disk", "list"]),
+        ("array stop", &["array", "stop", "renamed"]),
+        ("disk examine", &["disk", "examine", &one]),
+        ("array list", &["array", "list"]),
+        ("array assemble", &["array", "assemble", "renamed"]),
+        ("array delete", &["array", "delete", "renamed", "--yes"]),
+        ("disk wipe", &["disk", "wipe", &three]),
+        ("events", &["events"]),
+        ("bench", &["bench", "--count", "1000", "null:1G"]),
+        ("demo", &["demo"]),
+    ];
+    for (command, typed) in steps {
+        let typed: Vec<&str> = typed.iter().copied().chain(["--json"]).collect();
+        keep(command, &typed.join(" "), &daemon.braid(&typed));
+    }
+    let first = daemon.command(&["events", "--follow", "--json"]);
+    let mut first = first;
+    let mut child = first.stdout(std::process::Stdio::piped()).spawn().expect("braid can be started");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().expect("it is piped")), &mut line)
+        .expect("an event comes");
+    let _ = child.kill();
+    let _ = child.wait();
+    keep("events --follow", "events --follow --json", &line);
+    let out = daemon.any(&["array", "show", "absent", "--json"]);
+    keep("error", "array show absent --json", &String::from_utf8_lossy(&out.stdout));
+
+    let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
+    let all: BTreeSet<&str> = all["commands"].as_object().expect("commands").keys().map(String::as_str).collect();
+    let seen: BTreeSet<&str> = steps.iter().map(|(command, _)| *command).chain(["events --follow"]).collect();
+    assert_eq!(all, seen, "a command has no document here, or no schema");
+    let out = run_any(&tool("venv/bin/python"), &["-c", CHECK, &folder]);
+    assert!(out.status.success(), "{}", said(&out));
+}

@@ -1,0 +1,366 @@
+//! The command line as a person sees it: at a terminal, which is a pseudo-terminal with somebody who reads its screen.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::support::*;
+
+/// A process at a terminal of its own.
+struct Terminal {
+    master: File,
+    slave: OwnedFd,
+    child: Child,
+    before: Termios,
+    /// What stands on the screen, and everything that was printed.
+    seen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
+}
+
+impl Terminal {
+    #[track_caller]
+    fn start(
+        daemon: &Daemon,
+        (columns, rows): (u16, u16),
+        program: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Terminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
+        let name = ptsname(&master, Vec::new()).expect("it has a name");
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let slave = rustix::fs::open(&name, flags, Mode::empty()).expect("it can be opened");
+        tcsetwinsize(&master, size(columns, rows)).expect("it has a size");
+        let before = tcgetattr(&slave).expect("it is a terminal");
+        // A session of its own, so that a change of the size is told to it.
+        let mut command: Command = command("setsid");
+        command.arg("--ctty").arg(program).args(arguments).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        places(&mut command, &daemon.folder);
+        command.envs(environment.iter().copied());
+        let end = || slave.try_clone().expect("a descriptor can be copied");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("it can be started");
+        let seen = Arc::new(Mutex::new((vt100::Parser::new(rows, columns, 0), Vec::new())));
+        let master = File::from(master);
+        let (mut reader, into) = (master.try_clone().expect("a descriptor can be copied"), Arc::clone(&seen));
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = reader.read(&mut buffer) {
+                let mut seen = into.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.0.process(&buffer[..n]);
+                seen.1.extend_from_slice(&buffer[..n]);
+            }
+        });
+        Terminal { master, slave, child, before, seen }
+    }
+
+    fn screen<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+        look(self.seen.lock().unwrap_or_else(PoisonError::into_inner).0.screen())
+    }
+
+    fn text(&self) -> String {
+        self.screen(vt100::Screen::contents)
+    }
+
+    /// Everything that was printed, as bytes of a terminal.
+    fn printed(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap_or_else(PoisonError::into_inner).1).into_owned()
+    }
+
+    #[track_caller]
+    fn wait_for_text(&self, what: &str) {
+        let found = || self.text().contains(what).then_some(());
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_for(what, found))).is_err() {
+            panic!("{what:?} did not come:\n{}", self.text());
+        }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).expect("it takes keys");
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).0.screen_mut().set_size(rows, columns);
+        tcsetwinsize(&self.master, size(columns, rows)).expect("it takes a size");
+    }
+
+    #[track_caller]
+    fn wait(&mut self) -> ExitStatus {
+        wait_for("the program to end", || self.child.try_wait().expect("it is our child"))
+    }
+
+    /// The terminal is as it was before.
+    #[track_caller]
+    fn is_given_back(&self) {
+        let now = tcgetattr(&self.slave).expect("it is still a terminal");
+        assert_eq!(now.local_modes, self.before.local_modes);
+        assert_eq!(now.input_modes, self.before.input_modes);
+        assert_eq!(now.output_modes, self.before.output_modes);
+        wait_for("the screen to be given back", || {
+            self.screen(|screen| (!screen.alternate_screen() && !screen.hide_cursor()).then_some(()))
+        });
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// Runs `braid ARGUMENTS` to its end at a terminal of 80 columns, and gives its status and what it printed.
+#[track_caller]
+fn at_terminal(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut terminal = Terminal::start(daemon, (80, 200), BRAID, arguments, environment);
+    let status = terminal.wait();
+    // What it has printed last may still be on its way.
+    let mut before = None;
+    let printed = wait_for("the end of the output", || {
+        thread::sleep(std::time::Duration::from_millis(50));
+        let now = terminal.printed();
+        (before.replace(now.len()) == Some(now.len())).then_some(now)
+    });
+    (status.code(), printed)
+}
+
+/// Without what makes colour.
+fn plain(printed: &str) -> String {
+    let mut text = String::new();
+    let mut parts = printed.split("\x1b[");
+    text.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        text.push_str(part.split_once('m').map_or(part, |(_, rest)| rest));
+    }
+    text.replace('\r', "")
+}
+
+#[test]
+fn status_says_at_a_glance_whether_all_is_right_and_what_to_do() {
+    let mut daemon = Daemon::start();
+    assert!(daemon.braid(&["status"]).starts_with("All is well."));
+    let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 32 * MIB));
+    daemon.array("data", "raid0", &[&one, &two]);
+    let text = daemon.braid(&["status"]);
+    assert!(text.starts_with("All is well.\n") && text.contains("1 of 1 active"), "{text}");
+    assert_eq!(daemon.braid(&["status", "--check"]), "All is well.\n");
+    daemon.stop();
+    std::fs::create_dir(daemon.folder.join("elsewhere")).expect("a folder can be made");
+    let moved = daemon.folder.join("elsewhere/two");
+    std::fs::rename(&two, &moved).expect("it is ours");
+    daemon.start_again();
+    let text = daemon.braid(&["status"]);
+    assert!(text.starts_with("1 thing needs attention.\n\n1. array data: "), "{text}");
+    assert!(text.contains("1 export of it waits") && text.contains(&two), "{text}");
+    let command = "braid array assemble data --disk DISK";
+    assert!(text.lines().any(|line| line.trim() == command), "{text}");
+    let out = daemon.any(&["status", "--check"]);
+    assert_eq!(out.status.code(), Some(5), "{}", said(&out));
+    // What it says to type helps.
+    let typed: Vec<&str> = command.split(' ').skip(1).map(|word| if word == "DISK" { &moved } else { word }).collect();
+    daemon.braid(&typed);
+    assert!(daemon.braid(&["status"]).starts_with("All is well.\n"));
+}
+
+#[test]
+fn tables_fit_eighty_columns_whatever_the_names() {
+    let daemon = Daemon::start();
+    let name = "n".repeat(63);
+    let disks: Vec<String> =
+        (0..3).map(|i| daemon.folder.sparse(&format!("{i}{}", "d".repeat(90)), 16 * MIB)).collect();
+    let mut arguments = vec!["array", "create", &name, "--level", "raid0"];
+    arguments.extend(disks.iter().map(String::as_str));
+    daemon.braid(&arguments);
+    daemon.braid(&[
+        "export",
+        "add",
+        &name,
+        "--nbd",
+        &format!("unix:{}", daemon.nbd_socket("x")),
+        "--name",
+        &"e".repeat(63),
+    ]);
+    let commands: [&[&str]; 9] = [
+        &["array", "list"],
+        &["array", "show", &name],
+        &["export", "list"],
+        &["disk", "list"],
+        &["status"],
+        &["status", "--limits"],
+        &["top", "--once", "--interval", "100ms"],
+        &["plan", "50G", "100G", "100G"],
+        &["--help"],
+    ];
+    for command in commands {
+        let (status, printed) = at_terminal(&daemon, command, &[]);
+        let text = plain(&printed);
+        assert_eq!(status, Some(0), "{command:?}: {text}");
+        let long = text.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(long, None, "braid {}:\n{text}", command.join(" "));
+        // The same where there is no terminal.
+        let out = daemon.braid(command);
+        assert_eq!(out.lines().find(|line| line.chars().count() > 80), None, "braid {}:\n{out}", command.join(" "));
+    }
+}
+
+#[test]
+fn there_is_colour_at_a_terminal_alone_unless_somebody_says_otherwise() {
+    let daemon = Daemon::start();
+    let colour = "\x1b[";
+    for command in [&["status"][..], &["--help"], &["array", "nonsense"]] {
+        let with = |further: &[&'static str]| [command, further].concat();
+        let at = |arguments: &[&str], environment: &[(&str, &str)]| {
+            at_terminal(&daemon, arguments, environment).1.contains(colour)
+        };
+        assert!(at(&with(&[]), &[]), "{command:?}");
+        assert!(!at(&with(&[]), &[("NO_COLOR", "1")]), "{command:?}");
+        assert!(!at(&with(&["--color", "never"]), &[]), "{command:?}");
+        assert!(at(&with(&["--color=always"]), &[("NO_COLOR", "1")]), "{command:?}");
+        let piped = |arguments: &[&str]| said(&daemon.any(arguments)).contains(colour);
+        assert!(!piped(&with(&[])) && !piped(&with(&["--color", "auto"])), "{command:?}");
+        assert!(piped(&with(&["--color", "always"])), "{command:?}");
+    }
+}
+
+#[test]
+fn top_shows_what_happens_and_gives_the_terminal_back() {
+    let mut daemon = Daemon::start();
+    let uri = daemon.array("data", "raid0", &["mem:64M", "mem:64M"]);
+    let mut top = Terminal::start(&daemon, (100, 30), BRAID, &["top", "--interval", "200ms"], &[]);
+    top.wait_for_text("All is well.");
+    top.wait_for_text("data");
+    assert!(top.screen(vt100::Screen::alternate_screen));
+    // While a client reads, its export, its array and its disks do.
+    let bench = ["bench", "--op", "read", "--time", "60s", &uri];
+    let busy = Running::start(&daemon.folder, "bench", &mut daemon.command(&bench));
+    let reads = |screen: &vt100::Screen| {
+        let rows: Vec<String> = screen.contents().lines().map(str::to_owned).collect();
+        let busy = |row: &&String| row.split_whitespace().nth(1).is_some_and(|reads| reads.ends_with(['k', 'M']));
+        rows.iter().filter(busy).count()
+    };
+    wait_for("reads of one export, one array and two disks", || (top.screen(reads) >= 4).then_some(()));
+    drop(busy);
+    // On a smaller screen, nothing is beside it; the heading is where it was.
+    top.resize(64, 12);
+    top.wait_for_text("q leaves");
+    wait_for("the small screen", || {
+        let text = top.text();
+        (text.lines().count() <= 12
+            && text.lines().nth(2).is_some_and(|l| l.starts_with("EXPORT") && l.trim_end().ends_with("ERR")))
+        .then_some(())
+    });
+    // A daemon that goes away is said, and waited for.
+    daemon.stop();
+    top.wait_for_text("no daemon is running");
+    daemon.start_again();
+    top.wait_for_text("All is well.");
+    top.type_in("x");
+    top.type_in("q");
+    assert!(top.wait().success());
+    top.is_given_back();
+
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::INT] {
+        let mut top = Terminal::start(&daemon, (80, 24), BRAID, &["top"], &[]);
+        top.wait_for_text("All is well.");
+        let pid = rustix::process::Pid::from_raw(top.child.id() as i32).expect("a process has an id");
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+        assert!(top.wait().success());
+        top.is_given_back();
+    }
+    let mut top = Terminal::start(&daemon, (80, 24), BRAID, &["top"], &[]);
+    top.wait_for_text("All is well.");
+    top.type_in("\x03");
+    assert!(top.wait().success());
+    top.is_given_back();
+    let refusal = daemon.refused(2, &["top"]);
+    assert!(refusal.contains("--once"), "{refusal}");
+}
+
+#[test]
+fn shells_complete_commands_and_options() {
+    let daemon = Daemon::start();
+    let script = |shell: &str| {
+        let path = daemon.folder.join(&format!("_braid-{shell}"));
+        std::fs::write(&path, daemon.braid(&["completions", shell])).expect("a file can be written");
+        path
+    };
+    let bash = format!(
+        "source {}; for words in 'braid arr' 'braid array cre' 'braid status --che' 'braid array create --level '; do \
+         COMP_WORDS=(${{words}}); [[ $words == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+         _braid braid \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[*]}}\"; done",
+        script("bash")
+    );
+    let out = run("bash", &["--norc", "-c", &bash]);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["array", "create", "--check", "concat raid0"]);
+    let fish = format!(
+        "source {}; complete -C 'braid arr'; complete -C 'braid array cre'; complete -C 'braid status --che'",
+        script("fish")
+    );
+    let home = daemon.folder.join("home");
+    let out = run("env", &[&format!("HOME={home}"), "fish", "--no-config", "-c", &fish]);
+    let words: Vec<&str> = out.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(words, ["array", "create", "--check"]);
+    // zsh completes at a terminal only.
+    let zsh = script("zsh");
+    let mut shell = Terminal::start(
+        &daemon,
+        (100, 30),
+        "zsh",
+        &["-f", "-i"],
+        &[("PS1", "ready> "), ("HOME", &daemon.folder.join("."))],
+    );
+    shell.wait_for_text("ready>");
+    shell.type_in(&format!("autoload -U compinit; compinit -u -D; source {zsh}; clear; echo lo''aded\n"));
+    shell.wait_for_text("loaded");
+    for (typed, whole) in
+        [("braid arr\t", "braid array"), ("cre\t", "braid array create"), ("--lev\t", "create --level")]
+    {
+        shell.type_in(typed);
+        shell.wait_for_text(whole);
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page_without_a_fault() {
+    let folder = Folder::new();
+    let pages = folder.join("man");
+    run(BRAID, &["man", "--dir", &pages]);
+    let mut names: Vec<String> = std::fs::read_dir(&pages)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it can be read").path().to_str().expect("a path in UTF-8").to_owned())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 25 && names.iter().any(|name| name.ends_with("/braid-array-create.1")), "{names:?}");
+    for page in &names {
+        let out = run_any("mandoc", &["-T", "lint", "-W", "warning", page]);
+        assert!(out.status.success() && said(&out).is_empty(), "{}", said(&out));
+        let out = run_any("groff", &["-ww", "-man", "-Tutf8", page]);
+        assert!(out.status.success() && out.stderr.is_empty(), "{page}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    let shown = run("mandoc", &["-T", "utf8", &format!("{pages}/braid-array-create.1")]);
+    let shown: String = {
+        // Bold is written as a letter over itself.
+        let mut text = String::new();
+        for c in shown.chars() {
+            if c == '\u{8}' {
+                text.pop();
+            } else {
+                text.push(c);
+            }
+        }
+        text
+    };
+    for words in ["SYNOPSIS", "EXAMPLES", "braid array create fast --level raid0 /dev/sdb", "EXIT STATUS", "--chunk"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+}
