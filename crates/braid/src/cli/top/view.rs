@@ -10,7 +10,6 @@ const COLUMNS_MIN: usize = 60;
 
 /// Everything, section after section: exports, arrays, disks.
 pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
-    let columns = columns.max(COLUMNS_MIN);
     let mut lines = Vec::new();
     section(&mut lines, columns, "EXPORT", ["READ/S", "WRITE/S", "READ", "WRITTEN", "CLIENTS", "ERR", ""]);
     for export in &rates.exports {
@@ -66,14 +65,15 @@ fn line(columns: usize, name: (&str, &str), cells: [String; 7], bad: bool) -> St
 }
 
 fn plain(columns: usize, (name, note): (&str, &str), cells: &[String; 7]) -> String {
-    let room = columns - WIDTHS.iter().sum::<usize>();
+    let room = columns.max(COLUMNS_MIN) - WIDTHS.iter().sum::<usize>();
     // What is wrong stays, however long the name.
-    let mut text = output::cut(name, room.saturating_sub(note.chars().count())) + note;
+    let named = output::cut(name, room.saturating_sub(note.chars().count())) + note;
+    let mut text = output::cut(&named, room);
     text.push_str(&" ".repeat(room.saturating_sub(text.chars().count())));
     for (cell, width) in cells.iter().zip(WIDTHS) {
         text.push_str(&format!("{cell:>width$}"));
     }
-    text.trim_end().to_owned()
+    output::cut(text.trim_end(), columns)
 }
 
 fn flow(flow: &Flow, clients: &[String], last: &str) -> [String; 7] {
@@ -197,7 +197,7 @@ mod tests {
                 latency_ns_p99: 30_000_000_000,
             }],
         };
-        for columns in [60, 80, 120, 250] {
+        for columns in [1, 20, 60, 80, 120, 250] {
             for line in lines(&rates, columns) {
                 let plain = anstream::adapter::strip_str(&line).to_string();
                 assert!(plain.chars().count() <= columns, "{columns}: {plain}");
