@@ -251,6 +251,12 @@ fn limits_hold_over_all_connections_and_restarts() {
         clients.iter_mut().for_each(|client| flush(client).expect("requests do not fail"));
     }
     assert!(daemon.braid(&["export", "show", "a"]).contains("of 3"));
+    // Under another name they are the same.
+    daemon.braid(&["export", "set", "a", "--max-connections", "1"]);
+    daemon.braid(&["export", "rename", "a", "b", "--force"]);
+    let [mut first, mut second] = [from("127.0.0.1", to).expect("a place"), from("127.0.0.1", to).expect("a place")];
+    go(&mut first, "b");
+    assert_eq!(ask_go(&mut second, "b"), 0x8000_0002, "NBD_REP_ERR_POLICY");
 }
 
 /// Greets the server and asks for the export; the type of the first answer.

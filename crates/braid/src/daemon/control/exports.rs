@@ -127,7 +127,10 @@ impl Control {
                     .remedy("disconnect them first, or add --force (they are disconnected)"));
             }
             let table = match &entry.serving {
-                Serving::Listening(open) => tables.listener_of(&entry.saved).map(|table| (table, open.info().clone())),
+                Serving::Listening(open) => tables.listener_of(&entry.saved).map(|table| {
+                    // The limits as they are now, not as they were when it was offered.
+                    (table, ExportInfo { limits: limits_of(&entry.saved), ..open.info().clone() })
+                }),
                 _ => None,
             };
             (old, table)
