@@ -64,7 +64,6 @@ fn contexts_need_no_structured_replies_besides() {
         "'IHAVEOPT' 00000009 00000009 00000001 'a' 00000000",
         "0003e889045565a9 00000009 00000004 00000013 00000000 'base:allocation' 0003e889045565a9 00000009 00000001 00000000",
     );
-    // SEND_DF is told: 0x0fed with it.
     client.ask(
         "GO",
         "'IHAVEOPT' 00000007 00000007 00000001 'a' 0000",
