@@ -123,8 +123,6 @@ struct Place {
     begun_ns: u64,
     /// The block and, in the lowest bit, whether it is read.
     what: u64,
-    /// The kernel still has the buffer of an I/O that was answered by its time limit.
-    kept: bool,
 }
 
 impl Place {
@@ -181,6 +179,13 @@ pub struct LoadFrontend {
     places: Vec<Place>,
     /// Places that wait: for a block that is free, or for their moment.
     idle: Vec<u32>,
+    /// Places whose buffer the kernel still has, of an I/O that was answered by its time limit.
+    kept: Vec<u32>,
+    /// Of the load in hand, beside what each I/O touches anyway.
+    device: DeviceId,
+    block_bytes: u64,
+    /// Nothing is verified and no schedule is kept to: the short way, which nearly every figure is measured on.
+    plain: bool,
     schedule: Option<Schedule>,
     /// When the timer rings that was set last.
     alarm_ns: u64,
@@ -190,8 +195,8 @@ pub struct LoadFrontend {
     /// When the time was over, and how many I/Os had been answered: what is in flight then ends as the disks please, and is no
     /// part of the rate.
     over: Option<(u64, u64)>,
-    /// The latest latency, whether of a read, and how often it came in a row.
-    run: (u64, bool, u64),
+    /// The latest latency with, in the lowest bit, whether it was of a read, and how often that came in a row.
+    run: (u64, u64),
     latency_sum: u64,
     running: bool,
     found: PhaseDone,
@@ -226,13 +231,17 @@ impl LoadFrontend {
             source: Source::Pattern,
             places: Vec::new(),
             idle: Vec::new(),
+            kept: Vec::new(),
+            device: load.device,
+            block_bytes: load.block_bytes,
+            plain: true,
             schedule: None,
             alarm_ns: 0,
             in_flight: 0,
             left: 0,
             deadline_ns: u64::MAX,
             over: None,
-            run: (0, true, 0),
+            run: (0, 0),
             latency_sum: 0,
             running: false,
             found: PhaseDone::new(),
@@ -261,11 +270,12 @@ impl LoadFrontend {
                 self.left = u64::MAX;
             }
         }
+        self.plain = self.memory.ledger.is_none() && self.schedule.is_none();
         self.found.begun_ns = now;
         self.running = true;
         self.idle.clear();
         // The first place is taken first.
-        self.idle.extend((0..self.places.len() as u32).rev().filter(|&place| !self.places[place as usize].kept));
+        self.idle.extend((0..self.places.len() as u32).rev().filter(|place| !self.kept.contains(place)));
         self.use_idle(cx);
         if self.in_flight == 0 && (self.schedule.is_none() || self.left == 0) {
             self.finish(cx.now_ns());
@@ -280,14 +290,17 @@ impl LoadFrontend {
         let same_places = self.load.depth == load.depth && self.load.block_bytes == load.block_bytes;
         if !same_places {
             // What the kernel still has is used for nothing any more.
-            for place in self.places.drain(..).filter(|place| !place.kept) {
-                cx.free(place.buf, self.load.block_bytes as usize);
+            for (at, place) in self.places.drain(..).enumerate() {
+                if !self.kept.contains(&(at as u32)) {
+                    cx.free(place.buf, self.load.block_bytes as usize);
+                }
             }
+            self.kept.clear();
             self.idle.reserve(load.depth as usize);
             for _ in 0..load.depth {
                 // Fewer in flight than asked for would be another measurement: the arena was made large enough.
                 let buf = cx.alloc(load.block_bytes as usize).expect("the arena has room for every place");
-                self.places.push(Place { buf, begun_ns: 0, what: 1, kept: false });
+                self.places.push(Place { buf, begun_ns: 0, what: 1 });
             }
         }
         if self.others.len() <= load.slot.max(self.load.slot) {
@@ -299,11 +312,12 @@ impl LoadFrontend {
         if before.epoch == load.epoch {
             self.others[self.load.slot] = Some(before);
         }
+        (self.device, self.block_bytes) = (load.device, load.block_bytes);
         self.load = Arc::clone(load);
     }
 
-    /// The next block, and whether it is read.
-    #[inline(always)]
+    /// The next block, and whether it is read: with all that verifying asks for.
+    #[inline(never)]
     fn draw(&mut self) -> Drawn {
         if self.left == 0 {
             return Drawn::Done;
@@ -346,18 +360,26 @@ impl LoadFrontend {
     /// Submits the next I/O from this place; false when there is none now.
     #[inline(always)]
     fn next(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
-        let Drawn::Block(block, read) = self.draw() else { return false };
-        let (offset, len) = (self.memory.pattern.offset(block), self.load.block_bytes);
+        let (block, read) = if self.plain {
+            if self.left == 0 {
+                return false;
+            }
+            self.left -= 1;
+            self.memory.pattern.next()
+        } else {
+            let Drawn::Block(block, read) = self.draw() else { return false };
+            (block, read)
+        };
+        let (offset, len) = (self.memory.pattern.offset(block), self.block_bytes);
         let place = &mut self.places[tag as usize];
         place.begun_ns = begun_ns;
         place.what = block << 1 | u64::from(read);
         let buf = place.buf;
-        if let (Some(run), false) = (self.load.verify, read) {
-            let generation = self.memory.ledger.as_ref().map_or(0, |ledger| ledger.generation(block));
-            verify::fill(cx.memory(buf, len as usize), offset, verify::seed_of(run, generation));
+        if !self.plain && !read {
+            self.fill(cx, buf, block);
         }
         let op = if read { Op::Read } else { Op::Write };
-        let request = Request { device: self.load.device, op, flags: Flags::NONE, offset, len, buf, tag };
+        let request = Request { device: self.device, op, flags: Flags::NONE, offset, len, buf, tag };
         match cx.submit(&request) {
             Ok(()) => {
                 self.in_flight += 1;
@@ -374,6 +396,14 @@ impl LoadFrontend {
                 false
             }
         }
+    }
+
+    /// Gives a block that is verified its content.
+    #[inline(never)]
+    fn fill(&self, cx: &mut Cx<'_>, buf: Buf, block: u64) {
+        let (Some(ledger), Some(run)) = (&self.memory.ledger, self.load.verify) else { return };
+        let seed = verify::seed_of(run, ledger.generation(block));
+        verify::fill(cx.memory(buf, self.block_bytes as usize), self.memory.pattern.offset(block), seed);
     }
 
     /// Submits from the places that wait, as far as there are blocks, or moments that have come.
@@ -414,25 +444,27 @@ impl LoadFrontend {
 
     #[inline]
     fn record(&mut self, latency_ns: u64, read: bool) {
-        if self.run.0 == latency_ns && self.run.1 == read {
-            self.run.2 += 1;
+        let what = latency_ns << 1 | u64::from(read);
+        if self.run.0 == what {
+            self.run.1 += 1;
         } else {
             self.record_run();
-            self.run = (latency_ns, read, 1);
+            self.run = (what, 1);
         }
     }
 
     fn record_run(&mut self) {
-        let (latency_ns, read, times) = self.run;
+        let (what, times) = self.run;
         if times > 0 {
+            let (latency_ns, read) = (what >> 1, what & 1 == 1);
             self.found.latency.side(read).saturating_record_n(latency_ns, times);
             self.latency_sum = self.latency_sum.saturating_add(latency_ns.saturating_mul(times));
-            self.run.2 = 0;
+            self.run.1 = 0;
         }
     }
 
     /// An I/O on a block that is verified has ended.
-    #[cold]
+    #[inline(never)]
     fn settle(&mut self, cx: &Cx<'_>, place: Place, ok: bool) {
         let (Some(ledger), Some(run)) = (&mut self.memory.ledger, self.load.verify) else { return };
         if !ok && !place.is_read() {
@@ -490,20 +522,20 @@ impl Frontend for LoadFrontend {
         if let Err(error) = completion.result {
             self.failed(error);
         }
-        if self.memory.ledger.is_some() {
+        if !self.plain {
             self.settle(cx, place, completion.result.is_ok());
         }
         // A buffer that the kernel still has is used again when it comes back.
         if completion.buffer_busy {
-            self.places[completion.tag as usize].kept = true;
+            self.kept.push(completion.tag as u32);
         } else if self.schedule.is_some() || !self.next(cx, completion.tag, now_ns) {
             self.idle.push(completion.tag as u32);
         }
     }
 
     fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
-        let Some(place) = self.places.get_mut(tag as usize).filter(|place| place.kept) else { return };
-        place.kept = false;
+        let Some(at) = self.kept.iter().position(|&place| u64::from(place) == tag) else { return };
+        self.kept.swap_remove(at);
         if self.running {
             self.idle.push(tag as u32);
             self.use_idle(cx);

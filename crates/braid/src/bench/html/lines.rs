@@ -78,6 +78,8 @@ pub fn figure(title: &str, under: &str, x: &Axis, y: &Axis, series: &[Series]) -
         // Texts do not run into each other.
         let text = (x.text)(tick);
         let room = 7.0 * text.chars().count() as f64 + 6.0;
+        // Nor over the edge.
+        let place = place.min(WIDTH - room / 2.0);
         if place - last >= room {
             let _ = write!(
                 svg,

@@ -89,7 +89,7 @@ fn disk_aggregation() -> Profile {
 fn jbod() -> Profile {
     Profile {
         name: NAMES[1],
-        disks: vec!["throttled(mem:256M,bw=125MB,latency=100us)".to_owned(); 4],
+        disks: vec!["throttled(mem:64M,bw=125MB,latency=100us)".to_owned(); 4],
         targets: vec![
             ("raid0", |disks| combined("raid0", disks, ",chunk=64K")),
             ("jbod", |disks| combined("jbod", disks, "")),
@@ -108,7 +108,7 @@ fn queue_depth() -> Profile {
     };
     Profile {
         name: NAMES[2],
-        disks: vec!["throttled(mem:256M,iops=200000,latency=25us)".to_owned(); 2],
+        disks: vec!["throttled(mem:64M,iops=200000,latency=25us)".to_owned(); 2],
         targets: vec![("raid1", |disks| combined("raid1", disks, "")), ("single disk", |disks| disks[0].clone())],
         points: BOTH.into_iter().flat_map(of).collect(),
         short: Duration::from_secs(1),
@@ -130,7 +130,7 @@ fn striping() -> Profile {
     }
     Profile {
         name: NAMES[3],
-        disks: vec!["throttled(mem:512M,bw=100MB,latency=100us)".to_owned(); 2],
+        disks: vec!["throttled(mem:64M,bw=100MB,latency=100us)".to_owned(); 2],
         targets: vec![
             ("raid0", |disks| combined("raid0", disks, ",chunk=64K")),
             ("single disk", |disks| disks[0].clone()),
@@ -182,6 +182,10 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
     let labels: Vec<&str> = profile.targets.iter().map(|(label, _)| *label).collect();
     let tags: Vec<&str> = profile.points.iter().map(|(tag, _)| tag.as_str()).collect();
     let (ramp, length) = if args.full { (Some(profile.full.0), profile.full.1) } else { (None, profile.short) };
+    if stand_ins && (args.from > 0 || args.span.is_some()) {
+        return Err(ErrorDetail::new(Kind::InvalidArgument, "--from and --span are of disks that are named")
+            .remedy("name the disks that the profile is to be measured on"));
+    }
     let plan = Plan {
         origin: Some(Origin {
             name: profile.name,
