@@ -80,9 +80,13 @@ fn the_description_is_valid_and_the_daemon_keeps_to_it() {
     // Without end: the stream of events. What a schema cannot say (that a name is free, that a disk exists) makes requests
     // that fit it fail, so that is no fault.
     let header = format!("Authorization: Bearer {TOKEN}");
+    // It keeps notes in the folder where it runs.
     let out = run_any(
-        &tool("venv/bin/schemathesis"),
+        "env",
         &[
+            "-C",
+            daemon.folder.path().to_str().expect("a path in UTF-8"),
+            &tool("venv/bin/schemathesis"),
             "run",
             &document,
             "--url",
