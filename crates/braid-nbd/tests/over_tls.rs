@@ -376,3 +376,38 @@ fn addresses_that_are_not_allowed() {
     // On a Unix socket there are no addresses.
     bed.client("disk", ClientConfig::default()).flush().unwrap();
 }
+
+/// What somebody in between could have asked for in the clear does not count behind STARTTLS.
+#[test]
+fn nothing_agreed_on_in_the_clear_stays() {
+    let pki = Pki::new();
+    let bed = bed(&pki.server(false), false);
+    let at = bed.listen_tcp();
+    let option = |number: u32, data: &[u8]| {
+        [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+    };
+    let kind = |reply: &[u8; 20]| u32::from_be_bytes(reply[12..16].try_into().unwrap());
+    for style in [8, 11] {
+        let mut socket = TcpStream::connect(("127.0.0.1", at.port())).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        socket.read_exact(&mut [0; 18]).unwrap();
+        socket.write_all(&[&b"\0\0\0\x03"[..], &option(style, b"")].concat()).unwrap();
+        assert_eq!(kind(&answer(&mut socket)), 1, "NBD_REP_ACK, in the clear");
+        socket.write_all(&option(5, b"")).unwrap();
+        assert_eq!(kind(&answer(&mut socket)), 1, "NBD_REP_ACK of STARTTLS");
+        let name = "localhost".try_into().unwrap();
+        let session = rustls::ClientConnection::new(pki.client(None, BOTH), name).unwrap();
+        let mut secure = rustls::StreamOwned::new(session, socket);
+        // A context needs structured replies, which nobody has asked for.
+        secure.write_all(&option(10, b"\0\0\0\x04disk\0\0\0\0")).unwrap();
+        let mut reply = [0; 20];
+        secure.read_exact(&mut reply).unwrap();
+        assert_eq!(kind(&reply), 0x8000_0003, "NBD_REP_ERR_INVALID");
+        let mut text = vec![0; u32::from_be_bytes(reply[16..20].try_into().unwrap()) as usize];
+        secure.read_exact(&mut text).unwrap();
+        // And STARTTLS is over.
+        secure.write_all(&option(5, b"")).unwrap();
+        secure.read_exact(&mut reply).unwrap();
+        assert_eq!(kind(&reply), 0x8000_0003, "NBD_REP_ERR_INVALID");
+    }
+}
