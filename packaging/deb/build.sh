@@ -27,10 +27,18 @@ strip --strip-unneeded "$stage/usr/bin/braid"
 install -D -m 644 packaging/braid.service "$stage/usr/lib/systemd/system/braid.service"
 install -D -m 644 packaging/braid.toml "$stage/etc/braid/braid.toml"
 mkdir -p "$doc" "$stage/usr/share/man/man1"
+"$binary" man --dir "$stage/usr/share/man/man1" >/dev/null
+gzip -9n "$stage"/usr/share/man/man1/*
+for shell in bash:bash-completion/completions/braid zsh:zsh/vendor-completions/_braid fish:fish/vendor_completions.d/braid.fish; do
+    completion=$stage/usr/share/${shell#*:}
+    mkdir -p "$(dirname "$completion")"
+    "$binary" completions "${shell%%:*}" >"$completion"
+done
 install -m 644 README.md SECURITY.md "$doc/"
 install -d "$doc/docs"
 install -m 644 docs/*.md "$doc/docs/"
 
+cp -r packaging/grafana packaging/prometheus "$doc/"
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
 gzip -9nc >"$doc/changelog.Debian.gz" <<END
 braid ($version) unstable; urgency=medium

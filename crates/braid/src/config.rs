@@ -362,6 +362,13 @@ mod tests {
         let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
         let example = example.expect("docs/operations.md has an example");
         parse(example).expect("it is right");
+        // The file of the package is the same, with every key switched off.
+        let packaged = include_str!("../../../packaging/braid.toml");
+        assert_eq!(parse(packaged).expect("it is right"), Config::default());
+        let off = |line: &str| if line.starts_with("# ") { line.to_owned() } else { format!("#{line}") };
+        let expected: Vec<String> = example.lines().map(off).collect();
+        let (_, shown) = packaged.split_once("\n\n").expect("an introduction, then the keys");
+        assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
         for key in KEYS {
             assert!(example.lines().any(|line| line.starts_with(&format!("{} = ", key.name))), "{}", key.name);
         }
