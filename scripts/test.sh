@@ -82,7 +82,8 @@ fuzz() {
     return $status
 }
 end_to_end() { $cargo test "${everything[@]}" --test end_to_end --test allocations; }
-package() { $cargo build "${everything[@]}" && scripts/test-package.sh "$target/verify/braid"; }
+# The program is there: the end-to-end tests had it built.
+package() { scripts/test-package.sh "$target/verify/braid"; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }
 
 stage build 300 build

@@ -209,7 +209,8 @@ fn limits(options: &[&str]) -> Result<ThrottleLimits, SpecError> {
             }
             Some(("latency", value)) => {
                 twice(latency_ns.is_some())?;
-                latency_ns = Some(time_ns(value).map_err(bad)?);
+                latency_ns = Some(time_ns(value).map_err(bad)?).filter(|&ns| ns > 0);
+                latency_ns.ok_or_else(|| bad("latency is more than 0".into()))?;
             }
             _ => return Err(bad("is not a limit; those are iops, bw and latency".into())),
         }

@@ -71,6 +71,7 @@ fn wrong_names_are_answered_with_the_part_and_an_example() {
     refused("throttled(mem:1G,iops=3000", "throttled(mem:1G", "not closed");
     refused("throttled(mem:1G,iops=3k)", "iops=3k", "whole number");
     refused("throttled(mem:1G,iops=0)", "iops=0", "between");
+    refused("throttled(mem:1G,latency=00us)", "latency=00us", "more than 0");
     refused("throttled(mem:1G,latency=5)", "latency=5", "ns, us, ms or s");
     refused("throttled(mem:1G,latency=99999999999999999999s)", "latency=", "whole number");
     refused("throttled(mem:1G,speed=1)", "speed=1", "not a limit");
