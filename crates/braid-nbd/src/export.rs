@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use braid_engine::DeviceId;
-use braid_ring::{Rates, Throttle};
+use braid_ring::{Histogram, Rates, Throttle};
 
 use crate::codec::{PAYLOAD_BYTES_MAX, transmission_flags};
+use crate::latency::{Batch, Latencies, RequestClass};
 use crate::network::Network;
 
 /// Most exports in one table.
@@ -187,6 +188,7 @@ pub struct Export {
     connections: AtomicU32,
     removed: AtomicBool,
     counts: [AtomicU64; 6],
+    latencies: Latencies,
     refused: AtomicU64,
 }
 
@@ -199,6 +201,7 @@ impl Export {
             connections: AtomicU32::new(0),
             removed: AtomicBool::new(false),
             counts: Default::default(),
+            latencies: Latencies::new(),
             refused: AtomicU64::new(0),
         }
     }
@@ -252,6 +255,12 @@ impl Export {
         ExportStats { reads, writes, others, read_bytes, written_bytes, errors }
     }
 
+    /// How long its requests of this class took, from the header taken in to the reply handed to the socket; the wait for
+    /// its limits is not in it. Connections add to it at the end of each batch of replies.
+    pub fn latency(&self, class: RequestClass) -> Histogram {
+        self.latencies.read(class)
+    }
+
     /// Connections that found all of its places taken.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -265,6 +274,12 @@ impl Export {
                 count.fetch_add(value, Ordering::Relaxed);
             }
         }
+    }
+
+    /// For the latencies of one batch of replies.
+    #[inline]
+    pub(crate) fn latencies(&self) -> Batch<'_> {
+        self.latencies.batch()
     }
 
     /// Takes one of the places for connections.

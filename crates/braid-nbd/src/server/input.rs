@@ -157,9 +157,10 @@ impl<S: Copy> Connection<S> {
 
     /// Takes a slot for a request whose header is taken from the stream herewith.
     #[inline]
-    pub(super) fn open(&mut self, slot: Slot) -> u16 {
+    pub(super) fn open<H: Host<Socket = S>>(&mut self, host: &H, mut slot: Slot) -> u16 {
         self.start += self.header_bytes();
         self.due_ns = None;
+        slot.taken_ns = host.now_ns();
         self.requests.open(slot)
     }
 
@@ -179,7 +180,7 @@ impl<S: Copy> Connection<S> {
             crate::codec::command::WRITE => Kind::Write,
             _ => Kind::Other,
         };
-        let slot = self.open(Slot::new(header, kind, Op::Read, Flags::NONE));
+        let slot = self.open(host, Slot::new(header, kind, Op::Read, Flags::NONE));
         let failure = Failure { errno: refusal.errno, text: refusal.text, offset: None };
         self.requests.slot(slot).failure = Some(failure);
         self.discard(host, slot, left)
@@ -227,15 +228,15 @@ impl<S: Copy> Connection<S> {
         match command {
             Command::Read => self.begin_read(host, shared, header),
             Command::Write(flags) => {
-                let slot = self.open(Slot::new(header, Kind::Write, Op::Write, flags).charged());
+                let slot = self.open(host, Slot::new(header, Kind::Write, Op::Write, flags).charged());
                 self.input = Input::Payload { slot, left: data, segment: NONE, filled: 0 };
                 Turn::Again
             }
-            Command::Flush => self.begin_plain(header, Op::Flush, Flags::NONE),
-            Command::Trim(flags) => self.begin_plain(header, Op::Discard, flags),
-            Command::WriteZeroes(flags) => self.begin_plain(header, Op::WriteZeroes, flags),
+            Command::Flush => self.begin_plain(host, header, Op::Flush, Flags::NONE),
+            Command::Trim(flags) => self.begin_plain(host, header, Op::Discard, flags),
+            Command::WriteZeroes(flags) => self.begin_plain(host, header, Op::WriteZeroes, flags),
             Command::Cache => {
-                let slot = self.open(Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
+                let slot = self.open(host, Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
                 self.finish_part(host, slot);
                 Turn::Again
             }
@@ -279,8 +280,8 @@ impl<S: Copy> Connection<S> {
     }
 
     /// A request without data: one segment with no buffer.
-    fn begin_plain(&mut self, header: &Asked, op: Op, flags: Flags) -> Turn {
-        let slot = self.open(Slot::new(header, Kind::Other, op, flags));
+    fn begin_plain<H: Host<Socket = S>>(&mut self, host: &H, header: &Asked, op: Op, flags: Flags) -> Turn {
+        let slot = self.open(host, Slot::new(header, Kind::Other, op, flags));
         let segment = self.requests.push_segment(slot, Buf::NONE, 0, 0);
         self.input = Input::Submit { slot, segment, left: 0 };
         Turn::Again
@@ -291,7 +292,7 @@ impl<S: Copy> Connection<S> {
     #[inline]
     fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &Asked) -> Turn {
         let len = header.len as u32;
-        let slot = self.open(Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
+        let slot = self.open(host, Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         let mut at = 0;
         while at < len {

@@ -7,6 +7,7 @@ use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::request::{Failure, Kind, Slot};
 use crate::codec::{self, ChunkStyle, chunk};
 use crate::export::ExportStats;
+use crate::latency::RequestClass;
 use crate::transmission::Terms;
 
 /// Writes a reply's header; data that belongs to it follows. Returns its length and whether data follows.
@@ -73,6 +74,8 @@ impl<S: Copy> Connection<S> {
         let Some(session) = &self.session else { return };
         let terms = session.terms;
         let (mut used, mut bytes) = (0, 0);
+        // All shards share the export's counts: once a batch, or a run of equals, is enough.
+        let (now_ns, mut latencies) = (host.now_ns(), session.export.latencies());
         // The last piece is a header that the next one can be joined to.
         let mut joinable = false;
         while let Some(&slot) = self.ready.front() {
@@ -104,9 +107,17 @@ impl<S: Copy> Connection<S> {
             }
             bytes += u64::from(data);
             count(&mut self.stats, &of);
+            latencies.add(class(of.kind), now_ns.saturating_sub(of.taken_ns));
         }
-        // All shards share the export's counts: once a batch is enough.
         session.export.add(&std::mem::take(&mut self.stats));
+    }
+}
+
+fn class(kind: Kind) -> RequestClass {
+    match kind {
+        Kind::Read => RequestClass::Read,
+        Kind::Write => RequestClass::Write,
+        Kind::Status | Kind::Other => RequestClass::Other,
     }
 }
 

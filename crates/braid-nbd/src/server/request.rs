@@ -35,6 +35,8 @@ pub(super) struct Failure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub cookie: u64,
+    /// When its header was taken in.
+    pub taken_ns: u64,
     pub offset: u64,
     pub len: u64,
     /// Bytes of data in the reply, if it is no error.
@@ -72,6 +74,7 @@ pub(super) struct Segment {
 
 const EMPTY_SLOT: Slot = Slot {
     cookie: 0,
+    taken_ns: 0,
     offset: 0,
     len: 0,
     data: 0,

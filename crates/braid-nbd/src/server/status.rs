@@ -104,7 +104,7 @@ impl<S: Copy> Connection<S> {
             if shared.giving_up != Some(self.index) {
                 return Turn::Wait(Wait::Memory);
             }
-            let slot = self.open(Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
+            let slot = self.open(host, Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
             let failure = Failure { errno: Errno::NoMemory, text: "no memory for the answer", offset: None };
             self.requests.slot(slot).failure = Some(failure);
             self.finish_part(host, slot);
@@ -113,7 +113,7 @@ impl<S: Copy> Connection<S> {
         let info = self.session.as_ref().expect("there are no requests before transmission").export.info();
         let out = host.memory(buf, room);
         let used = describe(info, header.offset, header.len, one, extended, out);
-        let slot = self.open(Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
+        let slot = self.open(host, Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
         if used == 0 {
             // A map that says nothing is wrong; the client gets an error, not a broken stream.
             let failure = Failure { errno: Errno::Io, text: "the map of holes failed", offset: None };
