@@ -32,7 +32,7 @@ pub struct DiskActivity {
     pub latency: Vec<LatencyBucket>,
 }
 
-/// I/Os of about the same latency.
+/// I/Os of a disk, or requests to an export, of about the same latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyBucket {
     /// They took less than this, in nanoseconds, and no less than the bucket before: at most a quarter less.
@@ -54,4 +54,7 @@ pub struct ExportActivity {
     pub connections: u32,
     /// Its counters; absent while it does not serve.
     pub stats: Option<ExportStats>,
+    /// Latencies of all requests to it, by bucket, from a request taken in to its reply handed to the socket, without the
+    /// wait for the export's limits; those without a request are left out.
+    pub latency: Vec<LatencyBucket>,
 }

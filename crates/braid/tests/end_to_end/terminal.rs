@@ -256,7 +256,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() {
     wait_for("the small screen", || {
         let text = top.text();
         (text.lines().count() <= 12
-            && text.lines().nth(2).is_some_and(|l| l.starts_with("EXPORT") && l.trim_end().ends_with("ERR")))
+            && text.lines().nth(2).is_some_and(|l| l.starts_with("EXPORT") && l.trim_end().ends_with("CONN")))
         .then_some(())
     });
     // A daemon that goes away is said, and waited for.

@@ -46,6 +46,11 @@ pub struct ExportRates {
     pub connections: u32,
     /// What its clients did.
     pub flow: Flow,
+    /// Half of the requests in the interval took no longer than this, in nanoseconds, from a request taken in to its reply
+    /// handed to the socket, without the wait for the export's limits; 0 without any.
+    pub latency_ns_p50: u64,
+    /// 99 of 100 took no longer.
+    pub latency_ns_p99: u64,
 }
 
 /// One array.
@@ -123,13 +128,16 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
         ..array
     });
     let exports = after.exports.iter().map(|export| {
-        let old = before.exports.iter().find(|old| old.name == export.name && old.array == export.array);
+        let old = before.exports.iter().find(|old| is_same_export(old, export));
+        let latency = old.map(|old| new_latencies(&old.latency, &export.latency)).unwrap_or_default();
         ExportRates {
             name: export.name.clone(),
             array: export.array.clone(),
             state: export.state,
             connections: export.connections,
             flow: old.and_then(|old| export_flow(old, export, seconds)).unwrap_or_default(),
+            latency_ns_p50: quantile(&latency, 0.5),
+            latency_ns_p99: quantile(&latency, 0.99),
         }
     });
     Rates { interval_ns, exports: exports.collect(), arrays: arrays.collect(), disks }
@@ -139,6 +147,13 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
 fn is_same(old: &DiskActivity, new: &DiskActivity) -> bool {
     let started = |disk: &DiskActivity| disk.stats.reads + disk.stats.writes + disk.stats.flushes;
     (&old.array, old.role, &old.name) == (&new.array, new.role, &new.name) && started(old) <= started(new)
+}
+
+/// The same export, which has gone on counting.
+fn is_same_export(old: &ExportActivity, new: &ExportActivity) -> bool {
+    let answered =
+        |export: &ExportActivity| export.stats.as_ref().map(|stats| stats.reads + stats.writes + stats.others);
+    (&old.name, &old.array) == (&new.name, &new.array) && answered(old).is_some() && answered(old) <= answered(new)
 }
 
 fn no_array(name: &str) -> ArrayRates {
@@ -233,10 +248,11 @@ mod tests {
         }
     }
 
-    fn export(name: &str, writes: u64) -> ExportActivity {
+    fn export(name: &str, writes: u64, latency: &[(u64, u64)]) -> ExportActivity {
         let stats = ExportStats { writes, written_bytes: writes * 512, ..ExportStats::default() };
         let (name, array) = (name.to_owned(), "data".to_owned());
-        ExportActivity { name, array, state: ExportState::Listening, connections: 1, stats: Some(stats) }
+        let latency = latency.iter().map(|&(below_ns, count)| LatencyBucket { below_ns, count }).collect();
+        ExportActivity { name, array, state: ExportState::Listening, connections: 1, stats: Some(stats), latency }
     }
 
     #[test]
@@ -244,7 +260,7 @@ mod tests {
         let before = Activity {
             at_ns: 1_000_000_000,
             disks: vec![disk(0, 1000, &[(1000, 1000)]), disk(1, 500, &[(1000, 500)])],
-            exports: vec![export("e", 10)],
+            exports: vec![export("e", 10, &[(1000, 10)])],
         };
         let after = Activity {
             at_ns: 3_000_000_000,
@@ -253,7 +269,7 @@ mod tests {
                 disk(1, 700, &[(1000, 700)]),
                 disk(9, 50, &[]),
             ],
-            exports: vec![export("e", 30), export("new", 99)],
+            exports: vec![export("e", 30, &[(1000, 19), (5000, 10), (80_000, 1)]), export("new", 99, &[(9, 99)])],
         };
         let rates = between(&before, &after);
         assert_eq!(rates.interval_ns, 2_000_000_000);
@@ -271,13 +287,24 @@ mod tests {
         assert_eq!((array.latency_ns_p50, array.latency_ns_p99), (1999, 63_999));
         assert_eq!(rates.exports[0].flow.writes_per_second, 10.0);
         assert_eq!(rates.exports[0].flow.written_bytes_per_second, 5120.0);
-        assert_eq!(rates.exports[1].flow, Flow::default());
+        // Of 20 requests 9 were quick, 10 slower, one slow.
+        assert_eq!((rates.exports[0].latency_ns_p50, rates.exports[0].latency_ns_p99), (4999, 79_999));
+        assert_eq!((rates.exports[1].flow, rates.exports[1].latency_ns_p99), (Flow::default(), 0));
     }
 
     #[test]
     fn what_counts_anew_is_not_taken_for_a_rate() {
         let look = |at_ns, reads| Activity { at_ns, disks: vec![disk(0, reads, &[])], exports: Vec::new() };
         assert_eq!(between(&look(0, 1000), &look(1_000_000_000, 10)).disks[0].flow, Flow::default());
+        let served = |at_ns, writes, slow| Activity {
+            at_ns,
+            disks: Vec::new(),
+            exports: vec![export("e", writes, &[(1000, 5), (9000, slow)])],
+        };
+        let [again] = &between(&served(0, 100, 0), &served(1_000_000_000, 5, 3)).exports[..] else {
+            panic!("one export")
+        };
+        assert_eq!((again.flow, again.latency_ns_p50), (Flow::default(), 0));
         // Two looks at one moment, or a daemon that was started anew in between.
         assert_eq!(between(&look(5, 10), &look(5, 20)).disks[0].flow.reads_per_second, 0.0);
         assert_eq!(between(&look(9, 10), &look(5, 20)).interval_ns, 0);

@@ -1,6 +1,6 @@
 //! Rates as lines of text that fit a width.
 
-use super::rates::{DiskRates, Flow, Rates};
+use super::rates::{DiskRates, ExportRates, Flow, Rates};
 use crate::cli::color::{BAD, STRONG, paint};
 use crate::cli::output;
 use braid_api::{DiskState, ExportState};
@@ -11,19 +11,12 @@ const COLUMNS_MIN: usize = 60;
 /// Everything, section after section: exports, arrays, disks.
 pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    section(&mut lines, columns, "EXPORT", ["READ/S", "WRITE/S", "READ", "WRITTEN", "CLIENTS", "ERR", ""]);
+    section(&mut lines, columns, "EXPORT", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "CONN"]);
     for export in &rates.exports {
         let bad = export.state == ExportState::Failed || export.flow.errors > 0;
-        let note = match export.state {
-            ExportState::Listening => String::new(),
-            state => format!(" ({})", state.word()),
-        };
-        lines.push(line(
-            columns,
-            (&export.name, &note),
-            flow(&export.flow, &[export.connections.to_string()], ""),
-            bad,
-        ));
+        let clients = u64::from(export.connections);
+        let cells = timed(&export.flow, export.latency_ns_p50, export.latency_ns_p99, clients);
+        lines.push(line(columns, (&export.name, &note(export)), cells, bad));
     }
     lines.push(String::new());
     section(&mut lines, columns, "ARRAY", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "BUSY"]);
@@ -41,13 +34,26 @@ pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     lines
 }
 
+/// What is to be said of an export.
+fn note(export: &ExportRates) -> String {
+    match (export.state, export.flow.errors) {
+        (ExportState::Listening, 0) => String::new(),
+        (ExportState::Listening, errors) => errors_note(errors),
+        (state, _) => format!(" ({})", state.word()),
+    }
+}
+
+fn errors_note(errors: u64) -> String {
+    format!(" ({} {})", number(errors as f64), if errors == 1 { "error" } else { "errors" })
+}
+
 /// What a disk is called, and what is to be said of it.
 fn name(disk: &DiskRates) -> (&str, String) {
     // The end of a path tells disks apart, not its beginning.
     let name = disk.name.rsplit('/').next().filter(|_| !disk.name.contains('(')).unwrap_or(&disk.name);
     match (disk.state, disk.flow.errors) {
         (DiskState::Ok, 0) => (name, String::new()),
-        (DiskState::Ok, errors) => (name, format!(" ({} errors)", number(errors as f64))),
+        (DiskState::Ok, errors) => (name, errors_note(errors)),
         (state, _) => (name, format!(" ({})", state.word())),
     }
 }
@@ -76,19 +82,7 @@ fn plain(columns: usize, (name, note): (&str, &str), cells: &[String; 7]) -> Str
     output::cut(text.trim_end(), columns)
 }
 
-fn flow(flow: &Flow, clients: &[String], last: &str) -> [String; 7] {
-    [
-        number(flow.reads_per_second),
-        number(flow.writes_per_second),
-        bytes(flow.read_bytes_per_second),
-        bytes(flow.written_bytes_per_second),
-        clients.join(" "),
-        number(flow.errors as f64),
-        last.to_owned(),
-    ]
-}
-
-fn timed(flow: &Flow, p50: u64, p99: u64, in_flight: u64) -> [String; 7] {
+fn timed(flow: &Flow, p50: u64, p99: u64, last: u64) -> [String; 7] {
     let time = |ns: u64| if ns == 0 { "-".to_owned() } else { short_time(ns) };
     [
         number(flow.reads_per_second),
@@ -97,7 +91,7 @@ fn timed(flow: &Flow, p50: u64, p99: u64, in_flight: u64) -> [String; 7] {
         bytes(flow.written_bytes_per_second),
         time(p50),
         time(p99),
-        number(in_flight as f64),
+        number(last as f64),
     ]
 }
 
@@ -177,7 +171,15 @@ mod tests {
         let (state, array, name) = (ExportState::Listening, long.clone(), long.clone());
         let rates = Rates {
             interval_ns: 1_000_000_000,
-            exports: vec![ExportRates { name: name.clone(), array: array.clone(), state, connections: 64, flow: big }],
+            exports: vec![ExportRates {
+                name: name.clone(),
+                array: array.clone(),
+                state,
+                connections: 64,
+                flow: big,
+                latency_ns_p50: 99_949_999,
+                latency_ns_p99: 1_000_000_000_000,
+            }],
             arrays: vec![ArrayRates {
                 name: name.clone(),
                 bad_disks: 1,
@@ -206,7 +208,7 @@ mod tests {
         // Neighbours do not run into each other.
         let lines = lines(&rates, 80);
         let cells = |line: &String| anstream::adapter::strip_str(line).to_string().split_whitespace().count();
-        assert_eq!(lines.iter().map(cells).collect::<Vec<_>>(), [7, 7, 0, 8, 8, 0, 8, 9], "{lines:?}");
+        assert_eq!(lines.iter().map(cells).collect::<Vec<_>>(), [8, 10, 0, 8, 8, 0, 8, 9], "{lines:?}");
     }
 
     #[test]

@@ -266,7 +266,7 @@ impl Control {
         disks.sort_by(|a, b| (&a.array, a.role).cmp(&(&b.array, b.role)));
         let exports = tables.exports.values().map(|entry| {
             let Export { name, array, state, connections, stats, .. } = view::show_export(&tables, entry);
-            ExportActivity { name, array, state, connections, stats }
+            ExportActivity { name, array, state, connections, stats, latency: view::export_latency(entry) }
         });
         Activity { at_ns: self.started.elapsed().as_nanos() as u64, disks, exports: exports.collect() }
     }

@@ -9,6 +9,7 @@ use braid_api::{
     ExportTls, LatencyBucket, Member, MemberState, Zone,
 };
 use braid_format::ArrayPart;
+use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 
 impl Control {
@@ -61,16 +62,12 @@ impl Control {
     /// What one open disk has done up to now.
     pub(super) fn disk_activity(&self, entry: &ArrayEntry, role: u16, disk: &OpenDisk) -> DiskActivity {
         let stats = self.ring().leaf_stats(disk.leaf).unwrap_or_default();
-        let counts = all_latencies(&stats).counts;
-        let used = counts.iter().enumerate().filter(|(_, count)| **count > 0);
         DiskActivity {
             name: disk.name.clone(),
             array: entry.name.clone(),
             role,
             state: disk_state(disk).0,
-            latency: used
-                .map(|(bucket, &count)| LatencyBucket { below_ns: bucket_floor_ns(bucket + 1), count })
-                .collect(),
+            latency: buckets(&all_latencies(&stats)),
             stats: disk_stats(&stats),
         }
     }
@@ -213,6 +210,13 @@ fn export_stats(export: &braid_nbd::Export) -> ExportStats {
     }
 }
 
+/// The buckets of all requests to an export; none while it does not serve.
+pub(super) fn export_latency(entry: &ExportEntry) -> Vec<LatencyBucket> {
+    let Serving::Listening(export) = &entry.serving else { return Vec::new() };
+    let [reads, writes, others] = RequestClass::ALL.map(|class| export.latency(class));
+    buckets(&sum([&reads, &writes, &others]))
+}
+
 /// What needs attention.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let arrays = tables.arrays.values().flat_map(|entry| match &entry.condition {
@@ -292,13 +296,23 @@ fn of_export(tables: &Tables, entry: &ExportEntry) -> Option<Attention> {
 
 /// Latencies of all I/Os, whatever they were.
 fn all_latencies(stats: &LeafStats) -> Histogram {
+    sum([&stats.read_latency, &stats.write_latency, &stats.other_latency])
+}
+
+fn sum(histograms: [&Histogram; 3]) -> Histogram {
     let mut all = Histogram::default();
-    for histogram in [&stats.read_latency, &stats.write_latency, &stats.other_latency] {
+    for histogram in histograms {
         for (into, count) in all.counts.iter_mut().zip(histogram.counts) {
             *into += count;
         }
     }
     all
+}
+
+/// A histogram as the API shows it.
+fn buckets(histogram: &Histogram) -> Vec<LatencyBucket> {
+    let used = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+    used.map(|(bucket, &count)| LatencyBucket { below_ns: bucket_floor_ns(bucket + 1), count }).collect()
 }
 
 /// Counters of the ring as the API shows them.
