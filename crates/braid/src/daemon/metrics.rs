@@ -2,8 +2,10 @@
 //! older text format.
 
 use super::control::Control;
+use super::control::tables::Serving;
 use super::control::view;
 use braid_api::{Array, ArrayState, DiskState, Export, ExportState, ExportStats, MemberState, Severity};
+use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -89,6 +91,7 @@ impl Collector for Scrape {
         daemon(control, &mut encoder)?;
         arrays(control, &mut encoder)?;
         exports(control, &mut encoder)?;
+        export_latencies(control, &mut encoder)?;
         disks(control, &mut encoder)
     }
 }
@@ -189,6 +192,37 @@ fn exports(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resul
         for export in &list.exports {
             let Some(stats) = &export.stats else { continue };
             ConstCounter::new(value(stats)).encode(family.encode_family(&labels(export))?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Latencies of requests to the exports that serve.
+fn export_latencies(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let served: Vec<_> = {
+        let tables = control.read();
+        let served = tables.exports.values().filter_map(|entry| match &entry.serving {
+            Serving::Listening(export) => {
+                let Export { name, array, .. } = view::show_export(&tables, entry);
+                Some(([("export", name), ("array", array)], Arc::clone(export)))
+            }
+            _ => None,
+        });
+        served.collect()
+    };
+    let histograms = [
+        ("export_read_latency", "Latency of READs, without the wait for the export's limits", RequestClass::Read),
+        ("export_write_latency", "Latency of WRITEs, without the wait for the export's limits", RequestClass::Write),
+        (
+            "export_other_latency",
+            "Latency of other requests, without the wait for the export's limits",
+            RequestClass::Other,
+        ),
+    ];
+    for (name, help, class) in histograms {
+        let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, export) in &served {
+            histogram(family.encode_family(labels)?, &export.latency(class))?;
         }
     }
     Ok(())

@@ -132,6 +132,54 @@ fn metrics_count_what_was_done() {
     assert!(counted, "{metrics}");
 }
 
+/// The value of one sample.
+fn sample(metrics: &str, name: &str) -> Option<u64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+#[test]
+fn latencies_of_an_export_are_those_of_its_requests() {
+    let daemon = Daemon::start();
+    // Between two bounds of the histogram: all that takes so long is above 20.97 ms, the bound before.
+    let uri = daemon.array("slow", "concat", &["throttled(mem:64M,latency=21ms)"]);
+    let mut commands = vec!["-f", "raw", "-t", "none"];
+    commands.extend(["-c", "read 0 4k"].repeat(9));
+    commands.extend(["-c", "write 4k 4k"].repeat(5));
+    commands.push(&uri);
+    run("qemu-io", &commands);
+    let activity = json(&ask(&daemon, "GET", "/v1/activity", "").1);
+    let export = &activity["exports"][0];
+    let stats = ["reads", "writes", "others"].map(|of| export["stats"][of].as_u64().expect("a count"));
+    assert_eq!((stats[0], stats[1]), (9, 5), "{export}");
+    // Each request is in one bucket, and those with data in none that begins below.
+    let buckets = export["latency"].as_array().expect("buckets");
+    let number = |bucket: &Value, of: &str| bucket[of].as_u64().expect("a count");
+    let sum: u64 = buckets.iter().map(|bucket| number(bucket, "count")).sum();
+    assert_eq!(sum, stats.iter().sum::<u64>(), "{export}");
+    let slow = buckets.iter().filter(|bucket| number(bucket, "below_ns") > 21_000_000);
+    assert!(slow.map(|bucket| number(bucket, "count")).sum::<u64>() >= 14, "{export}");
+    let (_, metrics) = ask(&daemon, "GET", "/metrics", "");
+    for (of, count) in ["read", "write", "other"].into_iter().zip(stats) {
+        let name = format!("braid_export_{of}_latency_seconds");
+        let labels = "{export=\"slow\",array=\"slow\"}";
+        assert_eq!(sample(&metrics, &format!("{name}_count{labels}")), Some(count), "{metrics}");
+        let below = format!("{name}_bucket{{le=\"0.016777216\",export=\"slow\",array=\"slow\"}}");
+        let quick = sample(&metrics, &below).unwrap_or_else(|| panic!("{below}: {metrics}"));
+        assert!(of == "other" || quick == 0, "{metrics}");
+    }
+    // While somebody reads, so does `braid top`.
+    let bench = ["bench", "--op", "read", "--time", "60s", &uri];
+    let busy = Running::start(&daemon.folder, "bench", &mut daemon.command(&bench));
+    let export = wait_for("reads in an interval", || {
+        let export = daemon.json(&["top", "--interval", "300ms"])["exports"][0].clone();
+        (export["latency_ns_p50"].as_u64()? > 0).then_some(export)
+    });
+    drop(busy);
+    let quantile = |of: &str| export[of].as_u64().expect("a latency");
+    assert!(quantile("latency_ns_p50") >= 20_971_520, "{export}");
+    assert!(quantile("latency_ns_p99") >= quantile("latency_ns_p50"), "{export}");
+}
+
 #[test]
 fn events_can_be_followed_while_they_happen() {
     let daemon = Daemon::start();
