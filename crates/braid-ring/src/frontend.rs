@@ -95,6 +95,19 @@ impl Cx<'_> {
         Some(Loan { buf, leaf })
     }
 
+    /// Whether these bytes are of what [`Cx::lend`] gave, and not of the arena.
+    pub fn is_lent(&self, buf: Buf, len: usize) -> bool {
+        self.core.port.arena.offset(buf, len as u64).is_none() && self.core.port.has_lent(buf, len as u64)
+    }
+
+    /// Copies bytes of what [`Cx::lend`] gave. Others may be writing there at the same time; the copy is nobody else's.
+    ///
+    /// # Panics
+    /// When they are not lent.
+    pub fn read_lent(&mut self, from: Buf, into: &mut [u8]) {
+        self.core.port.read_lent(from, into);
+    }
+
     /// Gives back what [`Cx::lend`] gave. No send may use it any more.
     pub fn give_back(&mut self, loan: Loan) {
         self.core.port.take_back(loan.leaf);

@@ -162,6 +162,15 @@ impl Host for Cx<'_> {
         Some(Loan { buf: loan.buf, of_ring: Some(loan) })
     }
 
+    #[inline]
+    fn is_lent(&self, buf: Buf, len: usize) -> bool {
+        Cx::is_lent(self, buf, len)
+    }
+
+    fn read_lent(&mut self, from: Buf, into: &mut [u8]) {
+        Cx::read_lent(self, from, into);
+    }
+
     fn give_back(&mut self, loan: Loan) {
         if let Some(loan) = loan.of_ring {
             Cx::give_back(self, loan);

@@ -26,6 +26,12 @@ pub trait Host {
     fn lend(&mut self, _device: DeviceId, _offset: u64, _len: u64) -> Option<Loan> {
         None
     }
+    /// Whether it is lent memory, and none of the arena's.
+    fn is_lent(&self, _buf: Buf, _len: usize) -> bool {
+        false
+    }
+    /// Copies out of lent memory, which others may be writing to: what is copied stays as it is.
+    fn read_lent(&mut self, _from: Buf, _into: &mut [u8]) {}
     /// Gives back what `lend` gave.
     fn give_back(&mut self, _loan: Loan) {}
     /// Memory for `len` bytes, aligned to 4 KiB; `None` while there is none.

@@ -298,7 +298,6 @@ impl<S: Copy> Connection<S> {
         while at < len {
             let part = SEGMENT_BYTES.min(len - at);
             if part >= LEND_BYTES
-                && self.secure.is_none()
                 && let Some(loan) = host.lend(device, header.offset + u64::from(at), u64::from(part))
             {
                 let segment = self.requests.push_segment(slot, loan.buf, at, part);

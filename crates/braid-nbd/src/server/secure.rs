@@ -150,7 +150,8 @@ impl Secure {
             let out = (self.outbox.add(used as u64), SEAL_BYTES_MAX);
             let left = piece.len - self.piece_at;
             let at = piece.buf.add(u64::from(self.piece_at));
-            if self.scratch.is_empty() && left as usize >= RECORD_DATA_MAX {
+            let lent = host.is_lent(piece.buf, piece.len as usize);
+            if !lent && self.scratch.is_empty() && left as usize >= RECORD_DATA_MAX {
                 // A long piece is encrypted from where it is.
                 let (data, out) = host.pair((at, RECORD_DATA_MAX), out);
                 used += self.tls.seal(data, out)?;
@@ -158,7 +159,14 @@ impl Secure {
                 continue;
             }
             let take = left.min((RECORD_DATA_MAX - self.scratch.len()) as u32);
-            self.scratch.extend_from_slice(host.memory(at, take as usize));
+            if lent {
+                // Others may write there: a record's worth at a time is copied, and encrypted while the cache has it.
+                let end = self.scratch.len();
+                self.scratch.resize(end + take as usize, 0);
+                host.read_lent(at, &mut self.scratch[end..]);
+            } else {
+                self.scratch.extend_from_slice(host.memory(at, take as usize));
+            }
             self.advance(piece.len, take);
             if self.scratch.len() == RECORD_DATA_MAX || self.piece == pieces.len() {
                 used += self.tls.seal(&self.scratch, host.memory(out.0, out.1))?;

@@ -48,6 +48,16 @@ pub(super) unsafe fn copy(disk: *mut u8, op: Op, offset: u64, len: u64, buf: Buf
     }
 }
 
+/// Copies bytes of a memory disk, on which others may work at the same time.
+///
+/// # Safety
+/// `at` points to as many bytes of a disk's mapping as `into` is long.
+#[inline]
+pub(super) unsafe fn copy_out(at: *const u8, into: &mut [u8]) {
+    // SAFETY: the caller's promise; a mapping never overlaps other memory.
+    unsafe { std::ptr::copy_nonoverlapping(at, into.as_mut_ptr(), into.len()) }
+}
+
 /// From this many bytes on, what is written to a memory disk goes past the processor's cache: nobody reads it soon,
 /// and the processor need not fetch each line only to have it overwritten.
 #[cfg(target_arch = "x86_64")]

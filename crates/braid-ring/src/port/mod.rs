@@ -263,6 +263,14 @@ impl Port {
         }
     }
 
+    /// Copies bytes that are lent.
+    pub(crate) fn read_lent(&self, from: Buf, into: &mut [u8]) {
+        assert!(self.has_lent(from, into.len() as u64), "the bytes are lent");
+        // SAFETY: just seen to lie in the mapping of a disk that stays while it lends, and that only raw pointers work on;
+        // `into` is nobody else's, and no part of a disk.
+        unsafe { memory::copy_out(from.addr as *const u8, into) };
+    }
+
     /// Whether all of the range lies in the memory of a leaf that has lent some of it.
     pub(crate) fn has_lent(&self, buf: Buf, len: u64) -> bool {
         self.lenders.iter().map(|id| &self.leaves[id.0 as usize]).any(|leaf| {

@@ -1,5 +1,6 @@
 //! What TLS costs: large blocks through one connection, encrypted against in the clear.
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -34,13 +35,18 @@ fn openssl(arguments: &[&str]) -> anyhow::Result<()> {
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let daemon = Daemon::start_with(certificates)?;
     daemon.cli(&["array", "create", "memory", "--level", "concat", "mem:256M"])?;
-    let socket = daemon.export("memory")?;
-    let secured = daemon.join("secured.nbd");
-    let address = format!("unix:{secured}");
-    daemon.cli(&["export", "add", "memory", "--nbd", &address, "--name", "secured", "--tls", "required"])?;
+    let export = |name: &str, tls: &str| {
+        // Somebody else may take the port in between: then the command says so.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let address = format!("tcp:127.0.0.1:{port}");
+        daemon.cli(&["export", "add", "memory", "--nbd", &address, "--name", name, "--tls", tls])?;
+        anyhow::Ok(port)
+    };
     let folder = daemon.join("");
-    let plain = format!("nbd+unix:///memory?socket={socket}");
-    let tls = format!("nbds+unix:///secured?socket={secured}&tls-certificates={}", folder.trim_end_matches('/'));
+    let folder = folder.trim_end_matches('/');
+    let plain = format!("nbd://127.0.0.1:{}/clear", export("clear", "off")?);
+    let port = export("secured", "required")?;
+    let tls = format!("nbds://127.0.0.1:{port}/secured?tls-hostname=localhost&tls-certificates={folder}");
     let slice = time(effort.slice);
     let load = |op, uri, until: &[&str]| {
         let load = ["--pattern", "sequential", "--op", op, "--block-size", "1M", "--depth", "16", uri];
