@@ -24,7 +24,7 @@ cleanup() {
         [ -n "$leader" ] && kill -9 "$leader" 2>/dev/null
         wait "$nspawn" 2>/dev/null || true
     fi
-    umount "$work/root" 2>/dev/null || true
+    umount "$work/system" 2>/dev/null || true
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -68,10 +68,10 @@ newer=$(packaging/deb/build.sh "$binary" "$work" 0.0.1-2)
 lintian --allow-root --fail-on error,warning --suppress-tags-from-file packaging/deb/lintian-not-ours "$package" ||
     fail "lintian has something to say"
 
-mkdir -p "$work/upper" "$work/over" "$work/root"
-mount -t overlay overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/over" "$work/root"
-cp "$package" "$newer" "$work/root/root/"
-systemd-nspawn --quiet --register=no --keep-unit --private-network --directory="$work/root" --machine="braid-package-$$" \
+mkdir -p "$work/upper" "$work/over" "$work/system"
+mount -t overlay overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/over" "$work/system"
+cp "$package" "$newer" "$work/system/srv/"
+systemd-nspawn --quiet --register=no --keep-unit --private-network --directory="$work/system" --machine="braid-package-$$" \
     --boot --console=passive >"$work/boot.log" 2>&1 </dev/null &
 nspawn=$!
 for ((n = 0; n < 300; n++)); do
@@ -83,7 +83,7 @@ done
 try_until "the container's system is up" inside systemctl is-system-running
 
 echo "installing"
-inside dpkg -i "/root/$(basename "$package")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not install"; }
+inside dpkg -i "/srv/$(basename "$package")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not install"; }
 [ "$(inside systemctl is-active braid)" = active ] || fail "the daemon is not active after the installation"
 [ "$(inside systemctl is-enabled braid)" = enabled ] || fail "the unit is not enabled"
 inside getent group braid >/dev/null || fail "there is no group braid"
@@ -96,7 +96,8 @@ echo "using it"
 inside mkdir /srv/disks
 inside braid array create data --level raid0 file:/srv/disks/a,size=64M file:/srv/disks/b,size=96M >/dev/null
 inside braid export add data --nbd unix:/run/braid/data.sock >/dev/null
-socket=/proc/$leader/root/run/braid/data.sock
+inside_root=/proc/$leader/root
+socket=$inside_root/run/braid/data.sock
 export_size() { nbdinfo --size "nbd+unix:///data?socket=$socket"; }
 size=$(export_size) || fail "the export is not served"
 sample=$work/sample
@@ -116,7 +117,7 @@ holds_sample || fail "the kill has lost what was written"
 
 echo "upgrading"
 before=$(main_pid)
-inside dpkg -i "/root/$(basename "$newer")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not upgrade"; }
+inside dpkg -i "/srv/$(basename "$newer")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not upgrade"; }
 [ "$(main_pid)" = "$before" ] || fail "an upgrade has cut off the clients"
 grep -q 'systemctl restart braid' "$work/dpkg.log" || fail "the upgrade does not say what to do"
 inside systemctl restart braid
@@ -130,7 +131,7 @@ inside test -e /var/lib/braid/state.json || fail "the state is gone"
 inside test -e /etc/braid/braid.toml || fail "the configuration is gone"
 
 echo "installing again"
-inside dpkg -i "/root/$(basename "$newer")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not install again"; }
+inside dpkg -i "/srv/$(basename "$newer")" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "it does not install again"; }
 try_until "the export is back after another installation" export_size
 [ "$(export_size)" = "$size" ] && holds_sample || fail "what was written is not there any more"
 
@@ -140,7 +141,7 @@ inside test ! -e /etc/braid || fail "the configuration is left after a purge"
 inside test ! -e /var/lib/braid || fail "the state is left after a purge"
 [ -z "$(inside systemctl --failed --no-legend)" ] || fail "units have failed: $(inside systemctl --failed --no-legend)"
 # The disks are left alone: with nothing else, their labels suffice.
-inside dpkg -i "/root/$(basename "$newer")" >"$work/dpkg.log" 2>&1
+inside dpkg -i "/srv/$(basename "$newer")" >"$work/dpkg.log" 2>&1
 inside braid array assemble data --disk /srv/disks/a --disk /srv/disks/b >/dev/null || fail "after a purge the labels do not suffice"
 inside braid export add data --nbd unix:/run/braid/data.sock >/dev/null
 holds_sample || fail "a purge has lost data"

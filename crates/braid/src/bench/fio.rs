@@ -181,8 +181,8 @@ fn created(number: usize, options: &str, disks: &[String]) -> Vec<String> {
     let quoted: Vec<String> = disks.iter().map(|disk| format!("'{}'", disk.replace('\'', r"'\''"))).collect();
     vec![
         format!("braid array create {name}{options} {}", quoted.join(" ")),
-        format!("braid export add {name} --nbd unix:/tmp/{name}.sock"),
-        format!("export TARGET{}_URI='nbd+unix:///{name}?socket=/tmp/{name}.sock'", number + 1),
+        format!("braid export add {name} --nbd unix:/run/braid/{name}.sock"),
+        format!("export TARGET{}_URI='nbd+unix:///{name}?socket=/run/braid/{name}.sock'", number + 1),
     ]
 }
 

@@ -3,21 +3,18 @@
 //! What it promises: an export that others can reach is encrypted, or somebody has said that it need not be. A renewed
 //! certificate is used from the next connection on.
 
-use super::api::expiry;
 use super::control::Control;
+use super::expiry;
 use crate::config::Config;
 use crate::tls::{ClientCertificates, ServerFiles, ServerTls};
 use braid_api::{Attention, ErrorDetail, ExportTls, Kind};
 use clap::Args;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A certificate that is valid for less time than this needs attention, in seconds.
-const EXPIRY_SOON_S: i64 = 14 * DAY_S;
-const DAY_S: i64 = 86_400;
 /// Under which names troubles are kept.
 const FILES_TROUBLE: &str = "nbd certificate";
 const EXPIRY_TROUBLE: &str = "nbd expiry";
@@ -129,7 +126,10 @@ pub async fn keep_fresh(control: Arc<Control>, encryption: Encryption) {
             let tls = Arc::clone(&tls);
             expiry = tokio::task::spawn_blocking(move || expiry::of_file(tls.certificate())).await.ok().flatten();
         }
-        warn_of_expiry(&control, &tls, expiry);
+        let meaning = "Clients refuse one that has expired.";
+        let attention = expiry
+            .and_then(|expiry| expiry::attention("the certificate of exports", meaning, tls.certificate(), expiry));
+        control.set_trouble(EXPIRY_TROUBLE, attention);
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -159,21 +159,4 @@ pub async fn keep_fresh(control: Arc<Control>, encryption: Encryption) {
             }
         }
     }
-}
-
-fn warn_of_expiry(control: &Control, tls: &ServerTls, expiry_unix_s: Option<i64>) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    let left_s = expiry_unix_s.map(|expiry| expiry - now);
-    let attention = left_s.filter(|left_s| *left_s < EXPIRY_SOON_S).map(|left_s| Attention {
-        subject: "daemon".to_owned(),
-        message: if left_s > 0 {
-            format!("the certificate of exports expires in {} days", left_s / DAY_S)
-        } else {
-            "the certificate of exports has expired: clients refuse it".to_owned()
-        },
-        meaning: "Clients refuse one that has expired.".to_owned(),
-        remedy: format!("renew {}; the daemon takes the new one by itself", tls.certificate().display()),
-        commands: vec![format!("openssl x509 -noout -dates -in {}", tls.certificate().display())],
-    });
-    control.set_trouble(EXPIRY_TROUBLE, attention);
 }

@@ -12,6 +12,7 @@ mod describe;
 pub mod encryption;
 pub mod errors;
 mod events;
+mod expiry;
 mod follow;
 mod http;
 mod listen;

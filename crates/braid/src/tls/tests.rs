@@ -186,3 +186,11 @@ fn renewed_files_count_from_the_next_connection_on() {
     shake(&tls.current(), &client, "localhost").expect("the new one is right");
     assert_eq!(tls.refresh(true), Ok(true), "when asked for");
 }
+
+#[test]
+fn the_fastest_cipher_of_the_newest_version_comes_first() {
+    let suites = provider().cipher_suites.clone();
+    assert_eq!(suites[0].suite(), CipherSuite::TLS13_AES_128_GCM_SHA256);
+    assert_eq!(suites.len(), ring::default_provider().cipher_suites.len());
+    assert!(suites.is_sorted_by_key(|suite| suite.version().version == ProtocolVersion::TLSv1_2));
+}

@@ -311,7 +311,7 @@ fn every_profile_runs_with_its_published_figures_beside() {
 fn fio_understands_what_is_emitted() {
     let folder = Folder::new();
     let file = folder.sparse("a.img", 8 * MIB);
-    let uri = "nbd+unix:///x?socket=/tmp/none";
+    let uri = "nbd+unix:///x?socket=/run/braid/none";
     let cases: &[&[&str]] = &[
         &["--profile", "disk-aggregation"],
         &["--profile", "jbod"],

@@ -4,11 +4,11 @@
 
 pub mod access;
 mod client;
-pub mod expiry;
 pub mod listen;
 
 use crate::config::Config;
 use crate::daemon::control::Control;
+use crate::daemon::expiry;
 use crate::tls::{ClientCertificates, ServerFiles, ServerTls};
 use access::Access;
 use braid_api::{Attention, ErrorDetail, Kind};
@@ -17,7 +17,7 @@ use listen::{Network, Refusals};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// The port of the API where none is named.
@@ -26,10 +26,6 @@ pub const API_PORT: u16 = 10870;
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at the files of tokens and certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// A certificate that is valid for less time than this needs attention, in seconds.
-const EXPIRY_SOON_S: i64 = 14 * DAY_S;
-const DAY_S: i64 = 86_400;
 
 /// Arguments of `braid serve` about the API on the network.
 #[derive(Args, Clone, Debug, Default)]
@@ -225,19 +221,10 @@ fn watch_expiry(control: &Control, tls: &ServerTls, anew: bool) {
         let expiry = tokio::task::block_in_place(|| expiry::of_file(tls.certificate()));
         control.set_certificate_expiry(expiry.unwrap_or(0));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    let left_s = control.certificate_expiry_unix_s().map(|expiry| expiry - now);
-    let attention = left_s.filter(|left_s| *left_s < EXPIRY_SOON_S).map(|left_s| Attention {
-        subject: "daemon".to_owned(),
-        message: if left_s > 0 {
-            format!("the API's certificate expires in {} days", left_s / DAY_S)
-        } else {
-            "the API's certificate has expired: clients on the network refuse it".to_owned()
-        },
-        meaning: "Clients on the network refuse one that has expired; the socket goes on.".to_owned(),
-        remedy: format!("renew {}; the daemon takes the new one by itself", tls.certificate().display()),
-        commands: vec![format!("openssl x509 -noout -dates -in {}", tls.certificate().display())],
-    });
+    let meaning = "Clients on the network refuse one that has expired; the socket goes on.";
+    let attention = control
+        .certificate_expiry_unix_s()
+        .and_then(|expiry| expiry::attention("the API's certificate", meaning, tls.certificate(), expiry));
     control.set_trouble("api expiry", attention);
 }
 

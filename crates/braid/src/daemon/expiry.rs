@@ -1,0 +1,79 @@
+//! When a certificate expires, and saying so in time.
+
+use braid_api::Attention;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+/// A certificate that is valid for less time than this needs attention, in seconds.
+const SOON_S: i64 = 14 * DAY_S;
+const DAY_S: i64 = 86_400;
+
+/// What to say now of a certificate that expires then (Unix time), if it needs attention. `whose` begins the sentence;
+/// `meaning` is what happens to clients.
+pub fn attention(whose: &str, meaning: &str, file: &Path, expiry_unix_s: i64) -> Option<Attention> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    let when = when(expiry_unix_s.saturating_sub(now))?;
+    Some(Attention {
+        subject: "daemon".to_owned(),
+        message: format!("{whose} {when}"),
+        meaning: meaning.to_owned(),
+        remedy: format!("renew {}; the daemon takes the new one by itself", file.display()),
+        commands: vec![format!("openssl x509 -noout -dates -in {}", file.display())],
+    })
+}
+
+fn when(left_s: i64) -> Option<String> {
+    match left_s {
+        SOON_S.. => None,
+        ..=0 => Some("has expired".to_owned()),
+        1..DAY_S => Some("expires within a day".to_owned()),
+        _ => Some(format!("expires within {} days", left_s / DAY_S + 1)),
+    }
+}
+
+/// When the first certificate in a PEM file expires, in seconds of Unix time; none where that cannot be read.
+pub fn of_file(path: &Path) -> Option<i64> {
+    let certificate = CertificateDer::pem_file_iter(path).ok()?.next()?.ok()?;
+    not_after(&certificate)
+}
+
+fn not_after(certificate: &[u8]) -> Option<i64> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    i64::try_from(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_in_time() {
+        assert_eq!(when(SOON_S), None);
+        assert_eq!(when(SOON_S - 1).as_deref(), Some("expires within 14 days"));
+        assert_eq!(when(DAY_S).as_deref(), Some("expires within 2 days"));
+        assert_eq!(when(DAY_S - 1).as_deref(), Some("expires within a day"));
+        assert_eq!(when(0).as_deref(), Some("has expired"));
+        assert_eq!(when(-DAY_S).as_deref(), Some("has expired"));
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read() {
+        for (year, unix_s) in
+            [(2027, 1_798_761_600), (2049, 2_493_072_000), (2050, 2_524_608_000), (2051, 2_556_144_000)]
+        {
+            let mut wanted = rcgen::CertificateParams::new(vec!["node1".to_owned()]).expect("a name");
+            wanted.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = wanted.self_signed(&key).expect("a certificate");
+            assert_eq!(not_after(certificate.der()), Some(unix_s), "{year}");
+        }
+        for wrong in [&b""[..], b"0", &[0x30, 0x82, 0xff, 0xff, 1, 2]] {
+            assert_eq!(not_after(wrong), None);
+        }
+        assert_eq!(of_file(Path::new("/dev/null")), None);
+    }
+}
