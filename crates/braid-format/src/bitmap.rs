@@ -1,0 +1,199 @@
+//! The write-intent bitmap as it stands on each member: two bits for each region of the array.
+//!
+//! A region is *unwritten* (it reads as zeros, whatever stands there), *clean* (written, and equal on all members) or
+//! *dirty* (written, and perhaps not equal). *Preparing* is on the way from unwritten to dirty: the region is being
+//! zeroed on all members, and still reads as zeros.
+//!
+//! Bits stand in sectors of 512 bytes, each with a checksum, its number and a tag of the array. A disk tears writes
+//! between sectors and nowhere else, so that each sector is either the old or the new one, and either is true of its
+//! regions: bits that are set on one member and not on another count as set. What a checksum refuses is known from the
+//! other members.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::BLOCK_BYTES;
+
+/// Words of 64 regions in a sector.
+pub const WORDS_PER_SECTOR: usize = 31;
+/// Sectors in a block of 4 KiB.
+pub const SECTORS_PER_BLOCK: usize = 8;
+/// Words of 64 regions in a block.
+pub const WORDS_PER_BLOCK: usize = WORDS_PER_SECTOR * SECTORS_PER_BLOCK;
+/// Regions whose bits share one block.
+pub const REGIONS_PER_BLOCK: u32 = WORDS_PER_BLOCK as u32 * 64;
+/// Largest region, in bytes.
+pub const REGION_BYTES_MAX: u32 = 4 << 20;
+/// Smallest region, in bytes.
+pub const REGION_BYTES_MIN: u32 = 64 << 10;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"BRBM");
+const SECTOR_BYTES: usize = 512;
+
+/// One sector, little-endian.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawSector {
+    /// CRC-32C of the bytes after it.
+    crc: U32,
+    magic: U32,
+    /// Its number in the bitmap, from 0.
+    number: U32,
+    /// The first four bytes of the array's UUID.
+    tag: U32,
+    written: [U64; WORDS_PER_SECTOR],
+    dirty: [U64; WORDS_PER_SECTOR],
+}
+
+const _: () = assert!(size_of::<RawSector>() == SECTOR_BYTES);
+const _: () = assert!(SECTORS_PER_BLOCK * SECTOR_BYTES == BLOCK_BYTES as usize);
+
+/// The bits of one block: bit *i* of word *w* is region 64 *w* + *i*, counted from the block's first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockBits {
+    /// Written since the array was created.
+    pub written: [u64; WORDS_PER_BLOCK],
+    /// Perhaps not equal on all members; without *written*: being prepared.
+    pub dirty: [u64; WORDS_PER_BLOCK],
+}
+
+impl BlockBits {
+    /// No bit is set.
+    pub const EMPTY: BlockBits = BlockBits { written: [0; WORDS_PER_BLOCK], dirty: [0; WORDS_PER_BLOCK] };
+
+    /// Adds the bits of another.
+    pub fn merge(&mut self, other: &BlockBits) {
+        self.written.iter_mut().zip(&other.written).for_each(|(all, some)| *all |= some);
+        self.dirty.iter_mut().zip(&other.dirty).for_each(|(all, some)| *all |= some);
+    }
+}
+
+/// What a block of the bitmap turned out to hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadBlock {
+    /// The bits of the sectors that are whole; those of the others are 0.
+    pub bits: BlockBits,
+    /// Bit *i*: sector *i* of the block is damaged, or no sector of this array's at this place.
+    pub damaged: u8,
+}
+
+/// Bytes that a bitmap for so many regions takes, a multiple of 4096.
+pub fn bytes_for(regions: u64) -> u64 {
+    regions.div_ceil(u64::from(REGIONS_PER_BLOCK)) * BLOCK_BYTES
+}
+
+/// The region of an array of this size: 4 MiB for large ones, less for small ones, never under 64 KiB.
+pub fn region_bytes_for(array_bytes: u64) -> u32 {
+    let wanted = (array_bytes / 1024).next_power_of_two();
+    wanted.clamp(u64::from(REGION_BYTES_MIN), u64::from(REGION_BYTES_MAX)) as u32
+}
+
+fn tag(array: &Uuid) -> u32 {
+    let [a, b, c, d, ..] = array.into_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Fills `bytes` with block `block` of an array's bitmap.
+pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK_BYTES as usize]) {
+    for (k, out) in bytes.as_chunks_mut::<SECTOR_BYTES>().0.iter_mut().enumerate() {
+        let words = k * WORDS_PER_SECTOR..(k + 1) * WORDS_PER_SECTOR;
+        let words_of = |plane: &[u64; WORDS_PER_BLOCK]| {
+            let mut raw = [U64::ZERO; WORDS_PER_SECTOR];
+            raw.iter_mut().zip(&plane[words.clone()]).for_each(|(raw, word)| raw.set(*word));
+            raw
+        };
+        let raw = RawSector {
+            crc: U32::ZERO,
+            magic: U32::new(MAGIC),
+            number: U32::new(block * SECTORS_PER_BLOCK as u32 + k as u32),
+            tag: U32::new(tag(array)),
+            written: words_of(&bits.written),
+            dirty: words_of(&bits.dirty),
+        };
+        out.copy_from_slice(raw.as_bytes());
+        let crc = crc32c::crc32c(&out[4..]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Reads block `block` of an array's bitmap; never fails as a whole.
+pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> ReadBlock {
+    let mut read = ReadBlock { bits: BlockBits::EMPTY, damaged: 0 };
+    for (k, sector) in bytes.as_chunks::<SECTOR_BYTES>().0.iter().enumerate() {
+        let number = block * SECTORS_PER_BLOCK as u32 + k as u32;
+        let whole = |raw: &&RawSector| {
+            raw.crc.get() == crc32c::crc32c(&sector[4..])
+                && (raw.magic.get(), raw.number.get(), raw.tag.get()) == (MAGIC, number, tag(array))
+        };
+        let Some(raw) = RawSector::ref_from_bytes(sector).ok().filter(whole) else {
+            read.damaged |= 1 << k;
+            continue;
+        };
+        for word in 0..WORDS_PER_SECTOR {
+            read.bits.written[k * WORDS_PER_SECTOR + word] = raw.written[word].get();
+            read.bits.dirty[k * WORDS_PER_SECTOR + word] = raw.dirty[word].get();
+        }
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some_bits() -> BlockBits {
+        let mut bits = BlockBits::EMPTY;
+        bits.written[0] = 0x8000_0000_0000_0001;
+        bits.written[WORDS_PER_BLOCK - 1] = 2;
+        bits.dirty[WORDS_PER_SECTOR] = 4;
+        bits
+    }
+
+    #[test]
+    fn a_block_comes_back() {
+        let array = Uuid::from_u128(7 << 96);
+        let mut bytes = [0xff; 4096];
+        encode(&array, 3, &some_bits(), &mut bytes);
+        assert_eq!(decode(&array, 3, &bytes), ReadBlock { bits: some_bits(), damaged: 0 });
+    }
+
+    #[test]
+    fn a_block_of_elsewhere_or_of_another_array_is_refused() {
+        let array = Uuid::from_u128(7 << 96);
+        let mut bytes = [0; 4096];
+        encode(&array, 3, &some_bits(), &mut bytes);
+        for (of, block) in [(array, 2), (Uuid::from_u128(8 << 96), 3)] {
+            assert_eq!(decode(&of, block, &bytes), ReadBlock { bits: BlockBits::EMPTY, damaged: 0xff });
+        }
+        assert_eq!(decode(&array, 0, &[0; 4096]).damaged, 0xff);
+    }
+
+    #[test]
+    fn damage_is_confined_to_its_sector_and_always_noticed() {
+        let array = Uuid::from_u128(7 << 96);
+        let mut whole = [0; 4096];
+        encode(&array, 0, &some_bits(), &mut whole);
+        for at in 0..4096 {
+            let mut bytes = whole;
+            bytes[at] ^= 0x10;
+            let read = decode(&array, 0, &bytes);
+            assert_eq!(read.damaged, 1 << (at / 512));
+            let mut expected = some_bits();
+            let words = at / 512 * WORDS_PER_SECTOR..(at / 512 + 1) * WORDS_PER_SECTOR;
+            expected.written[words.clone()].fill(0);
+            expected.dirty[words].fill(0);
+            assert_eq!(read.bits, expected);
+        }
+    }
+
+    #[test]
+    fn regions_have_a_size_for_every_array() {
+        for (bytes, region) in
+            [(4096, 64 << 10), (1 << 20, 64 << 10), (1 << 30, 1 << 20), (1 << 32, 4 << 20), (1 << 50, 4 << 20)]
+        {
+            assert_eq!(region_bytes_for(bytes), region);
+        }
+        assert_eq!((bytes_for(1), bytes_for(15872), bytes_for(15873)), (4096, 4096, 8192));
+    }
+}
