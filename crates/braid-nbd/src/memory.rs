@@ -327,8 +327,9 @@ impl Host for MemoryHost {
         buf.addr >= LOAN_BASE
     }
 
-    fn read_lent(&mut self, from: Buf, into: &mut [u8]) {
-        into.copy_from_slice(self.to_send(from, into.len()));
+    fn copy_lent(&mut self, from: Buf, to: Buf, len: usize) {
+        let bytes = self.to_send(from, len).to_vec();
+        self.memory(to, len).copy_from_slice(&bytes);
     }
 
     fn give_back(&mut self, loan: Loan) {

@@ -321,6 +321,62 @@ fn a_client_that_goes_away_within_a_record() {
     connect(&at, pki.client(None, BOTH), "localhost").unwrap();
 }
 
+/// What is sent by rustls whole, with new keys again and again, is what the disk holds; a changed byte is the end.
+#[test]
+fn keys_change_and_a_byte_changes() {
+    let pki = Pki::new();
+    let bed = bed(&pki.server(false), true);
+    let at = bed.listen_tcp();
+    let mut socket = ask_for_tls(&at, b"");
+    answer(&mut socket);
+    let session = rustls::ClientConnection::new(pki.client(None, &[&TLS13]), "localhost".try_into().unwrap()).unwrap();
+    let mut secure = rustls::StreamOwned::new(session, socket);
+    // EXPORT_NAME; no zeroes were agreed on.
+    secure.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk").unwrap();
+    let mut granted = [0; 10];
+    secure.read_exact(&mut granted).unwrap();
+    assert_eq!(granted[..8], (64u64 << 20).to_be_bytes());
+    let len = 100 << 10;
+    let request = |kind: u8, offset: u64| {
+        let head = [&b"\x25\x60\x95\x13\0\0\0"[..], &[kind], b"a cookie", &offset.to_be_bytes()].concat();
+        [&head[..], &(len as u32).to_be_bytes()].concat()
+    };
+    let mut reply = [0; 16];
+    for round in 0..100u64 {
+        let data: Vec<u8> = (0..len).map(|at| (at as u64 * 7 + at as u64 / 256 + round) as u8).collect();
+        secure.conn.refresh_traffic_keys().unwrap();
+        secure.write_all(&[request(1, round * 4096), data.clone()].concat()).unwrap();
+        secure.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, *b"\x67\x44\x66\x98\0\0\0\0a cookie");
+        secure.conn.refresh_traffic_keys().unwrap();
+        secure.write_all(&request(0, round * 4096)).unwrap();
+        secure.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, *b"\x67\x44\x66\x98\0\0\0\0a cookie");
+        let mut got = vec![0; len];
+        secure.read_exact(&mut got).unwrap();
+        assert!(got == data, "round {round}");
+    }
+    // A write, one byte of which somebody changes on its way.
+    secure.conn.writer().write_all(&[request(1, 0), vec![0xee; len]].concat()[..60_000]).unwrap();
+    let mut bytes = Vec::new();
+    while secure.conn.wants_write() {
+        secure.conn.write_tls(&mut bytes).unwrap();
+    }
+    bytes[20_000] ^= 1;
+    secure.sock.write_all(&bytes).unwrap();
+    let told = secure.read(&mut reply).unwrap_err().to_string();
+    assert!(told.contains("BadRecordMac"), "{told}");
+    eventually("it is told", || {
+        let broken = |cause: &Cause| matches!(cause, Cause::Tls(why) if why.contains("changed"));
+        bed.events().iter().any(|e| matches!(e, NbdEvent::Disconnected { cause, .. } if broken(cause)))
+    });
+    // What was half there was not written.
+    let mut client = connect(&at, pki.client(None, BOTH), "localhost").unwrap();
+    let mut got = vec![0; 4096];
+    client.read_at(0, &mut got).unwrap();
+    assert_eq!(got[..3], [0, 7, 14], "as the first round left it");
+}
+
 /// Passes on what a client sends, up to so many bytes, and all that the server says.
 struct Relay {
     port: u16,

@@ -100,12 +100,13 @@ impl Cx<'_> {
         self.core.port.arena.offset(buf, len as u64).is_none() && self.core.port.has_lent(buf, len as u64)
     }
 
-    /// Copies bytes of what [`Cx::lend`] gave. Others may be writing there at the same time; the copy is nobody else's.
+    /// Copies bytes of what [`Cx::lend`] gave into the arena. Others may be writing there at the same time; the copy is
+    /// nobody else's.
     ///
     /// # Panics
-    /// When they are not lent.
-    pub fn read_lent(&mut self, from: Buf, into: &mut [u8]) {
-        self.core.port.read_lent(from, into);
+    /// When they are not lent, or `to` is outside the arena.
+    pub fn copy_lent(&mut self, from: Buf, to: Buf, len: usize) {
+        self.core.port.copy_lent(from, to, len);
     }
 
     /// Gives back what [`Cx::lend`] gave. No send may use it any more.

@@ -7,7 +7,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 
 use super::ClientError;
-use crate::tls::{Got, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls};
+use crate::tls::{Got, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls, copy, whole_record};
 
 /// Bytes of records that are received, or sent, in one system call.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -34,10 +34,9 @@ impl Secure {
     pub fn new(config: Arc<ClientConfig>, host: &str) -> Result<Secure, ClientError> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| ClientError::Tls(format!("{host:?} is no name that a certificate could bear")))?;
-        let connection =
-            UnbufferedClientConnection::new(config, name).map_err(|error| ClientError::Tls(error.to_string()))?;
+        let tls = Tls::client(config, name).map_err(|error| ClientError::Tls(error.to_string()))?;
         let mut secure = Secure {
-            tls: Tls::new(connection),
+            tls,
             inbox: vec![0; BUFFER_BYTES].into(),
             from: 0,
             to: 0,
@@ -56,9 +55,9 @@ impl Secure {
         self.tls.is_handshaking()
     }
 
-    /// Whether data has come that found no room yet.
+    /// Whether data has come that found no room yet, or that is not decrypted.
     pub fn has_data(&self) -> bool {
-        self.plain_at < self.plain.len()
+        self.plain_at < self.plain.len() || whole_record(&self.inbox[self.from..self.to])
     }
 
     /// Puts data that has come to the front of `into`; returns how many bytes.
@@ -86,7 +85,7 @@ impl Secure {
             let plain = &mut self.plain;
             let (took, got) = self.tls.open(&mut self.inbox[self.from..self.to], |data| {
                 let fits = data.len().min(into.len() - n);
-                into[n..n + fits].copy_from_slice(&data[..fits]);
+                copy(&data[..fits], &mut into[n..n + fits]);
                 n += fits;
                 plain.extend_from_slice(&data[fits..]);
             });

@@ -167,8 +167,8 @@ impl Host for Cx<'_> {
         Cx::is_lent(self, buf, len)
     }
 
-    fn read_lent(&mut self, from: Buf, into: &mut [u8]) {
-        Cx::read_lent(self, from, into);
+    fn copy_lent(&mut self, from: Buf, to: Buf, len: usize) {
+        Cx::copy_lent(self, from, to, len);
     }
 
     fn give_back(&mut self, loan: Loan) {

@@ -30,8 +30,8 @@ pub trait Host {
     fn is_lent(&self, _buf: Buf, _len: usize) -> bool {
         false
     }
-    /// Copies out of lent memory, which others may be writing to: what is copied stays as it is.
-    fn read_lent(&mut self, _from: Buf, _into: &mut [u8]) {}
+    /// Copies out of lent memory, which others may be writing to, to the arena: what is copied stays as it is.
+    fn copy_lent(&mut self, _from: Buf, _to: Buf, _len: usize) {}
     /// Gives back what `lend` gave.
     fn give_back(&mut self, _loan: Loan) {}
     /// Memory for `len` bytes, aligned to 4 KiB; `None` while there is none.

@@ -2,8 +2,8 @@
 //! sent through here into a buffer of its own.
 //!
 //! The protocol above sees plain bytes and takes them when it can; while it cannot, nothing is decrypted and nothing
-//! received, which is all the back-pressure there is. rustls allocates for each record; the rest is taken when TLS
-//! begins. A handshake's cryptography runs on the shard, one a turn of its loop: others are served in between.
+//! received, which is all the back-pressure there is. What it needs is taken when TLS begins; only TLS 1.2 allocates for
+//! each record. A handshake's cryptography runs on the shard, one a turn of its loop: others are served in between.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::input::Input;
 use super::request::NONE;
 use super::shared::Shared;
 use crate::event::Cause;
-use crate::tls::{Got, RECORD_BYTES_MAX, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls, whole_record};
+use crate::tls::{Got, RECORD_BYTES_MAX, RECORD_DATA_MAX, RECORD_HEADER, SEAL_BYTES_MAX, Tls, copy, whole_record};
 
 /// A connection's TLS.
 pub(super) struct Secure {
@@ -37,8 +37,6 @@ pub(super) struct Secure {
     /// How far the connection's pieces are encrypted: which one, and how much of it.
     piece: usize,
     piece_at: u32,
-    /// Short pieces on their way into one record.
-    scratch: Vec<u8>,
     /// The client was told that nothing more will come.
     goodbye: bool,
 }
@@ -57,7 +55,7 @@ const _: () = assert!(SECURE_BYTES as usize > RECORD_BYTES_MAX && RECORD_BYTES_M
 
 impl Secure {
     fn new<H: Host>(host: &mut H, config: Arc<ServerConfig>) -> Result<Secure, String> {
-        let connection = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
+        let tls = Tls::server(config).map_err(|error| error.to_string())?;
         let no_memory = || "this shard has no memory for it".to_owned();
         let inbox = host.alloc(SECURE_BYTES as usize).ok_or_else(no_memory)?;
         let Some(outbox) = host.alloc(SECURE_BYTES as usize) else {
@@ -65,7 +63,7 @@ impl Secure {
             return Err(no_memory());
         };
         Ok(Secure {
-            tls: Tls::new(connection),
+            tls,
             inbox,
             inbox_len: SECURE_BYTES,
             from: 0,
@@ -76,7 +74,6 @@ impl Secure {
             outbox_len: SECURE_BYTES,
             piece: 0,
             piece_at: 0,
-            scratch: Vec::with_capacity(RECORD_DATA_MAX),
             goodbye: false,
         })
     }
@@ -129,7 +126,7 @@ impl Secure {
         let mut n = 0;
         let (took, got) = self.tls.open(incoming, |data| {
             let fits = data.len().min(dest.len() - n);
-            dest[n..n + fits].copy_from_slice(&data[..fits]);
+            copy(&data[..fits], &mut dest[n..n + fits]);
             n += fits;
             plain.extend_from_slice(&data[fits..]);
         });
@@ -145,32 +142,25 @@ impl Secure {
     /// Encrypts as much of `pieces` as the outbox takes, behind `used` bytes that it holds already. Returns how many
     /// it holds then.
     fn seal<H: Host>(&mut self, host: &mut H, pieces: &[SendPiece], mut used: usize) -> Result<usize, String> {
+        // Bytes of the next record that stand in the outbox already.
+        let mut gathered = 0;
         while self.outbox_len as usize - used >= SEAL_BYTES_MAX {
             let Some(piece) = pieces.get(self.piece) else { break };
-            let out = (self.outbox.add(used as u64), SEAL_BYTES_MAX);
-            let left = piece.len - self.piece_at;
-            let at = piece.buf.add(u64::from(self.piece_at));
-            let lent = host.is_lent(piece.buf, piece.len as usize);
-            if !lent && self.scratch.is_empty() && left as usize >= RECORD_DATA_MAX {
-                // A long piece is encrypted from where it is.
-                let (data, out) = host.pair((at, RECORD_DATA_MAX), out);
-                used += self.tls.seal(data, out)?;
-                self.advance(piece.len, RECORD_DATA_MAX as u32);
-                continue;
-            }
-            let take = left.min((RECORD_DATA_MAX - self.scratch.len()) as u32);
-            if lent {
-                // Others may write there: a record's worth at a time is copied, and encrypted while the cache has it.
-                let end = self.scratch.len();
-                self.scratch.resize(end + take as usize, 0);
-                host.read_lent(at, &mut self.scratch[end..]);
+            // Gathered where it is encrypted. What is lent others may write to, but not to this copy.
+            let take = (piece.len - self.piece_at).min((RECORD_DATA_MAX - gathered) as u32);
+            let from = piece.buf.add(u64::from(self.piece_at));
+            let to = self.outbox.add((used + RECORD_HEADER + gathered) as u64);
+            if host.is_lent(piece.buf, piece.len as usize) {
+                host.copy_lent(from, to, take as usize);
             } else {
-                self.scratch.extend_from_slice(host.memory(at, take as usize));
+                let (from, to) = host.pair((from, take as usize), (to, take as usize));
+                copy(from, to);
             }
+            gathered += take as usize;
             self.advance(piece.len, take);
-            if self.scratch.len() == RECORD_DATA_MAX || self.piece == pieces.len() {
-                used += self.tls.seal(&self.scratch, host.memory(out.0, out.1))?;
-                self.scratch.clear();
+            if gathered == RECORD_DATA_MAX || self.piece == pieces.len() {
+                let out = host.memory(self.outbox.add(used as u64), SEAL_BYTES_MAX);
+                used += self.tls.seal_in_place(out, std::mem::take(&mut gathered))?;
             }
         }
         Ok(used)

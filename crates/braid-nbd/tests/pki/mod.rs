@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, RootCertStore, ServerConfig};
 
 pub struct Pki {
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -92,6 +93,20 @@ impl Pki {
         };
         let (chain, key) = self.issue_for("localhost", ExtendedKeyUsagePurpose::ServerAuth, until);
         Arc::new(builder.with_single_cert(chain_of(&chain), key_of(&key)).unwrap())
+    }
+
+    /// A server and a client that know one suite of ciphers only.
+    pub fn with_suite(&self, suite: CipherSuite) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+        let mut provider: CryptoProvider = rustls::crypto::ring::default_provider();
+        provider.cipher_suites.retain(|known| known.suite() == suite);
+        let version = [provider.cipher_suites[0].version()];
+        let provider = Arc::new(provider);
+        let (chain, key) = self.issue("localhost", ExtendedKeyUsagePurpose::ServerAuth);
+        let server = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&version).unwrap();
+        let server = server.with_no_client_auth().with_single_cert(chain_of(&chain), key_of(&key)).unwrap();
+        let client = ClientConfig::builder_with_provider(provider).with_protocol_versions(&version).unwrap();
+        let client = client.with_root_certificates(self.roots()).with_no_client_auth();
+        (Arc::new(server), Arc::new(client))
     }
 
     pub fn client(
