@@ -178,6 +178,11 @@ impl Secure {
         Ok(())
     }
 
+    /// Tells the server that no more data will come: nothing is sealed any more.
+    pub fn say_goodbye(&mut self) {
+        self.tls.say_goodbye();
+    }
+
     /// Whether data was taken that is in no record yet.
     pub fn holds(&self) -> bool {
         !self.scratch.is_empty()

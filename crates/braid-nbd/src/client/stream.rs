@@ -603,7 +603,17 @@ impl Client {
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         let header = Header::new(self.terms.extended, command::DISC, 0, 0, 0, 0);
         self.own(&header);
+        let mut told = self.secure.is_none();
         loop {
+            self.write()?;
+            // Behind the last request, once it is in a record.
+            if !told
+                && self.pieces.is_empty()
+                && let Some(secure) = self.secure.as_mut().filter(|secure| !secure.holds())
+            {
+                secure.say_goodbye();
+                told = true;
+            }
             match self.turn(true) {
                 Ok(()) => (self.start, self.end) = (0, 0),
                 Err(ClientError::Closed) => return Ok(()),
