@@ -4,7 +4,9 @@
 //! to find.
 
 /// Writes are counted in turn from 1 to this.
-const GENERATION_MAX: u8 = 0x7f;
+const GENERATION_MAX: u8 = 0x3f;
+/// A write failed: either content may stand there. The count goes on all the same, so that neither passes for the next one.
+const UNKNOWN: u8 = 0x40;
 /// An I/O is in flight.
 const BUSY: u8 = 0x80;
 
@@ -24,32 +26,33 @@ impl Ledger {
         if *entry & BUSY != 0 {
             return false;
         }
-        let generation = if read { *entry } else { *entry % GENERATION_MAX + 1 };
+        let generation = if read { *entry } else { (*entry & GENERATION_MAX) % GENERATION_MAX + 1 };
         *entry = generation | BUSY;
         true
     }
 
-    /// The count of the last write that was begun, or 0 when nobody knows what stands there.
+    /// The count of the last write that was begun, or 0 when there was none.
     pub fn generation(&self, block: u64) -> u8 {
-        self.0[block as usize] & !BUSY
+        self.0[block as usize] & GENERATION_MAX
     }
 
     /// Ends what is in flight; gives the count of the last write, or 0 when nobody knows what stands there.
     pub fn end(&mut self, block: u64) -> u8 {
         let entry = &mut self.0[block as usize];
         *entry &= !BUSY;
-        *entry
+        if *entry & UNKNOWN == 0 { *entry } else { 0 }
     }
 
     /// Ends a write that failed: either content may stand there.
     pub fn end_failed_write(&mut self, block: u64) {
-        self.0[block as usize] = 0;
+        let entry = &mut self.0[block as usize];
+        *entry = *entry & GENERATION_MAX | UNKNOWN;
     }
 
     /// The first block from `from` on whose content is known.
     pub fn next_known(&self, from: u64) -> Option<u64> {
         let rest = self.0.get(from as usize..)?;
-        rest.iter().position(|&entry| entry != 0).map(|at| from + at as u64)
+        rest.iter().position(|&entry| entry != 0 && entry & UNKNOWN == 0).map(|at| from + at as u64)
     }
 }
 
@@ -75,7 +78,13 @@ mod tests {
         }
         assert_eq!((ledger.next_known(0), ledger.next_known(2), ledger.next_known(9)), (Some(1), None, None));
         assert!(ledger.begin(1, false));
+        let failed = ledger.generation(1);
         ledger.end_failed_write(1);
-        assert_eq!((ledger.next_known(0), ledger.begin(1, false), ledger.generation(1)), (None, true, 1));
+        assert_eq!((ledger.next_known(0), ledger.begin(1, true), ledger.end(1)), (None, true, 0));
+        // Neither what stood there nor what failed passes for the write after it.
+        assert!(ledger.begin(1, false));
+        let next = ledger.end(1);
+        assert!(next != 0 && next != failed && next != last, "{last} {failed} {next}");
+        assert_eq!(ledger.next_known(0), Some(1));
     }
 }

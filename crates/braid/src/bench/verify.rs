@@ -9,14 +9,34 @@ use std::fmt;
 /// Bytes of one unit.
 pub const UNIT_BYTES: usize = 512;
 
-/// The bits of a seed that tell runs apart; those above count the writes of a block in turn.
-const RUN: u64 = (1 << GENERATION_SHIFT) - 1;
+/// The bits of a seed that tell runs apart; those above are the number of the run's load, then the count of a block's
+/// writes by that load.
+const RUN: u64 = (1 << LOAD_SHIFT) - 1;
+const LOAD_SHIFT: u32 = 40;
 const GENERATION_SHIFT: u32 = 56;
 
-/// The seed of a block that was written so many times in the run of `run`, whose upper eight bits are 0.
+/// A number for a run that none before it had: the number of the process is not enough, as in a container every run may have
+/// the same, and would take for right what another one wrote.
+pub fn new_run() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    let mut mixed = std::hash::RandomState::new().build_hasher();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    mixed.write_u128(now.as_nanos());
+    mixed.write_u32(std::process::id());
+    mixed.finish() & RUN
+}
+
+/// The seed of the blocks of one load of a run. Each load counts a block's writes from 1: without a number of its own, what an
+/// earlier load wrote would pass for a write of this one that was lost.
 #[inline]
-pub fn seed_of(run: u64, generation: u8) -> u64 {
-    run | u64::from(generation) << GENERATION_SHIFT
+pub fn seed_of_load(run: u64, load: u32) -> u64 {
+    run & RUN | u64::from(load as u16) << LOAD_SHIFT
+}
+
+/// The seed of a block that was written so many times by the load of this seed, whose upper eight bits are 0.
+#[inline]
+pub fn seed_of(load: u64, generation: u8) -> u64 {
+    load | u64::from(generation) << GENERATION_SHIFT
 }
 
 /// What a wrong unit holds.
@@ -123,6 +143,21 @@ mod tests {
         assert_eq!(check(&older, 8192, seed_of(5, 2)).map(|m| m.found), Some(Found::Older));
         assert_eq!(check(&older, 4096, seed_of(5, 2)).map(|m| m.found), Some(Found::OtherPlace(8192)));
         assert_eq!(check(&older, 8192, seed_of(6, 1)).map(|m| m.found), Some(Found::OtherRun));
+    }
+
+    #[test]
+    fn a_write_that_a_later_load_lost_does_not_pass_for_its_own() {
+        let before = block(8192, seed_of(seed_of_load(5, 0), 1));
+        let found = |seed: u64| check(&before, 8192, seed).map(|m| m.found);
+        assert_eq!(found(seed_of(seed_of_load(5, 0), 1)), None);
+        assert_eq!(found(seed_of(seed_of_load(5, 1), 1)), Some(Found::Older));
+        assert_eq!(found(seed_of(seed_of_load(6, 0), 1)), Some(Found::OtherRun));
+    }
+
+    #[test]
+    fn no_two_runs_have_the_same_number() {
+        assert_ne!(new_run(), new_run());
+        assert_eq!(new_run() >> LOAD_SHIFT, 0);
     }
 
     #[test]
