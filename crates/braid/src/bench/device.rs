@@ -67,21 +67,11 @@ impl Members {
 fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
     let spec = DiskSpec::parse(name).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()))?;
     let disk = Disk::open(&spec, OpenOptions { exclusive: true, write })
-        .map_err(|error| ErrorDetail::new(open_failed(&error), format!("disk {name}: {error}")).with("disk", name))?;
+        .map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
     if write && !force {
         refuse_somebodys(name, &spec, &disk)?;
     }
     Ok(disk)
-}
-
-fn open_failed(error: &braid_ring::RingError) -> Kind {
-    use braid_ring::RingErrorKind as Ring;
-    match error.kind {
-        Ring::NotFound => Kind::NotFound,
-        Ring::InUse => Kind::InUse,
-        Ring::Permission => Kind::PermissionDenied,
-        _ => Kind::DiskError,
-    }
 }
 
 /// Looks for what may stand on a file or block device.

@@ -43,7 +43,7 @@ pub struct Load {
     pub visit: Visit,
     /// Of the order in which blocks are visited.
     pub seed: u64,
-    /// Give every block its content, and check what is read: the run's seed.
+    /// Give every block its content, and check what is read: the load's seed.
     pub verify: Option<u64>,
     /// I/Os a second of all jobs, this job's number and how many there are.
     pub rate: Option<(u64, u64, u64)>,
@@ -73,6 +73,10 @@ pub struct Phase {
     /// What.
     pub pass: Pass,
 }
+
+/// Ends the phase in hand early; posted to the frontend.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop;
 
 /// How a phase went for one job.
 pub struct PhaseDone {
@@ -496,14 +500,15 @@ impl LoadFrontend {
         let _ = self.done.try_send(found);
     }
 
-    /// The time is over: nothing new begins.
+    /// The time is over, or somebody ends it: nothing new begins.
     fn stop_at(&mut self, now_ns: u64) {
         self.left = 0;
         let ended_ns = match &self.schedule {
             // By a schedule the time is what was asked for, however few I/Os that were.
             Some(schedule) => {
-                self.found.behind = schedule.behind(self.deadline_ns);
-                self.deadline_ns
+                let until_ns = self.deadline_ns.min(now_ns);
+                self.found.behind = schedule.behind(until_ns);
+                until_ns
             }
             None => now_ns,
         };
@@ -543,8 +548,10 @@ impl Frontend for LoadFrontend {
     }
 
     fn message(&mut self, cx: &mut Cx<'_>, message: Box<dyn Any + Send>) {
-        if let Ok(phase) = message.downcast::<Phase>() {
-            self.begin(cx, &phase);
+        match message.downcast::<Phase>() {
+            Ok(phase) => self.begin(cx, &phase),
+            Err(other) if other.is::<Stop>() && self.running && self.left > 0 => self.stop_at(cx.now_ns()),
+            Err(_) => {}
         }
     }
 

@@ -1,10 +1,10 @@
 //! Targets of disks, run on a ring of our own in this process.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::limits::SLOTS_MAX;
 use braid_engine::{DeviceId, ShardId};
@@ -13,15 +13,19 @@ use braid_ring::{DriverKind, Frontend, Ring, RingConfig, RingHandle};
 use super::bare::BareFrontend;
 use super::cpu;
 use super::device::{Disks, Members, Shape};
-use super::frontend::{Load, LoadFrontend, Pass, Phase, PhaseDone, in_words};
+use super::frontend::{Load, LoadFrontend, Pass, Phase, PhaseDone, Stop, in_words};
+use super::interrupt;
 use super::live::LiveCell;
 use super::pattern::Order;
 use super::plan::{Plan, Point};
 use super::slice::Slice;
 use super::target::Target;
+use super::verify;
 
 /// Most memory for data in flight on one shard: what a ring takes.
 const ARENA_BYTES_MAX: usize = 1 << 30;
+/// Between two looks at whether the run is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Of the order in which blocks are visited; always the same, so that a run can be repeated.
 const SEED: u64 = 0x5eed;
 
@@ -120,7 +124,7 @@ impl Local {
             );
         }
         let driver = handle.driver(ShardId(0)).kind.to_string();
-        let run = plan.verify.then_some(u64::from(std::process::id()) << 24 | SEED);
+        let run = plan.verify.then(verify::new_run);
         let local = Local { ring: Some(ring), handle, done, shards, driver, devices, live, run };
         local.check_parts(plan)?;
         Ok(Some(local))
@@ -183,7 +187,7 @@ impl Local {
                     span_bytes: share,
                     visit: point.visit,
                     seed: SEED.wrapping_add(job),
-                    verify: self.run,
+                    verify: self.run.map(|run| verify::seed_of_load(run, epoch)),
                     rate: point.rate_iops.map(|rate| (rate, job, jobs)),
                 })
             })
@@ -197,19 +201,25 @@ impl Local {
     pub fn pass(&self, plan: &Plan, target: usize, epoch: u32, point: &Point, pass: Pass) -> anyhow::Result<Slice> {
         let loads = self.loads(plan, target, epoch, point)?;
         let jobs = loads.len();
-        let cpu_before = cpu::own();
+        let (wall, cpu_before) = (Instant::now(), cpu::own());
         for (job, load) in loads.into_iter().enumerate() {
             let job = job as u16;
             let pass = share_out(pass, u64::from(job), jobs as u64);
             let phase = Phase { load: Arc::new(load), pass };
             self.handle.post(ShardId(job % self.shards), usize::from(job / self.shards), Box::new(phase));
         }
-        let done = (0..jobs).map(|_| self.answer()).collect::<anyhow::Result<Vec<PhaseDone>>>()?;
+        let mut told = false;
+        let done = (0..jobs).map(|_| self.answer(jobs, &mut told)).collect::<anyhow::Result<Vec<PhaseDone>>>()?;
         let mut slice = Slice::new();
         slice.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
         let begun = done.iter().map(|done| done.begun_ns).min().unwrap_or(0);
         let ended = done.iter().map(|done| done.ended_ns).max().unwrap_or(0);
-        slice.elapsed_ns = ended - begun;
+        // Everything may have been answered within one turn of the loop, for which it reads its clock once: then this took no
+        // longer than it took to ask for it and to hear of it.
+        slice.elapsed_ns = match ended - begun {
+            0 => wall.elapsed().as_nanos() as u64,
+            elapsed_ns => elapsed_ns,
+        };
         for done in &done {
             slice.ios += done.ios;
             slice.errors += done.errors;
@@ -223,8 +233,21 @@ impl Local {
         Ok(slice)
     }
 
-    fn answer(&self) -> anyhow::Result<PhaseDone> {
-        self.done.recv().context("a shard ended in the middle of the run")
+    /// How the phase went for the next of the jobs to end. `told`: whether they know that the run is to end.
+    fn answer(&self, jobs: usize, told: &mut bool) -> anyhow::Result<PhaseDone> {
+        loop {
+            match self.done.recv_timeout(LOOK_EVERY) {
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Disconnected) => bail!("a shard ended in the middle of the run"),
+                Err(RecvTimeoutError::Timeout) if interrupt::asked() && !*told => {
+                    *told = true;
+                    for job in 0..jobs as u16 {
+                        self.handle.post(ShardId(job % self.shards), usize::from(job / self.shards), Box::new(Stop));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod fio;
 mod frontend;
 mod html;
 mod in_process;
+mod interrupt;
 mod latency;
 mod ledger;
 mod live;
@@ -53,7 +54,8 @@ const DAMAGE: u8 = 7;
 /// Runs `braid bench`.
 ///
 /// # Errors
-/// Whatever keeps it from measuring. I/O errors are counted in the report, and make the exit status 1.
+/// Whatever keeps it from measuring. I/O errors are counted in the report, and make the exit status 1, as an interruption
+/// does.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.table {
         return table::run(&args, file);
@@ -69,22 +71,27 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         crate::cli::output::text(&fio::job_file(&plan));
         return Ok(ExitCode::SUCCESS);
     }
+    interrupt::watch()?;
     let page = args.html.as_deref().map(Page::open).transpose()?;
     let document = run::run(&plan, args.socket.as_deref())?;
-    if let Some(page) = page {
+    let measured = !document.results.is_empty();
+    // Without a single figure there is nothing to draw: a page of before stays.
+    if let Some(page) = page
+        && measured
+    {
         page.write(&html::page(&document))?;
     }
     if args.json {
         crate::cli::output::json(&document);
     } else {
         crate::cli::output::text(&report::text(&document));
-        if let Some(file) = &args.html {
+        if let Some(file) = args.html.as_ref().filter(|_| measured) {
             crate::cli::output::text(&format!("plots are in {}\n", file.display()));
         }
     }
     Ok(if document.mismatch_count() > 0 {
         ExitCode::from(DAMAGE)
-    } else if document.errors() > 0 {
+    } else if document.errors() > 0 || document.interrupted {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS

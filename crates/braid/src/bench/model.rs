@@ -37,6 +37,10 @@ pub struct Document {
     pub points: Vec<PointInfo>,
     /// Slices of each point on each target.
     pub slices: u16,
+    /// Somebody ended it before all was measured: `points` are those that were begun, the last of them may lack targets and
+    /// slices, and what was written may not have been verified.
+    #[serde(default)]
+    pub interrupted: bool,
     /// What came of each point on each target, by point, then by target.
     pub results: Vec<Measured>,
     /// Each target but the first against the first, by point.
@@ -292,7 +296,9 @@ impl Measured {
     /// This against another of the same point.
     fn against(&self, other: &Measured) -> Comparison {
         let ratio = |of: fn(&SliceInfo) -> f64| {
-            let side = |measured: &Measured| measured.slices.iter().map(of).collect::<Vec<f64>>();
+            // Only where it was interrupted has one of them more slices than the other.
+            let pairs = self.slices.len().min(other.slices.len());
+            let side = |measured: &Measured| measured.slices[..pairs].iter().map(of).collect::<Vec<f64>>();
             let ratio = ratio_of_medians(&side(self), &side(other));
             [ratio.value, ratio.low, ratio.high].iter().all(|n| n.is_finite()).then_some(ratio)
         };
@@ -361,8 +367,15 @@ impl TargetInfo {
 }
 
 impl Document {
-    /// A document of what a plan found.
-    pub fn new(plan: &Plan, begun_unix_ms: u64, targets: Vec<TargetInfo>, mut results: Vec<Measured>) -> Document {
+    /// A document of what a plan found; with fewer points where it was interrupted.
+    pub fn new(
+        plan: &Plan,
+        begun_unix_ms: u64,
+        targets: Vec<TargetInfo>,
+        mut results: Vec<Measured>,
+        interrupted: bool,
+    ) -> Document {
+        let begun = results.iter().map(|result| result.point + 1).max().unwrap_or(0);
         for result in &mut results {
             let published = plan.origin.iter().flat_map(|origin| &origin.published);
             result.published = published.clone().find(|one| one.is_of(result.target, result.point)).cloned();
@@ -383,8 +396,9 @@ impl Document {
             machine: machine::describe(),
             profile: plan.origin.as_ref().map(ProfileInfo::of),
             targets,
-            points: plan.points.iter().map(PointInfo::of).collect(),
+            points: plan.points[..begun].iter().map(PointInfo::of).collect(),
             slices: plan.slices,
+            interrupted,
             results,
             comparisons,
         }

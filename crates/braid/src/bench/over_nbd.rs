@@ -12,6 +12,7 @@ use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint, Replies};
 use super::cpu;
 use super::frontend::{MISMATCHES_KEPT, Pass};
 use super::in_process::share_out;
+use super::interrupt;
 use super::latency::Latencies;
 use super::ledger::Ledger;
 use super::live::LiveCell;
@@ -203,7 +204,7 @@ impl Remote {
         }
         let live: Vec<Arc<LiveCell>> = clients.iter().map(|_| Arc::default()).collect();
         let connections = clients.into_iter().map(|client| Connection { client, state: nothing() }).collect();
-        let run = plan.verify.then_some(u64::from(std::process::id()) << 24 | 0x5eed);
+        let run = plan.verify.then(verify::new_run);
         Ok(Remote { connections, size_bytes, live, run })
     }
 
@@ -369,7 +370,7 @@ impl State {
         self.epoch = epoch;
         self.pattern = Pattern::new(part.seed, &point.visit, part.first_byte, part.span_bytes, point.block_bytes);
         self.ledger = run.map(|_| Ledger::new(self.pattern.blocks()));
-        self.run = run.unwrap_or(0);
+        self.run = run.map_or(0, |run| verify::seed_of_load(run, epoch));
         let block = point.block_bytes as usize;
         self.payload = vec![0x5a; block].into();
         (self.begun_ns, self.block, self.reading) = (vec![0; slots], vec![0; slots], vec![false; slots]);
@@ -441,6 +442,12 @@ impl Connection {
             if now_ns >= time_ns && state.in_time && (state.ios > 0 || schedule.is_some()) {
                 left = 0;
                 state.over(now_ns, time_ns, schedule.as_ref());
+            }
+            if interrupt::asked() && left > 0 {
+                left = 0;
+                if state.in_time {
+                    state.over(now_ns, now_ns, schedule.as_ref());
+                }
             }
             while client.in_flight() < point.depth as usize && client.free() > 0 {
                 let begun_ns = match &schedule {

@@ -55,6 +55,14 @@ pub fn text(document: &Document) -> String {
     for result in &document.results {
         problems(&mut text, document, result);
     }
+    if document.interrupted {
+        let what = if document.results.is_empty() {
+            "before anything was measured"
+        } else {
+            "what stands here was measured until then"
+        };
+        let _ = writeln!(text, "INTERRUPTED {what}");
+    }
     text
 }
 
@@ -188,7 +196,9 @@ fn cells(document: &Document, result: &Measured, sweep: bool, compared: bool, pu
     ]);
     if compared {
         let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
-        cells.push(ratio.map_or("1".to_owned(), |ratio| format!("{:.3}", ratio.value)));
+        // Against one of which nothing is known there is no ratio.
+        let none = if result.target == 0 { "1" } else { "-" };
+        cells.push(ratio.map_or(none.to_owned(), |ratio| format!("{:.3}", ratio.value)));
     }
     let latency = &result.latency;
     cells.extend([

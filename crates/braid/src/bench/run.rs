@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::frontend::Pass;
 use super::in_process::Local;
+use super::interrupt;
 use super::live::LiveCell;
 use super::model::{Document, Measured, TargetInfo};
 use super::over_nbd::Remote;
@@ -58,11 +59,14 @@ pub fn run(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<Document> {
     let progress = Progress::start(plan.points.len() * plan.targets.len() * usize::from(plan.slices), expected(plan));
     let mut results = Vec::with_capacity(plan.points.len() * plan.targets.len());
     for (number, point) in plan.points.iter().enumerate() {
+        if interrupt::asked() {
+            break;
+        }
         results.extend(measure(plan, &mut targets, number, point, &progress)?);
     }
     drop(progress);
     drop(targets);
-    Ok(Document::new(plan, begun, infos, results))
+    Ok(Document::new(plan, begun, infos, results, interrupt::asked()))
 }
 
 fn open(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<(Targets, Vec<TargetInfo>)> {
@@ -119,7 +123,7 @@ fn touch(plan: &Plan, local: &Local) -> anyhow::Result<()> {
     local.pass(plan, largest, u32::MAX - 1, &point, pass).map(drop)
 }
 
-/// One point on all targets.
+/// One point on all targets; where it is interrupted, on those that have anything to show.
 fn measure(
     plan: &Plan,
     targets: &mut Targets,
@@ -142,22 +146,37 @@ fn measure(
             found.add_findings(&targets.pass(plan, target, number, pass)?);
         }
     }
-    for slice in 0..plan.slices {
+    'slices: for slice in 0..plan.slices {
         for turn in 0..count {
             // Who goes first alternates too.
             let target = if slice % 2 == 0 { turn } else { count - 1 - turn };
             let what = || format!("{}, {}", plan.targets[target].label, point.whole());
             progress.step(what, point.block_bytes, targets.live(target, point.jobs));
-            slices[target].push(targets.pass(plan, target, number, slice_pass(plan, slice))?);
+            if interrupt::asked() {
+                break 'slices;
+            }
+            let found = targets.pass(plan, target, number, slice_pass(plan, slice))?;
+            // Beside whole slices a part of one is no figure; what was found wrong in it counts.
+            if interrupt::asked() && (found.ios == 0 || !slices[target].is_empty()) {
+                findings[target].add_findings(&found);
+            } else {
+                slices[target].push(found);
+            }
         }
     }
-    if plan.verify && reads < 100 {
+    if plan.verify && reads < 100 && !interrupt::asked() {
         for (target, found) in findings.iter_mut().enumerate() {
             found.add_findings(&targets.pass(plan, target, number, Pass::ReadBack)?);
         }
     }
+    for (slices, found) in slices.iter_mut().zip(&findings) {
+        // Data that was found wrong is told, even if no rate can be.
+        if slices.is_empty() && (found.errors > 0 || found.mismatch_count > 0) {
+            slices.push(Slice::new());
+        }
+    }
     let measured = |target: usize| Measured::of(target, number, point.block_bytes, &slices[target], &findings[target]);
-    Ok((0..count).map(measured).collect())
+    Ok((0..count).filter(|&target| !slices[target].is_empty()).map(measured).collect())
 }
 
 /// One slice; the first ones take what does not divide.

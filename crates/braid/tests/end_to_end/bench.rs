@@ -371,3 +371,87 @@ fn a_terminal_gets_a_live_line_and_nobody_else_does() {
     let out = bench(&["null:1G", "--time", "600ms", "--slices", "3"]);
     assert!(out.stderr.is_empty() && !String::from_utf8_lossy(&out.stdout).contains("[1/3"), "{}", said(&out));
 }
+
+/// Begins a long run, waits until it has written to `file`, and interrupts it; gives its document.
+#[track_caller]
+fn interrupted(folder: &Folder, file: &str, arguments: &[&str]) -> Value {
+    use std::os::unix::fs::MetadataExt as _;
+    let (page, answer) = (folder.join("page.html"), folder.join("answer.json"));
+    let mut command = command(BRAID);
+    command.args(["bench", "--op", "write", "--time", "60m", "--json", "--html", &page]).args(arguments);
+    places(&mut command, folder);
+    let blocks = || std::fs::metadata(file).expect("it is there").blocks();
+    let before = blocks();
+    // Its answer is apart from what it says beside it.
+    let mut run = Running::start_apart(folder, "bench", &mut command, &answer);
+    wait_for("something to be written", || {
+        assert!(run.ended().is_none(), "{}", run.log());
+        (blocks() > before + 256).then_some(())
+    });
+    run.interrupt();
+    assert_eq!(run.wait().code(), Some(1), "{}", run.log());
+    assert!(run.log().contains("once more ends at once"), "{}", run.log());
+    let found: Value = serde_json::from_slice(&std::fs::read(&answer).expect("it was written")).expect("it is JSON");
+    assert_eq!(found["interrupted"], true, "{found}");
+    let drawn = std::fs::read_to_string(&page).expect("the page is there");
+    assert!(drawn.contains("Interrupted: what stands here") && drawn.ends_with("</html>\n"), "{drawn}");
+    found
+}
+
+#[test]
+fn what_was_measured_before_an_interruption_is_told() {
+    let folder = Folder::new();
+    // Two points and two targets of which only the first of each is ever begun.
+    let file = folder.sparse("disk", 16 * MIB);
+    let sweep = ["--slices", "1", "--depth", "4,8", "--verify", &file, "null:1G"];
+    let found = interrupted(&folder, &file, &sweep);
+    assert_eq!((count(&found["targets"]), count(&found["points"]), count(&found["results"])), (2, 1, 1), "{found}");
+    assert_eq!(count(&found["comparisons"]), 0, "{found}");
+    let result = &found["results"][0];
+    assert_eq!((&result["target"], &result["point"], count(&result["slices"])), (&0.into(), &0.into(), 1));
+    assert!(number(&result["ios"]) > 0.0 && number(&result["elapsed_ns"]) < 3600e9, "{result}");
+    assert!(number(&result["latency"]["count"]) >= number(&result["ios"]), "{result}");
+    // By a schedule: what was not due yet is not behind.
+    let file = folder.sparse("steady", 16 * MIB);
+    let found = interrupted(&folder, &file, &["--slices", "1", "--rate", "500", &file]);
+    let result = &found["results"][0];
+    let due = number(&result["elapsed_ns"]) / 1e9 * 500.0;
+    let counted = number(&result["behind_ios"]) + number(&result["latency"]["count"]);
+    assert!((counted - due).abs() <= 2.0, "{counted} of {due}: {result}");
+}
+
+#[test]
+fn an_export_is_measured_until_an_interruption() {
+    let daemon = Daemon::start();
+    let disk = daemon.folder.sparse("disk", 64 * MIB);
+    let uri = daemon.array("fast", "concat", &[&disk]);
+    let found = interrupted(&Folder::new(), &disk, &["--slices", "1", "--jobs", "2", &uri]);
+    assert_eq!((count(&found["results"]), found["targets"][0]["kind"].as_str()), (1, Some("nbd")), "{found}");
+    assert!(number(&found["results"][0]["ios"]) > 0.0, "{found}");
+}
+
+#[test]
+fn a_second_interruption_ends_at_once() {
+    let folder = Folder::new();
+    let page = folder.join("page.html");
+    let mut command = command(BRAID);
+    command.args(["bench", "--time", "60m", "--html", &page, "faulty(mem:8M,delay=30s)"]);
+    places(&mut command, &folder);
+    let mut run = Running::start(&folder, "bench", &mut command);
+    wait_for("the run to catch signals", || {
+        assert!(run.ended().is_none(), "{}", run.log());
+        std::path::Path::new(&page).exists().then_some(())
+    });
+    run.interrupt();
+    wait_for("the first one to be taken", || run.log().contains("once more ends at once").then_some(()));
+    run.interrupt();
+    assert_eq!(run.wait().code(), Some(130), "{}", run.log());
+}
+
+#[test]
+fn what_takes_one_turn_of_the_loop_takes_some_time() {
+    // Three I/Os to nowhere are done before the loop reads its clock again; nothing does a thousand million of them a second.
+    let found = document(&["--count", "3", "null:1G"]);
+    let result = &found["results"][0];
+    assert!(number(&result["elapsed_ns"]) > 100.0 && number(&result["iops"]) < 3e7, "{result}");
+}

@@ -158,6 +158,16 @@ impl Running {
         Running { child, name: name.to_owned(), log }
     }
 
+    /// The same, with its standard output in `out` and the rest in its log.
+    #[track_caller]
+    pub fn start_apart(folder: &Folder, name: &str, command: &mut Command, out: &str) -> Running {
+        let log = folder.path().join(format!("{name}.log"));
+        let file = fs::File::options().create(true).append(true).open(&log).expect("a log can be written");
+        let out = fs::File::create(out).expect("a file can be written");
+        let child = command.stdout(out).stderr(file).spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        Running { child, name: name.to_owned(), log }
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -187,8 +197,17 @@ impl Running {
 
     /// Asks it to end.
     pub fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// As Ctrl-C does.
+    pub fn interrupt(&self) {
+        self.signal(rustix::process::Signal::INT);
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.id() as i32).expect("a process has an id");
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = rustix::process::kill_process(pid, signal);
     }
 
     /// `kill -9`, and waits until it is gone.

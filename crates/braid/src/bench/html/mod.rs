@@ -67,6 +67,9 @@ fn head(body: &mut String, document: &Document, title: &str) {
         escape(&document.machine),
         document.slices
     );
+    if document.interrupted {
+        body.push_str("<p class=\"wrong\">Interrupted: what stands here was measured until then.</p>\n");
+    }
     if let Some(profile) = &document.profile {
         let _ = writeln!(body, "<p>Published figures: {}.</p><ul class=\"notes\">", escape(&profile.source));
         for note in &profile.notes {
@@ -368,7 +371,8 @@ fn table(body: &mut String, document: &Document) {
         );
         if document.targets.len() > 1 {
             let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
-            let text = ratio.map_or("1".to_owned(), |r| format!("{:.3} ({:.3} – {:.3})", r.value, r.low, r.high));
+            let none = if result.target == 0 { "1" } else { "–" };
+            let text = ratio.map_or(none.to_owned(), |r| format!("{:.3} ({:.3} – {:.3})", r.value, r.low, r.high));
             let _ = write!(body, "<td>{text}</td>");
         }
         let _ = write!(
