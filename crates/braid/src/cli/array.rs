@@ -1,7 +1,7 @@
 //! `braid array …`.
 
 use super::confirm::confirm;
-use super::disk_names::absolute;
+use super::disk_names::absolute_for;
 use super::{Ask, output};
 use braid_api::{
     Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Kind, MemberState, RenameArray,
@@ -169,7 +169,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
 async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
     let mut disks = Vec::with_capacity(args.disks.len());
     for disk in &args.disks {
-        disks.push(absolute(disk)?.to_string());
+        disks.push(absolute_for(&args.ask.reach, disk)?.to_string());
     }
     if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         confirm(&format!("Whatever is on {} will be lost", args.disks.join(", ")), args.yes)?;
@@ -300,7 +300,7 @@ fn zones(array: &Array) -> String {
 async fn assemble(args: AssembleArgs) -> anyhow::Result<ExitCode> {
     let mut disks = Vec::with_capacity(args.disks.len());
     for disk in &args.disks {
-        disks.push(absolute(disk)?.to_string());
+        disks.push(absolute_for(&args.ask.reach, disk)?.to_string());
     }
     let body = Assemble { array: args.array, disks, force: args.force };
     let done: Assembled = args.ask.client()?.post("/v1/assemble", &body).await?;

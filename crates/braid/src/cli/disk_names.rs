@@ -1,17 +1,31 @@
 //! Names of disks as they are sent to the daemon, which has another working folder.
 
+use super::reach::Reach;
 use braid_api::{ErrorDetail, Kind};
 use braid_ring::DiskSpec;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Reads a disk's name and makes the path in it absolute.
+/// Reads a disk's name and makes the path in it absolute, for a daemon on this machine.
 ///
 /// # Errors
 /// [`Kind::InvalidArgument`] naming what is wrong with it, and a right one.
 pub fn absolute(name: &str) -> Result<DiskSpec, ErrorDetail> {
+    read(name, &|_| Ok(()))
+}
+
+/// The same for the daemon that is reached this way.
+///
+/// # Errors
+/// The same; a relative path for a daemon on another machine.
+pub fn absolute_for(reach: &Reach, name: &str) -> Result<DiskSpec, ErrorDetail> {
+    read(name, &|path| reach.refuse_relative(path))
+}
+
+fn read(name: &str, refuse: &dyn Fn(&Path) -> Result<(), ErrorDetail>) -> Result<DiskSpec, ErrorDetail> {
     let spec = DiskSpec::parse(name)
         .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", name))?;
     with_path(spec, &|path| {
+        refuse(&path)?;
         std::path::absolute(&path).map_err(|error| {
             ErrorDetail::new(
                 Kind::InvalidArgument,

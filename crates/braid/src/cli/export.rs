@@ -3,6 +3,7 @@
 use super::array::{name, name_or_uuid};
 use super::export_limits::LimitArgs;
 use super::{Ask, output};
+use crate::daemon::address::Address;
 use braid_api::{AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
@@ -90,7 +91,11 @@ pub struct RenameArgs {
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Add(args) => {
-            let nbd = crate::daemon::address::Address::parse(&args.nbd)?.absolute()?.to_string();
+            let address = Address::parse(&args.nbd)?;
+            if let Address::Unix(path) = &address {
+                args.ask.reach.refuse_relative(path)?;
+            }
+            let nbd = address.absolute()?.to_string();
             let body = AddExport {
                 array: args.array,
                 nbd,

@@ -6,7 +6,7 @@ use crate::places::Places;
 use crate::tls::ClientFiles;
 use braid_api::{ErrorDetail, Kind};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How the daemon is reached. An option wins over a variable of the environment.
 #[derive(Args, Clone, Debug, Default)]
@@ -38,9 +38,32 @@ impl Reach {
     /// # Errors
     /// The configuration or an option is wrong; a file cannot be read.
     pub fn client(&self) -> Result<Client, ErrorDetail> {
-        match self.remote(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))? {
+        match self.remote(&variable)? {
             Some(remote) => Client::of_host(&remote),
             None => Ok(Client::at_socket(&Places::find_socket(self.socket.as_deref())?)),
+        }
+    }
+
+    /// Refuses a path that is written from this machine's working folder where the daemon is on another machine: there it
+    /// would name something else, or nothing.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArgument`]; BRAID_HOST or an option is wrong.
+    pub fn refuse_relative(&self, path: &Path) -> Result<(), ErrorDetail> {
+        if path.is_absolute() {
+            return Ok(());
+        }
+        match self.remote(&variable)? {
+            None => Ok(()),
+            Some(Remote { host, .. }) => Err(ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!(
+                    "the path {} begins in the working folder of this machine, and the daemon is on {host}",
+                    path.display()
+                ),
+            )
+            .with("path", path.display())
+            .remedy("write the path as it is on that machine, from the root, for example /srv/a.img")),
         }
     }
 
@@ -77,6 +100,11 @@ impl Reach {
         let files = ClientFiles { authorities: file(&self.ca, "BRAID_CA"), identity };
         Ok(Some(Remote { host, port, files, token_file: file(&self.token_file, "BRAID_TOKEN_FILE") }))
     }
+}
+
+/// A variable of the environment that says something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Reads the URL of a daemon: host and port.
@@ -164,6 +192,17 @@ mod tests {
         let found = remote(&options, &variables).expect("right").expect("another machine");
         assert_eq!((found.host.as_str(), found.port, found.files.authorities), ("node2", 7, Some("/o/ca".into())));
         assert_eq!(remote(&Reach::default(), &[("BRAID_CA", "/v/ca")]), Ok(None));
+    }
+
+    #[test]
+    fn relative_paths_are_for_this_machine() {
+        let there = Reach { host: Some(("node2".into(), 7)), ..Reach::default() };
+        let error = there.refuse_relative(Path::new("./a.img")).expect_err("whose folder?");
+        assert!(error.message.contains("./a.img") && error.message.contains("node2"), "{error}");
+        assert!(error.remedy.contains("from the root"), "{error}");
+        assert_eq!(there.refuse_relative(Path::new("/srv/a.img")), Ok(()));
+        let here = Reach { socket: Some("/s".into()), ..Reach::default() };
+        assert_eq!(here.refuse_relative(Path::new("a.img")), Ok(()));
     }
 
     #[test]
