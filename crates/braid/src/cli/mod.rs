@@ -138,7 +138,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export { verb } => wait(export::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
         Command::Bench(args) => crate::bench::run(args),
-        Command::Completions(args) => Ok(completions::run(&args)),
+        Command::Completions(args) => wait(completions::run(&args)),
         Command::Man(args) => man::run(&args),
         Command::Schema(args) => schema::run(&args),
     }

@@ -287,7 +287,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn shells_complete_commands_and_options() {
+fn shells_complete_commands_options_and_names() {
     let daemon = Daemon::start();
     let script = |shell: &str| {
         let path = daemon.folder.join(&format!("_braid-{shell}"));
@@ -310,6 +310,33 @@ fn shells_complete_commands_and_options() {
     let out = run("env", &[&format!("HOME={home}"), "fish", "--no-config", "-c", &fish]);
     let words: Vec<&str> = out.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(words, ["array", "create", "--check"]);
+    // Names of arrays and exports are the daemon's to say; without one there are none, and no complaint.
+    daemon.array("quartz", "concat", &["mem:64M"]);
+    daemon.braid(&["export", "rename", "quartz", "quiet"]);
+    let program = std::path::Path::new(BRAID).parent().expect("it lies in a folder").display().to_string();
+    let path = format!("{program}:{}", std::env::var("PATH").unwrap_or_default());
+    let ask = |shell: &[&str], text: &str| {
+        let mut command = command(shell[0]);
+        command.args(&shell[1..]).arg(text).env("PATH", &path).env("HOME", &home);
+        places(&mut command, &daemon.folder);
+        let out = command.output().expect("the shell can be started");
+        assert!(out.status.success() && out.stderr.is_empty(), "{}", said(&out));
+        String::from_utf8_lossy(&out.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let in_bash = format!(
+        "source {}; for words in 'braid array show q' 'braid export add ' 'braid export set q' 'braid array create q'; do \
+         COMP_WORDS=(${{words}}); [[ $words == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+         _braid_with_names braid \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
+         echo \"${{COMPREPLY[*]}}\"; done",
+        script("bash")
+    );
+    let in_fish = format!(
+        "source {}; complete -C 'braid array show q'; complete -C 'braid export add q'; complete -C 'braid export set q'",
+        script("fish")
+    );
+    let names = ["quartz", "quartz", "quiet"];
+    assert_eq!(ask(&["bash", "--norc", "-c"], &in_bash), names);
+    assert_eq!(ask(&["fish", "--no-config", "-c"], &in_fish), names);
     // zsh completes at a terminal only.
     let zsh = script("zsh");
     let mut shell = Terminal::start(
@@ -317,7 +344,7 @@ fn shells_complete_commands_and_options() {
         (100, 30),
         "zsh",
         &["-f", "-i"],
-        &[("PS1", "ready> "), ("HOME", &daemon.folder.join("."))],
+        &[("PS1", "ready> "), ("HOME", &daemon.folder.join(".")), ("PATH", &path)],
     );
     shell.wait_for_text("ready>");
     shell.type_in(&format!("autoload -U compinit; compinit -u -D; source {zsh}; clear; echo lo''aded\n"));
@@ -328,6 +355,15 @@ fn shells_complete_commands_and_options() {
         shell.type_in(typed);
         shell.wait_for_text(whole);
     }
+    shell.type_in("\x15braid array show q\t");
+    shell.wait_for_text("array show quartz");
+    shell.type_in("\x15braid export set q\t");
+    shell.wait_for_text("export set quiet");
+    daemon.running.terminate();
+    let socket = daemon.folder.join("api.sock");
+    wait_for("the daemon to end", || (!std::path::Path::new(&socket).exists()).then_some(()));
+    assert_eq!(ask(&["bash", "--norc", "-c"], &in_bash).iter().filter(|word| word.starts_with('q')).count(), 0);
+    assert_eq!(ask(&["bash", "-c"], &format!("{BRAID} completions arrays")), Vec::<String>::new());
 }
 
 #[test]
