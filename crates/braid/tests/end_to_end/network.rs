@@ -343,3 +343,48 @@ fn events_go_on_where_a_reader_was() {
     // A number of a daemon before this one: everything is new.
     assert!(read(&["last-event-id: 999999"], "").contains("id: 1\n"));
 }
+
+#[test]
+fn who_does_not_say_who_it_is_makes_room_for_others() {
+    let on = OnNetwork::with_tokens();
+    // More than there are places, and nobody says a word.
+    let silent: Vec<TcpStream> = (0..140).map(|_| TcpStream::connect(on.address()).expect("it listens")).collect();
+    let out = on.braid(&["status", "--token-file", &on.daemon.folder.join("tokens")]);
+    assert!(out.status.success(), "{}", said(&out));
+    let log = on.daemon.running.log();
+    assert!(log.contains("it had not shown who it is when too many newer clients came"), "{log}");
+    // The oldest had to go.
+    let mut oldest = &silent[0];
+    oldest.set_read_timeout(Some(PATIENCE)).expect("it is a time");
+    assert!(matches!(oldest.read(&mut [0; 1]), Ok(0) | Err(_)), "it is ended");
+    // Those who may come in keep their places, however many knock: a reader of events stays.
+    let mut command = on.daemon.command(&["events", "--follow", "--json", "--token-file"]);
+    command.arg(on.daemon.folder.join("tokens")).env("BRAID_HOST", &on.url).env("BRAID_CA", &on.authority.file);
+    let mut reader = Running::start(&on.daemon.folder, "reader", &mut command);
+    wait_for("the reader to read", || reader.log().contains("started").then_some(()));
+    let more: Vec<TcpStream> = (0..140).map(|_| TcpStream::connect(on.address()).expect("it listens")).collect();
+    on.daemon.array("fast", "concat", &["mem:64M"]);
+    wait_for("the reader to go on", || reader.log().contains("array_created").then_some(()));
+    assert!(reader.ended().is_none());
+    drop((silent, more));
+}
+
+#[test]
+fn a_path_of_this_machine_is_not_sent_to_another() {
+    let on = OnNetwork::with_tokens();
+    let tokens = on.daemon.folder.join("tokens");
+    let cases: [&[&str]; 4] = [
+        &["array", "create", "fast", "--level", "concat", "./a.img"],
+        &["array", "create", "fast", "--level", "concat", "throttled(file:a.img,size=1G,iops=3000)"],
+        &["array", "assemble", "--disk", "a.img"],
+        &["export", "add", "fast", "--nbd", "unix:fast.sock"],
+    ];
+    for case in cases {
+        let out = on.braid(&[case, &["--token-file", &tokens]].concat());
+        assert_eq!(out.status.code(), Some(2), "{}", said(&out));
+        assert!(said(&out).contains("working folder of this machine") && said(&out).contains("from the root"));
+    }
+    let disk = on.daemon.folder.sparse("a.img", 64 * MIB);
+    let out = on.braid(&["array", "create", "fast", "--level", "concat", &disk, "--token-file", &tokens]);
+    assert!(out.status.success(), "{}", said(&out));
+}

@@ -1,7 +1,8 @@
 //! Clients of the API: over the socket, and over the network with TLS.
 //!
 //! What it promises: so many clients at a time, those of the network apart from those of the socket; further ones wait in
-//! the kernel. Who does not finish the handshake, a request's head or its body in time is ended.
+//! the kernel. Who does not finish the handshake, a request's head or its body in time is ended. On the network, those who
+//! have not shown yet that they may come in make room for newer ones when all places are taken, the oldest first.
 //! What it never does: nothing of a request is looked at before it is known who asks.
 
 use super::access::{Access, Caller};
@@ -21,14 +22,16 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
 /// A client on whose connection nothing moves for so long is gone: longer than any change takes to be answered.
@@ -78,6 +81,43 @@ impl Refusals {
     }
 }
 
+/// Clients of the network that have not made a request yet that they may make, by the order in which they came. They keep no
+/// place from others.
+#[derive(Default)]
+struct Strangers(Mutex<BTreeMap<u64, (AbortHandle, SocketAddr)>>);
+
+/// One of them, until it has shown that it may come in.
+struct Stranger {
+    number: u64,
+    among: Arc<Strangers>,
+}
+
+impl Strangers {
+    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, (AbortHandle, SocketAddr)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the one who has been here longest; who that was, if there is one.
+    fn displace(&self) -> Option<SocketAddr> {
+        let (_, (task, peer)) = self.list().pop_first()?;
+        task.abort();
+        Some(peer)
+    }
+}
+
+impl Stranger {
+    /// It may come in.
+    fn is_known(&self) {
+        self.among.list().remove(&self.number);
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.is_known();
+    }
+}
+
 /// Serves clients of the socket until the daemon stops.
 pub async fn over_socket(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(API_CLIENTS_MAX));
@@ -108,22 +148,35 @@ pub async fn over_network(network: Network, router: Router, mut stopping: watch:
     let connections = GracefulShutdown::new();
     let door = Door { access, refusals: Arc::clone(&refusals) };
     let service = TowerToHyperService::new(router.layer(from_fn_with_state(door, judge)));
-    loop {
-        let place = place(&places).await;
+    let strangers = Arc::new(Strangers::default());
+    for number in 0.. {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
         match accepted {
             Ok((stream, peer)) => {
+                if places.available_permits() == 0
+                    && let Some(displaced) = strangers.displace()
+                {
+                    refusals.add(displaced, &"it had not shown who it is when too many newer clients came");
+                }
+                let place = tokio::select! {
+                    place = place(&places) => place,
+                    _ = stopping.wait_for(|stopping| *stopping) => break,
+                };
                 let (service, watcher) = (service.clone(), connections.watcher());
                 let (tls, refusals) = (tls.current(), Arc::clone(&refusals));
-                tokio::spawn(async move {
+                let stranger = Arc::new(Stranger { number, among: Arc::clone(&strangers) });
+                // Held, so that a task that ends at once finds itself on the list.
+                let mut list = strangers.list();
+                let task = tokio::spawn(async move {
                     match tokio::time::timeout(HEAD_MAX, shake_hands(stream, tls)).await {
                         Ok(Ok((stream, caller))) => {
                             let client = Client::new(stream, place, IDLE_MAX);
                             let service = service_fn(move |mut request: hyper::Request<Incoming>| {
                                 request.extensions_mut().insert((caller, peer));
+                                request.extensions_mut().insert(Arc::clone(&stranger));
                                 service.call(request)
                             });
                             serve(client, service, watcher).await;
@@ -132,6 +185,7 @@ pub async fn over_network(network: Network, router: Router, mut stopping: watch:
                         Err(_) => refusals.add(peer, &"the TLS handshake took too long"),
                     }
                 });
+                list.insert(number, (task.abort_handle(), peer));
             }
             Err(error) => pause(&error).await,
         }
@@ -195,6 +249,9 @@ async fn judge(State(door): State<Door>, request: Request, next: Next) -> Respon
         return http::Refusal::from(detail).into_response();
     };
     let Err(detail) = door.access.judge(request.method(), request.headers(), caller) else {
+        if let Some(stranger) = request.extensions().get::<Arc<Stranger>>() {
+            stranger.is_known();
+        }
         return next.run(request).await;
     };
     door.refusals.add(peer, &format_args!("{} {}: {}", request.method(), request.uri().path(), detail.kind));
