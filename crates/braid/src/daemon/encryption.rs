@@ -125,6 +125,7 @@ pub async fn keep_fresh(control: Arc<Control>, encryption: Encryption) {
         if anew {
             let tls = Arc::clone(&tls);
             expiry = tokio::task::spawn_blocking(move || expiry::of_file(tls.certificate())).await.ok().flatten();
+            control.set_nbd_certificate_expiry(expiry.unwrap_or(0));
         }
         let meaning = "Clients refuse one that has expired.";
         let attention = expiry

@@ -130,6 +130,10 @@ fn daemon(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         let what = ("api_certificate_expiry", "When the API's certificate expires, in Unix time", Some(&Unit::Seconds));
         one(encoder, what, &[], expiry as f64)?;
     }
+    if let Some(expiry) = control.nbd_certificate_expiry_unix_s() {
+        let help = "When the certificate that exports show expires, in Unix time";
+        one(encoder, ("nbd_certificate_expiry", help, Some(&Unit::Seconds)), &[], expiry as f64)?;
+    }
     Ok(())
 }
 

@@ -173,6 +173,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     let mut panics = Panics::watch();
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be caught")?;
+    outlive_hangups()?;
     let places = &settings.places;
     raise_limits();
     let folder = StateFolder::open(&places.state)?;
@@ -253,6 +254,19 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     }
     tracing::error!("the daemon ends without that; no harm is done to what was acknowledged");
     Ok(ExitCode::FAILURE)
+}
+
+/// A terminal that is closed, or somebody who wants files to be read anew, sends SIGHUP: neither is a reason to cut off clients.
+fn outlive_hangups() -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("signals cannot be caught")?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            tracing::info!(
+                "SIGHUP: certificates and tokens are read anew by themselves; what else is configured holds until a restart"
+            );
+        }
+    });
+    Ok(())
 }
 
 /// Ends the shards. Where something is left they would wait for it, so that they end with the process instead.

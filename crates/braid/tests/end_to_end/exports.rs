@@ -75,6 +75,14 @@ fn daemon_with_tls() -> (Daemon, Authority) {
     let authority = Authority::new(&folder, "authority");
     let (cert, key) = authority.sign(&folder);
     let daemon = Daemon::start_in(folder, &["--nbd-cert", &cert, "--nbd-key", &key]);
+    // Its end is there to be watched: that of a certificate of the test's, which is valid for long.
+    wait_for("the certificate's end to be told", || {
+        let metrics = run("curl", &["-sS", "--unix-socket", &daemon.folder.join("api.sock"), "http://braid/metrics"]);
+        let line = metrics.lines().find(|line| line.starts_with("braid_nbd_certificate_expiry_seconds{"));
+        let end = line.and_then(|line| line.rsplit(' ').next()).and_then(|end| end.parse::<f64>().ok())?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is after 1970");
+        (end > now.as_secs_f64()).then_some(())
+    });
     daemon.braid(&["array", "create", "a", "--level", "concat", "mem:64M"]);
     (daemon, authority)
 }

@@ -133,3 +133,13 @@ fn the_limit_of_open_files_is_raised_and_a_low_one_is_said() {
     assert!(log.contains("only 1024 files may be open") && log.contains("LimitNOFILE"), "{log}");
     daemon.stop();
 }
+
+#[test]
+fn a_hangup_does_not_end_the_daemon() {
+    let mut daemon = Daemon::start();
+    daemon.running.signal(rustix::process::Signal::HUP);
+    wait_for("the signal to be taken", || daemon.running.log().contains("SIGHUP").then_some(()));
+    daemon.json(&["status"]);
+    assert!(daemon.running.ended().is_none());
+    daemon.stop();
+}

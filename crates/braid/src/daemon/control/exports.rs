@@ -304,7 +304,7 @@ impl Control {
                 allocation: holes.filter(|holes| holes.are_of(&active.layout)).map(|holes| Arc::new(holes) as _),
                 ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())
             };
-            if tables.listeners.len() >= LISTENERS_MAX {
+            if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
                 return Err(ErrorDetail::new(
                     Kind::LimitReached,
                     format!("{LISTENERS_MAX} addresses are listened on already"),

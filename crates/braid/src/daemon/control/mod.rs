@@ -7,6 +7,7 @@
 
 mod assemble;
 mod change;
+mod complaints;
 mod create;
 mod disks;
 mod exports;
@@ -28,6 +29,7 @@ use braid_api::{
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
 use braid_ring::{RingHandle, RingMeta};
+use complaints::Complaints;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -56,6 +58,8 @@ pub struct Control {
     events: Arc<Events>,
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
+    /// Which of them were told of.
+    complaints: Mutex<Complaints>,
     /// How exports use TLS.
     encryption: Encryption,
     stopping: signal::Sender<bool>,
@@ -71,6 +75,8 @@ pub struct Control {
     network: OnceLock<(SocketAddr, Arc<Refusals>)>,
     /// When the certificate of the API on the network expires, in Unix time; 0 where that is not known.
     certificate_expiry_unix_s: AtomicI64,
+    /// The same of the certificate that exports show.
+    nbd_certificate_expiry_unix_s: AtomicI64,
     /// What is wrong with the daemon itself, by what it is about.
     troubles: Mutex<BTreeMap<String, Attention>>,
 }
@@ -99,6 +105,7 @@ impl Control {
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
             clients,
+            complaints: Mutex::default(),
             encryption,
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
@@ -109,6 +116,7 @@ impl Control {
             socket,
             network: OnceLock::new(),
             certificate_expiry_unix_s: AtomicI64::new(0),
+            nbd_certificate_expiry_unix_s: AtomicI64::new(0),
             troubles: Mutex::default(),
         }))
     }
@@ -132,6 +140,16 @@ impl Control {
     /// Says when that is.
     pub fn set_certificate_expiry(&self, unix_s: i64) {
         self.certificate_expiry_unix_s.store(unix_s, Ordering::Relaxed);
+    }
+
+    /// When the certificate of exports expires, in Unix time.
+    pub fn nbd_certificate_expiry_unix_s(&self) -> Option<i64> {
+        Some(self.nbd_certificate_expiry_unix_s.load(Ordering::Relaxed)).filter(|expiry| *expiry != 0)
+    }
+
+    /// Says when that is.
+    pub fn set_nbd_certificate_expiry(&self, unix_s: i64) {
+        self.nbd_certificate_expiry_unix_s.store(unix_s, Ordering::Relaxed);
     }
 
     /// When the daemon started, in milliseconds of Unix time.

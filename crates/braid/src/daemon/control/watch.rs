@@ -7,7 +7,7 @@ use braid_nbd::NbdEvent;
 use braid_ring::LeafStats;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -53,8 +53,10 @@ impl Control {
         }
     }
 
-    /// Logs what happened to clients. Coming and going is for the log only; breaking the protocol is an event.
+    /// Logs what happened to clients. Coming and going is for the log only; breaking the protocol is an event, as long as not
+    /// too many do.
     pub(super) fn tell_of_clients(&self) {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = self.clients.pop() {
             match event {
                 NbdEvent::Connected { peer, export } => tracing::info!("client {peer} uses export {export}"),
@@ -65,9 +67,19 @@ impl Control {
                     let export = export.unwrap_or_default();
                     let of = if export.is_empty() { String::new() } else { format!(" of export {export}") };
                     let message = format!("client {peer}{of} was disconnected: {cause}");
-                    self.events().warning("client_disconnected", message, &[("client", &peer), ("export", &export)]);
+                    if complaints.is_to_be_told(&export, &message, Instant::now()) {
+                        let context = [("client", peer.as_str()), ("export", export.as_str())];
+                        self.events().warning("client_disconnected", message, &context);
+                    } else {
+                        tracing::debug!("{message}");
+                    }
                 }
             }
+        }
+        for (export, count, message) in complaints.summaries(Instant::now(), self.is_open().is_err()) {
+            let count = count.to_string();
+            let context = [("export", export.as_str()), ("count", count.as_str())];
+            self.events().warning("clients_disconnected", message, &context);
         }
         let lost = self.clients.take_lost();
         if lost > 0 {
