@@ -455,3 +455,23 @@ fn what_takes_one_turn_of_the_loop_takes_some_time() {
     let result = &found["results"][0];
     assert!(number(&result["elapsed_ns"]) > 100.0 && number(&result["iops"]) < 3e7, "{result}");
 }
+
+#[test]
+fn over_nbd_lies_are_found_out_and_waits_are_counted_as_well() {
+    let daemon = Daemon::start();
+    for (name, fault) in [("corrupt", "corrupt:0.01"), ("torn", "torn:0.01")] {
+        let uri = daemon.array(name, "concat", &[&format!("faulty(mem:64M,{fault})")]);
+        let out =
+            bench(&["--op", "mixed", "--count", "20000", "--depth", "16", "--span", "8M", "--verify", "--json", &uri]);
+        assert_eq!(out.status.code(), Some(7), "{name}: {}", said(&out));
+        let found: Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
+        assert!(number(&found["results"][0]["mismatch_count"]) >= 1.0, "{found}");
+    }
+    let slow = daemon.array("slow", "concat", &["throttled(mem:64M,latency=20ms)"]);
+    let found = document(&[&slow, "--rate", "1000", "--depth", "1", "--time", "400ms", "--slices", "1"]);
+    let result = &found["results"][0];
+    let begun = number(&result["latency"]["count"]);
+    assert!(begun <= 21.0, "{result}");
+    assert_eq!(number(&result["behind_ios"]) + begun, 400.0, "{result}");
+    assert!(number(&result["latency"]["max_ns"]) > 20e6 * begun * 0.9, "{result}");
+}

@@ -147,13 +147,14 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     let authority = Authority::new(&folder, "ca");
     let (cert, key) = authority.sign(&folder, "server", &["127.0.0.1"]);
     let tokens = secret(&folder, "tokens", TOKEN);
-    let arguments =
-        ["--api-listen", "127.0.0.1:0", "--api-cert", &cert, "--api-key", &key, "--api-token-file", &tokens];
+    let mut arguments = vec!["--api-listen", "127.0.0.1:0", "--api-cert", &cert, "--api-key", &key];
+    arguments.extend(["--api-token-file", &tokens, "--nbd-cert", &cert, "--nbd-key", &key]);
     let daemon = Daemon::start_in(folder, &arguments);
     let uri = daemon.array("fast", "raid0", &["mem:16M", "mem:16M"]);
     run("qemu-io", &["-f", "raw", "-c", "write 0 1M", "-c", "read 0 1M", &uri]);
-    wait_for("the certificate to be looked at", || {
-        get(&daemon, "/metrics").contains("certificate_expiry").then_some(())
+    wait_for("the certificates to be looked at", || {
+        let metrics = get(&daemon, "/metrics");
+        ["api", "nbd"].iter().all(|of| metrics.contains(&format!("{of}_certificate_expiry"))).then_some(())
     });
     let metrics = get(&daemon, "/metrics");
 
