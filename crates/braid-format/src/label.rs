@@ -243,6 +243,13 @@ pub struct Header {
 
 const NO_MEMBER: u16 = u16::MAX;
 
+impl ArrayPart {
+    /// By this the labels of one line are ordered: the epoch, then the sequence number.
+    pub fn order(&self) -> (u64, u64) {
+        (self.epoch, self.sequence)
+    }
+}
+
 impl Label {
     /// Reads a label. Checks both checksums, then version and features, then every field against the others.
     /// The geometry of the zones is checked by [`ArrayPart::geometry`], the places against the real disk by
@@ -371,7 +378,7 @@ impl Label {
 
     /// Sequence numbers order the labels of an array: first by epoch, then by sequence.
     pub fn order(&self) -> (u64, u64) {
-        (self.array.epoch, self.array.sequence)
+        self.array.order()
     }
 }
 

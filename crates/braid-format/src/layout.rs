@@ -16,7 +16,8 @@ pub fn zone_table(geometry: &Geometry) -> Vec<ZoneSpan> {
 
 impl ArrayPart {
     /// The geometry that this label's zones describe. The zones are facts that were read: the geometry checks them,
-    /// and their sum must be the array's size as the label says it.
+    /// and their sum must be the array's size as the label says it. Its members are the roles up to the last one that a
+    /// zone names; spares come after them.
     pub fn geometry(&self) -> Result<Geometry, LabelError> {
         let refuse = |field, reason| LabelError::Field { field, reason };
         let mut zones = Vec::with_capacity(self.zones.len());
@@ -49,7 +50,10 @@ impl ArrayPart {
             let reason = format!("it is {}, and the zones make {array_start}", self.array_bytes);
             return Err(refuse("array_bytes", reason));
         }
-        let sizes: Vec<u64> = self.members.iter().map(|m| m.data_bytes).collect();
+        // Members after the last one that any zone names are spares: no byte lives there.
+        let set = self.zones.iter().fold(0, |set, zone| set | zone.members);
+        let seats = (u128::BITS - set.leading_zeros()) as usize;
+        let sizes: Vec<u64> = self.members.iter().take(seats).map(|m| m.data_bytes).collect();
         Geometry::from_zones(self.spec, &sizes, zones).map_err(|e| refuse("zones", e.to_string()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use braid_engine::lifecycle::CreateRequest;
-use braid_format::{MemberId, Name, Uuid};
+use braid_format::{MemberId, Name, StartPolicy, Uuid};
 use braid_geometry::{Level, Spec};
 
 use braid_engine::io::LeafId;
@@ -66,6 +66,9 @@ pub fn request(serial: u64, spec: Spec, leaves: Vec<LeafId>, force: bool, rng: &
         spec,
         member_ids: leaves.iter().map(|_| MemberId::from_random(rng.bits())).collect(),
         leaves,
+        spares: Vec::new(),
+        write_mostly: Vec::new(),
+        start_policy: StartPolicy::ByLevel,
         uuid: Uuid::from_bytes(bits.to_be_bytes()),
         lineage: rng.bits(),
         session: rng.bits(),

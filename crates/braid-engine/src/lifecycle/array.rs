@@ -1,12 +1,15 @@
-//! An array whose members are all here and whose labels agree: the handle through which it is changed.
+//! An array that was started and whose labels agree: the handle through which it is changed.
 
-use braid_format::{ArrayPart, ArrayState, MemberPart, Name, Uuid};
+use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, Uuid};
 use braid_geometry::Geometry;
 
-use super::erase::erase_targets;
+use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
-use super::join::try_join_all;
+use super::join::{join_all, try_join_all};
+use super::lines::Lines;
 use super::planted::{Planted, planted};
+use super::record::{Failure, Losses};
+use super::redundant::is_redundant;
 use super::write::{Target, flush, write_labels};
 use crate::{LeafId, MetaIo};
 
@@ -14,11 +17,38 @@ use crate::{LeafId, MetaIo};
 #[derive(Clone, Debug)]
 pub struct Array {
     /// What was acknowledged last.
-    label: ArrayPart,
+    pub(super) label: ArrayPart,
     /// What was written last, perhaps only on some members. Differs from `label` after a change that failed.
-    written: ArrayPart,
-    geometry: Geometry,
-    targets: Vec<Target>,
+    pub(super) written: ArrayPart,
+    pub(super) geometry: Geometry,
+    /// The disks that take labels: every member, but for those that are out.
+    pub(super) targets: Vec<Target>,
+    /// Disks of members that are out, and that could be filled.
+    pub(super) candidates: Vec<(Candidate, Target)>,
+    pub(super) lines: Lines,
+}
+
+/// How a member is brought up to date.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Filling {
+    /// It was in sync once: what the write-intent bitmap calls dirty is copied.
+    FromBitmap,
+    /// All of it is copied, from the position that its job in the label says.
+    Full,
+}
+
+/// A disk that is here, is no member at present, and could be one again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// The role that it had.
+    pub role: u16,
+    /// The disk.
+    pub leaf: LeafId,
+    /// What it would take to fill it.
+    pub from: Filling,
+    /// Whether it returns as who it was ([`Newcomer::Returning`](super::Newcomer)). Else it is a copy that a forced start
+    /// has given up, and comes back only as a new member ([`Newcomer::New`](super::Newcomer)).
+    pub returns: bool,
 }
 
 /// One member of a started array.
@@ -28,14 +58,23 @@ pub struct ArrayMember<'a> {
     pub role: u16,
     /// Its disk.
     pub leaf: LeafId,
+    /// What the array thinks of it.
+    pub state: MemberState,
     /// Where everything lies on that disk; data begin at `places.data.start`.
     pub part: &'a MemberPart,
 }
 
 impl Array {
-    pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>) -> Array {
+    /// `random` is where the ids of further lines come from.
+    pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>, random: u64) -> Array {
         targets.sort_by_key(|target| target.part.role);
-        Array { written: label.clone(), label, geometry, targets }
+        let (candidates, lines) = (Vec::new(), Lines::new(random));
+        Array { written: label.clone(), label, geometry, targets, candidates, lines }
+    }
+
+    /// Whether it goes on when members fail.
+    pub fn is_redundant(&self) -> bool {
+        is_redundant(self.label.spec.level)
     }
 
     /// Its identity.
@@ -58,9 +97,63 @@ impl Array {
         &self.geometry
     }
 
-    /// The members, by role.
+    /// The members that hold content and whose disks are here, by role: in sync, or being filled.
     pub fn members(&self) -> impl Iterator<Item = ArrayMember<'_>> {
-        self.targets.iter().map(|t| ArrayMember { role: t.part.role, leaf: t.leaf, part: &t.part })
+        self.disks().filter(|m| matches!(m.state, MemberState::InSync | MemberState::Filling))
+    }
+
+    /// The spares that are here, by their number in the table of members.
+    pub fn spares(&self) -> impl Iterator<Item = ArrayMember<'_>> {
+        self.disks().filter(|m| m.state == MemberState::Spare)
+    }
+
+    /// Disks of members that are out and could be filled.
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        self.candidates.iter().map(|(candidate, _)| *candidate)
+    }
+
+    fn disks(&self) -> impl Iterator<Item = ArrayMember<'_>> {
+        self.targets.iter().map(|t| {
+            let state = self.state(t.part.role);
+            ArrayMember { role: t.part.role, leaf: t.leaf, state, part: &t.part }
+        })
+    }
+
+    /// How many roles hold content. Numbers from here on in the table of members are spares.
+    pub fn roles(&self) -> u16 {
+        self.geometry.members().len() as u16
+    }
+
+    /// What the array thinks of a member; absent where there is no such number.
+    pub fn state(&self, role: u16) -> MemberState {
+        self.label.members.get(usize::from(role)).map_or(MemberState::Absent, |m| m.state)
+    }
+
+    /// The disk of a member that is in sync, being filled, or a spare.
+    pub fn leaf(&self, role: u16) -> Option<LeafId> {
+        self.targets.iter().find(|t| t.part.role == role).map(|t| t.leaf)
+    }
+
+    /// Whether every role is in sync: only then may bits of the bitmap be cleared.
+    pub fn is_whole(&self) -> bool {
+        (0..self.roles()).all(|role| self.state(role) == MemberState::InSync)
+    }
+
+    /// The job in the label that fills this member in full, where there is one.
+    pub fn rebuild(&self, role: u16) -> Option<&Job> {
+        rebuild_of(&self.label, role)
+    }
+
+    /// Notes the disk of a member that has just been left out.
+    pub(super) fn keep_candidate(&mut self, target: Target) {
+        let role = target.part.role;
+        if self.state(role) != MemberState::Out {
+            return;
+        }
+        let from = if self.rebuild(role).is_some() { Filling::Full } else { Filling::FromBitmap };
+        let candidate = Candidate { role, leaf: target.leaf, from, returns: true };
+        self.candidates.retain(|(other, _)| other.leaf != target.leaf);
+        self.candidates.push((candidate, target));
     }
 
     /// Gives the array another name. That no other array has it is for the caller to know.
@@ -74,22 +167,53 @@ impl Array {
     /// Notes that the array stopped in order. What was written to it becomes durable first; no I/O may be under way.
     ///
     /// # Errors
-    /// A disk's; then the mark is not set, which does no harm.
+    /// A disk's; then the mark is not set, which does no harm. A redundant array drops a member that fails meanwhile.
     pub async fn stop<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
+        if self.is_redundant() {
+            self.complete(io).await?;
+            let mut losses = Losses::default();
+            self.flush_survivors(io, &mut losses).await?;
+            let mut next = self.next();
+            next.clean = true;
+            self.leave_out(&mut next, &losses.roles, &[]);
+            return self.record(io, next, losses).await.map(drop);
+        }
         try_join_all(self.targets.iter().map(|target| flush(io, target.leaf))).await?;
         self.change(io, |label| label.clean = true).await
     }
 
-    /// Removes the labels from all members, and nothing else. After an error it can be called again; a deletion that
-    /// was begun is finished by the next start.
+    /// Removes the labels from all members that are here, and nothing else. After an error it can be called again; a
+    /// deletion that was begun is finished by the next start. Returns the members whose labels were not removed, because
+    /// their disks are not here: those are to be wiped when they return.
     ///
     /// # Errors
     /// A disk's.
-    pub async fn delete<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
+    pub async fn delete<M: MetaIo>(&mut self, io: &M) -> Result<Vec<u16>, LifecycleError> {
         if self.label.state != ArrayState::Deleting && !planted(Planted::EraseUnannounced) {
             self.change(io, |label| label.state = ArrayState::Deleting).await?;
         }
-        erase_targets(io, &self.targets).await
+        erase_targets(io, &self.targets).await?;
+        let wiped = join_all(self.candidates.iter().map(|(candidate, _)| wipe(io, candidate.leaf))).await;
+        let left = self.candidates.iter().zip(wiped).filter(|(_, wiped)| wiped.is_err()).map(|((c, _), _)| c.role);
+        let left: Vec<u16> = left.collect();
+        let erased = |role: u16| {
+            self.targets.iter().any(|t| t.part.role == role)
+                || self.candidates.iter().any(|(c, _)| c.role == role && c.returns) && !left.contains(&role)
+        };
+        let named = self.label.members.iter().zip(0..).filter(|(entry, _)| entry.id.is_some());
+        Ok(named.map(|(_, role)| role).filter(|role| !erased(*role)).collect())
+    }
+
+    /// The same as [`Array::change`], and says who failed on the way: at a redundant level they were dropped.
+    pub(super) async fn change_dropping<M: MetaIo>(
+        &mut self,
+        io: &M,
+        edit: impl FnOnce(&mut ArrayPart),
+    ) -> Result<Vec<Failure>, LifecycleError> {
+        self.complete(io).await?;
+        let mut next = self.next();
+        edit(&mut next);
+        self.record(io, next, Losses::default()).await
     }
 
     /// Writes a new label on all members.
@@ -101,6 +225,9 @@ impl Array {
         io: &M,
         edit: impl FnOnce(&mut ArrayPart),
     ) -> Result<(), LifecycleError> {
+        if self.is_redundant() {
+            return self.change_dropping(io, edit).await.map(drop);
+        }
         if self.written.sequence != self.label.sequence {
             let written = self.written.clone();
             write_labels(io, &mut self.targets, &written).await?;
@@ -115,4 +242,9 @@ impl Array {
         self.label = next;
         Ok(())
     }
+}
+
+/// The job that fills a member in full.
+pub(super) fn rebuild_of(label: &ArrayPart, role: u16) -> Option<&Job> {
+    label.jobs.iter().find(|job| job.kind == JobKind::Rebuild && job.target == Some(role))
 }

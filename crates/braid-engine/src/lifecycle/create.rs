@@ -1,5 +1,6 @@
 //! Creating an array.
 
+use braid_format::bitmap::region_bytes_for;
 use braid_format::{
     ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name, Places,
     StartPolicy, Uuid, foreign, zone_table,
@@ -7,10 +8,12 @@ use braid_format::{
 use braid_geometry::{Geometry, Level, Spec};
 
 use super::array::Array;
+use super::bitmap::{check_room, write_empty};
 use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
 use super::join::try_join_all;
 use super::planted::{Planted, planted};
+use super::redundant::is_redundant;
 use super::write::{LabelCopy, Target, write_block, write_labels};
 use crate::{LeafId, MetaIo};
 
@@ -27,6 +30,12 @@ pub struct CreateRequest {
     pub uuid: Uuid,
     /// A new identity for each disk.
     pub member_ids: Vec<MemberId>,
+    /// Further disks that wait to take over a role, each with its new identity. Only at a redundant level.
+    pub spares: Vec<(LeafId, MemberId)>,
+    /// Roles that are read from only when no other member can answer. Only at a redundant level.
+    pub write_mostly: Vec<u16>,
+    /// When it may start with members missing.
+    pub start_policy: StartPolicy,
     /// A random id for the line of members.
     pub lineage: u64,
     /// A random id of this run: the array is started at once.
@@ -42,7 +51,8 @@ pub struct CreateRequest {
 /// 1. Look at every disk; refuse one that bears something, unless forced. Nothing was written so far.
 /// 2. Forced: zero the signatures that are there, and older labels, durably.
 /// 3. Write the label as *forming* on all members, both copies. Only when all are durable:
-/// 4. Write it as *active* on all members, both copies. When all are durable, the array exists.
+/// 4. Write an empty write-intent bitmap on all members of a redundant array. Only when all are durable:
+/// 5. Write the label as *active* on all members, both copies. When all are durable, the array exists.
 ///
 /// # Errors
 /// What was refused, before anything was written; or [`LifecycleError::CreateFailed`] with a disk's error.
@@ -52,9 +62,10 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     for target in &targets {
         braid_format::Label { array: label.clone(), member: target.part.clone() }.encode()?;
     }
-    let found = try_join_all(request.leaves.iter().map(|leaf| inspect(io, *leaf, request.force))).await?;
+    let leaves: Vec<LeafId> = targets.iter().map(|target| target.leaf).collect();
+    let found = try_join_all(leaves.iter().map(|leaf| inspect(io, *leaf, request.force))).await?;
     if request.force {
-        try_join_all(request.leaves.iter().zip(&found).map(|(leaf, found)| clear(io, *leaf, found.as_ref()))).await?;
+        try_join_all(leaves.iter().zip(&found).map(|(leaf, found)| clear(io, *leaf, found.as_ref()))).await?;
     }
     let undo = Undo { io, label: label.clone(), targets: targets.clone() };
     if planted(Planted::ActiveTooEarly) {
@@ -67,38 +78,58 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     if let Err(error) = write_labels(io, &mut targets, &label).await {
         return Err(undo.forming(error).await);
     }
+    if label.region_bytes > 0
+        && let Err(error) = write_empty(io, &label, &targets).await
+    {
+        return Err(undo.forming(error).await);
+    }
     label.sequence += 1;
     label.state = ArrayState::Active;
     if let Err(error) = write_labels(io, &mut targets, &label).await {
         return Err(undo.active(error).await);
     }
-    Ok(Array::new(label, geometry, targets))
+    Ok(Array::new(label, geometry, targets, request.session.rotate_left(32) ^ request.lineage))
 }
 
 /// Works out places, geometry and label; touches nothing.
 fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPart, Vec<Target>), LifecycleError> {
-    let CreateRequest { spec, leaves, member_ids, .. } = request;
-    if !matches!(spec.level, Level::Concat | Level::Raid0) {
+    let spec = request.spec;
+    let redundant = is_redundant(spec.level);
+    if !redundant && !matches!(spec.level, Level::Concat | Level::Raid0) {
         return Err(LifecycleError::LevelNotReady { level: spec.level });
     }
+    let leaves: Vec<LeafId> =
+        request.leaves.iter().copied().chain(request.spares.iter().map(|(leaf, _)| *leaf)).collect();
+    let ids: Vec<MemberId> =
+        request.member_ids.iter().copied().chain(request.spares.iter().map(|(_, id)| *id)).collect();
     if let Some((_, leaf)) = leaves.iter().enumerate().find(|(i, leaf)| leaves[..*i].contains(leaf)) {
         return Err(LifecycleError::Twice { leaf: *leaf });
     }
-    let same_id = member_ids.iter().enumerate().any(|(i, id)| member_ids[..i].contains(id));
-    if member_ids.len() != leaves.len() || same_id {
-        return Err(LifecycleError::Identities { given: member_ids.len(), disks: leaves.len() });
+    let same_id = ids.iter().enumerate().any(|(i, id)| ids[..i].contains(id));
+    if request.member_ids.len() != request.leaves.len() || same_id {
+        return Err(LifecycleError::Identities { given: ids.len(), disks: leaves.len() });
     }
     let place = |leaf: &LeafId| {
         Places::for_device(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
     };
     let places = leaves.iter().map(place).collect::<Result<Vec<Places>, _>>()?;
     let sizes: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
-    let geometry = Geometry::plan(*spec, &sizes)?;
-    let entry = |(id, data_bytes): (&MemberId, &u64)| MemberEntry {
+    let seats = request.leaves.len();
+    let geometry = Geometry::plan(spec, &sizes[..seats])?;
+    let array_bytes = geometry.size_bytes();
+    let region_bytes = if redundant { region_bytes_for(array_bytes) } else { 0 };
+    check_extras(request, &geometry, &sizes[seats..])?;
+    if redundant {
+        leaves
+            .iter()
+            .zip(&places)
+            .try_for_each(|(leaf, places)| check_room(*leaf, places, array_bytes, region_bytes))?;
+    }
+    let entry = |(role, (id, data_bytes)): (usize, (&MemberId, &u64))| MemberEntry {
         id: Some(*id),
         data_bytes: *data_bytes,
-        state: MemberState::InSync,
-        write_mostly: false,
+        state: if role < seats { MemberState::InSync } else { MemberState::Spare },
+        write_mostly: request.write_mostly.iter().any(|wm| usize::from(*wm) == role),
     };
     let label = ArrayPart {
         features: Features::default(),
@@ -106,32 +137,60 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         sequence: 1,
         name: request.name.clone(),
         state: ArrayState::Forming,
-        spec: *spec,
+        spec,
         clean: false,
-        start_policy: StartPolicy::ByLevel,
-        region_bytes: 0,
-        array_bytes: geometry.size_bytes(),
+        start_policy: request.start_policy,
+        region_bytes,
+        array_bytes,
         created_unix_s: request.created_unix_s,
         lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
         session: request.session,
         epoch: 0,
         controller: Uuid::nil(),
         jobs: Vec::new(),
-        members: member_ids.iter().zip(&sizes).map(entry).collect(),
+        members: ids.iter().zip(&sizes).enumerate().map(entry).collect(),
         zones: zone_table(&geometry),
         reserved: [0; 50],
     };
     let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
         leaf: *leaf,
-        part: MemberPart { id: member_ids[role], role: role as u16, places, reserved: [0; 28] },
+        part: MemberPart { id: ids[role], role: role as u16, places, reserved: [0; 28] },
         doubtful: LabelCopy::Start,
     };
     let targets = leaves.iter().zip(places).enumerate().map(target).collect();
     Ok((geometry, label, targets))
 }
 
+/// Spares and roles that are read last must make sense.
+fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64]) -> Result<(), LifecycleError> {
+    let seats = geometry.members().len() as u16;
+    let extra = request.write_mostly.iter().copied().chain((!request.spares.is_empty()).then_some(seats)).max();
+    if let Some(role) = extra
+        && !is_redundant(request.spec.level)
+    {
+        let reason = format!("{} has neither spares nor members that are read last", request.spec.level);
+        return Err(LifecycleError::Role { role, reason });
+    }
+    if let Some(role) = request.write_mostly.iter().find(|role| **role >= seats) {
+        return Err(LifecycleError::Role { role: *role, reason: format!("there are only {seats} members") });
+    }
+    let end = |role: u16| geometry.zones().iter().filter(|z| z.members.contains(&role)).map(|z| z.member_end()).max();
+    let needed_bytes = (0..seats).filter_map(end).min().unwrap_or(0);
+    match request.spares.iter().zip(spare_sizes).find(|(_, size)| **size < needed_bytes) {
+        Some(((leaf, _), data_bytes)) => {
+            let what = "the smallest member".to_owned();
+            Err(LifecycleError::TooSmall { leaf: *leaf, what, data_bytes: *data_bytes, needed_bytes })
+        }
+        None => Ok(()),
+    }
+}
+
 /// Says what is on a disk; refuses it unless forced.
-async fn inspect<M: MetaIo>(io: &M, leaf: LeafId, force: bool) -> Result<Option<foreign::Found>, LifecycleError> {
+pub(super) async fn inspect<M: MetaIo>(
+    io: &M,
+    leaf: LeafId,
+    force: bool,
+) -> Result<Option<foreign::Found>, LifecycleError> {
     let size_bytes = io.size_bytes(leaf);
     let mut pieces = Vec::new();
     for range in foreign::ranges(size_bytes) {
@@ -147,7 +206,11 @@ async fn inspect<M: MetaIo>(io: &M, leaf: LeafId, force: bool) -> Result<Option<
 }
 
 /// Zeroes the bytes that make what was found what it is, and older labels of Braid's in all their places.
-async fn clear<M: MetaIo>(io: &M, leaf: LeafId, found: Option<&foreign::Found>) -> Result<(), LifecycleError> {
+pub(super) async fn clear<M: MetaIo>(
+    io: &M,
+    leaf: LeafId,
+    found: Option<&foreign::Found>,
+) -> Result<(), LifecycleError> {
     wipe(io, leaf).await?;
     let signatures = found.into_iter().flat_map(|found| &found.signatures);
     for range in signatures.filter(|s| s.class != foreign::Class::Braid).flat_map(|s| &s.ranges) {

@@ -51,10 +51,10 @@ pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Resu
 /// [`LifecycleError::NotReady`] where it may not be deleted like this, or a disk's error.
 pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) -> Result<(), LifecycleError> {
     let allowed = match &found.status {
-        Status::Ready | Status::InterruptedCreate | Status::InterruptedDelete => true,
+        Status::Ready | Status::Degraded { .. } | Status::InterruptedCreate | Status::InterruptedDelete => true,
         // Which of two twins is meant nobody knows: those are wiped one by one.
         Status::Refused { reasons } => force && reasons.iter().all(|r| !matches!(r, super::Refusal::Twins { .. })),
-        Status::Incomplete { .. } => force,
+        Status::Incomplete { .. } | Status::Waiting { .. } => force,
     };
     if !allowed {
         return Err(LifecycleError::NotReady { status: Box::new(found.status.clone()) });

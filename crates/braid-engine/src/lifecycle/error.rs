@@ -1,6 +1,7 @@
 //! Why a procedure failed.
 
 use braid_format::{LabelError, PlaceError};
+use braid_geometry::units::format_size;
 use braid_geometry::{GeometryError, Level};
 
 use super::{Refusal, Status};
@@ -49,7 +50,7 @@ pub enum LifecycleError {
     #[error("{0}")]
     Geometry(#[from] GeometryError),
     /// A level that cannot be created yet.
-    #[error("arrays of level {level} cannot be created by this version; it creates concat and raid0")]
+    #[error("arrays of level {level} cannot be created by this version; it creates concat, raid0, raid1 and raid10")]
     LevelNotReady {
         /// The level asked for.
         level: Level,
@@ -61,6 +62,70 @@ pub enum LifecycleError {
         given: usize,
         /// How many disks there are.
         disks: usize,
+    },
+    /// The write-intent bitmap of so large an array does not fit on a member.
+    #[error("an array of {} needs a write-intent bitmap of {needed_bytes} bytes, and this disk has room for {room_bytes}: the largest redundant array with it has {}",
+        format_size(*.array_bytes), format_size(*.largest_bytes))]
+    BitmapRoom {
+        /// Which disk.
+        leaf: LeafId,
+        /// The array's size in bytes.
+        array_bytes: u64,
+        /// What its bitmap takes, in bytes.
+        needed_bytes: u64,
+        /// Room for the bitmap on this disk, in bytes.
+        room_bytes: u64,
+        /// The largest array whose bitmap fits there, in bytes.
+        largest_bytes: u64,
+    },
+    /// A disk is too small for the role that it is to take.
+    #[error("the disk has room for {} of data; {what} needs {}", format_size(*.data_bytes), format_size(*.needed_bytes))]
+    TooSmall {
+        /// Which disk.
+        leaf: LeafId,
+        /// For what, in words.
+        what: String,
+        /// Its room for data, in bytes.
+        data_bytes: u64,
+        /// What is needed, in bytes.
+        needed_bytes: u64,
+    },
+    /// Without these members some byte of the array would have no copy: it freezes, and nothing more is written.
+    #[error("without {} some of the array would have no copy left{}", roles(.lost),
+        .source.as_ref().map(|source| format!(": {source}")).unwrap_or_default())]
+    Beyond {
+        /// Who is lost.
+        lost: Vec<u16>,
+        /// What the last of them answered, where it did.
+        source: Option<Box<LifecycleError>>,
+    },
+    /// A member is not in a state in which this can be done.
+    #[error("member {role}: {reason}")]
+    Role {
+        /// Its role.
+        role: u16,
+        /// Why not, in words.
+        reason: String,
+    },
+    /// The label has no room for a further job.
+    #[error("{} jobs are noted in the label already; wait for one to end, or cancel one", braid_format::JOBS_MAX)]
+    JobsFull,
+    /// The disk is no member of this array that could return.
+    #[error("the disk cannot return to the array: {reason}")]
+    NoReturn {
+        /// Which disk.
+        leaf: LeafId,
+        /// Why not, in words.
+        reason: String,
+    },
+    /// Parts of the write-intent bitmap are damaged on every member.
+    #[error("{sectors} sectors of the write-intent bitmap are damaged on every member: which of {} were being written is not known; --force takes all of them as written and brings their copies together",
+        format_size(*.bytes))]
+    BitmapDamaged {
+        /// How many.
+        sectors: u64,
+        /// How much of the array they stand for, in bytes.
+        bytes: u64,
     },
     /// The label cannot say this.
     #[error("{0}")]
@@ -93,9 +158,18 @@ impl LifecycleError {
             LifecycleError::Io { leaf, .. }
             | LifecycleError::Size { leaf, .. }
             | LifecycleError::Twice { leaf }
+            | LifecycleError::BitmapRoom { leaf, .. }
+            | LifecycleError::TooSmall { leaf, .. }
+            | LifecycleError::NoReturn { leaf, .. }
             | LifecycleError::NotEmpty { leaf, .. } => Some(*leaf),
             LifecycleError::CreateFailed { source, .. } => source.leaf(),
+            LifecycleError::Beyond { source: Some(source), .. } => source.leaf(),
             _ => None,
         }
     }
+}
+
+fn roles(roles: &[u16]) -> String {
+    let list: Vec<String> = roles.iter().map(u16::to_string).collect();
+    format!("member{} {}", if roles.len() == 1 { "" } else { "s" }, list.join(", "))
 }

@@ -28,12 +28,18 @@
 //! whose it was going to be: the *remnant* of a create or of a delete is recognised and cleared.
 
 mod array;
+mod bitmap;
+mod coverage;
 mod create;
 mod disk;
 mod erase;
 mod error;
 mod join;
+mod lines;
+mod members;
 mod planted;
+mod record;
+mod redundant;
 mod scan;
 mod start;
 mod write;
@@ -41,13 +47,17 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use array::{Array, ArrayMember};
+pub use array::{Array, ArrayMember, Candidate, Filling};
+pub use bitmap::{Regions, load_regions, store_regions};
 pub use create::{CreateRequest, create};
 pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
+pub use lines::Standing;
+pub use members::Newcomer;
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
+pub use redundant::is_redundant;
 pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, scan};
 pub use start::{Assembled, StartOptions, assemble, start};
 pub use write::LabelCopy;

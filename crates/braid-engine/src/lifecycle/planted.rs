@@ -27,6 +27,20 @@ pub enum Planted {
     ErasesTooMuch,
     /// A label that says `forming` is started as if it were active.
     FormingServed,
+    /// A member that is further behind than a crash leaves it is taken as in sync.
+    StaleAccepted,
+    /// A member that was used apart is taken as one that was away, and catches up from the bitmap.
+    DivergedMerged,
+    /// The label of a member that is about to be filled is written before the survivors'.
+    NewcomerLabelFirst,
+    /// A member that is being filled counts as a copy when an array starts.
+    FillingStartedAlone,
+    /// A member is recorded as in sync while what was copied to it is still in its cache.
+    PromotionWithoutFlush,
+    /// When the last copy fails it is recorded as failed, too.
+    LastSurvivorRecordedFailed,
+    /// A member is dropped without the survivors' having flushed.
+    DropRecordedWithoutFlush,
 }
 
 #[cfg(any(test, feature = "planted"))]

@@ -7,7 +7,9 @@ use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberS
 
 use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, look};
 use super::join::join_all;
+use super::lines::{self, Standing};
 use super::planted::{Planted, planted};
+use super::redundant::{Seats, is_redundant};
 use crate::{LeafId, MetaIo};
 
 /// Everything that was found.
@@ -32,6 +34,9 @@ pub struct FoundArray {
     pub members: Vec<FoundMember>,
     /// Whether it can be started, and if not, why not.
     pub status: Status,
+    /// Of a redundant array that is refused: what it would be with `--force`, which leaves out the members that it is
+    /// refused for. `None` where that cannot be overridden.
+    pub forced: Option<Box<Status>>,
     /// Disks that bear its label and are no members (any more), each with the reason.
     pub outsiders: Vec<(LeafId, String)>,
     /// Disks on which only the first sector of its label is left.
@@ -49,6 +54,8 @@ pub struct FoundMember {
     pub entry: MemberEntry,
     /// The disk, where it is here.
     pub disk: Option<MemberDisk>,
+    /// What that disk is to a redundant array; `None` where it is not here, and at levels without redundancy.
+    pub standing: Option<Standing>,
 }
 
 /// Whether an array can be started.
@@ -56,9 +63,20 @@ pub struct FoundMember {
 pub enum Status {
     /// Every member is here and believable.
     Ready,
-    /// Members are missing.
+    /// It can start, and may do so by itself, without some of its members.
+    Degraded {
+        /// Those that the labels call in sync and that are not here.
+        missing: Vec<Missing>,
+    },
+    /// It could start without some of its members, which may have gone on without those that are here: it waits for
+    /// them, or for a person to say `--degraded`.
+    Waiting {
+        /// For whom it waits.
+        missing: Vec<Missing>,
+    },
+    /// Members are missing without which some byte of the array is not here.
     Incomplete {
-        /// Which.
+        /// Which; at a redundant level those that the newest label calls in sync.
         missing: Vec<Missing>,
     },
     /// It was being created when the power went. It was never acknowledged; it is never served.
@@ -121,6 +139,32 @@ pub enum Refusal {
         /// The newest label's.
         newest: u64,
     },
+    /// A member of a redundant array is an old copy of itself.
+    #[error(
+        "member {role} is an old copy: its label has sequence {sequence}, the newest has {newest}; --force starts without it and rebuilds it in full, so that what only it holds is lost"
+    )]
+    OldCopy {
+        /// Its role.
+        role: u16,
+        /// The disk.
+        leaf: LeafId,
+        /// Its label's sequence number.
+        sequence: u64,
+        /// The newest label's.
+        newest: u64,
+    },
+    /// A member of a redundant array went on without the others.
+    #[error(
+        "member {role} was used apart from the others (its line {line:016x} is unknown to the newest label): detach the disks of one side, or --force keeps the newest and rebuilds this one in full, so that what was written to it apart is lost"
+    )]
+    WentApart {
+        /// Its role.
+        role: u16,
+        /// The disk.
+        leaf: LeafId,
+        /// The id of its line.
+        line: u64,
+    },
     /// A member's data area is not what the newest label says.
     #[error("member {role} has a data area of {found} bytes; the newest label says {expected}")]
     WrongSize {
@@ -150,7 +194,14 @@ pub enum Refusal {
 impl Refusal {
     /// Whether `--force` overrides it.
     pub fn can_be_forced(&self) -> bool {
-        matches!(self, Refusal::Stale { .. })
+        matches!(self, Refusal::Stale { .. } | Refusal::OldCopy { .. } | Refusal::WentApart { .. })
+    }
+}
+
+impl Status {
+    /// Whether the array may start without being told how.
+    pub fn starts_by_itself(&self) -> bool {
+        matches!(self, Status::Ready | Status::Degraded { .. })
     }
 }
 
@@ -174,6 +225,22 @@ impl fmt::Display for Status {
         }
         match self {
             Status::Ready => write!(f, "ready"),
+            Status::Degraded { missing } if missing.is_empty() => write!(f, "ready, degraded"),
+            Status::Degraded { missing } => {
+                write!(f, "ready, degraded, without ")?;
+                list(f, missing)
+            }
+            Status::Waiting { missing } => {
+                write!(f, "waiting for ")?;
+                list(f, missing)?;
+                write!(
+                    f,
+                    "; --degraded starts without: what was written to the missing since, if they went on, is lost"
+                )
+            }
+            Status::Incomplete { missing } if missing.is_empty() => {
+                write!(f, "no member that is here and in sync holds all of it")
+            }
             Status::Incomplete { missing } => {
                 write!(f, "waiting for ")?;
                 list(f, missing)
@@ -245,38 +312,77 @@ fn groups(disks: &[FoundDisk]) -> BTreeMap<Uuid, Group<'_>> {
 impl Group<'_> {
     fn judge(self, uuid: Uuid) -> FoundArray {
         let remnants: Vec<_> = self.remnants.iter().map(|(leaf, h)| (*leaf, Box::new((*h).clone()))).collect();
-        let Some(newest) = self.members.iter().max_by_key(|m| m.label.order()).map(|m| &m.label.array) else {
+        let Some(newest) = self.newest() else {
             let header = self.remnants[0].1;
             let deleting = self.remnants.iter().any(|(_, h)| h.state == ArrayState::Deleting);
             let status = if deleting { Status::InterruptedDelete } else { Status::InterruptedCreate };
             let (members, outsiders, same_name) = (Vec::new(), Vec::new(), Vec::new());
             let name = header.name.clone();
-            return FoundArray { uuid, name, newest: None, members, status, outsiders, remnants, same_name };
+            return FoundArray {
+                uuid,
+                name,
+                newest: None,
+                members,
+                status,
+                forced: None,
+                outsiders,
+                remnants,
+                same_name,
+            };
         };
-        let (members, outsiders, mut reasons) = self.seat(newest);
-        reasons.extend(self.diverged());
+        let redundant = is_redundant(newest.spec.level);
+        let (mut members, outsiders, mut reasons) = self.seat(newest);
+        if !redundant {
+            reasons.extend(self.diverged());
+        }
         let fatal = !reasons.is_empty();
-        reasons.extend(members.iter().filter_map(|m| behind(m, newest)));
+        if redundant {
+            for member in &mut members {
+                member.standing = member.disk.as_ref().map(|disk| lines::standing(newest, member.role, disk));
+            }
+        } else {
+            reasons.extend(members.iter().filter_map(|m| behind(m, newest)));
+        }
         if !newest.features.writable() {
             reasons.push(Refusal::ReadOnlyFeatures { bits: newest.features.read_only });
         }
-        if let Err(error) = newest.geometry() {
-            reasons.push(Refusal::Zones(error.to_string()));
-        }
+        let geometry = newest.geometry().map_err(|error| reasons.push(Refusal::Zones(error.to_string()))).ok();
         let name = newest.name.clone();
         let newest = Some(newest.clone());
         let same_name = Vec::new();
-        let mut found =
-            FoundArray { uuid, name, newest, members, status: Status::Ready, outsiders, remnants, same_name };
-        found.status = self.status(&found, fatal, reasons);
+        let mut found = FoundArray {
+            uuid,
+            name,
+            newest,
+            members,
+            status: Status::Ready,
+            forced: None,
+            outsiders,
+            remnants,
+            same_name,
+        };
+        (found.status, found.forced) = match (&found.newest, geometry) {
+            (Some(newest), Some(geometry)) if redundant => {
+                let seats = Seats { newest, geometry: &geometry, members: &found.members };
+                self.status_of_redundant(&found, &seats, fatal, reasons)
+            }
+            _ => (self.status(&found, fatal, reasons), None),
+        };
         found
+    }
+
+    /// The label that counts.
+    fn newest(&self) -> Option<&ArrayPart> {
+        let last = self.members.iter().max_by_key(|m| m.label.order()).map(|m| &m.label.array)?;
+        if is_redundant(last.spec.level) { lines::newest(&self.members) } else { Some(last) }
     }
 
     /// Gives each disk the role that the newest label gives to its identity.
     fn seat(&self, newest: &ArrayPart) -> (Vec<FoundMember>, Vec<(LeafId, String)>, Vec<Refusal>) {
         let entries = newest.members.iter().enumerate();
-        let mut members: Vec<FoundMember> =
-            entries.map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None }).collect();
+        let mut members: Vec<FoundMember> = entries
+            .map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None, standing: None })
+            .collect();
         let (mut outsiders, mut reasons) = (Vec::new(), Vec::new());
         for disk in &self.members {
             let id = disk.label.member.id;
@@ -333,6 +439,31 @@ impl Group<'_> {
         }
         let missing: Vec<Missing> = found.missing().map(|m| self.missing(m)).collect();
         if missing.is_empty() { Status::Ready } else { Status::Incomplete { missing } }
+    }
+
+    /// The same for a redundant array, and what it would be with `--force`.
+    fn status_of_redundant(
+        &self,
+        found: &FoundArray,
+        seats: &Seats<'_>,
+        fatal: bool,
+        mut reasons: Vec<Refusal>,
+    ) -> (Status, Option<Box<Status>>) {
+        let newest = seats.newest;
+        let deleting = newest.state == ArrayState::Deleting;
+        // A create is acknowledged when all say "active"; only afterwards can there be a third label.
+        let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
+        let interrupted = newest.state == ArrayState::Forming || forming && newest.sequence <= 2;
+        if !fatal && interrupted && !planted(Planted::FormingServed) {
+            return (Status::InterruptedCreate, None);
+        }
+        let hard = !reasons.is_empty();
+        reasons.extend(seats.refusals());
+        let status = if deleting && !fatal { Status::InterruptedDelete } else { seats.status(|m| self.missing(m)) };
+        if reasons.is_empty() {
+            return (status, None);
+        }
+        (Status::Refused { reasons }, (!hard).then(|| Box::new(status)))
     }
 
     fn missing(&self, member: &FoundMember) -> Missing {

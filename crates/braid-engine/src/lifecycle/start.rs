@@ -1,13 +1,16 @@
 //! Starting arrays that were found.
 
-use braid_format::{Name, Uuid};
+use braid_format::{JobKind, MemberPart, MemberState, Name, Uuid};
 
-use super::array::Array;
+use super::array::{Array, Candidate, Filling};
 use super::disk::{FoundDisk, MemberDisk};
 use super::erase::finish_delete;
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
+use super::lines::{Standing, part};
 use super::planted::{Planted, planted};
+use super::record::Losses;
+use super::redundant::is_redundant;
 use super::scan::{FoundArray, Refusal, Status, scan};
 use super::write::{Target, flush, write_labels};
 use crate::{LeafId, MetaIo};
@@ -17,8 +20,20 @@ use crate::{LeafId, MetaIo};
 pub struct StartOptions {
     /// A random number that names this run.
     pub session: u64,
-    /// Use stale members as they are.
+    /// A random number from which the ids of new lines of members are made; another one for each start.
+    pub lineage: u64,
+    /// Start although members are stale or went apart: a redundant array leaves these out, any other uses stale ones as
+    /// they are.
     pub force: bool,
+    /// Start without absent members that may have gone on without those that are here.
+    pub degraded: bool,
+}
+
+impl StartOptions {
+    /// The options with which an array starts by itself.
+    pub fn new(session: u64, lineage: u64) -> StartOptions {
+        StartOptions { session, lineage, force: false, degraded: false }
+    }
 }
 
 /// What `assemble` did.
@@ -37,8 +52,8 @@ pub struct Assembled {
 }
 
 /// Finds the arrays of these disks, finishes interrupted deletions and starts what is ready. Arrays that are
-/// ready and share a name are left waiting: [`start`] takes them one by one. `session` gives random numbers.
-pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut session: impl FnMut() -> u64) -> Assembled {
+/// ready and share a name are left waiting: [`start`] takes them one by one. `random` gives random numbers, two an array.
+pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnMut() -> u64) -> Assembled {
     enum Outcome {
         Started(Box<Array>),
         Deleted(Uuid, Name),
@@ -46,19 +61,19 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut session: impl Fn
         Failed(Box<FoundArray>, LifecycleError),
     }
     let found = scan(io, leaves).await;
-    let ready: Vec<Uuid> = found.arrays.iter().filter(|a| a.status == Status::Ready).map(|a| a.uuid).collect();
+    let ready: Vec<Uuid> = found.arrays.iter().filter(|a| a.status.starts_by_itself()).map(|a| a.uuid).collect();
     let work = found.arrays.into_iter().map(|array| {
-        let options = StartOptions { session: session(), force: false };
+        let options = StartOptions::new(random(), random());
         let alone = !array.same_name.iter().any(|uuid| ready.contains(uuid));
         async move {
             let done = match array.status {
-                Status::Ready if alone => {
+                Status::Ready | Status::Degraded { .. } if alone => {
                     start(io, &array, options).await.map(|started| Outcome::Started(Box::new(started)))
                 }
                 Status::InterruptedDelete => {
                     finish_delete(io, &array).await.map(|()| Outcome::Deleted(array.uuid, array.name.clone()))
                 }
-                Status::Ready => {
+                Status::Ready | Status::Degraded { .. } => {
                     let status = Status::Refused { reasons: vec![Refusal::SameName] };
                     return Outcome::Waiting(Box::new(FoundArray { status, ..array }));
                 }
@@ -86,11 +101,15 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut session: impl Fn
 /// 2. Where members are a step behind, or a copy is damaged, write the newest label on them, as it is.
 /// 3. Write the next label, with the new session and without the clean mark, on all.
 ///
-/// Only then may the array be served.
+/// Only then may the array be served. A redundant array that starts without some members writes in step 3 that these
+/// are out, in a new line; it drops a member that fails meanwhile, and writes in-sync members first in each step.
 ///
 /// # Errors
 /// [`LifecycleError::NotReady`] where the status forbids it, or a disk's error.
 pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions) -> Result<Array, LifecycleError> {
+    if found.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level)) {
+        return start_redundant(io, found, options).await;
+    }
     let forced = options.force && only_forcible(found) && found.missing().next().is_none();
     let not_ready = || LifecycleError::NotReady { status: Box::new(found.status.clone()) };
     let Some(newest) = found.newest.clone().filter(|_| found.status == Status::Ready || forced) else {
@@ -113,7 +132,7 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
             targets.iter_mut().filter(|t| t.leaf == laggard.leaf).for_each(|t| *t = laggard.clone());
         }
     }
-    let mut array = Array::new(newest, geometry, targets);
+    let mut array = Array::new(newest, geometry, targets, options.lineage);
     if planted(Planted::NewestNotWritten) {
         return Ok(array);
     }
@@ -123,6 +142,106 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     });
     change.await?;
     Ok(array)
+}
+
+/// Without those that are absent, stale or went apart. Who is left out is said by the first label that is new.
+async fn start_redundant<M: MetaIo>(
+    io: &M,
+    found: &FoundArray,
+    options: StartOptions,
+) -> Result<Array, LifecycleError> {
+    let status = found.forced.as_deref().filter(|_| options.force).unwrap_or(&found.status);
+    let allowed = status.starts_by_itself() || options.degraded && matches!(status, Status::Waiting { .. });
+    let Some(newest) = found.newest.clone().filter(|_| allowed) else {
+        return Err(LifecycleError::NotReady { status: Box::new(status.clone()) });
+    };
+    let seats = Seated::of(found);
+    let geometry = newest.geometry()?;
+    let mut array = Array::new(newest.clone(), geometry, seats.targets, options.lineage);
+    // Absent members that count as lost, and those that are given up.
+    let (mut losses, given_up) = (Losses::of(seats.lost), seats.given_up);
+    if !planted(Planted::StartWithoutFlush) {
+        let results = join_all(array.targets.iter().map(|target| flush(io, target.leaf))).await;
+        let failed = array.targets.iter().zip(results).filter_map(|(t, r)| Some((t.part.role, r.err()?)));
+        losses.add(failed.collect());
+    }
+    array.rewrite(io, &seats.behind, &mut losses).await?;
+    let mut next = array.next();
+    next.session = options.session;
+    next.clean = false;
+    array.leave_out(&mut next, &losses.roles, &[]);
+    if !given_up.is_empty() {
+        // They leave the table: what they hold counts no more, and they come back as new members only.
+        for (role, _) in &given_up {
+            let entry = &mut next.members[usize::from(*role)];
+            (entry.id, entry.state) = (None, MemberState::Absent);
+            next.jobs.retain(|job| !(job.kind == JobKind::Rebuild && job.target == Some(*role)));
+        }
+        let apart: Vec<u64> = given_up.iter().filter_map(|(_, line)| *line).collect();
+        let id = if next.lineage.id == newest.lineage.id { array.lines.next() } else { next.lineage.id };
+        next.lineage = part(&newest.lineage, id, &apart);
+    }
+    array.record(io, next, losses).await?;
+    for (candidate, target) in seats.candidates {
+        match array.state(candidate.role) {
+            MemberState::Out if candidate.returns => array.keep_candidate(target),
+            MemberState::Absent | MemberState::Out => array.candidates.push((candidate, target)),
+            _ => {}
+        }
+    }
+    Ok(array)
+}
+
+/// What each disk that was found is to do.
+#[derive(Default)]
+struct Seated {
+    targets: Vec<Target>,
+    /// Disks whose label is not the newest, or of which one copy is damaged.
+    behind: Vec<LeafId>,
+    /// Members that are absent, though in sync or being filled.
+    lost: Vec<u16>,
+    /// Members of which an old copy is here, or one that went apart (then with its line).
+    given_up: Vec<(u16, Option<u64>)>,
+    candidates: Vec<(Candidate, Target)>,
+}
+
+impl Seated {
+    fn of(found: &FoundArray) -> Seated {
+        let mut seated = Seated::default();
+        for member in &found.members {
+            let holds = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
+            let (Some(disk), Some(standing)) = (&member.disk, member.standing) else {
+                seated.lost.extend(holds.then_some(member.role));
+                continue;
+            };
+            let part = MemberPart { role: member.role, ..disk.label.member.clone() };
+            let target = Target { leaf: disk.leaf, part, doubtful: disk.doubtful };
+            let (role, leaf) = (member.role, disk.leaf);
+            match standing {
+                standing if standing.takes_part() => {
+                    let damaged = disk.damaged && !planted(Planted::RemainsLeft);
+                    if damaged || found.newest.as_ref() != Some(&disk.label.array) {
+                        seated.behind.push(leaf);
+                    }
+                    seated.targets.push(target);
+                }
+                Standing::Returning => {
+                    seated.lost.extend(holds.then_some(role));
+                    let candidate = Candidate { role, leaf, from: Filling::FromBitmap, returns: true };
+                    seated.candidates.push((candidate, target));
+                }
+                standing => {
+                    let line = (standing == Standing::Diverged).then_some(disk.label.array.lineage.id);
+                    if holds || line.is_some() {
+                        seated.given_up.push((role, line));
+                    }
+                    let candidate = Candidate { role, leaf, from: Filling::Full, returns: false };
+                    seated.candidates.push((candidate, target));
+                }
+            }
+        }
+        seated
+    }
 }
 
 fn only_forcible(found: &FoundArray) -> bool {

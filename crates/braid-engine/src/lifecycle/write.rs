@@ -3,7 +3,7 @@
 use braid_format::{ArrayPart, BLOCK_BYTES, Label, MemberPart};
 
 use super::error::LifecycleError;
-use super::join::try_join_all;
+use super::join::{join_all, try_join_all};
 use super::planted::{Planted, planted};
 use crate::{LeafId, MetaIo};
 
@@ -59,6 +59,19 @@ pub(super) async fn write_labels<M: MetaIo>(
     }
     try_join_all(writes.into_iter().map(|(target, bytes)| write_both(io, target, bytes.to_vec()))).await?;
     Ok(())
+}
+
+/// The same, target by target: each says for itself how it went.
+pub(super) async fn write_each<M: MetaIo>(
+    io: &M,
+    targets: &mut [&mut Target],
+    array: &ArrayPart,
+) -> Vec<Result<(), LifecycleError>> {
+    join_all(targets.iter_mut().map(|target| async move {
+        let bytes = Label { array: array.clone(), member: target.part.clone() }.encode()?;
+        write_both(io, target, bytes.to_vec()).await
+    }))
+    .await
 }
 
 async fn write_both<M: MetaIo>(io: &M, target: &mut Target, bytes: Vec<u8>) -> Result<(), LifecycleError> {

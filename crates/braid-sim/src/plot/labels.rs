@@ -410,7 +410,7 @@ impl Admin {
             }
             return;
         };
-        let options = StartOptions { session: self.rng.bits(), force: false };
+        let options = StartOptions::new(self.rng.bits(), self.rng.bits());
         match lifecycle::start(&self.port, found, options).await {
             Ok(array) => {
                 self.count("assemble one");
@@ -434,7 +434,7 @@ impl Admin {
         self.withdraw(index, &serving).await;
         self.stage.borrow_mut().labelled[index].promise = Promise::Dying;
         match serving.array.delete(&self.port).await {
-            Ok(()) => {
+            Ok(_) => {
                 self.count("delete");
                 self.gone(index, Promise::Gone);
             }

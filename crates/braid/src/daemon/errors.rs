@@ -54,7 +54,9 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
             };
             (kind, "look at the disk and at the kernel's log (dmesg); replace the disk if it is broken".to_owned())
         }
-        LifecycleError::Size { .. } => (Kind::InvalidArgument, "use a disk of another size".to_owned()),
+        LifecycleError::Size { .. } | LifecycleError::TooSmall { .. } | LifecycleError::BitmapRoom { .. } => {
+            (Kind::InvalidArgument, "use a disk of another size".to_owned())
+        }
         LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
         LifecycleError::NotEmpty { .. } => (
             Kind::WouldDestroy,
@@ -68,6 +70,15 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         }
         LifecycleError::LevelNotReady { .. } => (Kind::Unsupported, "use --level raid0 or --level concat".to_owned()),
         LifecycleError::NotReady { status } => not_ready(status, array),
+        LifecycleError::Beyond { .. } => {
+            (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
+        }
+        LifecycleError::BitmapDamaged { .. } => {
+            (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
+        }
+        LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
+            (Kind::InvalidArgument, format!("braid array show {array}"))
+        }
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),
         LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
         _ => (Kind::Internal, String::new()),
@@ -77,12 +88,21 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
 /// Kind and remedy of an array that does not start.
 pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
     match status {
-        Status::Ready | Status::InterruptedDelete => (Kind::Inactive, format!("braid array assemble {array}")),
+        Status::Ready | Status::Degraded { .. } | Status::InterruptedDelete => {
+            (Kind::Inactive, format!("braid array assemble {array}"))
+        }
         Status::Incomplete { .. } => (
             Kind::Incomplete,
             format!(
                 "attach the missing disk, or name it: braid array assemble {array} --disk DISK; \
                  if it is gone for good, so is the content: braid array delete {array} --force"
+            ),
+        ),
+        Status::Waiting { .. } => (
+            Kind::Incomplete,
+            format!(
+                "attach the missing disk, or start without it: braid array assemble {array} --degraded \
+                 (what was written to it alone meanwhile is lost)"
             ),
         ),
         Status::InterruptedCreate => (Kind::Inactive, format!("braid array delete {array}, then create it again")),

@@ -3,10 +3,11 @@
 
 mod disks;
 mod failing;
+mod mirrors;
 mod stories;
 mod sweep;
 
-use braid_format::{MemberId, Name, Uuid};
+use braid_format::{MemberId, Name, StartPolicy, Uuid};
 use braid_geometry::{Level, Spec};
 use std::future::Future;
 use std::pin::pin;
@@ -47,6 +48,9 @@ fn request(text: &str, spec: Spec, uuid: u8, leaves: Vec<LeafId>) -> CreateReque
         member_ids: (0..leaves.len() as u64).map(|i| MemberId::from_random(u64::from(uuid) << 16 | i)).collect(),
         leaves,
         uuid: Uuid::from_bytes([uuid; 16]),
+        spares: Vec::new(),
+        write_mostly: Vec::new(),
+        start_policy: StartPolicy::ByLevel,
         lineage: 77,
         session: 1,
         created_unix_s: 1_700_000_000,

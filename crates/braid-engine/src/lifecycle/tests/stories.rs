@@ -65,7 +65,7 @@ fn a_missing_member_is_named() {
     assert_eq!((missing.len(), missing[0].role), (1, 1));
     let text = found.waiting[0].status.to_string();
     assert_eq!(text, "waiting for member 1 (id 000000010001, 2.99 MiB of data)");
-    assert!(run(start(&disks, &found.waiting[0], StartOptions { session: 1, force: true })).is_err());
+    assert!(run(start(&disks, &found.waiting[0], StartOptions { force: true, ..StartOptions::new(1, 9) })).is_err());
     // Nothing was written meanwhile, and it comes back.
     assert_eq!(started(&disks, &leaves(3)).label().sequence, 3);
 }
@@ -128,7 +128,10 @@ fn a_copy_of_a_disk_beside_the_original_is_refused() {
     let [Refusal::Twins { role: 1, leaves: twins, .. }] = reasons.as_slice() else { panic!("{reasons:?}") };
     assert_eq!(twins, &[LeafId(1), twin]);
     let found = run(scan(&disks, &all));
-    assert!(run(start(&disks, &found.arrays[0], StartOptions { session: 1, force: true })).is_err(), "not even forced");
+    assert!(
+        run(start(&disks, &found.arrays[0], StartOptions { force: true, ..StartOptions::new(1, 9) })).is_err(),
+        "not even forced"
+    );
     assert!(run(delete_found(&disks, &found.arrays[0], true)).is_err());
     // The same path twice is no twin.
     assert_eq!(status_of(&disks, &[LeafId(0), LeafId(1), LeafId(2), LeafId(1)]), Status::Ready);
@@ -160,9 +163,10 @@ fn a_member_that_was_away_for_two_changes_is_stale() {
     let Status::Refused { reasons } = &found.waiting[0].status else { panic!("{:?}", found.waiting) };
     let [Refusal::Stale { role: 1, sequence: 2, newest: 4, .. }] = reasons.as_slice() else { panic!("{reasons:?}") };
     assert!(found.waiting[0].status.to_string().contains("--force"));
-    let refused = run(start(&disks, &found.waiting[0], StartOptions { session: 1, force: false }));
+    let refused = run(start(&disks, &found.waiting[0], StartOptions::new(1, 9)));
     assert!(matches!(refused, Err(LifecycleError::NotReady { .. })));
-    let forced = run(start(&disks, &found.waiting[0], StartOptions { session: 1, force: true })).unwrap();
+    let forced =
+        run(start(&disks, &found.waiting[0], StartOptions { force: true, ..StartOptions::new(1, 9) })).unwrap();
     assert_eq!(forced.label().sequence, 5);
     assert_eq!(status_of(&disks, &with_backup), Status::Ready);
 }
@@ -199,7 +203,7 @@ fn two_arrays_of_one_name_are_told_apart_and_started_one_by_one() {
     assert!(found.waiting.iter().all(|a| a.same_name.len() == 1));
     assert!(found.waiting[0].status.to_string().contains("another array of this name"));
     let found = run(scan(&disks, &leaves(4)));
-    let mut second = run(start(&disks, &found.arrays[1], StartOptions { session: 1, force: false })).unwrap();
+    let mut second = run(start(&disks, &found.arrays[1], StartOptions::new(1, 9))).unwrap();
     run(second.rename(&disks, name("slow"))).unwrap();
     let found = run(assemble(&disks, &leaves(4), || 3));
     let mut names: Vec<&str> = found.started.iter().map(|a| a.name().as_str()).collect();
@@ -262,8 +266,8 @@ fn a_disk_with_something_on_it_is_refused_unwritten() {
 #[test]
 fn what_cannot_be_created_is_refused_before_anything_is_written() {
     let disks = Disks::new(&[4 << 20, 4 << 20, (1 << 20) + 4096]);
-    let raid1 = request("m", Spec::new(Level::Raid1), 1, leaves(2));
-    assert!(matches!(run(create(&disks, &raid1)), Err(LifecycleError::LevelNotReady { .. })));
+    let raid5 = request("m", Spec::new(Level::Raid5), 1, leaves(2));
+    assert!(matches!(run(create(&disks, &raid5)), Err(LifecycleError::LevelNotReady { .. })));
     let twice = raid0("a", 1, vec![LeafId(0), LeafId(0)]);
     assert!(matches!(run(create(&disks, &twice)), Err(LifecycleError::Twice { leaf: LeafId(0) })));
     let small = raid0("a", 1, leaves(3));

@@ -96,7 +96,7 @@ fn perform(act: Act, disks: &Disks) -> Result<(), LifecycleError> {
         Act::Start => handle().map(drop),
         Act::Rename => run(handle()?.rename(disks, name("new"))),
         Act::Stop => run(handle()?.stop(disks)),
-        Act::Delete => run(handle()?.delete(disks)),
+        Act::Delete => run(handle()?.delete(disks)).map(drop),
         Act::DeleteInterrupted(_) | Act::DeleteFound => {
             let found = run(scan(disks, &leaves(3)));
             found.arrays.iter().try_for_each(|array| run(delete_found(disks, array, false)))

@@ -207,8 +207,12 @@ impl Control {
         let only = order.only.as_deref();
         let named = only.is_some_and(|only| only == name || only == uuid.to_string());
         let kept_idle = self.kept_idle(uuid, &name, only, named);
+        if found.newest.as_ref().is_some_and(|newest| lifecycle::is_redundant(newest.spec.level)) {
+            self.list_unserved(uuid, &name, &found, &disks);
+            return self.close_disks(disks).await;
+        }
         let forced = named && order.force && may_force(&found.status);
-        let ready = forced || found.status == lifecycle::Status::Ready;
+        let ready = forced || found.status.starts_by_itself();
         let result = match kept_idle {
             None if ready => {
                 self.start_found(&found, disks, forced).await.map_err(|(error, disks)| (Some(error), disks))
@@ -237,6 +241,18 @@ impl Control {
             }
             self.close_disks(disks).await;
         }
+    }
+
+    /// Lists an array of a level that this version knows the labels of and does not serve.
+    fn list_unserved(&self, uuid: Uuid, name: &str, found: &FoundArray, disks: &[Arc<OpenDisk>]) {
+        let idle = Idle {
+            state: ArrayState::Failed,
+            attention: vec!["arrays of its level are not served by this version".to_owned()],
+            remedy: "use a newer braid".to_owned(),
+            label: None,
+            members: Vec::new(),
+        };
+        self.list_idle(uuid, name, found, idle, disks);
     }
 
     /// Whether the array serves already. Then further disks that bear its label are copies, or the same disk by
@@ -300,11 +316,12 @@ impl Control {
         force: bool,
     ) -> Result<(), (ErrorDetail, Vec<Arc<OpenDisk>>)> {
         let name = found.name.to_string();
-        let session = match random() {
-            Ok(session) => session,
+        let options = random().and_then(|session| Ok(StartOptions { force, ..StartOptions::new(session, random()?) }));
+        let options = match options {
+            Ok(options) => options,
             Err(error) => return Err((error, disks)),
         };
-        let started = lifecycle::start(&self.meta, found, StartOptions { session, force }).await;
+        let started = lifecycle::start(&self.meta, found, options).await;
         let array = match started {
             Ok(array) => array,
             Err(error) => {
@@ -407,7 +424,7 @@ impl Control {
     ) -> Idle {
         let (kind, remedy) = not_ready(status, name);
         let attention = match status {
-            lifecycle::Status::Incomplete { missing } => {
+            lifecycle::Status::Incomplete { missing } | lifecycle::Status::Waiting { missing } => {
                 let tables = self.read();
                 missing
                     .iter()
@@ -499,7 +516,10 @@ fn refusal(reason: &Refusal, name: &dyn Fn(&LeafId) -> String) -> String {
             let names: Vec<String> = leaves.iter().map(name).collect();
             format!("{reason} (they are {})", names.join(" and "))
         }
-        Refusal::Stale { leaf, .. } | Refusal::WrongSize { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
+        Refusal::Stale { leaf, .. }
+        | Refusal::WrongSize { leaf, .. }
+        | Refusal::OldCopy { leaf, .. }
+        | Refusal::WentApart { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
         reason => reason.to_string(),
     }
 }

@@ -146,7 +146,7 @@ impl Control {
         let Some((entry, disks)) = self.deactivate(uuid, false).await else { return Ok(()) };
         let handle = entry.active().map(|active| Arc::clone(&active.handle));
         let deleted = match handle {
-            Some(handle) => handle.lock().await.delete(&self.meta).await,
+            Some(handle) => handle.lock().await.delete(&self.meta).await.map(drop),
             None => Ok(()),
         };
         let result = deleted.map_err(|error| of_lifecycle(&error, name, &Control::name_in(&disks)));

@@ -8,7 +8,7 @@ use crate::daemon::state::SavedDisk;
 use braid_api::limits::{ARRAY_MEMBERS_MAX, ARRAYS_MAX};
 use braid_api::{Array, CreateArray, ErrorDetail, Kind, names};
 use braid_engine::lifecycle::{self, CreateRequest};
-use braid_format::{MemberId, Name};
+use braid_format::{MemberId, Name, StartPolicy};
 use braid_geometry::{Level, Spec};
 use braid_ring::DiskSpec;
 use std::collections::BTreeSet;
@@ -91,6 +91,15 @@ impl Control {
 
     async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
         let name = wanted.name.to_string();
+        if !matches!(wanted.spec.level, Level::Concat | Level::Raid0) {
+            let level = wanted.spec.level;
+            let message = format!(
+                "array {name}: arrays of level {level} cannot be created by this version; it creates concat and raid0"
+            );
+            return Err(ErrorDetail::new(Kind::Unsupported, message)
+                .with("array", &name)
+                .remedy("use --level raid0 or --level concat"));
+        }
         let request = request(wanted, disks)?;
         let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
         let before = if kept { self.remember(request.uuid, &name, disks)? } else { Noted::new() };
@@ -276,6 +285,9 @@ fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, Er
         leaves: disks.iter().map(|disk| disk.leaf).collect(),
         uuid: random_uuid()?,
         member_ids,
+        spares: Vec::new(),
+        write_mostly: Vec::new(),
+        start_policy: StartPolicy::ByLevel,
         lineage: random()?,
         session: random()?,
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -1,0 +1,254 @@
+//! Writing the next label of a redundant array: in which order, and what becomes of members that fail meanwhile.
+//!
+//! In-sync members first, others after them, whoever changes its state last. Each disk that takes labels has label *n*
+//! before any has *n* + 1. A member that fails is left out by the next label, of a new line if any label called it in
+//! sync; the survivors are flushed before. Whether enough survive is judged by the last label that was completed: who is
+//! promoted by the one that is being written does not count yet.
+
+use braid_format::{ArrayPart, Label, MemberState};
+
+use super::array::Array;
+use super::coverage::covers;
+use super::error::LifecycleError;
+use super::join::join_all;
+use super::lines::part;
+use super::planted::{Planted, planted};
+use super::write::{Target, flush, write_each};
+use crate::{LeafId, MetaIo};
+
+/// A member that failed on the way, and how.
+pub(super) type Failure = (u16, LifecycleError);
+
+/// Who is left out, and what their disks answered.
+#[derive(Default)]
+pub(super) struct Losses {
+    pub roles: Vec<u16>,
+    pub failures: Vec<Failure>,
+}
+
+impl Losses {
+    pub fn of(roles: Vec<u16>) -> Losses {
+        Losses { roles, failures: Vec::new() }
+    }
+
+    pub fn add(&mut self, failures: Vec<Failure>) {
+        self.roles.extend(failures.iter().map(|(role, _)| *role));
+        self.failures.extend(failures);
+        self.roles.sort_unstable();
+        self.roles.dedup();
+    }
+
+    fn beyond(&self) -> LifecycleError {
+        let source = self.failures.last().map(|(_, error)| Box::new(error.clone()));
+        LifecycleError::Beyond { lost: self.roles.clone(), source }
+    }
+}
+
+impl Array {
+    /// Whether every byte keeps a copy that is in sync without these members, beside those that are out already.
+    pub fn tolerates(&self, lost: &[u16]) -> bool {
+        covers(&self.geometry, |role| self.counts(role) && !lost.contains(&role))
+    }
+
+    /// Whether this member is in sync by a completed label, and takes labels.
+    pub(super) fn counts(&self, role: u16) -> bool {
+        let entry = self.label.members.get(usize::from(role));
+        let here = |entry: &braid_format::MemberEntry| {
+            self.targets.iter().any(|t| t.part.role == role && Some(t.part.id) == entry.id)
+        };
+        entry.is_some_and(|entry| entry.state == MemberState::InSync && here(entry))
+    }
+
+    /// Completes a label that was begun and, when the array froze, not completed.
+    pub(super) async fn complete<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
+        if self.written.sequence == self.label.sequence {
+            return Ok(());
+        }
+        self.record(io, self.written.clone(), Losses::default()).await.map(drop)
+    }
+
+    /// Writes the label as it is again, on these disks, in-sync members first: they are a step behind, or a copy is damaged.
+    ///
+    /// # Errors
+    /// [`LifecycleError::Beyond`] when too few survive.
+    pub(super) async fn rewrite<M: MetaIo>(
+        &mut self,
+        io: &M,
+        leaves: &[LeafId],
+        losses: &mut Losses,
+    ) -> Result<(), LifecycleError> {
+        if planted(Planted::RaisedWhileBehind) || planted(Planted::NewestNotWritten) {
+            return Ok(());
+        }
+        let label = self.label.clone();
+        for in_sync in [true, false] {
+            if !self.tolerates(&losses.roles) {
+                return Err(losses.beyond());
+            }
+            let state = |role: u16| label.members.get(usize::from(role)).map(|m| m.state);
+            let mut targets: Vec<&mut Target> = self
+                .targets
+                .iter_mut()
+                .filter(|t| leaves.contains(&t.leaf) && !losses.roles.contains(&t.part.role))
+                .filter(|t| (state(t.part.role) == Some(MemberState::InSync)) == in_sync)
+                .collect();
+            let roles: Vec<u16> = targets.iter().map(|t| t.part.role).collect();
+            let results = write_each(io, &mut targets, &label).await;
+            losses.add(roles.into_iter().zip(results).filter_map(|(role, r)| Some((role, r.err()?))).collect());
+        }
+        Ok(())
+    }
+
+    /// The label after the last completed one.
+    pub(super) fn next(&self) -> ArrayPart {
+        let mut next = self.label.clone();
+        next.sequence += 1;
+        next
+    }
+
+    /// Writes `next`, and as many after it as it takes to leave out who fails. Returns who failed on the way.
+    ///
+    /// Before: all that take labels have n. Between: in-sync members have n or n + 1, others n; then those have n + 1
+    /// and others n or n + 1. After: all have n + 1.
+    ///
+    /// # Errors
+    /// [`LifecycleError::Beyond`] when too few survive: what was begun stays on some, and nothing more is written.
+    pub(super) async fn record<M: MetaIo>(
+        &mut self,
+        io: &M,
+        mut next: ArrayPart,
+        mut losses: Losses,
+    ) -> Result<Vec<Failure>, LifecycleError> {
+        loop {
+            for target in &self.targets {
+                Label { array: next.clone(), member: target.part.clone() }.encode()?;
+            }
+            self.written = next.clone();
+            let before = losses.failures.len();
+            self.write_in_order(io, &next, &mut losses).await;
+            if losses.failures.len() == before {
+                self.settle(next, &losses.roles);
+                return Ok(losses.failures);
+            }
+            self.flush_survivors(io, &mut losses).await?;
+            let mut after = next.clone();
+            after.sequence += 1;
+            self.leave_out(&mut after, &losses.roles, &[&next]);
+            next = after;
+        }
+    }
+
+    /// Flushes all that hold content, but for the lost ones; who fails is lost, too.
+    ///
+    /// # Errors
+    /// [`LifecycleError::Beyond`] when too few are left.
+    pub(super) async fn flush_survivors<M: MetaIo>(
+        &mut self,
+        io: &M,
+        losses: &mut Losses,
+    ) -> Result<(), LifecycleError> {
+        loop {
+            if !self.tolerates(&losses.roles) {
+                self.record_the_end(io, &losses.roles).await;
+                return Err(losses.beyond());
+            }
+            if planted(Planted::DropRecordedWithoutFlush) {
+                return Ok(());
+            }
+            let holds =
+                |target: &&Target| matches!(self.state(target.part.role), MemberState::InSync | MemberState::Filling);
+            let left: Vec<&Target> =
+                self.targets.iter().filter(holds).filter(|t| !losses.roles.contains(&t.part.role)).collect();
+            let results = join_all(left.iter().map(|target| flush(io, target.leaf))).await;
+            let failed: Vec<Failure> =
+                left.iter().zip(results).filter_map(|(t, r)| Some((t.part.role, r.err()?))).collect();
+            if failed.is_empty() {
+                return Ok(());
+            }
+            losses.add(failed);
+        }
+    }
+
+    /// The planted bug: the last survivors are called failed as well, wherever that can still be written.
+    async fn record_the_end<M: MetaIo>(&mut self, io: &M, lost: &[u16]) {
+        if planted(Planted::LastSurvivorRecordedFailed) {
+            let mut last = self.written.clone();
+            last.sequence += 1;
+            self.leave_out(&mut last, lost, &[]);
+            drop(write_each(io, &mut self.targets.iter_mut().collect::<Vec<_>>(), &last).await);
+        }
+    }
+
+    /// States in `label` that these members are lost: of a new line if any of them is called in sync, by the last
+    /// complete label or by one of `begun`.
+    pub(super) fn leave_out(&mut self, label: &mut ArrayPart, lost: &[u16], begun: &[&ArrayPart]) {
+        let in_sync = |array: &ArrayPart, role: u16| {
+            array.members.get(usize::from(role)).is_some_and(|m| m.state == MemberState::InSync)
+        };
+        let parted = lost.iter().any(|role| {
+            in_sync(&self.label, *role) || in_sync(label, *role) || begun.iter().any(|b| in_sync(b, *role))
+        });
+        for role in lost {
+            let Some(entry) = label.members.get_mut(usize::from(*role)) else { continue };
+            match entry.state {
+                MemberState::InSync | MemberState::Filling => entry.state = MemberState::Out,
+                MemberState::Spare => (entry.state, entry.id) = (MemberState::Absent, None),
+                MemberState::Out | MemberState::Absent => {}
+            }
+        }
+        if parted {
+            label.lineage = part(&label.lineage, self.lines.next(), &[]);
+        }
+    }
+
+    /// Writes a label on all but the lost, rank by rank. Stops after the first rank when too few survive it.
+    async fn write_in_order<M: MetaIo>(&mut self, io: &M, next: &ArrayPart, losses: &mut Losses) {
+        let mut ranks: Vec<u8> = self.targets.iter().map(|target| self.rank(target, next)).collect();
+        if planted(Planted::NewcomerLabelFirst) {
+            ranks.iter_mut().for_each(|rank| *rank = 2 - *rank);
+        }
+        for rank in 0..3 {
+            let mut targets: Vec<&mut Target> = self
+                .targets
+                .iter_mut()
+                .zip(&ranks)
+                .filter(|(t, r)| **r == rank && !losses.roles.contains(&t.part.role))
+                .map(|(t, _)| t)
+                .collect();
+            let roles: Vec<u16> = targets.iter().map(|t| t.part.role).collect();
+            let results = write_each(io, &mut targets, next).await;
+            losses.add(roles.into_iter().zip(results).filter_map(|(role, r)| Some((role, r.err()?))).collect());
+            if !self.tolerates(&losses.roles) {
+                return;
+            }
+        }
+    }
+
+    /// 0: in sync before and after. 1: something else, before and after. 2: this label changes what it is.
+    fn rank(&self, target: &Target, next: &ArrayPart) -> u8 {
+        let role = usize::from(target.part.role);
+        let of = |array: &ArrayPart| array.members.get(role).map(|m| (m.id, m.state));
+        let (before, after) = (of(&self.label), of(next));
+        match (before, after) {
+            (Some((_, MemberState::InSync)), Some((_, MemberState::InSync))) if before == after => 0,
+            (before, after) if before == after => 1,
+            _ => 2,
+        }
+    }
+
+    /// All that take labels have this one.
+    fn settle(&mut self, label: ArrayPart, lost: &[u16]) {
+        self.written = label.clone();
+        if let Ok(geometry) = label.geometry() {
+            self.geometry = geometry;
+        }
+        self.label = label;
+        let (left, gone): (Vec<Target>, Vec<Target>) =
+            std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.role));
+        self.targets = left;
+        self.targets.sort_by_key(|target| target.part.role);
+        for target in gone {
+            self.keep_candidate(target);
+        }
+    }
+}

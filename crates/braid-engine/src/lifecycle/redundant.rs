@@ -1,0 +1,83 @@
+//! Whether a redundant array can start with the members that are here, and whether it may.
+
+use braid_format::{ArrayPart, MemberState, StartPolicy};
+use braid_geometry::{Geometry, Level};
+
+use super::coverage::covers;
+use super::lines::Standing;
+use super::planted::{Planted, planted};
+use super::scan::{FoundMember, Missing, Refusal, Status};
+
+/// Whether arrays of this level go on when members fail.
+pub fn is_redundant(level: Level) -> bool {
+    matches!(level, Level::Raid1 | Level::Raid10)
+}
+
+/// The members of one redundant array, seen together.
+pub(super) struct Seats<'a> {
+    pub newest: &'a ArrayPart,
+    pub geometry: &'a Geometry,
+    pub members: &'a [FoundMember],
+}
+
+impl Seats<'_> {
+    fn seat(&self, role: u16) -> Option<&FoundMember> {
+        self.members.get(usize::from(role))
+    }
+
+    /// Whether a role's content is here, complete.
+    fn serves(&self, role: u16) -> bool {
+        let filling = planted(Planted::FillingStartedAlone);
+        self.seat(role).is_some_and(|m| match m.standing {
+            Some(Standing::Current | Standing::Behind) => true,
+            Some(Standing::Filling) => filling,
+            _ => false,
+        })
+    }
+
+    /// Members that the newest label calls in sync and that are not here at all.
+    fn absent(&self) -> impl Iterator<Item = &FoundMember> {
+        self.members.iter().filter(|m| m.entry.state == MemberState::InSync && m.standing.is_none())
+    }
+
+    /// What stands in the way of a start and can be overridden: members that are old copies, or were used apart.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        let needed = |m: &&FoundMember| m.entry.state == MemberState::InSync;
+        let of = |m: &FoundMember| {
+            let disk = m.disk.as_ref()?;
+            let label = &disk.label.array;
+            let (role, leaf, sequence, newest) = (m.role, disk.leaf, label.sequence, self.newest.sequence);
+            match m.standing? {
+                Standing::Stale if needed(&m) => Some(Refusal::OldCopy { role, leaf, sequence, newest }),
+                Standing::Diverged => Some(Refusal::WentApart { role, leaf, line: label.lineage.id }),
+                _ => None,
+            }
+        };
+        self.members.iter().filter_map(of).collect()
+    }
+
+    /// The status, those aside that [`Seats::refusals`] lists: these are taken as left out.
+    pub fn status(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
+        let lost: Vec<Missing> = self.absent().map(missing).collect();
+        if !covers(self.geometry, |role| self.serves(role)) {
+            return Status::Incomplete { missing: lost };
+        }
+        let seats = self.geometry.members().len();
+        if lost.is_empty() {
+            let whole = self.members.iter().take(seats).all(|m| self.serves(m.role));
+            return if whole { Status::Ready } else { Status::Degraded { missing: lost } };
+        }
+        // Those that are absent could have gone on without the ones here if together they hold everything. One that was
+        // being filled may have been completed in the step that the labels here do not know.
+        let elsewhere = |role: u16| {
+            let state = |m: &FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
+            self.seat(role).is_some_and(|m| state(m) && m.standing.is_none())
+        };
+        let lived_on = covers(self.geometry, elsewhere);
+        if lived_on && self.newest.start_policy != StartPolicy::Auto {
+            Status::Waiting { missing: lost }
+        } else {
+            Status::Degraded { missing: lost }
+        }
+    }
+}
