@@ -21,8 +21,10 @@ pub(super) struct Secure {
     /// Data of a record that found no room.
     plain: Vec<u8>,
     plain_at: usize,
-    outbox: Vec<u8>,
+    /// Records to be sent: bytes `sent..sealed`.
+    outbox: Box<[u8]>,
     sent: usize,
+    sealed: usize,
     scratch: Vec<u8>,
 }
 
@@ -42,8 +44,9 @@ impl Secure {
             to: 0,
             plain: Vec::with_capacity(RECORD_DATA_MAX),
             plain_at: 0,
-            outbox: Vec::with_capacity(BUFFER_BYTES),
+            outbox: vec![0; BUFFER_BYTES].into(),
             sent: 0,
+            sealed: 0,
             scratch: Vec::with_capacity(RECORD_DATA_MAX),
         };
         // The first message of the handshake is this side's.
@@ -113,12 +116,13 @@ impl Secure {
 
     /// Records that are to be sent.
     pub fn unsent(&mut self) -> &[u8] {
-        if self.sent == self.outbox.len() {
-            self.outbox.clear();
-            self.sent = 0;
-            self.outbox.append(&mut self.tls.wire);
+        if self.sent == self.sealed {
+            let n = self.tls.wire.len().min(BUFFER_BYTES);
+            self.outbox[..n].copy_from_slice(&self.tls.wire[..n]);
+            self.tls.wire.drain(..n);
+            (self.sent, self.sealed) = (0, n);
         }
-        &self.outbox[self.sent..]
+        &self.outbox[self.sent..self.sealed]
     }
 
     /// So many bytes of them were sent.
@@ -162,16 +166,14 @@ impl Secure {
     }
 
     fn has_room(&self) -> bool {
-        BUFFER_BYTES - self.outbox.len() >= SEAL_BYTES_MAX
+        BUFFER_BYTES - self.sealed >= SEAL_BYTES_MAX
     }
 
     /// Encrypts `data`, or what was gathered.
     fn seal_record(&mut self, data: Option<&[u8]>) -> Result<(), ClientError> {
-        let used = self.outbox.len();
-        self.outbox.resize(used + SEAL_BYTES_MAX, 0);
-        let sealed = self.tls.seal(data.unwrap_or(&self.scratch), &mut self.outbox[used..]);
-        let n = sealed.map_err(ClientError::Tls)?;
-        self.outbox.truncate(used + n);
+        let out = &mut self.outbox[self.sealed..];
+        let sealed = self.tls.seal(data.unwrap_or(&self.scratch), out);
+        self.sealed += sealed.map_err(ClientError::Tls)?;
         if data.is_none() {
             self.scratch.clear();
         }
