@@ -86,5 +86,17 @@ mod tests {
         let next = ledger.end(1);
         assert!(next != 0 && next != failed && next != last, "{last} {failed} {next}");
         assert_eq!(ledger.next_known(0), Some(1));
+        // The first write of a block, and one that failed after it: what stands there may be either's.
+        let mut write = |fails: bool| {
+            assert!(ledger.begin(2, false));
+            let generation = ledger.generation(2);
+            if fails {
+                ledger.end_failed_write(2)
+            } else {
+                assert_eq!(ledger.end(2), generation)
+            }
+            generation
+        };
+        assert_eq!([write(false), write(true), write(false)], [1, 2, 3]);
     }
 }
