@@ -65,6 +65,39 @@ fn the_entries_of_the_tables_are_as_they_are_drawn() {
     assert_eq!(table(&of("jobs")), job);
 }
 
+/// Written by hand, at the offsets that the document draws.
+#[test]
+fn a_sector_of_the_bitmap_is_as_it_is_drawn() {
+    use braid_format::Uuid;
+    use braid_format::bitmap::{BlockBits, SECTORS_PER_BLOCK, WORDS_PER_SECTOR, decode, encode};
+    let rows = table("### A sector of the bitmap");
+    let names: Vec<&str> = rows.iter().map(|(_, _, name)| name.as_str()).collect();
+    assert_eq!(names, ["crc", "magic", "number", "tag", "written", "dirty"]);
+    let mut end = 0;
+    for (offset, size, name) in &rows {
+        assert_eq!(*offset, end, "{name}");
+        end = offset + size;
+    }
+    assert_eq!((end, end * SECTORS_PER_BLOCK), (512, 4096));
+    assert!(DOCUMENT.contains(&format!("*n* · {}", WORDS_PER_SECTOR * 64)));
+    let at = |name: &str| rows.iter().find(|row| row.2 == name).map(|row| (row.0, row.0 + row.1)).unwrap();
+    let uuid = Uuid::from_bytes(*b"braid-test-array");
+    let mut bits = BlockBits::EMPTY;
+    // In the second sector of block 3: region 70 of the sector is written, region 1 dirty.
+    bits.written[WORDS_PER_SECTOR + 1] = 1 << 6;
+    bits.dirty[WORDS_PER_SECTOR] = 2;
+    let mut block = [0; 4096];
+    encode(&uuid, 3, &bits, &mut block);
+    assert_eq!(decode(&uuid, 3, &block).bits, bits);
+    let sector = &block[512..1024];
+    let field = |name: &str| &sector[at(name).0..at(name).1];
+    assert_eq!((field("magic"), field("tag")), (&b"BRBM"[..], &b"brai"[..]));
+    assert_eq!(field("number"), 25u32.to_le_bytes());
+    assert_eq!(field("crc"), crc32c::crc32c(&sector[at("crc").1..]).to_le_bytes());
+    assert_eq!((field("written")[8], field("dirty")[0]), (1 << 6, 2));
+    assert_eq!(sector[at("written").0..].iter().map(|byte| byte.count_ones()).sum::<u32>(), 2);
+}
+
 /// The places that the document draws are the defaults of the code.
 #[test]
 fn the_default_places_are_as_they_are_drawn() {

@@ -1,7 +1,9 @@
 //! Lines of members: each time members part ways, those that go on write a new random id with the ids before it. By
 //! these everybody knows later who went on, who was left behind, and who went on apart.
 
-use braid_format::{ANCESTORS_MAX, ArrayPart, Lineage, MemberState};
+use std::cmp::Reverse;
+
+use braid_format::{ANCESTORS_MAX, ArrayPart, Lineage, MemberId, MemberState};
 
 use super::disk::MemberDisk;
 use super::planted::{Planted, planted};
@@ -67,22 +69,45 @@ fn is_before(older: &Lineage, newer: &Lineage) -> bool {
     older.id != newer.id && newer.ancestors.contains(&older.id) && !older.ancestors.contains(&newer.id)
 }
 
-/// The label that counts: of a line that no other one here has among those before it; among several by epoch and
-/// sequence number. Where disks went on apart, which of their lines it is means little: the array is refused.
+/// Members that are here, and their lines.
+pub(super) type Witnesses<'a> = Vec<(MemberId, &'a Lineage)>;
+
+pub(super) fn witnesses<'a>(disks: &[&'a MemberDisk]) -> Witnesses<'a> {
+    disks.iter().map(|disk| (disk.label.member.id, &disk.label.array.lineage)).collect()
+}
+
+/// Whether this label begins a line that was never used: a member that it calls in sync is here and went on in another
+/// line. A label counts only when all that it calls in sync bear it; this one was cut off before.
+fn never_used(label: &ArrayPart, witnesses: &Witnesses<'_>) -> bool {
+    let line = &label.lineage;
+    let elsewhere = |other: &Lineage| {
+        other.id != line.id && !other.ancestors.contains(&line.id) && !line.ancestors.contains(&other.id)
+    };
+    witnesses.iter().any(|(id, other)| is_in_sync(label, *id) && elsewhere(other))
+}
+
+fn is_in_sync(label: &ArrayPart, id: MemberId) -> bool {
+    label.members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync)
+}
+
+/// The label that counts: of a line that was used and that no other one here has among those before it; among several by
+/// epoch and sequence number. Where disks went on apart, which of their lines it is means little: the array is refused.
 pub(super) fn newest<'a>(disks: &[&'a MemberDisk]) -> Option<&'a ArrayPart> {
+    let witnesses = witnesses(disks);
     let line = |disk: &MemberDisk| disk.label.array.lineage.clone();
-    let last = |disk: &&&MemberDisk| !disks.iter().any(|other| is_before(&line(disk), &line(other)));
+    let last = |disk: &MemberDisk| !disks.iter().any(|other| is_before(&line(disk), &line(other)));
     // Lines that are each other's ancestors are no history that Braid writes; then nobody is last.
     let rank = |disk: &&&MemberDisk| {
         let array = &disk.label.array;
-        (last(disk), array.order(), array.lineage.id, std::cmp::Reverse(disk.label.member.role))
+        let used = !never_used(array, &witnesses);
+        (last(disk) && used, last(disk), array.order(), array.lineage.id, Reverse(disk.label.member.role))
     };
     disks.iter().max_by_key(rank).map(|disk| &disk.label.array)
 }
 
-/// What a disk is, given the newest label and its role there.
-pub(super) fn standing(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Standing {
-    let judged = judge(newest, role, disk);
+/// What a disk is, given the newest label and its role there, and who else is here.
+pub(super) fn standing(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses<'_>) -> Standing {
+    let judged = judge(newest, role, disk, witnesses);
     match judged {
         Standing::Stale if planted(Planted::StaleAccepted) => Standing::Current,
         Standing::Diverged if planted(Planted::DivergedMerged) => Standing::Returning,
@@ -90,7 +115,7 @@ pub(super) fn standing(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Stan
     }
 }
 
-fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Standing {
+fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses<'_>) -> Standing {
     let label = &disk.label.array;
     let entry = newest.members[usize::from(role)].state;
     let own = label.members[usize::from(disk.label.member.role)].state;
@@ -109,7 +134,12 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Standing {
     if entry == MemberState::Spare && own == MemberState::Spare {
         return Standing::Spare;
     }
-    if !same_line && !newest.lineage.ancestors.contains(&label.lineage.id) {
+    let known = |line: &u64| *line == newest.lineage.id || newest.lineage.ancestors.contains(line);
+    if !known(&label.lineage.id) {
+        // Its line was never used: it stands where it stood in the one before.
+        if entry == MemberState::Out && never_used(label, witnesses) && label.lineage.ancestors.iter().any(known) {
+            return Standing::Returning;
+        }
         return if own != MemberState::InSync || left_behind(newest, label) {
             Standing::Stale
         } else {
@@ -136,7 +166,6 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Standing {
 /// Whether a label of an unknown line is just old, so that its line was forgotten: it calls everybody in sync whom the
 /// newest calls so. Then its disk never went on without them.
 fn left_behind(newest: &ArrayPart, label: &ArrayPart) -> bool {
-    let in_sync = |array: &ArrayPart, id| array.members.iter().any(|m| m.id == id && m.state == MemberState::InSync);
-    let mut now = newest.members.iter().filter(|m| m.state == MemberState::InSync);
-    label.order() < newest.order() && now.all(|m| in_sync(label, m.id))
+    let mut now = newest.members.iter().filter(|m| m.state == MemberState::InSync).filter_map(|m| m.id);
+    label.order() < newest.order() && now.all(|id| is_in_sync(label, id))
 }

@@ -95,7 +95,9 @@ impl Array {
         if disk.label.member.places.data.bytes != self.label.members[usize::from(role)].data_bytes {
             return Err(no("its data area has another size than the member had"));
         }
-        match standing(&self.label, role, &disk) {
+        let here = self.members().filter(|m| m.state == MemberState::InSync);
+        let here = here.map(|m| (m.part.id, &self.label.lineage)).collect();
+        match standing(&self.label, role, &disk, &here) {
             Standing::Returning => {}
             Standing::Diverged => {
                 return Err(no("it was used apart from the others; as a new member it is rebuilt in full"));

@@ -26,6 +26,10 @@
 //!
 //! The first sector of a label has a checksum of its own. So a label of which only the first sector arrived still says
 //! whose it was going to be: the *remnant* of a create or of a delete is recognised and cleared.
+//!
+//! Redundant arrays (raid1, raid10) go on without some of their members. What their labels say then, who is current, and
+//! in which order labels are written: `docs/format.md`, *Members that part ways*; in code `lines`, `redundant`, `record`
+//! and `members`.
 
 mod array;
 mod bitmap;

@@ -56,7 +56,10 @@ impl Array {
         let here = |entry: &braid_format::MemberEntry| {
             self.targets.iter().any(|t| t.part.role == role && Some(t.part.id) == entry.id)
         };
-        entry.is_some_and(|entry| entry.state == MemberState::InSync && here(entry))
+        let filling = |entry: &braid_format::MemberEntry| {
+            planted(Planted::FillingStartedAlone) && entry.state == MemberState::Filling
+        };
+        entry.is_some_and(|entry| (entry.state == MemberState::InSync || filling(entry)) && here(entry))
     }
 
     /// Completes a label that was begun and, when the array froze, not completed.

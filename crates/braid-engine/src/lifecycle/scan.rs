@@ -337,8 +337,9 @@ impl Group<'_> {
         }
         let fatal = !reasons.is_empty();
         if redundant {
+            let here = lines::witnesses(&self.members);
             for member in &mut members {
-                member.standing = member.disk.as_ref().map(|disk| lines::standing(newest, member.role, disk));
+                member.standing = member.disk.as_ref().map(|disk| lines::standing(newest, member.role, disk, &here));
             }
         } else {
             reasons.extend(members.iter().filter_map(|m| behind(m, newest)));

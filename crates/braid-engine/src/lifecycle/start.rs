@@ -1,6 +1,6 @@
 //! Starting arrays that were found.
 
-use braid_format::{JobKind, MemberPart, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, JobKind, MemberPart, MemberState, Name, Uuid};
 
 use super::array::{Array, Candidate, Filling};
 use super::disk::{FoundDisk, MemberDisk};
@@ -181,6 +181,14 @@ async fn start_redundant<M: MetaIo>(
         let id = if next.lineage.id == newest.lineage.id { array.lines.next() } else { next.lineage.id };
         next.lineage = part(&newest.lineage, id, &apart);
     }
+    // Lines that were begun and never used are known from now on, also where nobody is here who can tell.
+    for line in seats.unused_lines {
+        if line != next.lineage.id && !next.lineage.ancestors.contains(&line) {
+            let after_parent = next.lineage.ancestors.len().min(1);
+            next.lineage.ancestors.insert(after_parent, line);
+            next.lineage.ancestors.truncate(ANCESTORS_MAX);
+        }
+    }
     array.record(io, next, losses).await?;
     for (candidate, target) in seats.candidates {
         match array.state(candidate.role) {
@@ -203,6 +211,8 @@ struct Seated {
     /// Members of which an old copy is here, or one that went apart (then with its line).
     given_up: Vec<(u16, Option<u64>)>,
     candidates: Vec<(Candidate, Target)>,
+    /// Lines of members that return, where the newest label does not know them.
+    unused_lines: Vec<u64>,
 }
 
 impl Seated {
@@ -227,6 +237,7 @@ impl Seated {
                 }
                 Standing::Returning => {
                     seated.lost.extend(holds.then_some(role));
+                    seated.unused_lines.push(disk.label.array.lineage.id);
                     let candidate = Candidate { role, leaf, from: Filling::FromBitmap, returns: true };
                     seated.candidates.push((candidate, target));
                 }

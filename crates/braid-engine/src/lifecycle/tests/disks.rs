@@ -120,6 +120,11 @@ impl Disks {
         state.failing = Some((leaf, at, count));
     }
 
+    /// Dies in the middle of step `at`, counted as before.
+    pub fn cut_later(&self, at: Option<u64>) {
+        self.state().cut_at = at;
+    }
+
     pub fn heal(&self) {
         self.state().failing = None;
     }

@@ -3,6 +3,8 @@
 
 mod disks;
 mod failing;
+mod histories;
+mod mirror_sweep;
 mod mirrors;
 mod stories;
 mod sweep;

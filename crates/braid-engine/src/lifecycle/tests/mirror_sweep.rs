@@ -1,0 +1,405 @@
+//! The power, or the process, is cut at every step of what happens to a mirror's members, and once more during the
+//! recovery; then every choice of its disks appears, in any order.
+//!
+//! The judge knows the promises only: who starts by itself holds everything that was acknowledged, whoever else appears
+//! later; and without force or `--degraded` nobody is ever told that members went apart.
+
+use braid_format::{MemberId, MemberState};
+
+use super::disks::{Chance, Crash, Disks};
+use super::mirrors::{raid1, raid10};
+use super::{leaves, run};
+use crate::LeafId;
+use crate::lifecycle::planted::{Planted, plant};
+use crate::lifecycle::{
+    Array, CreateRequest, Filling, LifecycleError, Newcomer, StartOptions, Status, create, load_regions, scan, start,
+};
+
+/// Where the data area of these small disks begins: here each holds the number of the last write that it took.
+const STAMP: u64 = 1 << 20;
+/// And here a copied block, that a checkpoint is about.
+const COPIED: u64 = (1 << 20) + 65536;
+/// Three members, a spare, a disk that is new.
+const SPARE: u32 = 3;
+const FRESH: u32 = 4;
+const DISKS: u32 = 5;
+
+/// A procedure under test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    Create,
+    /// Without member 0, which is not here.
+    DegradedStart,
+    Drop,
+    /// Member 1 does not take one label while member 0 is dropped.
+    DropTwo,
+    BeginFromBitmap,
+    BeginFull,
+    TakeSpare,
+    Checkpoint,
+    Promote,
+    Remove,
+    AddSpare,
+    RemoveSpare,
+}
+
+const ACTS: [Act; 12] = [
+    Act::Create,
+    Act::DegradedStart,
+    Act::Drop,
+    Act::DropTwo,
+    Act::BeginFromBitmap,
+    Act::BeginFull,
+    Act::TakeSpare,
+    Act::Checkpoint,
+    Act::Promote,
+    Act::Remove,
+    Act::AddSpare,
+    Act::RemoveSpare,
+];
+
+fn stamp_of(disks: &Disks, leaf: LeafId) -> u64 {
+    let bytes = disks.peek(leaf, STAMP, 512);
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+fn sector(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 512];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn stamp(disks: &Disks, leaf: LeafId, number: u64) {
+    disks.poke(leaf, STAMP, &sector(number));
+}
+
+fn request() -> CreateRequest {
+    CreateRequest { spares: vec![(LeafId(SPARE), MemberId::from_random(0x5a))], ..raid1("m", 1, leaves(3)) }
+}
+
+fn returning() -> Newcomer {
+    Newcomer::Returning { leaf: LeafId(0) }
+}
+
+fn fresh() -> Newcomer {
+    Newcomer::New { leaf: LeafId(FRESH), id: MemberId::from_random(0xf4), force: true }
+}
+
+/// The array before the act, where it serves.
+fn before(act: Act, disks: &Disks) -> Option<Array> {
+    if act == Act::Create {
+        return None;
+    }
+    let mut array = run(create(disks, &request())).unwrap();
+    leaves(3).into_iter().for_each(|leaf| stamp(disks, leaf, 1));
+    let members = [LeafId(1), LeafId(2)];
+    match act {
+        Act::Create => {}
+        Act::DegradedStart => return None,
+        Act::Drop | Act::DropTwo => {
+            // Written, answered, and only in caches.
+            members.into_iter().for_each(|leaf| disks.poke_cached(leaf, STAMP, &sector(2)));
+        }
+        Act::AddSpare => {
+            run(array.remove_spare(disks, 3)).unwrap();
+        }
+        Act::RemoveSpare => {}
+        _ => {
+            run(array.drop_members(disks, &[0])).unwrap();
+            members.into_iter().for_each(|leaf| stamp(disks, leaf, 2));
+        }
+    }
+    match act {
+        Act::Checkpoint => {
+            run(array.begin_filling(disks, 0, fresh(), Filling::Full)).unwrap();
+            disks.poke_cached(LeafId(FRESH), COPIED, &sector(77));
+        }
+        Act::Promote => {
+            run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)).unwrap();
+            disks.poke_cached(LeafId(0), STAMP, &sector(2));
+        }
+        _ => {}
+    }
+    Some(array)
+}
+
+/// Does it. `Ok` is the acknowledgement.
+fn perform(act: Act, disks: &Disks, array: &mut Option<Array>) -> Result<(), LifecycleError> {
+    let Some(array) = array else {
+        if act == Act::Create {
+            return run(create(disks, &request())).map(drop);
+        }
+        let found = run(scan(disks, &[LeafId(2), LeafId(1), LeafId(SPARE)]));
+        let options = StartOptions { degraded: true, ..StartOptions::new(5, 6) };
+        return run(start(disks, &found.arrays[0], options)).map(drop);
+    };
+    match act {
+        Act::Create | Act::DegradedStart => Ok(()),
+        Act::Drop | Act::DropTwo => run(array.drop_members(disks, &[0])).map(drop),
+        Act::BeginFromBitmap => run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)),
+        Act::BeginFull => run(array.begin_filling(disks, 0, fresh(), Filling::Full)),
+        Act::TakeSpare => run(array.take_spare(disks, 0, 3)),
+        Act::Checkpoint => run(array.checkpoint(disks, 0, 1 << 20)),
+        Act::Promote => run(array.promote(disks, 0)),
+        Act::Remove => run(array.remove(disks, 0)),
+        Act::AddSpare => run(array.add_spare(disks, LeafId(FRESH), MemberId::from_random(0xf5), true)).map(drop),
+        Act::RemoveSpare => run(array.remove_spare(disks, 3)).map(drop),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    crashes: u64,
+    starts: u64,
+    waited: u64,
+    second_crashes: u64,
+}
+
+/// Starts what these disks make, if that starts by itself. `Ok(None)`: it does not.
+fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Array>, String> {
+    let found = run(scan(disks, present));
+    let Some(array) = found.arrays.iter().find(|a| a.uuid.as_bytes()[0] == 1) else { return Ok(None) };
+    if let Status::Refused { .. } = array.status {
+        return Err(format!("refused: {}", array.status));
+    }
+    if !array.status.starts_by_itself() {
+        return Ok(None);
+    }
+    let started = run(start(disks, array, StartOptions::new(random, random)));
+    started.map(Some).map_err(|error| format!("{} and not started: {error}", array.status))
+}
+
+/// Those that serve reads hold one of these; whatever, if there are none.
+fn holds(disks: &Disks, array: &Array, allowed: &[u64]) -> Result<(), String> {
+    if !array.tolerates(&[]) {
+        return Err(format!("started without a whole copy: {:?}", array.label().members));
+    }
+    for member in array.members().filter(|m| m.state == MemberState::InSync) {
+        let found = stamp_of(disks, member.leaf);
+        if !allowed.is_empty() && !allowed.contains(&found) {
+            return Err(format!("member {} is in sync and holds write {found} of {allowed:?}", member.role));
+        }
+    }
+    let job = array.rebuild(0).filter(|job| job.position_bytes > 0);
+    if job.is_some() && disks.peek(LeafId(FRESH), COPIED, 512) != sector(77) {
+        return Err("the checkpoint is ahead of the data".into());
+    }
+    Ok(())
+}
+
+/// Every choice of disks, or some.
+fn choices(all: bool, chance: &mut Chance) -> Vec<Vec<LeafId>> {
+    let masks: Vec<u64> = if all { (1..1 << DISKS).collect() } else { (0..6).map(|_| 1 + chance.below(31)).collect() };
+    let of = |mask: u64| leaves(DISKS).into_iter().filter(|leaf| mask >> leaf.0 & 1 == 1).collect();
+    masks.into_iter().map(of).collect()
+}
+
+/// One act, cut at one step, in one way.
+fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
+    let mut chance = Chance(seed);
+    let disks = Disks::new(&[3 << 20; DISKS as usize]);
+    let mut array = before(act, &disks);
+    disks.cut_at(step, seed);
+    if act == Act::DropTwo {
+        disks.fail(LeafId(1), 3 + seed % 4, 1);
+        disks.cut_later(step);
+    }
+    let acknowledged = perform(act, &disks, &mut array).is_ok();
+    disks.crash(how, &mut chance);
+    disks.heal();
+    counts.crashes += 1;
+    let last = if matches!(act, Act::Create | Act::AddSpare | Act::RemoveSpare) { 1 } else { 2 };
+    if act == Act::Create {
+        leaves(3).into_iter().for_each(|leaf| stamp(&disks, leaf, 1));
+    }
+    let allowed: &[u64] = match act {
+        Act::DegradedStart if acknowledged => {
+            [LeafId(1), LeafId(2)].into_iter().for_each(|leaf| stamp(&disks, leaf, 2));
+            &[2]
+        }
+        Act::DegradedStart => &[1],
+        // The write was under way: its region is dirty, and anything may stand there.
+        Act::Drop | Act::DropTwo if !acknowledged => &[],
+        _ if last == 1 => &[1],
+        _ => &[2],
+    };
+    let mut everybody = leaves(DISKS);
+    for mut present in choices(seed == 0, &mut chance) {
+        chance.shuffle(&mut present);
+        chance.shuffle(&mut everybody);
+        let again = disks.clone();
+        let judged = judge(&again, act, acknowledged, &present, &everybody, allowed, &mut chance, counts);
+        judged.map_err(|why| format!("acknowledged {acknowledged}, first {present:?}, then {everybody:?}: {why}"))?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments)]
+fn judge(
+    disks: &Disks,
+    act: Act,
+    acknowledged: bool,
+    present: &[LeafId],
+    everybody: &[LeafId],
+    allowed: &[u64],
+    chance: &mut Chance,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    // Once more during the recovery.
+    disks.cut_at(Some(chance.below(14)), chance.next());
+    let cut = start_of(disks, present, chance.next());
+    let cut_off = !matches!(cut, Ok(Some(_)));
+    disks.crash(if chance.below(2) == 0 { Crash::Power } else { Crash::Kill }, chance);
+    counts.second_crashes += u64::from(cut_off);
+    let first = start_of(disks, present, chance.next())?;
+    counts.starts += u64::from(first.is_some());
+    counts.waited += u64::from(first.is_none());
+    let mut allowed = allowed.to_vec();
+    if let Some(array) = &first {
+        holds(disks, array, &allowed)?;
+        if act == Act::Create {
+            let bits = run(load_regions(disks, array, false)).map_err(|error| error.to_string())?;
+            if bits.damaged_blocks != 0 || bits.written.iter().chain(&bits.dirty).any(|word| *word != 0) {
+                return Err("the new bitmap is not empty".into());
+            }
+        }
+        // It serves: whoever is in sync or being filled takes the next write.
+        array.members().for_each(|m| stamp(disks, m.leaf, 9));
+        allowed = vec![9];
+        // With what the caches lose, too.
+        disks.crash(Crash::Power, chance);
+    }
+    let unborn = act == Act::Create && !acknowledged;
+    match start_of(disks, everybody, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
+        Some(array) => holds(disks, &array, &allowed).map_err(|why| format!("then, with all disks: {why}")),
+        None if unborn => Ok(()),
+        None => Err("does not start although all disks are here".into()),
+    }
+}
+
+fn sweep(act: Act, seeds: u64, counts: &mut Counts) -> Result<(), String> {
+    let disks = Disks::new(&[3 << 20; DISKS as usize]);
+    let mut array = before(act, &disks);
+    disks.cut_at(None, 0);
+    perform(act, &disks, &mut array).unwrap();
+    let steps = disks.steps() + if act == Act::DropTwo { 8 } else { 0 };
+    for step in (0..steps).map(Some).chain([None]) {
+        for seed in 0..seeds {
+            for how in [Crash::Power, Crash::Kill] {
+                one(act, step, how, seed, counts)
+                    .map_err(|why| format!("{act:?} cut at step {step:?}, {how:?}, seed {seed}: {why}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_step_may_be_the_last() {
+    let mut counts = Counts::default();
+    for act in ACTS {
+        sweep(act, 6, &mut counts).unwrap();
+    }
+    println!("{counts:?}");
+    assert!(counts.crashes > 1500 && counts.starts > 3000 && counts.waited > 1000, "{counts:?}");
+    assert!(counts.second_crashes > 3000, "{counts:?}");
+}
+
+/// A last survivor that does not take a label, then does again: what it holds is still served.
+fn the_last_one_fails() -> Result<(), String> {
+    for step in 0..6 {
+        let disks = Disks::new(&[3 << 20; 2]);
+        let mut array = run(create(&disks, &raid1("m", 1, leaves(2)))).unwrap();
+        leaves(2).into_iter().for_each(|leaf| stamp(&disks, leaf, 2));
+        disks.fail(LeafId(1), step, 1);
+        let dropped = run(array.drop_members(&disks, &[0]));
+        disks.heal();
+        let present: &[LeafId] = if dropped.is_ok() { &[LeafId(1)] } else { &[LeafId(1), LeafId(0)] };
+        let back = start_of(&disks, present, 4)?.ok_or(format!("step {step}: nobody holds it any more"))?;
+        holds(&disks, &back, &[2])?;
+    }
+    Ok(())
+}
+
+/// Two members, used apart from each other, and a copy of one from before: who starts by itself afterwards?
+fn strangers_are_refused() -> Result<(), String> {
+    let disks = Disks::new(&[3 << 20; 2]);
+    let mut array = run(create(&disks, &raid1("m", 1, leaves(2)))).unwrap();
+    leaves(2).into_iter().for_each(|leaf| stamp(&disks, leaf, 1));
+    let copy = disks.clone_disk(LeafId(0), 3 << 20);
+    for text in ["b", "c"] {
+        run(array.rename(&disks, super::name(text))).unwrap();
+    }
+    leaves(2).into_iter().for_each(|leaf| stamp(&disks, leaf, 2));
+    if let Ok(Some(array)) = start_of(&disks.clone(), &[copy, LeafId(1)], 3) {
+        holds(&disks, &array, &[2])?;
+    }
+    for leaf in leaves(2) {
+        let found = run(scan(&disks, &[leaf]));
+        let options = StartOptions { degraded: true, ..StartOptions::new(30, 30 + u64::from(leaf.0)) };
+        run(start(&disks, &found.arrays[0], options)).map_err(|error| error.to_string())?;
+    }
+    match start_of(&disks, &leaves(2), 5) {
+        Err(_) => Ok(()),
+        Ok(_) => Err("two halves that were used apart are taken together".into()),
+    }
+}
+
+/// Of four members the one beside it is away: a member that is being filled does not serve in its place.
+fn who_is_being_filled_is_no_copy() -> Result<(), String> {
+    let disks = Disks::new(&[3 << 20; 4]);
+    let mut array = run(create(&disks, &raid10("m", 1, leaves(4)))).unwrap();
+    run(array.drop_members(&disks, &[1])).unwrap();
+    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(1) }, Filling::FromBitmap)).unwrap();
+    for present in [&[1, 2, 3][..], &[1, 2], &[1, 3]] {
+        let present: Vec<LeafId> = present.iter().copied().map(LeafId).collect();
+        let found = run(scan(&disks, &present));
+        let options = StartOptions { degraded: true, force: true, ..StartOptions::new(3, 4) };
+        if run(start(&disks, &found.arrays[0], options)).is_ok() {
+            return Err(format!("started with {present:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn who_may_not_serve_does_not() {
+    the_last_one_fails().unwrap();
+    strangers_are_refused().unwrap();
+    who_is_being_filled_is_no_copy().unwrap();
+}
+
+#[test]
+fn every_planted_bug_of_mirrors_is_noticed() {
+    let bugs = [
+        Planted::BothCopiesAtOnce,
+        Planted::NotDurable,
+        Planted::StartWithoutFlush,
+        Planted::RaisedWhileBehind,
+        Planted::GoodCopyFirst,
+        Planted::WrongRole,
+        Planted::StaleAccepted,
+        Planted::DivergedMerged,
+        Planted::NewcomerLabelFirst,
+        Planted::FillingStartedAlone,
+        Planted::PromotionWithoutFlush,
+        Planted::LastSurvivorRecordedFailed,
+        Planted::DropRecordedWithoutFlush,
+    ];
+    let mut missed = Vec::new();
+    for bug in bugs {
+        plant(Some(bug));
+        let caught = std::panic::catch_unwind(|| {
+            let found = strangers_are_refused().and_then(|()| the_last_one_fails());
+            let found = found.and_then(|()| who_is_being_filled_is_no_copy()).err();
+            found.or_else(|| ACTS.into_iter().find_map(|act| sweep(act, 6, &mut Counts::default()).err()))
+        });
+        plant(None);
+        match caught {
+            Ok(Some(how)) => println!("{bug:?}: {how}"),
+            Ok(None) => missed.push(bug),
+            Err(_) => println!("{bug:?}: an array could not be set up"),
+        }
+    }
+    assert!(missed.is_empty(), "unnoticed: {missed:?}");
+}
