@@ -18,6 +18,10 @@ impl LeafSink for Null {
     fn submit(&mut self, io: &LeafIo) {
         self.cookies.push(io.cookie);
     }
+    fn zero(&mut self, _: Buf, _: u64) {}
+    fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
+        true
+    }
     fn meta_block(&mut self, _: u32) -> (Buf, &mut [u8; 4096]) {
         (Buf::NONE, &mut self.meta)
     }
@@ -26,8 +30,8 @@ impl LeafSink for Null {
 fn measure(name: &str, node: &Node, op: Op) {
     let limits = Limits::default();
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
-    shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))));
     let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096] };
+    shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))), &mut sink);
     let mut done = Vec::new();
     let blocks = node.size_bytes() / 4096;
     let (mut x, mut best) = (1u64, f64::MAX);
@@ -56,6 +60,23 @@ fn measure(name: &str, node: &Node, op: Op) {
     println!("{name:24} {op:?} {best:6.1} ns");
 }
 
+/// A mirror of disks of 100 GiB in which everything was written before.
+fn mirrored(level: Level, members: u32) -> Node {
+    let geometry = Geometry::plan(Spec::new(level), &vec![100 << 30; members as usize]).unwrap();
+    let all = vec![u64::MAX; 1 << 12];
+    let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 4 << 20, (&all, &all), true);
+    let member = |leaf| MirrorMember {
+        leaf: LeafId(leaf),
+        start: 16 << 20,
+        len: 100 << 30,
+        bitmap_start: 1 << 20,
+        role: Role::InSync,
+        write_mostly: false,
+    };
+    let members = (0..members).map(member).collect();
+    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(map), failed: false }))
+}
+
 fn main() {
     let leaf = |id: u32, gib: u64| Node::Leaf { leaf: LeafId(id), start: 16 << 20, len: gib << 30 };
     let sizes = [50u64, 100, 100];
@@ -69,6 +90,9 @@ fn main() {
     measure("raid0 of 3", &striped(Level::Raid0, Layout::Alternate), Op::Read);
     measure("raid0 of 3", &striped(Level::Raid0, Layout::Alternate), Op::Write);
     measure("concat of 3", &striped(Level::Concat, Layout::Linear), Op::Read);
-    measure("mirror of 2", &Node::Mirror { members: members[1..].to_vec() }, Op::Read);
-    measure("mirror of 2", &Node::Mirror { members: members[1..].to_vec() }, Op::Write);
+    for (level, members) in [(Level::Raid1, 2), (Level::Raid1, 3), (Level::Raid10, 4)] {
+        let name = format!("{level} of {members}");
+        measure(&name, &mirrored(level, members), Op::Read);
+        measure(&name, &mirrored(level, members), Op::Write);
+    }
 }

@@ -58,7 +58,14 @@ pub fn extents(
     let (mut places, mut probes) = (0, 0);
     while at < end && places < PLACES_MAX && probes < PROBES_MAX {
         places += 1;
-        let Some((leaf, place, holds)) = place_read(layout, at) else { break };
+        let (place, holds) = place_read(layout, at);
+        let Some((leaf, place)) = place else {
+            if !push(&mut run, Extent { len: holds.min(end - at), hole: true }, each) {
+                return;
+            }
+            at += holds.min(end - at);
+            continue;
+        };
         let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {
             Some(known) => *known,
             None => {
@@ -79,16 +86,24 @@ pub fn extents(
             }
         };
         let here = holds.min(answer.to - place).min(end - at);
-        if run.len > 0 && run.hole != answer.hole {
-            if !each(run) {
-                return;
-            }
-            run.len = 0;
+        if !push(&mut run, Extent { len: here, hole: answer.hole }, each) {
+            return;
         }
-        run = Extent { len: run.len + here, hole: answer.hole };
         at += here;
     }
     if run.len > 0 {
         each(run);
     }
+}
+
+/// Makes the run longer, or gives it to `each` and begins another. False: that was enough.
+fn push(run: &mut Extent, next: Extent, each: &mut impl FnMut(Extent) -> bool) -> bool {
+    if run.len > 0 && run.hole != next.hole {
+        if !each(*run) {
+            return false;
+        }
+        run.len = 0;
+    }
+    *run = Extent { len: run.len + next.len, hole: next.hole };
+    true
 }

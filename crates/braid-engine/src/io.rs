@@ -160,6 +160,8 @@ pub enum ErrorKind {
     Busy,
     /// The device is stopped or was never there.
     NoDevice,
+    /// The array has lost more members than it tolerates.
+    Failed,
     /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
     FlushFailed,
 }
@@ -317,6 +319,17 @@ pub trait LeafSink {
     #[inline]
     fn at_once(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
         None
+    }
+
+    /// Fills memory of a request with zeros.
+    fn zero(&mut self, buf: Buf, len: u64);
+
+    /// Whether two ranges of memory hold the same bytes.
+    fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool;
+
+    /// Now, in nanoseconds of any clock that never goes back; 0 always where there is none.
+    fn now_ns(&self) -> u64 {
+        0
     }
 
     /// The shard's block of metadata memory number `index`, below [`META_BLOCKS`]: where it is, and

@@ -4,12 +4,10 @@
 //! each slot remembers the version that it was planned with, so that everybody can tell when the
 //! last user of an old one has gone.
 
-use std::sync::Arc;
-
 use braid_geometry::{Geometry, SinglePlaces};
 
 use crate::io::LeafId;
-use crate::touch::TouchMap;
+use crate::mirror::{MirrorNode, Mirrored};
 
 /// Most places that one byte may have: as many as an array may have members.
 pub const COPIES_MAX: usize = 128;
@@ -33,18 +31,8 @@ pub enum Node {
         /// The members, in slot order.
         members: Vec<Node>,
     },
-    /// Every byte on every member at the same offset. Overlapping writes are put in one order.
-    Mirror {
-        /// The copies; the size is that of the smallest.
-        members: Vec<Node>,
-    },
-    /// A region of the child takes its first write only after its bit is durable.
-    Touched {
-        /// What the writes go to.
-        child: Box<Node>,
-        /// Which regions have been touched, and where that is recorded.
-        map: Arc<TouchMap>,
-    },
+    /// raid1 or raid10: every byte on several members. Overlapping writes are put in one order.
+    Mirrored(Box<MirrorNode>),
 }
 
 impl Node {
@@ -53,8 +41,7 @@ impl Node {
         match self {
             Node::Leaf { len, .. } => *len,
             Node::Striped { geometry, .. } => geometry.size_bytes(),
-            Node::Mirror { members } => members.iter().map(Node::size_bytes).min().unwrap_or(0),
-            Node::Touched { child, .. } => child.size_bytes(),
+            Node::Mirrored(mirror) => mirror.geometry.size_bytes(),
         }
     }
 }
@@ -64,8 +51,7 @@ impl Node {
 pub(crate) enum FlatNode {
     Leaf { leaf: LeafId, start: u64, len: u64 },
     Striped { geometry: Geometry, members: Box<[u32]> },
-    Mirror { members: Box<[u32]> },
-    Touched { child: u32, map: Arc<TouchMap> },
+    Mirrored(Box<Mirrored>),
 }
 
 /// A device, ready to be planned against. Immutable.
@@ -153,7 +139,7 @@ impl Direct {
                     (None, None) => Direct::General(geometry.clone(), of_members),
                 }
             }
-            Node::Mirror { .. } | Node::Touched { .. } => Direct::No,
+            Node::Mirrored(_) => Direct::No,
         }
     }
 }
@@ -177,13 +163,13 @@ impl DeviceLayout {
         for node in &nodes {
             match node {
                 FlatNode::Leaf { leaf, .. } => leaves.push(*leaf),
-                FlatNode::Touched { map, .. } => leaves.extend(map.places().iter().map(|p| p.0)),
-                FlatNode::Striped { .. } | FlatNode::Mirror { .. } => {}
+                FlatNode::Mirrored(mirror) => leaves.extend(mirror.bitmaps.iter().map(|place| place.0)),
+                FlatNode::Striped { .. } => {}
             }
         }
         leaves.sort_unstable();
         leaves.dedup();
-        let ordered = nodes.iter().any(|n| matches!(n, FlatNode::Mirror { .. }));
+        let ordered = nodes.iter().any(|n| matches!(n, FlatNode::Mirrored(_)));
         DeviceLayout {
             version,
             size_bytes,
@@ -237,6 +223,15 @@ impl DeviceLayout {
         }
     }
 
+    /// The redundant array that the device is; only the root may be one.
+    #[inline]
+    pub(crate) fn mirror(&self) -> Option<&Mirrored> {
+        match &self.nodes[self.root as usize] {
+            FlatNode::Mirrored(mirror) => Some(mirror),
+            _ => None,
+        }
+    }
+
     /// Whether overlapping writes must be put in one order.
     pub fn ordered(&self) -> bool {
         self.ordered
@@ -256,14 +251,7 @@ fn flatten(node: &Node, nodes: &mut Vec<FlatNode>) -> u32 {
                 members: members.iter().map(|m| flatten(m, nodes)).collect(),
             }
         }
-        Node::Mirror { members } => {
-            assert!(!members.is_empty(), "a mirror of nothing");
-            FlatNode::Mirror { members: members.iter().map(|m| flatten(m, nodes)).collect() }
-        }
-        Node::Touched { child, map } => {
-            assert!(map.covers(child.size_bytes()), "the map of touched regions is shorter than the device");
-            FlatNode::Touched { child: flatten(child, nodes), map: Arc::clone(map) }
-        }
+        Node::Mirrored(mirror) => FlatNode::Mirrored(Box::new(Mirrored::new(mirror))),
     };
     nodes.push(flat);
     nodes.len() as u32 - 1

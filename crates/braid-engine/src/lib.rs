@@ -14,20 +14,27 @@
 
 pub mod allocation;
 pub mod io;
+pub mod keeper;
 pub mod late;
 pub mod layout;
 pub mod lifecycle;
 pub mod limits;
+pub mod mirror;
 pub mod overlap;
 pub mod plan;
 mod planted;
+pub mod regions;
 pub mod shard;
-pub mod touch;
+pub mod trouble;
 
+pub use braid_format::Uuid;
 pub use io::*;
 pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
+pub use mirror::{MirrorMember, MirrorNode, Role, Roles};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
-pub use shard::{DeviceCounters, Shard, ShardMessage, Shared};
-pub use touch::TouchMap;
+pub use regions::RegionMap;
+pub use shard::sync::{SyncDone, SyncRequest};
+pub use shard::{DeviceCounters, RegionCall, Shard, ShardMessage, Shared};
+pub use trouble::Trouble;

@@ -13,8 +13,11 @@ pub struct Limits {
     pub range_table_bits: u32,
 }
 
-/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block.
-pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS;
+/// Parts of jobs on one shard at a time; one more is refused with `Busy`.
+pub const SYNCS_MAX: u32 = 64;
+
+/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block and each part of a job.
+pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX;
 
 /// Most leaves that a cookie can name.
 pub const LEAVES_MAX: u32 = 1 << 20;

@@ -116,6 +116,20 @@ impl RangeTable {
         Ok(())
     }
 
+    /// Whether nobody holds any of `[start, end)` of the device, nor what shares a word with it.
+    #[inline]
+    pub fn is_free(&self, device: DeviceId, start: u64, end: u64) -> bool {
+        let mut at = start;
+        while at < end {
+            let (tag, mask, next) = part(device, at, end);
+            if refuses(self.words[self.bucket(tag).0 as usize].load(Ordering::Acquire), tag, mask) {
+                return false;
+            }
+            at = next;
+        }
+        true
+    }
+
     /// Gives `[start, end)` back and calls `woken` for every word on which somebody waits.
     ///
     /// A range partly given back wakes all who wait on its words, also those who wait for the rest:

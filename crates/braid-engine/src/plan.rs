@@ -10,18 +10,14 @@
 use crate::io::{Buf, Cookie, Flags, LEAF_BYTES_MAX, LeafId, LeafIo, Op, PIECES_MAX};
 use crate::layout::{COPIES_MAX, DeviceLayout, FlatNode};
 use crate::limits::{STEP_IOS_MAX, STEP_PIECES_MAX};
+use crate::mirror::{Loads, Mirrored, Role, Roles};
 use crate::planted::{Planted, planted};
 
 /// Something that must be true before the request may be planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precondition {
-    /// The bit of this region must be durable on every copy.
-    RegionTouched {
-        /// The node of the layout that asks.
-        node: u32,
-        /// The region.
-        region: u32,
-    },
+    /// This region must be readable, or, for what changes it, writable: its home shard sees to that.
+    Region(u32),
 }
 
 /// What one planning step came to.
@@ -31,6 +27,10 @@ pub enum Step {
     Planned(u64),
     /// Nothing may be submitted before this holds.
     Needs(Precondition),
+    /// Up to this device offset nothing was ever written: a read finds zeros, and zeroing has nothing to do.
+    Zeros(u64),
+    /// No member is left that could take it.
+    Lost,
 }
 
 /// One place of a byte.
@@ -53,6 +53,20 @@ pub struct Span {
     pub end: u64,
     /// Memory of the first byte, or [`Buf::NONE`].
     pub buf: Buf,
+    /// Members of a redundant array from which not to read.
+    pub avoid: Roles,
+}
+
+/// What can be said of the bytes from one on.
+enum Resolved {
+    /// They are at these first so many places, and for so many bytes that holds.
+    Places(usize, u64),
+    /// For so many bytes they are zeros, as nothing was ever written there.
+    Zeros(u64),
+    /// Something must be true first.
+    Needs(Precondition),
+    /// Every copy of them is lost.
+    Lost,
 }
 
 /// Leaf I/Os of one step: memory that is used again and again, one per shard.
@@ -87,16 +101,18 @@ impl Plan {
 
     /// Plans as much of the span as one step may hold. The plan replaces the one before.
     #[inline]
-    pub fn step(&mut self, layout: &DeviceLayout, span: &Span) -> Step {
+    pub(crate) fn step(&mut self, layout: &DeviceLayout, span: &Span, loads: &mut Loads) -> Step {
         self.count = 0;
         let mut at = span.start;
         let mut looked = 0;
         while at < span.end && looked < STEP_PIECES_MAX {
-            let (copies, len) = match resolve(layout, layout.root, span.op, at, &mut self.places[..]) {
-                Ok(found) => found,
+            let (copies, len) = match resolve(layout, span, at, &mut self.places[..], loads) {
+                Resolved::Places(copies, len) => (copies, len),
                 // What was planned so far goes ahead; the rest asks again when it is back.
-                Err(_) if self.count > 0 => break,
-                Err(needs) => return Step::Needs(needs),
+                _ if self.count > 0 => break,
+                Resolved::Needs(needs) => return Step::Needs(needs),
+                Resolved::Zeros(len) => return Step::Zeros(span.end.min(at + len)),
+                Resolved::Lost => return Step::Lost,
             };
             let mut len = len.min(span.end - at);
             if carries_data(span.op) {
@@ -181,31 +197,52 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
-/// The place from which the byte at `at` is read, and for how many bytes from there on it holds.
-pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> Option<(LeafId, u64, u64)> {
-    // A read has one place: no room for the copies of a write is needed, nor the time to clear it.
+/// A place from which the byte at `at` can be read, and for how many bytes from there on it holds. No place: it reads as
+/// zeros, as nothing was ever written there.
+pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Option<(LeafId, u64)>, u64) {
+    if let Some(mirror) = layout.mirror() {
+        let regions = &mirror.regions;
+        let len = regions.region_end(at) - at;
+        if !regions.written.has(regions.region_of(at)) {
+            return (None, len);
+        }
+        let (mut place, mut holds) = (None, len);
+        mirror.geometry.copies(at, &mut |piece| {
+            let member = &mirror.members[usize::from(piece.member)];
+            if place.is_none() || member.role == Role::InSync {
+                place = Some((member.leaf, member.start + piece.member_offset));
+            }
+            holds = holds.min(piece.len);
+        });
+        return (place, holds);
+    }
     let mut place = [Place { leaf: LeafId(0), offset: 0 }];
-    let (_, len) = resolve(layout, layout.root, Op::Read, at, &mut place).ok()?;
-    Some((place[0].leaf, place[0].offset, len))
+    let (_, len) = locate(layout, at, &mut place);
+    (Some((place[0].leaf, place[0].offset)), len)
 }
 
-/// Every place of the byte at `at` that `op` must go to, and for how many bytes from there on that holds.
-///
-/// Reads go to one place; which copy of a mirror is read is the first, until reads are balanced.
+/// Every place of the byte at `at` that the span's operation must go to.
 #[inline]
-fn resolve(
-    layout: &DeviceLayout,
-    mut node: u32,
-    op: Op,
-    mut at: u64,
-    places: &mut [Place],
-) -> Result<(usize, u64), Precondition> {
+fn resolve(layout: &DeviceLayout, span: &Span, at: u64, places: &mut [Place], loads: &mut Loads) -> Resolved {
+    match layout.mirror() {
+        None => {
+            let (count, len) = locate(layout, at, places);
+            Resolved::Places(count, len)
+        }
+        Some(mirror) => on_mirror(mirror, span, at, places, loads),
+    }
+}
+
+/// The one place of a byte of a device without redundancy.
+#[inline]
+fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -> (usize, u64) {
+    let mut node = layout.root;
     let mut len = u64::MAX;
     loop {
         match &layout.nodes[node as usize] {
             FlatNode::Leaf { leaf, start, len: size } => {
                 places[0] = Place { leaf: *leaf, offset: start + at };
-                return Ok((1, len.min(size - at)));
+                return (1, len.min(size - at));
             }
             FlatNode::Striped { geometry, members } => {
                 let piece = geometry.locate(at);
@@ -213,41 +250,82 @@ fn resolve(
                 at = piece.member_offset;
                 len = len.min(piece.len);
             }
-            FlatNode::Touched { child, map } => {
-                if !matches!(op, Op::Read) {
-                    let region = map.region_of(at);
-                    if !map.is_durable(region) && !planted(Planted::BitAfterData) {
-                        return Err(Precondition::RegionTouched { node, region });
-                    }
-                    len = len.min(map.region_end(at) - at);
-                }
-                node = *child;
-            }
-            FlatNode::Mirror { members } => {
-                if matches!(op, Op::Read) {
-                    node = members[0];
-                    continue;
-                }
-                return fan_out(layout, members, op, at, len, places);
-            }
+            FlatNode::Mirrored(_) => unreachable!("a redundant array is the root of its device"),
         }
     }
 }
 
-/// The places of a byte on every copy of a mirror.
-fn fan_out(
-    layout: &DeviceLayout,
-    members: &[u32],
-    op: Op,
+/// The places of a byte of a redundant array: one to read from, or all to write to.
+#[inline]
+fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], loads: &mut Loads) -> Resolved {
+    let regions = &mirror.regions;
+    let region = regions.region_of(at);
+    let mut len = regions.region_end(at) - at;
+    if span.op == Op::Read {
+        if !regions.readable.has(region) {
+            return match regions.written.has(region) {
+                true => Resolved::Needs(Precondition::Region(region)),
+                false => Resolved::Zeros(len),
+            };
+        }
+        return to_read(mirror, span.avoid, at, len, places, loads);
+    }
+    let open = regions.writable.has(region) || planted(Planted::BitAfterData) && regions.readable.has(region);
+    if !open {
+        return match span.op == Op::WriteZeroes && !regions.written.has(region) {
+            true => Resolved::Zeros(len),
+            false => Resolved::Needs(Precondition::Region(region)),
+        };
+    }
+    let mut count = 0;
+    mirror.geometry.copies(at, &mut |piece| {
+        let member = &mirror.members[usize::from(piece.member)];
+        len = len.min(piece.len);
+        if member.role != Role::Out {
+            places[count] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+            count += 1;
+        }
+    });
+    if count == 0 { Resolved::Lost } else { Resolved::Places(count, len) }
+}
+
+/// The copy that will answer first.
+#[inline]
+fn to_read(
+    mirror: &Mirrored,
+    avoid: Roles,
     at: u64,
     mut len: u64,
     places: &mut [Place],
-) -> Result<(usize, u64), Precondition> {
-    let mut count = 0;
-    for member in members {
-        let (copies, holds) = resolve(layout, *member, op, at, &mut places[count..])?;
-        count += copies;
-        len = len.min(holds);
+    loads: &mut Loads,
+) -> Resolved {
+    let mut best: Option<(Place, bool)> = None;
+    mirror.geometry.copies(at, &mut |piece| {
+        let member = &mirror.members[usize::from(piece.member)];
+        len = len.min(piece.len);
+        if member.role != Role::InSync || avoid.has(usize::from(piece.member)) {
+            return;
+        }
+        let place = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+        best = match best {
+            None => Some((place, member.write_mostly)),
+            Some((other, last_resort)) => {
+                let better = match (member.write_mostly, last_resort) {
+                    (false, true) => true,
+                    (true, false) => false,
+                    _ => loads.better((place.leaf, place.offset), (other.leaf, other.offset)),
+                };
+                let (chosen, passed) = if better { (place, other) } else { (other, place) };
+                loads.pass_over(passed.leaf);
+                Some((chosen, if better { member.write_mostly } else { last_resort }))
+            }
+        };
+    });
+    match best {
+        Some((place, _)) => {
+            places[0] = place;
+            Resolved::Places(1, len)
+        }
+        None => Resolved::Lost,
     }
-    Ok((count, len))
 }

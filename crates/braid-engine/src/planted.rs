@@ -24,6 +24,24 @@ pub enum Planted {
     BitAfterData,
     /// The block of bits is written without FUA.
     BitNotDurable,
+    /// Bits count as durable on all members when all but the last have them.
+    BitOnOneMember,
+    /// Bits are taken away while a member is missing.
+    ClearedWhileDegraded,
+    /// Bits are taken away although what was written there may be in a cache.
+    ClearedBeforeFlush,
+    /// Bits are taken away while somebody may still write there.
+    ClearedUnderWrites,
+    /// What a crash left dirty is answered once it is equal, before it is flushed.
+    DirtyAnsweredUnflushed,
+    /// The note of how far a rebuild has come is ahead of it.
+    CheckpointAhead,
+    /// A member that returns does not get what is dirty.
+    CatchUpForgets,
+    /// A region counts as written although it was not zeroed.
+    NotZeroed,
+    /// Jobs copy without holding the range.
+    SyncUnlocked,
     /// An old layout counts as drained while requests still use it.
     FreedTooEarly,
     /// A write may overlap one that is late.

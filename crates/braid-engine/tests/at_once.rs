@@ -56,6 +56,10 @@ impl LeafSink for Mixed {
         Some(Ok(()))
     }
 
+    fn zero(&mut self, _: Buf, _: u64) {}
+    fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
+        true
+    }
     fn meta_block(&mut self, _: u32) -> (Buf, &mut [u8; 4096]) {
         (Buf::NONE, &mut self.meta)
     }
@@ -96,7 +100,7 @@ fn all_kinds() -> Vec<Node> {
 fn shard(slots: u32, node: &Node) -> Shard {
     let limits = Limits { slots, devices: 1, range_table_bits: 4 };
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
-    shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))));
+    shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))), &mut Mixed::new([false; LEAVES]));
     shard
 }
 
@@ -196,7 +200,7 @@ fn what_must_be_refused_is_not_done_at_once() {
     let refused = shard.submit(&request(Op::Write, 0, 512, 0), &mut sink).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::TimedOut);
     shard.leaf_returned(late.cookie, &mut sink);
-    shard.publish(DeviceId(0), None);
+    shard.publish(DeviceId(0), None, &mut sink);
     let refused = shard.submit(&request(Op::Read, 0, 512, 0), &mut sink).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::NoDevice);
     assert!(sink.disks.iter().flatten().all(|byte| *byte == 0));

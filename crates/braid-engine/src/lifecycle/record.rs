@@ -123,7 +123,7 @@ impl Array {
         mut losses: Losses,
     ) -> Result<Vec<Failure>, LifecycleError> {
         loop {
-            for target in &self.targets {
+            for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
                 Label { array: next.clone(), member: target.part.clone() }.encode()?;
             }
             self.written = next.clone();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::io::{DeviceId, Op};
 use crate::layout::DeviceLayout;
 use crate::limits::{LATE_BYTES_MAX, LATE_MAX, RETIRED_LAYOUTS_MAX};
+use crate::mirror::Roles;
 use crate::planted::{Planted, planted};
 
 /// What a device did on one shard since start.
@@ -69,6 +70,12 @@ pub(crate) struct Device {
     late_bytes: u64,
     /// That is all it may have: nothing more is accepted.
     pub late_full: bool,
+    /// A member failed: nothing is answered and nothing begun until a layout without it is published.
+    pub frozen: bool,
+    /// A member would not carry out an I/O at once: nobody asks again.
+    pub takes_time: bool,
+    /// Members of whose failure the control plane was told since the last publish.
+    pub told: Roles,
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
 }
@@ -138,13 +145,14 @@ impl Devices {
             assert!(new.version() > old.version(), "layout versions of a device rise");
         }
         device.version = layout.as_ref().map_or(0, |l| l.version());
+        (device.frozen, device.told, device.takes_time) = (false, Roles::NONE, false);
         let old = std::mem::replace(&mut device.current, layout)?;
         let users = std::mem::take(&mut device.users);
         let version = old.version();
-        if users == 0 || planted(Planted::FreedTooEarly) {
+        if planted(Planted::FreedTooEarly) || (users == 0 && device.retired.is_empty()) {
             self.drained.push((id, version));
         }
-        if users > 0 {
+        if users > 0 || !device.retired.is_empty() {
             assert!(device.retired.len() < RETIRED_LAYOUTS_MAX, "too many layouts in flight");
             device.retired.push((old, users));
         }
@@ -166,10 +174,11 @@ impl Devices {
         let retired = &mut self.table[id as usize].retired;
         let at = retired.iter().position(|(l, _)| l.version() == version).expect("a version with users is kept");
         retired[at].1 -= 1;
-        if retired[at].1 == 0 {
-            retired.swap_remove(at);
+        // Whoever waits for a version waits for those before it, too: in the order of their publication.
+        let gone = retired.iter().take_while(|(_, users)| *users == 0).count();
+        for (layout, _) in retired.drain(..gone) {
             if !planted(Planted::FreedTooEarly) {
-                self.drained.push((DeviceId(id), version));
+                self.drained.push((DeviceId(id), layout.version()));
             }
         }
     }

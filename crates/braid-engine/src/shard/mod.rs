@@ -8,31 +8,39 @@
 //! something other than a leaf I/O (a range that is held, a bit that is not durable yet) waits in a
 //! list and is planned again when that may have changed.
 
+mod at_once;
 mod devices;
+mod failing;
+mod home;
 mod ranges;
 mod slots;
-mod touching;
+pub mod sync;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use at_once::AtOnce;
 pub use devices::DeviceCounters;
 use devices::Devices;
+use home::Home;
+pub use home::RegionCall;
 use ranges::{hold, release};
 use slots::{Slab, State, WaitLists};
-use touching::Touching;
+use sync::{SyncDone, Syncs};
 
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
     LeafResult, LeafSink, META_BLOCKS, Op, REQUEST_BYTES_MAX, Request, ShardId,
 };
 use crate::late::LateRanges;
-use crate::layout::{DeviceLayout, FlatNode};
-use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX};
+use crate::layout::DeviceLayout;
+use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, SYNCS_MAX};
+use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
-use crate::touch::{REGIONS_PER_BLOCK, TouchMap};
+use crate::trouble::Trouble;
+use braid_format::bitmap::REGIONS_PER_BLOCK;
 
 /// What all shards of an engine share.
 #[derive(Debug)]
@@ -65,18 +73,16 @@ impl Shared {
 pub enum ShardMessage {
     /// A word of the range table was given back.
     Released(Bucket),
-    /// To a map's home: make this region's bit durable.
-    Touch {
-        /// The device that the map belongs to.
+    /// To the home of an array's regions: somebody wants to read or write this one.
+    Need {
+        /// The array.
         device: DeviceId,
-        /// The map.
-        map: Arc<TouchMap>,
         /// The region.
         region: u32,
     },
-    /// From a map's home: a block of bits was written, or could not be.
-    Touched {
-        /// The device.
+    /// From that home: something has changed for regions of this block, or cannot.
+    Changed {
+        /// The array.
         device: DeviceId,
         /// The block of bits.
         block: u32,
@@ -93,7 +99,11 @@ pub struct Shard {
     devices: Devices,
     plan: Plan,
     waiting: WaitLists,
-    touching: Touching,
+    home: Home,
+    loads: Loads,
+    syncs: Syncs,
+    sync_done: VecDeque<SyncDone>,
+    troubles: VecDeque<Trouble>,
     done: Vec<Completion>,
     /// Of those, as many may be waiting when another request is answered at once.
     done_max: usize,
@@ -108,8 +118,13 @@ fn range_key(bucket: Bucket) -> u64 {
     1 << 62 | u64::from(bucket.0)
 }
 
-fn touch_key(device: DeviceId, block: u32) -> u64 {
+fn region_key(device: DeviceId, block: u32) -> u64 {
     2 << 62 | u64::from(device.0) << 24 | u64::from(block)
+}
+
+/// Who waits for the end of a freeze.
+fn hold_key(device: DeviceId) -> u64 {
+    3 << 62 | u64::from(device.0)
 }
 
 impl Shard {
@@ -119,14 +134,17 @@ impl Shard {
     /// When the limits exceed what a cookie can name.
     pub fn new(id: ShardId, limits: &Limits, shared: Arc<Shared>) -> Shard {
         assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
-        let everybody = limits.slots as usize * usize::from(shared.shards);
         Shard {
             id,
-            slots: Slab::new(limits.slots, META_BLOCKS),
+            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX),
             devices: Devices::new(limits.devices),
             plan: Plan::new(),
             waiting: WaitLists::new(),
-            touching: Touching::new(everybody),
+            home: Home::new(),
+            loads: Loads::new(),
+            syncs: Syncs::new(),
+            sync_done: VecDeque::with_capacity(SYNCS_MAX as usize),
+            troubles: VecDeque::with_capacity(256),
             // What is answered at once needs no slot: as much again.
             done: Vec::with_capacity(2 * limits.slots as usize),
             done_max: limits.slots as usize,
@@ -178,8 +196,16 @@ impl Shard {
             self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
             return Ok(());
         }
+        let mut held = false;
+        if layout.ordered {
+            match self.mirror_at_once(request, sink) {
+                AtOnce::Done => return Ok(()),
+                AtOnce::No => {}
+                AtOnce::Begun => held = true,
+            }
+        }
         // By value: a reference would keep the request in memory on the short way, too.
-        self.submit_slot(*request, place, sink)
+        self.submit_slot(*request, place, held, sink)
     }
 
     /// The rest of [`Shard::submit`], for a request that must be remembered until its I/O has ended.
@@ -188,6 +214,7 @@ impl Shard {
         &mut self,
         request: Request,
         place: Option<(LeafId, u64)>,
+        held: bool,
         sink: &mut impl LeafSink,
     ) -> Result<(), IoError> {
         let index = self.slots.take().ok_or(IoError::of(ErrorKind::Busy))?;
@@ -195,18 +222,12 @@ impl Shard {
         device.users += 1;
         self.in_flight += 1;
         let slot = &mut self.slots[index];
-        slot.tag = request.tag;
-        slot.start = request.offset;
-        slot.end = request.offset + request.len;
-        slot.buf = request.buf;
-        slot.held = (0, 0);
-        slot.error = None;
+        slot.prepare(request.op, request.flags, request.offset, request.len, request.buf, request.tag);
         slot.device = request.device.0;
         slot.version = device.version;
-        slot.late = 0;
-        slot.op = request.op;
-        slot.flags = request.flags;
-        slot.flushing = request.op == Op::Flush;
+        if held {
+            slot.held = (slot.start, slot.end);
+        }
         if let Some((leaf, offset)) = place {
             // Nearly every small request: one place, no step to come.
             slot.cursor = slot.end;
@@ -216,9 +237,9 @@ impl Shard {
             sink.submit(&LeafIo::simple(leaf, request.op, request.flags, offset, request.len, request.buf, cookie));
             return Ok(());
         }
-        slot.out = 0;
-        slot.single = false;
-        slot.cursor = if request.op == Op::Flush { 0 } else { request.offset };
+        if self.devices.at(request.device.0).current.as_ref().is_some_and(|l| l.mirror().is_some_and(|m| m.failed)) {
+            self.slots[index].error = Some(IoError::of(ErrorKind::Failed));
+        }
         self.advance(index, sink);
         if !self.woken.is_empty() {
             self.work_off(sink);
@@ -249,12 +270,13 @@ impl Shard {
         let slot = &mut self.slots[index];
         debug_assert!(slot.out > 0, "more results than I/Os");
         slot.out -= 1;
-        if let Err(error) = result
-            && slot.error.is_none()
-            && !planted::swallowed(slot.op)
-        {
-            slot.error = Some(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start });
+        if slot.balanced {
+            self.loads.end(leaf, sink.now_ns().saturating_sub(slot.begun_ns));
         }
+        if let Err(error) = result {
+            self.leaf_failed(index, leaf, error);
+        }
+        let slot = &self.slots[index];
         if slot.out == 0 {
             if slot.single {
                 return self.finish(index);
@@ -281,10 +303,12 @@ impl Shard {
             return;
         }
         match self.slots.reserved_block(index) {
-            Some(block) => self.block_free(block, index, sink),
+            Some(block) => self.home_free(block, index, sink),
             None => {
-                let tag = self.slots[index].tag;
-                self.released.push_back(tag);
+                let slot = &self.slots[index];
+                if slot.sync == slots::NONE {
+                    self.released.push_back(slot.tag);
+                }
                 self.let_go(index);
             }
         }
@@ -326,8 +350,8 @@ impl Shard {
     pub fn message(&mut self, message: ShardMessage, sink: &mut impl LeafSink) {
         match message {
             ShardMessage::Released(bucket) => self.woken.push_back((range_key(bucket), None)),
-            ShardMessage::Touched { device, block, error } => self.woken.push_back((touch_key(device, block), error)),
-            ShardMessage::Touch { device, map, region } => self.touch(device, map, region, sink),
+            ShardMessage::Changed { device, block, error } => self.woken.push_back((region_key(device, block), error)),
+            ShardMessage::Need { device, region } => self.need(device, region, sink),
         }
         self.work_off(sink);
     }
@@ -336,8 +360,19 @@ impl Shard {
     ///
     /// Returns the version that went out of use, if any; [`Shard::pop_drained`] gives it once its
     /// last request on this shard has ended. Call on every shard.
-    pub fn publish(&mut self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) -> Option<u32> {
-        self.devices.publish(device, layout)
+    ///
+    /// Ends a freeze of the device. Everybody who waits goes on with the new layout.
+    pub fn publish(
+        &mut self,
+        device: DeviceId,
+        layout: Option<Arc<DeviceLayout>>,
+        sink: &mut impl LeafSink,
+    ) -> Option<u32> {
+        layout.iter().flat_map(|layout| layout.leaves()).for_each(|leaf| self.loads.know(*leaf));
+        let old = self.devices.publish(device, layout);
+        self.home_published(device, sink);
+        self.wake_all(device, sink);
+        old
     }
 
     /// The next layout version whose last request on this shard has ended.
@@ -370,7 +405,7 @@ impl Shard {
     #[inline]
     fn answered(&mut self, index: u32, sink: &mut impl LeafSink) {
         if let Some(block) = self.slots.reserved_block(index) {
-            self.block_written(block, index, sink);
+            self.home_answered(block, index, sink);
         } else {
             self.advance(index, sink);
         }
@@ -384,8 +419,22 @@ impl Shard {
     fn advance(&mut self, index: u32, sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
         debug_assert_eq!((slot.out, slot.state), (0, State::Active));
+        if slot.error.is_none() && self.is_held(index) {
+            return;
+        }
+        let slot = &mut self.slots[index];
         if slot.error.is_some() {
             return self.finish(index);
+        }
+        if slot.sync != slots::NONE {
+            if !self.sync_step(index, sink) {
+                self.finish(index);
+            }
+            return;
+        }
+        if slot.again {
+            slot.again = false;
+            slot.cursor = slot.step;
         }
         if !slot.flushing && slot.cursor < slot.end {
             return self.data_step(index, sink);
@@ -405,53 +454,90 @@ impl Shard {
     /// Plans and submits one step, or puts the slot into the list of what it must wait for.
     #[inline]
     fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
-        #[cfg(feature = "planted")]
-        self.touch_without_waiting(index, sink);
-        let slot = &mut self.slots[index];
-        let layout = self.devices.at(slot.device).layout(slot.version);
-        let mut end = slot.end;
-        if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
-            if slot.cursor >= slot.held.1 {
-                if let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
+        loop {
+            #[cfg(feature = "planted")]
+            self.need_without_waiting(index, sink);
+            let slot = &mut self.slots[index];
+            let layout = self.devices.at(slot.device).layout(slot.version);
+            let mut end = slot.end;
+            if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
+                if slot.cursor >= slot.held.1
+                    && let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot)
+                {
                     return self.waiting.park(&mut self.slots, index, range_key(bucket));
                 }
-                // Only now that the range is ours: whoever had it before may have become late, and has said so first.
-                if self.shared.late.covers(DeviceId(slot.device), slot.cursor, slot.end) {
-                    slot.error = Some(IoError::of(ErrorKind::TimedOut));
+                end = slot.held.1;
+            }
+            let (mut op, mut flags) = (slot.op, slot.flags);
+            if op != Op::Write {
+                // FUA of operations without data is a flush of its own; a read has none.
+                flags = Flags(flags.0 & !Flags::FUA.0);
+            }
+            if layout.ordered {
+                if flags.has(Flags::FAST_ZERO) {
+                    // Members that can and members that cannot would differ.
+                    slot.error = Some(IoError::of(ErrorKind::Unsupported));
                     return self.finish(index);
                 }
-            }
-            end = slot.held.1;
-        }
-        // FUA of operations without data is a flush of its own; a read has none.
-        let flags = if slot.op == Op::Write { slot.flags } else { Flags(slot.flags.0 & !Flags::FUA.0) };
-        let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-        let span = Span { op: slot.op, flags, start: slot.cursor, end, buf };
-        match self.plan.step(layout, &span) {
-            Step::Planned(to) => {
-                slot.cursor = to;
-                let ios = self.plan.ios_mut();
-                slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
-                let generation = slot.generation;
-                for (k, io) in ios.iter_mut().enumerate() {
-                    let cookie = slots::cookie(index, generation, io.leaf);
-                    io.cookie = planted::cookie_of(cookie, k, slot.out);
-                    sink.submit(io);
-                }
-                if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
-                    release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+                if op == Op::Discard {
+                    // What each disk makes of a discarded range is its own affair: the members would differ.
+                    (op, flags) = (Op::WriteZeroes, Flags::NONE);
                 }
             }
-            Step::Needs(Precondition::RegionTouched { node, region }) => {
-                let FlatNode::Touched { map, .. } = &layout.nodes[node as usize] else {
-                    unreachable!("only a node that keeps a map asks for a region")
-                };
-                let (map, device) = (Arc::clone(map), DeviceId(slot.device));
-                self.waiting.park(&mut self.slots, index, touch_key(device, region / REGIONS_PER_BLOCK));
-                if map.home() == self.id {
-                    self.touch(device, map, region, sink);
-                } else {
-                    self.outbox.push_back((map.home(), ShardMessage::Touch { device, map, region }));
+            let buf = if carries_data(op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+            let span = Span { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
+            match self.plan.step(layout, &span, &mut self.loads) {
+                Step::Planned(to) => {
+                    slot.step = slot.cursor;
+                    slot.cursor = to;
+                    slot.balanced = layout.ordered && op == Op::Read;
+                    if slot.balanced {
+                        slot.begun_ns = sink.now_ns();
+                    }
+                    let ios = self.plan.ios_mut();
+                    slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
+                    let generation = slot.generation;
+                    for (k, io) in ios.iter_mut().enumerate() {
+                        let cookie = slots::cookie(index, generation, io.leaf);
+                        io.cookie = planted::cookie_of(cookie, k, slot.out);
+                        if slot.balanced {
+                            self.loads.begin(io.leaf, io.offset + io.len);
+                        }
+                        sink.submit(io);
+                    }
+                    if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
+                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+                    }
+                    return;
+                }
+                Step::Zeros(to) => {
+                    if op == Op::Read {
+                        sink.zero(buf, to - slot.cursor);
+                    }
+                    slot.cursor = to;
+                    if to >= slot.end {
+                        // Nothing is left to wait for but, with FUA, a flush.
+                        return self.advance(index, sink);
+                    }
+                }
+                Step::Lost => {
+                    slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
+                    return self.finish(index);
+                }
+                Step::Needs(Precondition::Region(region)) => {
+                    let device = DeviceId(slot.device);
+                    let home = layout.mirror().expect("only a redundant array has regions").regions.home();
+                    if slot.held.0 < slot.held.1 {
+                        // Whoever makes the region ready needs the range.
+                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+                    }
+                    self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
+                    if home == self.id {
+                        self.need(device, region, sink);
+                    } else {
+                        self.outbox.push_back((home, ShardMessage::Need { device, region }));
+                    }
+                    return;
                 }
             }
         }
@@ -461,6 +547,10 @@ impl Shard {
     fn flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
+        if layout.mirror().is_some_and(|mirror| mirror.failed) {
+            slot.error = Some(IoError::of(ErrorKind::Failed));
+            return false;
+        }
         let first = slot.cursor as usize;
         let some = &layout.leaves[first..layout.leaves.len().min(first + STEP_IOS_MAX)];
         slot.cursor += some.len() as u64;
@@ -488,6 +578,10 @@ impl Shard {
             None => Ok(()),
             Some(error) => Err(error),
         };
+        if slot.sync != slots::NONE {
+            self.sync_finish(index, result, late);
+            return if late { self.become_late(index) } else { self.let_go(index) };
+        }
         self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
         let device = self.devices.at_mut(slot.device);
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
@@ -509,11 +603,18 @@ impl Shard {
     fn become_late(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         slot.state = State::Late;
-        self.devices.at_mut(slot.device).enter_late(slot.memory_bytes());
-        if !mutates(slot.op) {
-            return;
+        let device = self.devices.at_mut(slot.device);
+        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that.
+        slot.barred = device.layout(slot.version).mirror().is_none();
+        if slot.barred {
+            device.enter_late(slot.memory_bytes());
+            if mutates(slot.op) {
+                self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
+            }
+        } else {
+            // So that the layout without it need not wait for it.
+            self.devices.leave(slot.device, slot.version);
         }
-        self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
@@ -522,7 +623,7 @@ impl Shard {
     #[cold]
     fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        if slot.state == State::Late {
+        if slot.state == State::Late && slot.barred {
             self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
             if mutates(slot.op) {
                 self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
@@ -532,8 +633,14 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         let (device, version) = (slot.device, slot.version);
+        let left_before = slot.state == State::Late && !slot.barred;
+        if slot.sync != slots::NONE {
+            self.syncs.give(slot.sync);
+        }
         self.slots.give(index);
-        self.devices.leave(device, version);
+        if !left_before {
+            self.devices.leave(device, version);
+        }
         self.in_flight -= 1;
     }
 

@@ -1,6 +1,7 @@
 //! The slab of slots, and the lists of those that wait.
 
-use crate::io::{Buf, Cookie, Flags, IoError, LeafId, Op};
+use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
+use crate::mirror::Roles;
 use crate::plan::carries_data;
 
 /// No slot: the end of a list.
@@ -51,9 +52,53 @@ pub(crate) struct Slot {
     pub flushing: bool,
     /// One leaf I/O is all there is to it.
     pub single: bool,
+    /// Its reads are counted in the loads of their disks.
+    pub balanced: bool,
+    /// A read failed, and the step is to be planned again without that member.
+    pub again: bool,
+    /// Its late range is in the list of those that others must not write to.
+    pub barred: bool,
+    /// Where the step that is out began.
+    pub step: u64,
+    /// When that was.
+    pub begun_ns: u64,
+    /// Members that it does not read from any more.
+    pub avoid: Roles,
+    /// Members that failed what changes them: it goes on when they are left out.
+    pub failed: Roles,
+    /// Why members failed.
+    pub cause: Option<IoError>,
+    /// The job's part that this is, or [`NONE`].
+    pub sync: u32,
 }
 
 impl Slot {
+    /// Makes the slot ready for a request that begins now.
+    #[inline]
+    pub fn prepare(&mut self, op: Op, flags: Flags, start: u64, len: u64, buf: Buf, tag: u64) {
+        self.tag = tag;
+        self.start = start;
+        self.end = start + len;
+        self.cursor = if op == Op::Flush { 0 } else { start };
+        self.step = start;
+        self.buf = buf;
+        self.held = (0, 0);
+        self.error = None;
+        self.cause = None;
+        self.late = 0;
+        self.out = 0;
+        self.op = op;
+        self.flags = flags;
+        self.flushing = op == Op::Flush;
+        self.single = false;
+        self.balanced = false;
+        self.again = false;
+        self.barred = false;
+        self.avoid = Roles::NONE;
+        self.failed = Roles::NONE;
+        self.sync = NONE;
+    }
+
     /// Bytes of memory that the request's data take.
     pub fn memory_bytes(&self) -> u64 {
         if carries_data(self.op) { self.end - self.start } else { 0 }
@@ -79,10 +124,20 @@ impl Slot {
         state: State::Free,
         flushing: false,
         single: false,
+        balanced: false,
+        again: false,
+        barred: false,
+        step: 0,
+        begun_ns: 0,
+        avoid: Roles::NONE,
+        failed: Roles::NONE,
+        cause: None,
+        sync: NONE,
     };
 }
 
-/// All slots of a shard: those for requests first, then one for each metadata block.
+/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs, which
+/// must never wait for requests that wait for them.
 pub(crate) struct Slab {
     slots: Box<[Slot]>,
     free: u32,
@@ -97,6 +152,12 @@ impl Slab {
             slot.next = if index as u32 + 1 < requests { index as u32 + 1 } else { NONE };
         }
         Slab { slots, free: if requests > 0 { 0 } else { NONE }, requests }
+    }
+
+    /// Whether a slot is free.
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        self.free != NONE
     }
 
     /// A free slot, active and with a new generation, or none.
@@ -121,10 +182,15 @@ impl Slab {
         index
     }
 
+    /// The slot reserved for metadata block `block`.
+    pub fn reserved(&self, block: u32) -> u32 {
+        self.requests + block
+    }
+
     /// Which metadata block a reserved slot belongs to.
     #[inline]
     pub fn reserved_block(&self, index: u32) -> Option<u32> {
-        index.checked_sub(self.requests)
+        index.checked_sub(self.requests).filter(|block| *block < META_BLOCKS)
     }
 
     #[inline]
@@ -151,7 +217,12 @@ impl Slab {
             .then_some((index, LeafId(cookie.0 as u32 & ((1 << LEAF_BITS) - 1))))
     }
 
-    /// Slots for requests that are in use.
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Slots that are in use.
     pub fn in_use(&self) -> u32 {
         self.slots.iter().filter(|s| s.state != State::Free).count() as u32
     }
@@ -215,6 +286,25 @@ impl WaitLists {
             index = slab[index].next;
         }
         last
+    }
+
+    /// Takes this slot off its list.
+    pub fn unpark(&mut self, slab: &mut Slab, index: u32) {
+        let (head, tail) = &mut self.heads[WaitLists::list(slab[index].wait_key)];
+        let (mut before, mut at) = (NONE, *head);
+        while at != index {
+            debug_assert_ne!(at, NONE, "a slot that waits is on its list");
+            (before, at) = (at, slab[at].next);
+        }
+        let next = slab[index].next;
+        match before {
+            NONE => *head = next,
+            _ => slab[before].next = next,
+        }
+        if next == NONE {
+            *tail = before;
+        }
+        slab[index].state = State::Active;
     }
 
     /// Takes the first slot that waits for `key` off its list.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use braid_engine::io::META_BLOCKS;
 use braid_engine::*;
+use braid_format::Uuid;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 
 pub const META_ADDR: u64 = 1 << 40;
@@ -29,11 +30,19 @@ impl Random {
 pub struct Sink {
     pub queue: VecDeque<LeafIo>,
     pub meta: Vec<[u8; 4096]>,
+    /// Memory that was to be zeroed.
+    pub zeroed: Vec<(u64, u64)>,
 }
 
 impl LeafSink for Sink {
     fn submit(&mut self, io: &LeafIo) {
         self.queue.push_back(*io);
+    }
+    fn zero(&mut self, buf: Buf, len: u64) {
+        self.zeroed.push((buf.addr, len));
+    }
+    fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
+        unreachable!("nothing compares yet")
     }
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         let buf = Buf { addr: META_ADDR + u64::from(index) * 4096, region: Buf::UNREGISTERED };
@@ -71,7 +80,8 @@ impl Rig {
         Rig {
             shards: (0..shards)
                 .map(|id| {
-                    let sink = Sink { queue: VecDeque::new(), meta: vec![[0; 4096]; META_BLOCKS as usize] };
+                    let sink =
+                        Sink { queue: VecDeque::new(), meta: vec![[0; 4096]; META_BLOCKS as usize], zeroed: vec![] };
                     (Shard::new(ShardId(id), &limits, Arc::clone(&shared)), sink)
                 })
                 .collect(),
@@ -84,8 +94,8 @@ impl Rig {
 
     pub fn publish(&mut self, device: u32, layout: Option<DeviceLayout>) {
         let layout = layout.map(Arc::new);
-        for (shard, _) in &mut self.shards {
-            shard.publish(DeviceId(device), layout.clone());
+        for (shard, sink) in &mut self.shards {
+            shard.publish(DeviceId(device), layout.clone(), sink);
         }
     }
 
@@ -173,6 +183,25 @@ impl Rig {
         }
     }
 
+    pub fn freeze(&mut self, device: u32) {
+        for (shard, sink) in &mut self.shards {
+            shard.freeze(DeviceId(device), sink);
+        }
+    }
+
+    /// All troubles that any shard has to tell.
+    pub fn troubles(&mut self) -> Vec<Trouble> {
+        self.shards.iter_mut().flat_map(|(shard, _)| std::iter::from_fn(|| shard.pop_trouble())).collect()
+    }
+
+    /// Asks something of a home shard, and sees it done.
+    pub fn call(&mut self, shard: usize, call: RegionCall) {
+        let (of, sink) = &mut self.shards[shard];
+        of.call(77, DeviceId(0), call, sink);
+        self.settle(&mut Random(5));
+        assert_eq!(self.shards[shard].0.pop_called(), Some(77));
+    }
+
     pub fn done(&mut self, shard: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         self.shards[shard].0.swap_done(&mut done);
@@ -212,4 +241,33 @@ pub fn raid0(chunk_bytes: u64, sizes: &[u64]) -> Node {
 
 pub fn concat(chunk_bytes: u64, sizes: &[u64]) -> Node {
     striped(Level::Concat, Layout::Linear, chunk_bytes, sizes)
+}
+
+/// Where the bitmap begins on each member of a mirror, after its data.
+pub const BITMAP: u64 = 1 << 20;
+
+/// A map of regions of 64 KiB for a mirror of 1 MiB: bits of the first 16 regions.
+pub fn regions(home: u16, written: u64, dirty: u64, equal: bool) -> Arc<RegionMap> {
+    let bits = (&[written][..], &[dirty][..]);
+    Arc::new(RegionMap::new(ShardId(home), Uuid::from_u128(9), 1 << 20, 1 << 16, bits, equal))
+}
+
+/// A mirror of 1 MiB over the first disks, in these roles.
+pub fn mirror(roles: &[Role], regions: &Arc<RegionMap>) -> Node {
+    let member = |(k, role): (usize, &Role)| MirrorMember {
+        leaf: LeafId(k as u32),
+        start: 0,
+        len: 1 << 20,
+        bitmap_start: BITMAP,
+        role: *role,
+        write_mostly: false,
+    };
+    let geometry = Geometry::plan(Spec::new(Level::Raid1), &vec![1 << 20; roles.len()]).expect("a plan");
+    let members = roles.iter().enumerate().map(member).collect();
+    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::clone(regions), failed: false }))
+}
+
+/// A mirror of two in which everything may be read and written at once.
+pub fn open_mirror() -> Node {
+    mirror(&[Role::InSync; 2], &regions(0, u64::MAX, u64::MAX, true))
 }

@@ -1,0 +1,70 @@
+//! The door of the keeper to the shards and to the rest of the world.
+
+use std::sync::Arc;
+
+use crate::io::{DeviceId, IoError, MetaIo, ShardId};
+use crate::layout::DeviceLayout;
+use crate::mirror::Roles;
+use crate::shard::RegionCall;
+use crate::trouble::Trouble;
+
+use super::{Note, Order, Ordered};
+
+/// A part of a job: one contiguous piece of a redundant array, copied from one member to others under the range lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SyncPart {
+    /// The array.
+    pub device: DeviceId,
+    /// First byte on the array.
+    pub offset: u64,
+    /// Bytes, at most [`crate::io::LEAF_BYTES_MAX`], within one piece of the geometry.
+    pub len: u64,
+    /// The member to read from.
+    pub from: u16,
+    /// The members to write to.
+    pub to: Roles,
+}
+
+/// What the keeper needs of whoever drives the shards.
+#[allow(async_fn_in_trait)]
+pub trait EngineIo: MetaIo {
+    /// Freezes the device on every shard; returns when all have.
+    async fn freeze(&self, device: DeviceId);
+
+    /// Publishes a layout on every shard, in the order of the calls, and does not wait for what the one before still does.
+    fn post(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>);
+
+    /// Publishes a layout on every shard; returns when the last request of all before has ended on all.
+    async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>);
+
+    /// Does a part of a job on some shard, with memory of its own.
+    ///
+    /// # Errors
+    /// As [`crate::SyncDone::result`]; `Busy` also where too much is under way.
+    async fn sync(&self, part: SyncPart) -> Result<(), IoError>;
+
+    /// Asks something of the home of the device's regions; returns when it is done.
+    async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall);
+
+    /// The next trouble of this device, when there is one.
+    async fn trouble(&self, device: DeviceId) -> Trouble;
+
+    /// Lets time pass.
+    async fn sleep(&self, ns: u64);
+}
+
+/// What the keeper needs of whoever administers arrays.
+#[allow(async_fn_in_trait)]
+pub trait KeeperIo: EngineIo {
+    /// A number for a layout of this device that no layout of it had before, larger than those.
+    fn next_version(&self, device: DeviceId) -> u32;
+
+    /// The next order for this device's keeper, with its number, when there is one.
+    async fn order(&self, device: DeviceId) -> (u64, Order);
+
+    /// Says what came of an order.
+    fn ordered(&self, id: u64, result: Ordered);
+
+    /// Tells whoever watches.
+    fn note(&self, device: DeviceId, note: Note);
+}

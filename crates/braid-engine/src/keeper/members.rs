@@ -1,0 +1,207 @@
+//! Members that fail, return, are filled and promoted; spares.
+
+use braid_format::MemberState;
+
+use super::{Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
+use crate::io::{LEAF_BYTES_MAX, LeafId};
+use crate::keeper::SyncPart;
+use crate::lifecycle::{LifecycleError, Newcomer};
+use crate::mirror::Roles;
+use crate::trouble::Trouble;
+
+impl Keeper {
+    /// Whether the trouble is of a member that still serves on that disk.
+    pub(super) fn is_current(&self, trouble: &Trouble) -> bool {
+        self.array.members().any(|m| m.role == trouble.role && m.leaf == trouble.leaf)
+    }
+
+    pub(super) async fn on_trouble<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
+        if self.failed || !self.is_current(&trouble) {
+            return;
+        }
+        if trouble.is_fatal() {
+            return self.lose(io, &[trouble.role]).await;
+        }
+        let count = self.repairs.entry(trouble.role).or_default();
+        *count += 1;
+        if *count > REPAIRS_MAX {
+            return self.lose(io, &[trouble.role]).await;
+        }
+        self.repair(io, &trouble).await;
+    }
+
+    /// Leaves members out. A spare takes over.
+    pub(super) async fn lose<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) {
+        if self.failed {
+            return;
+        }
+        io.freeze(self.options.device).await;
+        let result = self.array.drop_members(io, roles).await;
+        match result {
+            Ok(_) => self.publish_changes(io),
+            Err(error) => self.fail(io, error),
+        }
+        self.use_spares(io).await;
+    }
+
+    /// After something that may have changed the labels: what has become of the members is published.
+    pub(super) async fn after_labels<I: KeeperIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
+        match result {
+            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error),
+            Err(error) => {
+                io.note(self.options.device, Note::Trouble(error));
+                self.publish_changes(io);
+            }
+            Ok(()) => self.publish_changes(io),
+        }
+        self.use_spares(io).await;
+    }
+
+    /// Publishes the layout of now where it is another one, or where a freeze is to be ended.
+    fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
+        let device = self.options.device;
+        let out: Vec<u16> =
+            self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
+        out.iter().for_each(|role| drop(self.fills.remove(role)));
+        if self.has_changed() {
+            let serving = |role: u16| self.array.members().any(|m| m.role == role);
+            let lost =
+                (0..self.array.roles()).filter(|role| self.was_published(*role) && !serving(*role)).collect::<Vec<_>>();
+            if !lost.is_empty() {
+                io.note(device, Note::Dropped(lost));
+            }
+        }
+        self.notice_filling();
+        let layout = self.layout(io);
+        io.post(device, Some(layout));
+    }
+
+    fn was_published(&self, role: u16) -> bool {
+        self.published.get(usize::from(role)).is_some_and(|(leaf, _)| leaf.is_some())
+    }
+
+    /// Nothing more is written, and every request fails: what remains stays as it is, to be assembled again.
+    fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
+        let device = self.options.device;
+        self.failed = true;
+        self.fills.clear();
+        io.note(device, Note::Trouble(error));
+        io.note(device, Note::Failed);
+        let layout = self.layout(io);
+        io.post(device, Some(layout));
+    }
+
+    /// Lets spares take the roles of members that are out.
+    async fn use_spares<I: KeeperIo>(&mut self, io: &I) {
+        while !self.failed {
+            let vacant = (0..self.array.roles())
+                .find(|role| matches!(self.array.state(*role), MemberState::Out | MemberState::Absent));
+            let Some(role) = vacant else { return };
+            let needed = self.array.needed_bytes(role);
+            let large = |m: &crate::lifecycle::ArrayMember<'_>| m.part.places.data.bytes >= needed;
+            let Some(spare) = self.array.spares().filter(large).map(|m| m.role).min() else { return };
+            let result = self.array.take_spare(io, role, spare).await;
+            let taken = result.is_ok();
+            match result {
+                Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error),
+                Err(error) => io.note(self.options.device, Note::Trouble(error)),
+                Ok(()) => io.note(self.options.device, Note::Filling(role)),
+            }
+            self.publish_changes(io);
+            if !taken && self.array.spares().any(|m| m.role == spare) {
+                return;
+            }
+        }
+    }
+
+    pub(super) async fn promote<I: KeeperIo>(&mut self, io: &I, role: u16) {
+        let result = self.array.promote(io, role).await;
+        if result.is_ok() {
+            self.fills.remove(&role);
+            io.note(self.options.device, Note::InSync(role));
+        }
+        self.after_labels(io, result).await;
+    }
+
+    pub(super) async fn obey<I: KeeperIo>(&mut self, io: &I, order: Order) -> Ordered {
+        if self.failed {
+            return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
+        }
+        let device = self.options.device;
+        let result = match order {
+            Order::Fail(roles) => {
+                if !self.array.tolerates(&roles) {
+                    return Err(LifecycleError::Beyond { lost: roles, source: None });
+                }
+                self.lose(io, &roles).await;
+                return Ok(());
+            }
+            Order::Fill { role, newcomer, from } => {
+                let result = self.array.begin_filling(io, role, newcomer, from).await;
+                if result.is_ok() {
+                    io.note(device, Note::Filling(role));
+                }
+                result
+            }
+            Order::Return(leaf) => self.welcome(io, leaf).await,
+            Order::Remove(role) => self.array.remove(io, role).await,
+            Order::AddSpare { leaf, id, force } => self.array.add_spare(io, leaf, id, force).await.map(drop),
+            Order::RemoveSpare(spare) => self.array.remove_spare(io, spare).await.map(drop),
+            Order::Rename(name) => self.array.rename(io, name).await,
+            Order::Pause(paused) => {
+                self.paused = paused;
+                return Ok(());
+            }
+            Order::Stop => Ok(()),
+        };
+        self.after_labels(io, result.clone()).await;
+        result
+    }
+
+    /// A disk has appeared: where it is a member that is out, it returns, and what it missed is copied.
+    async fn welcome<I: KeeperIo>(&mut self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+        let candidate = self.array.recognise(io, leaf).await?;
+        let newcomer = Newcomer::Returning { leaf };
+        self.array.begin_filling(io, candidate.role, newcomer, candidate.from).await?;
+        io.note(self.options.device, Note::Filling(candidate.role));
+        Ok(())
+    }
+
+    /// Writes what a member could not read with what another one has. Where that does not succeed the next reader tells.
+    async fn repair<I: KeeperIo>(&mut self, io: &I, trouble: &Trouble) {
+        let (mut at, end) = (trouble.offset, (trouble.offset + trouble.len).min(self.array.geometry().size_bytes()));
+        let to = Roles::NONE.with(usize::from(trouble.role));
+        while at < end {
+            let (mut len, mut sources) = ((end - at).min(LEAF_BYTES_MAX), Vec::new());
+            let mut holds = false;
+            self.array.geometry().copies(at, &mut |piece| {
+                len = len.min(piece.len);
+                holds |= piece.member == trouble.role;
+                if piece.member != trouble.role && self.in_sync().has(usize::from(piece.member)) {
+                    sources.push(piece.member);
+                }
+            });
+            let region = self.regions.region_of(at);
+            if holds && self.regions.written.has(region) && !self.regions.unsettled.has(region) {
+                for from in sources {
+                    let part = SyncPart { device: self.options.device, offset: at, len, from, to };
+                    if io.sync(part).await.is_ok() {
+                        io.note(self.options.device, Note::Repaired(trouble.role, at, len));
+                        break;
+                    }
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// Remembers what is left to copy for each member that is being filled.
+    pub(super) fn notice_filling(&mut self) {
+        let filling: Vec<u16> =
+            self.array.members().filter(|m| m.state == MemberState::Filling).map(|m| m.role).collect();
+        for role in filling {
+            let position = self.array.rebuild(role).map(|job| job.position_bytes);
+            self.fills.entry(role).or_insert_with(|| super::copy::Fill::new(position));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What keeps a redundant array well while it serves: members that fail are left out, those that come are filled, what a
+//! crash left unequal is made equal, and bits that are no longer needed are taken away.
+//!
+//! One asynchronous procedure for each array, over [`KeeperIo`]: the same in the daemon and in the simulator. It reads no
+//! clock and draws no chance but through that door, and needs no executor of its own.
+//!
+//! It does one thing at a time, and in this order: a trouble that the shards tell, an order, a step of work. Work is given
+//! up in the middle when a trouble comes, and begun again: each step may be repeated. What changes labels never is.
+
+mod clear;
+mod copy;
+mod io;
+mod members;
+mod orders;
+mod race;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_format::MemberState;
+
+use crate::io::{DeviceId, LeafId, ShardId};
+use crate::layout::{DeviceLayout, Node};
+use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
+use crate::mirror::{MirrorMember, MirrorNode, Role, Roles};
+use crate::regions::RegionMap;
+use clear::Clearing;
+use copy::Fill;
+use race::{First, at_once, first};
+
+pub use io::{EngineIo, KeeperIo, SyncPart};
+pub use orders::{Order, Ordered};
+
+/// Read errors of one member that are mended; with one more it is left out.
+pub const REPAIRS_MAX: u32 = 64;
+
+/// How the keeper of an array goes about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeeperOptions {
+    /// The number under which the array is served.
+    pub device: DeviceId,
+    /// Its logical block in bytes.
+    pub block_bytes: u32,
+    /// The shard that is home to its regions.
+    pub home: ShardId,
+    /// It was stopped in order: what is dirty is equal on all members that are in sync.
+    pub clean: bool,
+    /// Where bits are damaged on every member: go on, with all that they stand for as written and dirty.
+    pub force: bool,
+    /// Dirty bits that nobody has needed for about so long are taken away, in nanoseconds.
+    pub clear_after_ns: u64,
+}
+
+/// What a keeper tells whoever watches.
+#[derive(Clone, Debug)]
+pub enum Note {
+    /// Members are left out.
+    Dropped(Vec<u16>),
+    /// A member is being filled.
+    Filling(u16),
+    /// A member is in sync.
+    InSync(u16),
+    /// What a crash had left unequal is equal.
+    Resynced,
+    /// More members are lost than the array tolerates.
+    Failed,
+    /// A place that could not be read was mended: the member, the first byte on the array, and bytes.
+    Repaired(u16, u64, u64),
+    /// Something did not succeed.
+    Trouble(LifecycleError),
+}
+
+/// The keeper of one array.
+pub struct Keeper {
+    options: KeeperOptions,
+    array: Array,
+    regions: Arc<RegionMap>,
+    /// The roles as they were published last.
+    published: Vec<(Option<LeafId>, Role)>,
+    failed: bool,
+    paused: bool,
+    fills: BTreeMap<u16, Fill>,
+    clearing: Clearing,
+    repairs: BTreeMap<u16, u32>,
+    resyncing: bool,
+}
+
+/// What a step of work came to.
+enum Act {
+    /// Go on.
+    Nothing,
+    /// This member failed the keeper itself.
+    Lose(u16),
+    /// This member holds everything.
+    Promote(u16),
+    /// This member holds everything before this byte of the array.
+    Checkpoint(u16, u64),
+}
+
+/// An array whose keeper has ended.
+pub struct Kept {
+    /// The array, which serves no more.
+    pub array: Array,
+    /// All members that are in sync are equal, but for what their caches may lose: it may be noted that the array was stopped
+    /// in order.
+    pub equal: bool,
+}
+
+impl Keeper {
+    /// Reads the bits of a started array, and serves it. To be kept from now on by [`Keeper::run`].
+    ///
+    /// # Errors
+    /// Bits that cannot be read, or [`LifecycleError::Beyond`].
+    pub async fn start<I: KeeperIo>(io: &I, array: Array, options: KeeperOptions) -> Result<Keeper, LifecycleError> {
+        let bits = load(io, &array, options.force).await?;
+        let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
+        let bits = (&bits.written[..], &bits.dirty[..]);
+        let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, options.clean);
+        let resyncing = regions.unsettled.count() > 0;
+        let mut keeper = Keeper {
+            options,
+            array,
+            regions: Arc::new(regions),
+            published: Vec::new(),
+            failed: false,
+            paused: false,
+            fills: BTreeMap::new(),
+            clearing: Clearing::default(),
+            repairs: BTreeMap::new(),
+            resyncing,
+        };
+        keeper.notice_filling();
+        let layout = keeper.layout(io);
+        // On every shard before the first request: the home of its regions knows it then.
+        io.publish(options.device, Some(layout)).await;
+        Ok(keeper)
+    }
+
+    /// The array as it is on its disks.
+    pub fn array(&self) -> &Array {
+        &self.array
+    }
+
+    /// Its regions.
+    pub fn regions(&self) -> &Arc<RegionMap> {
+        &self.regions
+    }
+
+    /// The device that it is served as.
+    pub fn device(&self) -> DeviceId {
+        self.options.device
+    }
+
+    /// Keeps the array until it is ordered to stop.
+    pub async fn run<I: KeeperIo>(mut self, io: &I) -> Kept {
+        let device = self.options.device;
+        loop {
+            match first(io.trouble(device), io.order(device), self.work(io)).await {
+                First::A(trouble) => self.on_trouble(io, trouble).await,
+                First::B((id, Order::Stop)) => {
+                    let kept = self.stop(io).await;
+                    io.ordered(id, Ok(()));
+                    return kept;
+                }
+                First::B((id, order)) => {
+                    let result = self.obey(io, order).await;
+                    io.ordered(id, result);
+                }
+                First::C(act) => self.act(io, act).await,
+            }
+        }
+    }
+
+    async fn act<I: KeeperIo>(&mut self, io: &I, act: Act) {
+        match act {
+            Act::Nothing => {}
+            Act::Lose(role) => self.lose(io, &[role]).await,
+            Act::Promote(role) => self.promote(io, role).await,
+            Act::Checkpoint(role, position) => {
+                let result = self.array.checkpoint(io, role, position).await;
+                self.after_labels(io, result).await;
+            }
+        }
+    }
+
+    /// One step of work, or a wait for there to be some.
+    async fn work<I: KeeperIo>(&mut self, io: &I) -> Act {
+        if self.failed {
+            return std::future::pending().await;
+        }
+        if let Some(act) = self.resync(io).await {
+            return act;
+        }
+        if !self.paused
+            && let Some(act) = self.fill(io).await
+        {
+            return act;
+        }
+        self.clear(io).await
+    }
+
+    /// Ends the service. What was answered before is on every member that is in sync.
+    async fn stop<I: KeeperIo>(mut self, io: &I) -> Kept {
+        io.publish(self.options.device, None).await;
+        // Who failed at last has something that the others have not, or lacks it.
+        let mut lost = Vec::new();
+        while let Some(trouble) = at_once(io.trouble(self.options.device)).await {
+            if trouble.is_frozen() && self.is_current(&trouble) && !lost.contains(&trouble.role) {
+                lost.push(trouble.role);
+            }
+        }
+        let mut equal = !self.failed && self.regions.unsettled.count() == 0;
+        if !lost.is_empty() && equal {
+            equal = self.array.drop_members(io, &lost).await.is_ok();
+        }
+        Kept { array: self.array, equal }
+    }
+
+    /// The layout of now, of a version of its own.
+    fn layout<I: KeeperIo>(&mut self, io: &I) -> Arc<DeviceLayout> {
+        let members = self.members();
+        self.published = members.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role)).collect();
+        let node = MirrorNode {
+            geometry: self.array.geometry().clone(),
+            members,
+            regions: Arc::clone(&self.regions),
+            failed: self.failed,
+        };
+        let node = Node::Mirrored(Box::new(node));
+        Arc::new(DeviceLayout::new(io.next_version(self.options.device), self.options.block_bytes, &node))
+    }
+
+    fn members(&self) -> Vec<MirrorMember> {
+        let label = self.array.label();
+        let nobody = MirrorMember {
+            leaf: LeafId(u32::MAX),
+            start: 0,
+            len: 0,
+            bitmap_start: 0,
+            role: Role::Out,
+            write_mostly: false,
+        };
+        let mut members = vec![nobody; usize::from(self.array.roles())];
+        for member in self.array.members() {
+            let at = usize::from(member.role);
+            let role = if member.state == MemberState::InSync { Role::InSync } else { Role::Filling };
+            members[at] = MirrorMember {
+                leaf: member.leaf,
+                start: member.part.places.data.start,
+                len: member.part.places.data.bytes,
+                bitmap_start: member.part.places.bitmap.start,
+                role,
+                write_mostly: label.members[at].write_mostly,
+            };
+        }
+        members
+    }
+
+    /// Whether the layout of now is not what was published.
+    fn has_changed(&self) -> bool {
+        let now = self.members();
+        let now = now.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role));
+        !now.eq(self.published.iter().copied())
+    }
+
+    /// The members that are in sync.
+    fn in_sync(&self) -> Roles {
+        let set = |roles: Roles, m: crate::lifecycle::ArrayMember<'_>| match m.state {
+            MemberState::InSync => roles.with(usize::from(m.role)),
+            _ => roles,
+        };
+        self.array.members().fold(Roles::NONE, set)
+    }
+}
+
+/// Reads the bits; a member that does not take the merged ones is for the caller to drop.
+async fn load<I: KeeperIo>(io: &I, array: &Array, force: bool) -> Result<Regions, LifecycleError> {
+    load_regions(io, array, force).await
+}

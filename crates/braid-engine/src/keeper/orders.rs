@@ -1,0 +1,45 @@
+//! What an administrator may ask of the keeper of an array.
+
+use crate::LeafId;
+use crate::lifecycle::{Filling, LifecycleError, Newcomer};
+use braid_format::{MemberId, Name};
+
+/// One thing to do. Answered by [`super::KeeperIo::ordered`].
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Leaves these members out, as if they had failed.
+    Fail(Vec<u16>),
+    /// Lets a disk take a role that is out or nobody's.
+    Fill {
+        /// The role.
+        role: u16,
+        /// The disk.
+        newcomer: Newcomer,
+        /// How it is brought up to date.
+        from: Filling,
+    },
+    /// A disk has appeared: where it is a member that is out, it returns.
+    Return(LeafId),
+    /// Takes a member that is out off the table.
+    Remove(u16),
+    /// Makes a disk a spare; it takes over at once where a member is out.
+    AddSpare {
+        /// The disk.
+        leaf: LeafId,
+        /// The identity that it gets: random.
+        id: MemberId,
+        /// Overwrite what is on it.
+        force: bool,
+    },
+    /// Takes a spare off the table.
+    RemoveSpare(u16),
+    /// Gives the array another name.
+    Rename(Name),
+    /// Work in the background waits, or goes on.
+    Pause(bool),
+    /// Ends the keeper: the device is stopped, labels are as they are.
+    Stop,
+}
+
+/// What came of an order.
+pub type Ordered = Result<(), LifecycleError>;

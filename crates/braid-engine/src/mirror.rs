@@ -1,0 +1,264 @@
+//! A redundant array in a layout: who its members are, and which of them answers a read.
+
+use std::sync::Arc;
+
+use braid_geometry::Geometry;
+
+use crate::io::LeafId;
+use crate::regions::RegionMap;
+
+/// What part a member plays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Holds everything that it should: is read and written.
+    InSync,
+    /// Is being brought up to date: takes every write, every bit and every flush, and is not read.
+    Filling,
+    /// Left out.
+    Out,
+}
+
+/// One member of a redundant array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MirrorMember {
+    /// Its disk. Of a member that is left out, whatever it was.
+    pub leaf: LeafId,
+    /// First byte of its data area on the disk, a multiple of 4096.
+    pub start: u64,
+    /// Bytes of its data area.
+    pub len: u64,
+    /// First byte of its copy of the bitmap on the disk, a multiple of 4096.
+    pub bitmap_start: u64,
+    /// What part it plays.
+    pub role: Role,
+    /// Read from it only when no other can answer.
+    pub write_mostly: bool,
+}
+
+/// A redundant array: raid1 or raid10.
+#[derive(Clone, Debug)]
+pub struct MirrorNode {
+    /// Where each copy of each byte lives.
+    pub geometry: Geometry,
+    /// The members, in the order of the geometry.
+    pub members: Vec<MirrorMember>,
+    /// Its regions.
+    pub regions: Arc<RegionMap>,
+    /// More members are lost than it tolerates: every request fails, and nothing is written.
+    pub failed: bool,
+}
+
+/// The same, compiled.
+#[derive(Debug)]
+pub(crate) struct Mirrored {
+    pub geometry: Geometry,
+    pub members: Box<[MirrorMember]>,
+    pub regions: Arc<RegionMap>,
+    pub failed: bool,
+    /// Where the bitmap is on each member that bears it.
+    pub bitmaps: Box<[(LeafId, u64)]>,
+}
+
+impl Mirrored {
+    pub fn new(node: &MirrorNode) -> Mirrored {
+        assert_eq!(node.members.len(), node.geometry.members().len(), "members of a mirrored node");
+        for (member, bytes) in node.members.iter().zip(node.geometry.members()) {
+            assert!(member.role == Role::Out || member.len >= *bytes, "a member is smaller than its geometry says");
+        }
+        assert!(node.regions.covers(node.geometry.size_bytes()), "the map of regions is shorter than the device");
+        let serves = |m: &&MirrorMember| m.role != Role::Out;
+        Mirrored {
+            geometry: node.geometry.clone(),
+            bitmaps: node.members.iter().filter(serves).map(|m| (m.leaf, m.bitmap_start)).collect(),
+            members: node.members.clone().into(),
+            regions: Arc::clone(&node.regions),
+            failed: node.failed,
+        }
+    }
+
+    /// The number of the member that serves on this disk.
+    pub fn role_of(&self, leaf: LeafId) -> Option<usize> {
+        self.members.iter().position(|m| m.leaf == leaf && m.role != Role::Out)
+    }
+
+    /// Whether every one of these members, by number, is left out.
+    pub fn leaves_out(&self, roles: Roles) -> bool {
+        let out = |(role, m): (usize, &MirrorMember)| !roles.has(role) || m.role == Role::Out;
+        self.members.iter().enumerate().all(out)
+    }
+
+    /// Whether all members are in sync.
+    pub fn is_whole(&self) -> bool {
+        self.members.iter().all(|m| m.role == Role::InSync)
+    }
+}
+
+/// A set of members, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Roles(pub u128);
+
+impl Roles {
+    /// Nobody.
+    pub const NONE: Roles = Roles(0);
+
+    /// Whether the member is in it.
+    #[inline]
+    pub fn has(self, role: usize) -> bool {
+        self.0 & (1 << role) != 0
+    }
+
+    /// With this member.
+    #[must_use]
+    pub fn with(self, role: usize) -> Roles {
+        Roles(self.0 | 1 << role)
+    }
+
+    /// Whether nobody is in it.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// How busy a disk is with reads of one shard, and how fast it has been.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    in_flight: u32,
+    /// Running mean of how long a read took, in nanoseconds.
+    latency_ns: u32,
+    /// Where the last read ended, on the disk.
+    next_offset: u64,
+}
+
+impl Load {
+    pub const IDLE: Load = Load { in_flight: 0, latency_ns: 0, next_offset: u64::MAX };
+}
+
+/// The loads of all disks, as one shard knows them.
+pub(crate) struct Loads(Vec<Load>);
+
+/// The mean follows a new figure by one part in so many (as a shift).
+const FOLLOW_SHIFT: u32 = 3;
+/// A disk that is passed over is believed a bit faster each time (as a shift), so that one that was slow once is tried again.
+const FORGET_SHIFT: u32 = 10;
+
+impl Loads {
+    pub fn new() -> Loads {
+        Loads(Vec::new())
+    }
+
+    /// Makes room for a disk. Called when a layout is published.
+    pub fn know(&mut self, leaf: LeafId) {
+        let needed = leaf.0 as usize + 1;
+        if self.0.len() < needed {
+            self.0.resize(needed, Load::IDLE);
+        }
+    }
+
+    /// When a read would be answered, in arbitrary units: the queue before it and itself, each as long as usual.
+    fn cost(&self, leaf: LeafId) -> u64 {
+        let load = &self.0[leaf.0 as usize];
+        u64::from(load.in_flight + 1) * u64::from(load.latency_ns.max(1))
+    }
+
+    /// Which of two disks should answer a read that is at these places.
+    pub fn better(&self, a: (LeafId, u64), b: (LeafId, u64)) -> bool {
+        let (cost_a, cost_b) = (self.cost(a.0), self.cost(b.0));
+        let goes_on = |(leaf, offset): (LeafId, u64)| self.0[leaf.0 as usize].next_offset == offset;
+        match (goes_on(a), goes_on(b)) {
+            // A stream stays where it is, unless another disk would be done in half the time.
+            (true, false) => cost_a <= 2 * cost_b,
+            (false, true) => 2 * cost_a < cost_b,
+            _ => cost_a < cost_b,
+        }
+    }
+
+    /// A read was given to a disk.
+    #[inline]
+    pub fn begin(&mut self, leaf: LeafId, end: u64) {
+        let load = &mut self.0[leaf.0 as usize];
+        load.in_flight += 1;
+        load.next_offset = end;
+    }
+
+    /// A disk was passed over.
+    #[inline]
+    pub fn pass_over(&mut self, leaf: LeafId) {
+        let load = &mut self.0[leaf.0 as usize];
+        load.latency_ns -= load.latency_ns >> FORGET_SHIFT;
+    }
+
+    /// A read has ended, after so many nanoseconds.
+    #[inline]
+    pub fn end(&mut self, leaf: LeafId, took_ns: u64) {
+        let load = &mut self.0[leaf.0 as usize];
+        load.in_flight = load.in_flight.saturating_sub(1);
+        let took = u32::try_from(took_ns).unwrap_or(u32::MAX);
+        // The first one counts whole.
+        let step = if load.latency_ns == 0 { 0 } else { FOLLOW_SHIFT };
+        if took >= load.latency_ns {
+            load.latency_ns += (took - load.latency_ns) >> step;
+        } else {
+            load.latency_ns -= (load.latency_ns - took) >> step;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LeafId = LeafId(0);
+    const B: LeafId = LeafId(1);
+
+    fn loads(a_ns: u64, b_ns: u64) -> Loads {
+        let mut loads = Loads::new();
+        loads.know(B);
+        for (leaf, ns) in [(A, a_ns), (B, b_ns)] {
+            loads.begin(leaf, 0);
+            loads.end(leaf, ns);
+        }
+        loads
+    }
+
+    #[test]
+    fn the_shorter_queue_answers_and_a_slow_disk_has_a_long_one() {
+        let mut equal = loads(100, 100);
+        equal.begin(A, 4096);
+        assert!(equal.better((B, 8192), (A, 8192)) && !equal.better((A, 8192), (B, 8192)));
+        let mut slow = loads(1000, 100);
+        for _ in 0..9 {
+            assert!(slow.better((B, 512), (A, 512)));
+            slow.begin(B, 0);
+        }
+        slow.begin(B, 0);
+        assert!(slow.better((A, 512), (B, 512)), "the fast one's queue is longer than the slow one needs");
+    }
+
+    #[test]
+    fn a_stream_stays_on_its_disk_until_that_is_much_slower() {
+        let mut loads = loads(100, 100);
+        loads.begin(A, 4096);
+        assert!(loads.better((A, 4096), (B, 4096)), "the queue is one longer");
+        loads.begin(A, 4096);
+        loads.begin(A, 4096);
+        assert!(loads.better((B, 4096), (A, 4096)));
+    }
+
+    #[test]
+    fn a_disk_that_was_slow_once_is_tried_again() {
+        let mut loads = loads(1_000_000, 100_000);
+        let mut tries = 0;
+        while loads.better((B, 1), (A, 1)) {
+            loads.pass_over(A);
+            tries += 1;
+        }
+        assert!((1000..5000).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn sets_of_members() {
+        let set = Roles::NONE.with(0).with(127);
+        assert!(set.has(0) && set.has(127) && !set.has(1) && !set.is_empty());
+    }
+}

@@ -1,0 +1,289 @@
+//! What is known of the regions of a redundant array: unwritten, clean or dirty, and what follows for an I/O.
+//!
+//! Any shard learns by one load whether it may go on: a read needs a region that is *readable* (written, and equal on all
+//! members), a write one that is *writable* (readable, and its dirty bit is durable on all members). Only the map's home
+//! shard changes anything here. How the bits stand on the disks is in [`braid_format::bitmap`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_format::Uuid;
+use braid_format::bitmap::{self, BlockBits, REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
+
+use crate::io::ShardId;
+
+/// A bit for each region.
+#[derive(Debug)]
+pub struct Plane(Box<[AtomicU64]>);
+
+impl Plane {
+    fn new(regions: u32) -> Plane {
+        Plane((0..u64::from(regions).div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Whether the region's bit is set.
+    #[inline]
+    pub fn has(&self, region: u32) -> bool {
+        // Acquire: pairs with the home shard's release, so that who sees the bit also sees what went before it.
+        self.0[region as usize / 64].load(Ordering::Acquire) & (1 << (region % 64)) != 0
+    }
+
+    /// The bits of 64 regions; 0 beyond the end.
+    #[inline]
+    pub fn word(&self, index: usize) -> u64 {
+        self.0.get(index).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn add(&self, word: usize, bits: u64) {
+        if bits != 0 {
+            self.0[word].fetch_or(bits, Ordering::Release);
+        }
+    }
+
+    fn remove(&self, word: usize, bits: u64) {
+        if bits != 0 {
+            // In the one order of all such operations and of what is read afterwards.
+            self.0[word].fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
+
+    /// How many are set.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
+    /// The first that is set, from `region` on.
+    pub fn next(&self, region: u32) -> Option<u32> {
+        let first = region as usize / 64;
+        for (k, word) in self.0.iter().enumerate().skip(first) {
+            let mut bits = word.load(Ordering::Acquire);
+            if k == first {
+                bits &= u64::MAX << (region % 64);
+            }
+            if bits != 0 {
+                return Some(k as u32 * 64 + bits.trailing_zeros());
+            }
+        }
+        None
+    }
+}
+
+/// All regions of one array, for as long as it serves.
+#[derive(Debug)]
+pub struct RegionMap {
+    home: ShardId,
+    array: Uuid,
+    shift: u32,
+    regions: u32,
+    size_bytes: u64,
+    /// Written since the array was created, durably noted on all members.
+    pub written: Plane,
+    /// The dirty bit is durable on all members.
+    pub dirty: Plane,
+    /// May be read: written and equal.
+    pub readable: Plane,
+    /// May be written without asking.
+    pub writable: Plane,
+    /// Dirty since before this run, and not equal yet: nobody may read it.
+    pub unsettled: Plane,
+    /// Somebody waits for it to become equal.
+    pub wanted: Plane,
+}
+
+impl RegionMap {
+    /// The map of an array of `size_bytes` in regions of `region_bytes`, with the bits that its members bear. `equal`: what
+    /// is dirty is equal and durable on all members nevertheless.
+    ///
+    /// # Panics
+    /// When `region_bytes` is no power of two of at least 4096, or there are 2^32 regions or more.
+    pub fn new(
+        home: ShardId,
+        array: Uuid,
+        size_bytes: u64,
+        region_bytes: u32,
+        bits: (&[u64], &[u64]),
+        equal: bool,
+    ) -> RegionMap {
+        assert!(region_bytes.is_power_of_two() && region_bytes >= 4096, "region of {region_bytes} bytes");
+        let regions = u32::try_from(size_bytes.div_ceil(u64::from(region_bytes))).expect("fewer than 2^32 regions");
+        let plane = || Plane::new(regions);
+        let map = RegionMap {
+            home,
+            array,
+            shift: region_bytes.trailing_zeros(),
+            regions,
+            size_bytes,
+            written: plane(),
+            dirty: plane(),
+            readable: plane(),
+            writable: plane(),
+            unsettled: plane(),
+            wanted: plane(),
+        };
+        for word in 0..map.written.0.len() {
+            let inside = match regions as usize - word * 64 {
+                64.. => u64::MAX,
+                rest => (1 << rest) - 1,
+            };
+            let of = |bits: &[u64]| bits.get(word).copied().unwrap_or(0) & inside;
+            let (written, dirty) = (of(bits.0), of(bits.1));
+            map.written.add(word, written);
+            map.dirty.add(word, dirty);
+            let unsettled = if equal { 0 } else { written & dirty };
+            map.unsettled.add(word, unsettled);
+            map.readable.add(word, written & !unsettled);
+            map.writable.add(word, written & dirty & !unsettled);
+        }
+        map
+    }
+
+    /// The shard that alone changes it.
+    pub fn home(&self) -> ShardId {
+        self.home
+    }
+
+    /// How many regions there are.
+    pub fn regions(&self) -> u32 {
+        self.regions
+    }
+
+    /// Blocks of 4 KiB that hold the bits on each member.
+    pub fn blocks(&self) -> u32 {
+        self.regions.div_ceil(REGIONS_PER_BLOCK)
+    }
+
+    /// Whether every byte below `size_bytes` has a region.
+    pub fn covers(&self, size_bytes: u64) -> bool {
+        size_bytes <= self.size_bytes
+    }
+
+    /// The region that holds this byte.
+    #[inline]
+    pub fn region_of(&self, offset: u64) -> u32 {
+        (offset >> self.shift) as u32
+    }
+
+    /// First byte of a region, and the byte after its last.
+    pub fn range(&self, region: u32) -> (u64, u64) {
+        let start = u64::from(region) << self.shift;
+        (start, (start + (1 << self.shift)).min(self.size_bytes))
+    }
+
+    /// The first byte after the region that holds `offset`.
+    #[inline]
+    pub fn region_end(&self, offset: u64) -> u64 {
+        ((offset >> self.shift) + 1) << self.shift
+    }
+
+    /// The block's bits as they count as durable.
+    pub(crate) fn bits(&self, block: u32) -> BlockBits {
+        let first = block as usize * WORDS_PER_BLOCK;
+        let mut bits = BlockBits::EMPTY;
+        for k in 0..WORDS_PER_BLOCK {
+            bits.written[k] = self.written.word(first + k);
+            bits.dirty[k] = self.dirty.word(first + k);
+        }
+        bits
+    }
+
+    /// Fills `bytes` with a block that has these bits.
+    pub(crate) fn encode(&self, block: u32, bits: &BlockBits, bytes: &mut [u8; 4096]) {
+        bitmap::encode(&self.array, block, bits, bytes);
+    }
+
+    /// These bits are durable now, `fresh` ones as written regions, zeroed and equal on all members.
+    pub(crate) fn marked(&self, block: u32, marked: &Bits, fresh: &Bits) {
+        let first = block as usize * WORDS_PER_BLOCK;
+        for (k, (marked, fresh)) in marked.iter().zip(fresh).enumerate().filter(|(_, (m, f))| **m | **f != 0) {
+            self.dirty.add(first + k, *marked);
+            self.written.add(first + k, *fresh);
+            let unsettled = self.unsettled.word(first + k);
+            let open = (marked | fresh) & self.written.word(first + k) & !unsettled;
+            self.readable.add(first + k, open);
+            self.writable.add(first + k, open);
+        }
+    }
+
+    /// These bits are no longer set on the members.
+    pub(crate) fn cleared(&self, block: u32, bits: &Bits) {
+        let first = block as usize * WORDS_PER_BLOCK;
+        for (k, bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            self.dirty.remove(first + k, *bits);
+        }
+    }
+
+    /// A region is equal on all members, durably: it may be read and written.
+    pub(crate) fn settle(&self, region: u32) {
+        let (word, bit) = (region as usize / 64, 1 << (region % 64));
+        self.unsettled.remove(word, bit);
+        self.wanted.remove(word, bit);
+        self.readable.add(word, bit & self.written.word(word));
+        self.writable.add(word, bit & self.written.word(word) & self.dirty.word(word));
+    }
+
+    /// From now on who wants to write there has to ask first.
+    pub(crate) fn close(&self, region: u32) {
+        self.writable.remove(region as usize / 64, 1 << (region % 64));
+    }
+
+    /// Somebody waits for this one.
+    pub(crate) fn want(&self, region: u32) {
+        self.wanted.add(region as usize / 64, 1 << (region % 64));
+    }
+}
+
+/// A bit for each region of one block.
+pub(crate) type Bits = [u64; WORDS_PER_BLOCK];
+
+/// Word and bit of a region within its block.
+pub(crate) fn place_in_block(region: u32) -> (usize, u64) {
+    let within = region % REGIONS_PER_BLOCK;
+    (within as usize / 64, 1 << (within % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(written: u64, dirty: u64, equal: bool) -> RegionMap {
+        RegionMap::new(ShardId(0), Uuid::from_u128(5), 70 << 16, 1 << 16, (&[written], &[dirty]), equal)
+    }
+
+    #[test]
+    fn what_is_dirty_after_a_crash_may_not_be_read() {
+        let after_a_crash = map(0b011, 0b110, false);
+        let states = |m: &RegionMap, r| (m.readable.has(r), m.writable.has(r), m.unsettled.has(r));
+        assert_eq!(states(&after_a_crash, 0), (true, false, false), "clean");
+        assert_eq!(states(&after_a_crash, 1), (false, false, true), "dirty");
+        assert_eq!(states(&after_a_crash, 2), (false, false, false), "it was being prepared: unwritten again");
+        after_a_crash.settle(1);
+        assert_eq!(states(&after_a_crash, 1), (true, true, false));
+        assert_eq!(states(&map(2, 2, true), 1), (true, true, false));
+    }
+
+    #[test]
+    fn regions_cover_the_last_byte_and_none_beyond() {
+        let map = RegionMap::new(ShardId(0), Uuid::nil(), (1 << 16) + 512, 1 << 16, (&[u64::MAX], &[]), true);
+        assert_eq!((map.regions(), map.range(1), map.written.count()), (2, (1 << 16, (1 << 16) + 512), 2));
+        assert!(map.covers((1 << 16) + 512) && !map.covers((1 << 16) + 513));
+        assert_eq!((map.written.next(0), map.written.next(1), map.written.next(2)), (Some(0), Some(1), None));
+    }
+
+    #[test]
+    fn bits_survive_a_block() {
+        let map = map(0, 0, true);
+        let (mut marked, mut fresh) = ([0; WORDS_PER_BLOCK], [0; WORDS_PER_BLOCK]);
+        (marked[1], fresh[1]) = (0b11, 0b10);
+        map.marked(0, &marked, &fresh);
+        assert!(map.dirty.has(64) && !map.written.has(64) && !map.writable.has(64));
+        assert!(map.writable.has(65) && map.readable.has(65));
+        let bits = map.bits(0);
+        assert_eq!((bits.written[1], bits.dirty[1]), (0b10, 0b11));
+        let mut bytes = [0; 4096];
+        map.encode(0, &bits, &mut bytes);
+        assert_eq!(bitmap::decode(&Uuid::from_u128(5), 0, &bytes).bits, bits);
+        map.close(65);
+        assert!(!map.writable.has(65) && map.readable.has(65));
+        map.cleared(0, &fresh);
+        assert!(!map.dirty.has(65) && map.dirty.has(64));
+    }
+}

@@ -1,0 +1,213 @@
+//! What happens when a member of a redundant array fails: reads go to another one, everything else waits.
+//!
+//! From the first failure on nothing of the device is answered or begun on this shard: it is *frozen*. The control plane
+//! freezes the others, lets the survivors flush, records who is left out, and publishes a layout without the member; with
+//! that layout everything goes on. So nobody is told that a write is done which a crash could give back to the lost member.
+
+use super::slots::{NONE, State};
+use super::{Shard, hold_key};
+use crate::io::{DeviceId, ErrorKind, IoError, LeafError, LeafId, LeafSink, Op};
+use crate::layout::DeviceLayout;
+use crate::mirror::Roles;
+use crate::planted;
+use crate::trouble::Trouble;
+
+/// Troubles with reads that wait to be taken; more are forgotten, as the next read of the place tells again.
+const READ_TROUBLES_MAX: usize = 64;
+
+impl Shard {
+    /// The next failure of a member.
+    pub fn pop_trouble(&mut self) -> Option<Trouble> {
+        self.troubles.pop_front()
+    }
+
+    /// Whether nothing of the device can be begun now, however much room there is: it is frozen, has failed, or is no
+    /// redundant array.
+    pub fn is_held_up(&self, device: DeviceId) -> bool {
+        self.devices.get(device).is_none_or(|of| {
+            let mirror = of.current.as_deref().and_then(DeviceLayout::mirror);
+            of.frozen || mirror.is_none_or(|mirror| mirror.failed)
+        })
+    }
+
+    /// Answers nothing of the device and begins nothing, until the next layout is published. To be called on every shard
+    /// before it is recorded who is left out.
+    pub fn freeze(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        let Some(of) = self.devices.get_mut(device) else { return };
+        if of.current.is_none() || std::mem::replace(&mut of.frozen, true) {
+            return;
+        }
+        // Jobs are not kept waiting: those who do them are also those who end the freeze.
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.state == State::Waiting && slot.device == device.0 && slot.sync != NONE {
+                self.waiting.unpark(&mut self.slots, index);
+                self.advance(index, sink);
+            }
+        }
+        self.work_off(sink);
+    }
+
+    /// One leaf I/O of a slot failed.
+    #[cold]
+    pub(super) fn leaf_failed(&mut self, index: u32, leaf: LeafId, error: LeafError) {
+        let slot = &mut self.slots[index];
+        if planted::swallowed(slot.op) {
+            return;
+        }
+        let cause = IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start };
+        let device = self.devices.at_mut(slot.device);
+        let layout = device.layout(slot.version);
+        let role = layout.mirror().and_then(|mirror| mirror.role_of(leaf));
+        let Some(role) = role.filter(|_| error.kind != ErrorKind::Unsupported) else {
+            slot.error.get_or_insert(cause);
+            return;
+        };
+        slot.cause.get_or_insert(cause);
+        let excused = match device.current.as_ref().and_then(|current| current.mirror()) {
+            Some(mirror) if mirror.failed => {
+                slot.error.get_or_insert(cause);
+                return;
+            }
+            // It was left out meanwhile: nobody is told twice.
+            Some(mirror) => device.version != slot.version && mirror.leaves_out(Roles::NONE.with(role)),
+            None => false,
+        };
+        let op = if slot.sync == NONE { slot.op } else { self.syncs.op_out(slot.sync) };
+        let trouble = Trouble {
+            device: DeviceId(slot.device),
+            version: slot.version,
+            role: role as u16,
+            leaf,
+            op,
+            kind: error.kind,
+            errno: error.errno,
+            offset: slot.start,
+            len: slot.end.saturating_sub(slot.start),
+        };
+        if slot.sync != NONE {
+            slot.error.get_or_insert(cause);
+        } else if op == Op::Read {
+            slot.avoid = slot.avoid.with(role);
+            slot.again = true;
+            if error.kind == ErrorKind::TimedOut {
+                // The kernel may still fill the buffer: nobody else may.
+                slot.error.get_or_insert(cause);
+            }
+        } else if !excused {
+            slot.failed = slot.failed.with(role);
+        }
+        if excused {
+            return;
+        }
+        if op == Op::Read {
+            if self.troubles.len() < READ_TROUBLES_MAX {
+                self.troubles.push_back(trouble);
+            }
+            return;
+        }
+        // A device that is being stopped answers no more anyway; who failed at last is told nevertheless.
+        device.frozen = device.current.is_some();
+        if !device.told.has(role) {
+            device.told = device.told.with(role);
+            self.troubles.push_back(trouble);
+        }
+    }
+
+    /// Whether a slot with no I/O out must wait for the end of a freeze. A job is ended instead.
+    #[inline]
+    pub(super) fn is_held(&mut self, index: u32) -> bool {
+        let slot = &self.slots[index];
+        if !self.devices.at(slot.device).frozen && slot.failed.is_empty() {
+            return false;
+        }
+        self.hold(index)
+    }
+
+    #[cold]
+    fn hold(&mut self, index: u32) -> bool {
+        let slot = &mut self.slots[index];
+        if slot.sync != NONE {
+            slot.error.get_or_insert(IoError::of(ErrorKind::Busy));
+            return false;
+        }
+        if !self.devices.at(slot.device).frozen {
+            // The layout without the member came while others of its I/Os were out.
+            self.move_to_current(index);
+            self.forgive(index);
+        }
+        let slot = &mut self.slots[index];
+        if slot.error.is_some() || !self.devices.at(slot.device).frozen {
+            return false;
+        }
+        let key = hold_key(DeviceId(slot.device));
+        self.waiting.park(&mut self.slots, index, key);
+        true
+    }
+
+    /// A layout was published: everybody who waits looks again.
+    #[cold]
+    pub(super) fn wake_all(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.state == State::Waiting && slot.device == device.0 {
+                self.waiting.unpark(&mut self.slots, index);
+                self.move_to_current(index);
+                self.forgive(index);
+                self.advance(index, sink);
+            }
+        }
+        self.work_off(sink);
+    }
+
+    /// A slot whose failed members are left out by the layout of now has succeeded on all others. One that is not
+    /// excused tells again who failed, and waits for the next layout.
+    fn forgive(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let failed = slot.failed;
+        if slot.error.is_some() {
+            return;
+        }
+        let device = self.devices.at_mut(slot.device);
+        let Some(mirror) = device.layout(slot.version).mirror() else { return };
+        if mirror.failed {
+            slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
+            return;
+        }
+        if slot.flushing {
+            // Members may have come that were not asked.
+            slot.cursor = 0;
+        }
+        if failed.is_empty() {
+            return;
+        }
+        if mirror.leaves_out(failed) {
+            slot.failed = Roles::NONE;
+            return;
+        }
+        let cause = slot.cause.unwrap_or(IoError::of(ErrorKind::Failed));
+        let still =
+            mirror.members.iter().enumerate().filter(|(role, m)| failed.has(*role) && m.role != crate::Role::Out);
+        let (version, op, start, end) = (slot.version, slot.op, slot.start, slot.end);
+        let troubles: Vec<Trouble> = still
+            .map(|(role, m)| Trouble {
+                device: DeviceId(slot.device),
+                version,
+                role: role as u16,
+                leaf: m.leaf,
+                op,
+                kind: cause.kind,
+                errno: cause.errno,
+                offset: start,
+                len: end.saturating_sub(start),
+            })
+            .collect();
+        device.frozen = true;
+        for trouble in troubles {
+            if !device.told.has(usize::from(trouble.role)) {
+                device.told = device.told.with(usize::from(trouble.role));
+                self.troubles.push_back(trouble);
+            }
+        }
+    }
+}
