@@ -4,10 +4,11 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op};
+use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op, RegionCall};
 
 use crate::disk::Disk;
 use crate::map::Map;
+use crate::parts::PartJob;
 use crate::pending::Promise;
 use crate::stats::LeafCounters;
 use crate::wake::Wake;
@@ -58,6 +59,10 @@ pub(crate) enum Control {
     Publish { device: DeviceId, layout: Option<Arc<DeviceLayout>>, drained: Arc<Countdown> },
     Post { frontend: usize, message: Box<dyn Any + Send> },
     Meta(Box<MetaRequest>),
+    Freeze { device: DeviceId, frozen: Arc<Countdown> },
+    Part(Box<PartJob>),
+    Call { device: DeviceId, call: RegionCall, done: Promise<()> },
+    Sleep { until_ns: u64, done: Promise<()> },
     Counters { device: DeviceId, answer: Promise<DeviceCounters> },
     Stop,
 }
@@ -114,7 +119,9 @@ impl Link {
         let rest = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         for control in rest.into_iter().flatten() {
             match control {
-                Control::RemoveLeaf { gone: told, .. } | Control::Publish { drained: told, .. } => told.arrive(),
+                Control::RemoveLeaf { gone: told, .. }
+                | Control::Publish { drained: told, .. }
+                | Control::Freeze { frozen: told, .. } => told.arrive(),
                 _ => {}
             }
         }

@@ -16,11 +16,13 @@ use crate::frontend::{FRONTENDS_MAX, Frontend};
 use crate::link::{Control, Countdown, Link};
 use crate::map::Map;
 use crate::net::{Net, SOCKETS_MAX};
+use crate::parts::Pool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
 use crate::shard::{Core, META_MAX, Peers, Runner};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::timer::Timers;
+use crate::troubles::Troubles;
 use crate::wake::Wake;
 
 /// Shards, at most.
@@ -78,6 +80,12 @@ pub(crate) struct Inner {
     infos: Vec<DriverInfo>,
     leaves: Mutex<Vec<LeafPlace>>,
     arena_bytes: u64,
+    /// Failures of members that nobody has taken yet.
+    pub(crate) troubles: Arc<Troubles>,
+    /// Memory for parts of jobs.
+    pub(crate) pool: Arc<Pool>,
+    /// Which shard gets the next part.
+    pub(crate) next_shard: AtomicUsize,
 }
 
 impl Inner {
@@ -122,6 +130,7 @@ impl Ring {
         let wake = || Wake::new().map_err(|e| RingError::os(e, "making an eventfd".to_string()));
         let links = (0..shards).map(|_| Ok(Arc::new(Link::new(wake()?)))).collect::<Result<Vec<_>, RingError>>()?;
         let restless = Arc::new(AtomicUsize::new(shards));
+        let troubles = Arc::new(Troubles::default());
         let mut threads = Vec::with_capacity(shards);
         let mut infos = Vec::with_capacity(shards);
         let mut failed = None;
@@ -129,7 +138,8 @@ impl Ring {
             let id = ShardId(index as u16);
             let lived_on = frontends(id);
             assert!(lived_on.len() <= FRONTENDS_MAX, "at most {FRONTENDS_MAX} frontends on a shard");
-            let peers = Peers { to, from, links: links.clone(), restless: Arc::clone(&restless) };
+            let (at_rest, troubles) = (Arc::clone(&restless), Arc::clone(&troubles));
+            let peers = Peers { to, from, links: links.clone(), restless: at_rest, troubles };
             match spawn(id, config, Arc::clone(&shared), peers, lived_on) {
                 Ok((thread, info)) => {
                     threads.push(thread);
@@ -144,7 +154,15 @@ impl Ring {
         }
         let places = (0..LEAVES_MAX).map(|_| LeafPlace::Free).collect();
         let arena_bytes = config.arena_bytes as u64;
-        let inner = Arc::new(Inner { links, infos, leaves: Mutex::new(places), arena_bytes });
+        let inner = Arc::new(Inner {
+            links,
+            infos,
+            leaves: Mutex::new(places),
+            arena_bytes,
+            troubles,
+            pool: Pool::new(),
+            next_shard: AtomicUsize::new(0),
+        });
         let ring = Ring { inner, threads };
         // An error stops the shards that did start, as the ring is dropped.
         failed.map_or(Ok(ring), Err)
@@ -392,6 +410,11 @@ impl RingHandle {
     /// was planned with the layout before has ended on all shards, or the shards have stopped. It runs on a
     /// shard's thread and must not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
+        let troubles = layout.is_none().then(|| Arc::clone(&self.inner.troubles));
+        let done = Box::new(move || {
+            troubles.into_iter().for_each(|troubles| troubles.forget(device));
+            done();
+        });
         let drained = Countdown::new(self.inner.links.len(), done);
         for link in &self.inner.links {
             if !link.send(Control::Publish { device, layout: layout.clone(), drained: Arc::clone(&drained) }) {

@@ -15,10 +15,12 @@ use rtrb::{Consumer, Producer};
 
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, Frontend, TAG_BITS, TAG_LIMIT};
+use crate::jobs::Jobs;
 use crate::link::{Control, Countdown, Link, MetaRequest};
 use crate::net::Net;
 use crate::port::{Done, LEAF_TOKEN, Port};
 use crate::timer::Timers;
+use crate::troubles::Troubles;
 
 /// Leaf I/Os of the control plane on one shard at a time; more wait.
 pub(crate) const META_MAX: usize = 64;
@@ -43,6 +45,8 @@ pub(crate) struct Peers {
     pub(crate) links: Vec<Arc<Link>>,
     /// Shards that have not yet come to rest after a stop.
     pub(crate) restless: Arc<AtomicUsize>,
+    /// Where all of them tell of members that failed.
+    pub(crate) troubles: Arc<Troubles>,
 }
 
 /// A shard with everything that runs on its thread.
@@ -61,6 +65,7 @@ pub(crate) struct Runner {
     meta: Vec<Option<Box<MetaRequest>>>,
     meta_free: Vec<u32>,
     meta_waiting: std::collections::VecDeque<Box<MetaRequest>>,
+    jobs: Jobs,
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
@@ -94,6 +99,7 @@ impl Runner {
             meta: (0..META_MAX).map(|_| None).collect(),
             meta_free: (0..META_MAX as u32).rev().collect(),
             meta_waiting: std::collections::VecDeque::with_capacity(META_MAX),
+            jobs: Jobs::new(),
             removing: Vec::new(),
             draining: Vec::new(),
             stop: Stop::No,
@@ -176,10 +182,8 @@ impl Runner {
     }
 
     fn sleep_time(&self) -> Wait {
-        let mut due = match (self.core.port.due_ns(), self.core.timers.due_ns()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let own = [self.core.port.due_ns(), self.core.timers.due_ns(), self.jobs.due_ns()];
+        let mut due = own.into_iter().flatten().min();
         if let Stop::Draining(since) = self.stop {
             let limit = since + self.stop_limit_ns;
             due = Some(due.map_or(limit, |d| d.min(limit)));
@@ -302,10 +306,19 @@ impl Runner {
                     self.core.port.add_leaf(id, disk, counters);
                 }
                 Control::RemoveLeaf { id, gone } => self.removing.push((id, gone)),
-                Control::Publish { device, layout, drained } => match self.core.engine.publish(device, layout) {
-                    None => drained.arrive(),
-                    Some(version) => self.draining.push((device, version, drained)),
-                },
+                Control::Publish { device, layout, drained } => {
+                    match self.core.engine.publish(device, layout, &mut self.core.port) {
+                        None => drained.arrive(),
+                        Some(version) => self.draining.push((device, version, drained)),
+                    }
+                }
+                Control::Freeze { device, frozen } => {
+                    self.core.engine.freeze(device, &mut self.core.port);
+                    frozen.arrive();
+                }
+                Control::Part(job) => self.jobs.add(job),
+                Control::Call { device, call, done } => self.jobs.call(&mut self.core, device, call, done),
+                Control::Sleep { until_ns, done } => self.jobs.wake_at(until_ns, done),
                 Control::Post { frontend, message } => {
                     if let Some(to) = self.frontends.get_mut(frontend) {
                         to.message(&mut Cx { core: &mut self.core, frontend: frontend as u16 }, message);
@@ -316,6 +329,7 @@ impl Runner {
                 Control::Stop => {
                     if self.stop == Stop::No {
                         self.stop = Stop::Draining(self.core.port.now_ns);
+                        self.jobs.stop();
                         self.each_frontend(|f, cx| f.stop(cx));
                     }
                 }
@@ -334,6 +348,11 @@ impl Runner {
 
     /// Things that hardly ever have anything to do: each costs one look.
     fn housekeeping(&mut self) {
+        self.jobs.begin(&mut self.core);
+        self.jobs.end(&mut self.core);
+        while let Some(trouble) = self.core.engine.pop_trouble() {
+            self.peers.troubles.tell(trouble);
+        }
         while let Some((to, message)) = self.core.engine.pop_message() {
             self.unsent[usize::from(to.0)].push_back(message);
         }
@@ -461,6 +480,7 @@ impl Runner {
         this.draining.clear();
         this.removing.clear();
         this.meta_waiting.clear();
+        this.jobs.lose();
         for request in this.meta.iter_mut().filter_map(Option::take) {
             std::mem::forget(request.memory);
         }
@@ -469,7 +489,7 @@ impl Runner {
     }
 
     /// Lets go of everything, or, if the kernel still has something, of as much as is safe.
-    fn end(self) {
+    fn end(mut self) {
         self.link.close();
         for (_, _, drained) in self.draining {
             drained.arrive();
@@ -480,6 +500,7 @@ impl Runner {
         let Core { port, net, .. } = self.core;
         if port.issued() > 0 || net.busy() > 0 || self.meta.iter().any(Option::is_some) {
             // A disk has not answered even now. What the kernel may still write to is never given back.
+            self.jobs.lose();
             std::mem::forget((self.meta, net));
             port.leak();
         }

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use braid_engine::{Completion, DeviceId, DeviceLayout, Node, ShardId};
+use braid_engine::{
+    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, RegionMap, Role, ShardId, Uuid,
+};
 use braid_geometry::{Geometry, Level, Spec};
 use braid_nbd::client::{Client, ClientConfig, Replies};
 use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
@@ -143,16 +145,33 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
     }
     let root = match level {
         None => members.remove(0),
-        Some(Level::Raid1) => Node::Mirror { members },
         Some(level) => {
             let sizes: Vec<u64> = members.iter().map(Node::size_bytes).collect();
-            Node::Striped { geometry: Geometry::plan(Spec::new(level), &sizes).expect("a plan"), members }
+            let geometry = Geometry::plan(Spec::new(level), &sizes).expect("a plan");
+            match level {
+                Level::Raid1 | Level::Raid10 => mirrored(geometry, &members),
+                _ => Node::Striped { geometry, members },
+            }
         }
     };
     let layout = Arc::new(DeviceLayout::new(1, 512, &root));
     let size_bytes = layout.size_bytes();
     handle.publish(DEVICE, Some(layout), Box::new(|| {}));
     size_bytes
+}
+
+/// A mirror in which everything was written before.
+fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
+    let all = [u64::MAX; 16];
+    let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 64 << 10, (&all, &all), true);
+    let member = |node: &Node| match *node {
+        Node::Leaf { leaf, start, len } => {
+            MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
+        }
+        _ => unreachable!("the members are disks"),
+    };
+    let members = members.iter().map(member).collect();
+    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(map), failed: false }))
 }
 
 /// Files of 16 MiB that are gone at the end.
@@ -193,7 +212,10 @@ fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>,
         verify: None,
         rate: None,
     };
-    let load = Load { span_bytes: if level == Some(Level::Raid1) { 16 << 20 } else { load.span_bytes }, ..load };
+    let load = Load {
+        span_bytes: if matches!(level, Some(Level::Raid1 | Level::Raid10)) { 16 << 20 } else { load.span_bytes },
+        ..load
+    };
     let load = Load { span_bytes: if names.len() == 1 { 16 << 20 } else { load.span_bytes }, ..load };
     let ring = Ring::start(&config, |_| {
         let inner = LoadFrontend::new(sender.clone(), Arc::new(LiveCell::default()));
@@ -223,7 +245,7 @@ fn no_level_allocates_for_an_io() {
     let (null, mem) = (vec!["null:16M".to_owned(); 3], vec!["mem:16M".to_owned(); 3]);
     for (kind, names) in [("null", &null), ("memory", &mem)] {
         bench_allocates_nothing(&format!("one {kind} disk"), DriverKind::Uring, None, &names[..1], IOS);
-        for level in [Level::Concat, Level::Raid0, Level::Raid1] {
+        for level in [Level::Concat, Level::Raid0, Level::Raid1, Level::Raid10] {
             let what = format!("{level} of 3 {kind} disks");
             bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, IOS);
         }
@@ -235,8 +257,10 @@ fn no_driver_allocates_for_an_io() {
     for driver in DriverKind::ALL {
         let files = Files::new(driver.name());
         // Real I/O: fewer, but enough that anything that grows would have to grow.
-        let what = format!("raid0 of 3 files by {driver}");
-        bench_allocates_nothing(&what, driver, Some(Level::Raid0), &files.names(), 20_000);
+        for level in [Level::Raid0, Level::Raid1] {
+            let what = format!("{level} of 3 files by {driver}");
+            bench_allocates_nothing(&what, driver, Some(level), &files.names(), 20_000);
+        }
     }
 }
 

@@ -136,6 +136,25 @@ pub(super) unsafe fn flip_bit(io: &LeafIo, bit: u64) {
     }
 }
 
+/// Fills memory of an I/O with zeros.
+///
+/// # Safety
+/// The range is valid memory that nobody else uses during the call.
+pub(super) unsafe fn fill(buf: Buf, len: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::write_bytes(buf.addr as *mut u8, 0, len as usize) }
+}
+
+/// Whether two ranges hold the same bytes.
+///
+/// # Safety
+/// Both are valid memory to which nobody writes during the call.
+pub(super) unsafe fn is_equal(a: Buf, b: Buf, len: u64) -> bool {
+    // SAFETY: the caller's promise.
+    let bytes = |buf: Buf| unsafe { std::slice::from_raw_parts(buf.addr as *const u8, len as usize) };
+    bytes(a) == bytes(b)
+}
+
 /// Iovecs for jobs with several pieces: blocks of [`braid_engine::PIECES_MAX`], handed out by number.
 pub(super) struct Iovecs {
     map: crate::map::Map,

@@ -14,7 +14,7 @@ pub struct BenchArgs {
     /// What to measure; several are compared, taking turns
     ///
     /// A disk (null:1T, mem:1G, ./a.img, /dev/sdb, throttled(DISK,…)); disks made into one for this run:
-    /// raid0(DISK,DISK,chunk=64K), concat(…), raid1(…), or jbod(…) for each disk by itself; an NBD export
+    /// raid0(DISK,DISK,chunk=64K), concat(…), raid1(…), raid10(…), or jbod(…) for each disk by itself; an NBD export
     /// (nbd+unix:///NAME?socket=PATH, nbd://HOST:PORT/NAME); or the name of an array or export of the daemon, which is
     /// measured through its NBD socket. Disks are opened by this process; no label is read or written. A disk that several
     /// targets name is the same disk. With --level, the disks of one array.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::{DeviceLayout, LeafId, Node};
-use braid_format::foreign;
+use braid_engine::{DeviceLayout, LeafId, MirrorMember, MirrorNode, Node, RegionMap, Role, ShardId};
+use braid_format::{Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
 
@@ -104,8 +104,8 @@ pub enum Shape {
     Bare,
     /// Every disk a device of its own.
     Each,
-    /// Every byte on every disk.
-    Mirror,
+    /// Every byte on several of them.
+    Mirrored(Geometry),
     /// Every byte on one of them.
     Striped(Geometry),
 }
@@ -119,13 +119,20 @@ impl Shape {
         match how {
             How::Bare => Ok(Shape::Bare),
             How::Jbod => Ok(Shape::Each),
-            How::Array(spec) if spec.level == Level::Raid1 => Ok(Shape::Mirror),
             How::Array(spec) => {
                 let sizes: Vec<u64> = members.disks.iter().map(|disk| disk.size_bytes()).collect();
                 let geometry = Geometry::plan(spec, &sizes).map_err(|error| {
                     ErrorDetail::new(Kind::InvalidArgument, error.to_string()).remedy("for example: --chunk 64K")
                 })?;
-                Ok(Shape::Striped(geometry))
+                match spec.level {
+                    Level::Concat | Level::Raid0 => Ok(Shape::Striped(geometry)),
+                    Level::Raid1 | Level::Raid10 => Ok(Shape::Mirrored(geometry)),
+                    Level::Raid5 | Level::Raid6 => {
+                        let message = format!("{} cannot be measured without a daemon yet", spec.level);
+                        Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                            .remedy("measure concat, raid0, raid1 or raid10"))
+                    }
+                }
             }
         }
     }
@@ -135,12 +142,13 @@ impl Shape {
         let sizes = members.disks.iter().map(|disk| disk.size_bytes());
         match self {
             Shape::Each => sizes.collect(),
-            Shape::Bare | Shape::Mirror => vec![sizes.min().unwrap_or(0)],
-            Shape::Striped(geometry) => vec![geometry.size_bytes()],
+            Shape::Bare => vec![sizes.min().unwrap_or(0)],
+            Shape::Striped(geometry) | Shape::Mirrored(geometry) => vec![geometry.size_bytes()],
         }
     }
 
-    /// Gives the disks to the ring and compiles the devices, each disk from its first byte to its last.
+    /// Gives the disks to the ring and compiles the devices, each disk from its first byte to its last. Of a mirror every
+    /// region counts as written and dirty, as after a while of use; no bit is ever written to a disk.
     ///
     /// # Errors
     /// The ring takes no more disks.
@@ -157,10 +165,25 @@ impl Shape {
         }
         let roots = match self {
             Shape::Bare | Shape::Each => nodes,
-            Shape::Mirror => vec![Node::Mirror { members: nodes }],
+            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes)],
             Shape::Striped(geometry) => vec![Node::Striped { geometry, members: nodes }],
         };
         let block = members.block_bytes();
         Ok(roots.iter().map(|root| Arc::new(DeviceLayout::new(1, block, root))).collect())
     }
+}
+
+fn mirrored(geometry: Geometry, nodes: &[Node]) -> Node {
+    let member = |node: &Node| match *node {
+        Node::Leaf { leaf, start, len } => {
+            MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
+        }
+        _ => unreachable!("a mirror stands on disks"),
+    };
+    let region_bytes = bitmap::region_bytes_for(geometry.size_bytes());
+    let words = geometry.size_bytes().div_ceil(u64::from(region_bytes)).div_ceil(64);
+    let all = vec![u64::MAX; words as usize];
+    let regions = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), region_bytes, (&all, &all), true);
+    let members = nodes.iter().map(member).collect();
+    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(regions), failed: false }))
 }

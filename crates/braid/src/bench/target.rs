@@ -3,7 +3,7 @@
 //! ```text
 //! target = uri | combination | disk | name
 //! uri    = "nbd://" … | "nbd+unix://" … | "nbds://" … | "nbds+unix://" …
-//! combination = ("concat" | "raid0" | "raid1" | "jbod") "(" disk *("," disk) *("," option) ")"
+//! combination = ("concat" | "raid0" | "raid1" | "raid10" | "jbod") "(" disk *("," disk) *("," option) ")"
 //! option = "chunk=" size | "zones=" ("all" | "single")
 //! ```
 //! A disk is what `braid array create` takes. A name is that of an array or an export of the daemon.
@@ -72,6 +72,7 @@ impl Target {
             ("concat", Some(Level::Concat)),
             ("raid0", Some(Level::Raid0)),
             ("raid1", Some(Level::Raid1)),
+            ("raid10", Some(Level::Raid10)),
             ("jbod", None),
         ] {
             if let Some(inside) = text.strip_prefix(word).and_then(|rest| rest.strip_prefix('(')) {
@@ -81,7 +82,7 @@ impl Target {
                 return Ok(Target::Local(combination(text, level, inside)?));
             }
         }
-        for level in ["raid10(", "raid5(", "raid6("] {
+        for level in ["raid5(", "raid6("] {
             if text.starts_with(level) {
                 let level = level.trim_end_matches('(');
                 return Err(wrong(format!("target {text}: {level} cannot be measured without a daemon yet")));
@@ -142,7 +143,8 @@ fn combination(whole: &str, level: Option<Level>, inside: &str) -> Result<Combin
             Some(("chunk", value)) => {
                 options = true;
                 let spec = spec.as_mut().filter(|spec| spec.level != Level::Raid1);
-                let spec = spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for concat and raid0")))?;
+                let spec =
+                    spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for concat, raid0 and raid10")))?;
                 spec.chunk_bytes =
                     parse_size(value).map_err(|error| wrong(format!("target {whole}: {part}: {error}")))?;
             }
@@ -232,7 +234,13 @@ mod tests {
         let How::Array(spec) = striped.how else { panic!("{striped:?}") };
         assert_eq!((spec.chunk_bytes, spec.zones), (128 << 10, ZonePolicy::Single));
         assert_eq!(local("jbod(mem:1G,mem:1G)").how, How::Jbod);
-        for text in ["null:1T", "jbod(mem:1G,mem:1G)", "raid1(mem:1G,mem:1G)", "concat(mem:1G,mem:2G,chunk=64K)"] {
+        for text in [
+            "null:1T",
+            "jbod(mem:1G,mem:1G)",
+            "raid1(mem:1G,mem:1G)",
+            "raid10(mem:1G,mem:1G,mem:1G,chunk=64K)",
+            "concat(mem:1G,mem:2G,chunk=64K)",
+        ] {
             assert_eq!(Target::parse(text).expect("it is right").to_string(), text);
         }
         assert_eq!(Target::parse("nbd://host/x"), Ok(Target::Nbd("nbd://host/x".into())));
@@ -249,7 +257,7 @@ mod tests {
             ("raid0(null:1T))", "do not match"),
             ("raid0()", "disk name"),
             ("raid0(null:1T,chunk=5x)", "chunk=5x"),
-            ("raid1(null:1T,null:1T,chunk=4K)", "for concat and raid0"),
+            ("raid1(null:1T,null:1T,chunk=4K)", "for concat, raid0 and raid10"),
             ("concat(null:1T,zones=single)", "for raid0"),
             ("raid0(null:1T,zones=some)", "zones=some"),
             ("raid0(null:1T,chunk=4K,null:1T)", "stands behind"),

@@ -1,0 +1,123 @@
+//! What a shard does for those who keep redundant arrays: parts of jobs, calls to the home of regions, alarm clocks.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_engine::limits::SYNCS_MAX;
+use braid_engine::{DeviceId, ErrorKind, RegionCall};
+
+use crate::parts::PartJob;
+use crate::pending::Promise;
+use crate::shard::Core;
+
+/// All of that which is under way on one shard.
+pub(crate) struct Jobs {
+    /// Parts that have not begun.
+    waiting: VecDeque<Box<PartJob>>,
+    /// Parts that the engine has.
+    running: Vec<Option<Box<PartJob>>>,
+    calls: VecDeque<(u64, Promise<()>)>,
+    next_call: u64,
+    /// Who wants to be woken, by the time and a number.
+    sleepers: BTreeMap<(u64, u64), Promise<()>>,
+    next_sleeper: u64,
+    /// The shard stops: nothing new is begun.
+    stopped: bool,
+}
+
+impl Jobs {
+    pub(crate) fn new() -> Jobs {
+        Jobs {
+            waiting: VecDeque::new(),
+            running: (0..SYNCS_MAX).map(|_| None).collect(),
+            calls: VecDeque::new(),
+            next_call: 0,
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+            stopped: false,
+        }
+    }
+
+    /// Takes a part in.
+    pub(crate) fn add(&mut self, job: Box<PartJob>) {
+        if !self.stopped {
+            self.waiting.push_back(job);
+        }
+    }
+
+    /// Takes a call in.
+    pub(crate) fn call(&mut self, core: &mut Core, device: DeviceId, call: RegionCall, done: Promise<()>) {
+        self.next_call += 1;
+        self.calls.push_back((self.next_call, done));
+        core.engine.call(self.next_call, device, call, &mut core.port);
+    }
+
+    /// Somebody wants to be woken at a time of the shard's clock.
+    pub(crate) fn wake_at(&mut self, at_ns: u64, done: Promise<()>) {
+        if !self.stopped {
+            self.next_sleeper += 1;
+            self.sleepers.insert((at_ns, self.next_sleeper), done);
+        }
+    }
+
+    /// When the next one is to be woken.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.sleepers.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Begins what waits, as far as there is room. Called once a turn.
+    pub(crate) fn begin(&mut self, core: &mut Core) {
+        while let Some(sleeper) = self.sleepers.first_entry()
+            && sleeper.key().0 <= core.port.now_ns
+        {
+            sleeper.remove().keep(());
+        }
+        while let Some(job) = self.waiting.pop_front() {
+            let Some(place) = self.running.iter().position(Option::is_none) else {
+                return self.waiting.push_front(job);
+            };
+            match core.engine.sync(&job.request(place as u64), &mut core.port) {
+                Ok(()) => self.running[place] = Some(job),
+                // No slot is free. One will be, when something ends, and then there is another turn.
+                Err(e) if e.kind == ErrorKind::Busy && !core.engine.is_held_up(job.part.device) => {
+                    return self.waiting.push_front(job);
+                }
+                Err(e) => job.answer.keep(Err(e)),
+            }
+        }
+    }
+
+    /// Tells of what has ended. Called once a turn.
+    pub(crate) fn end(&mut self, core: &mut Core) {
+        while let Some(done) = core.engine.pop_sync_done() {
+            let Some(job) = self.running[done.tag as usize].take() else { continue };
+            let PartJob { loan, answer, .. } = *job;
+            if done.buffer_lost {
+                loan.lose();
+            }
+            answer.keep(done.result);
+        }
+        while let Some(id) = core.engine.pop_called() {
+            if let Some(at) = self.calls.iter().position(|call| call.0 == id)
+                && let Some((_, done)) = self.calls.remove(at)
+            {
+                done.keep(());
+            }
+        }
+    }
+
+    /// The shard stops. What is under way goes on.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+        self.waiting.clear();
+        self.sleepers.clear();
+    }
+
+    /// The shard has ended, while the kernel may still use the memory of what is under way.
+    pub(crate) fn lose(&mut self) {
+        self.stop();
+        self.calls.clear();
+        for job in self.running.iter_mut().filter_map(Option::take) {
+            job.loan.lose();
+        }
+    }
+}
