@@ -8,8 +8,9 @@ use std::sync::Arc;
 use braid_engine::io::{
     Buf, Completion, Cookie, DeviceId, IoError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, Request,
 };
+use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
-use braid_engine::{Limits, Shard, ShardMessage, Shared};
+use braid_engine::{Limits, RegionCall, Shard, ShardMessage, Shared, SyncRequest, Trouble};
 
 use crate::rng::Rng;
 use crate::world::{Happening, World};
@@ -23,6 +24,14 @@ pub enum Told {
     Released(u64),
     /// Nothing uses the layout any more that a publish replaced: the publish of this number is complete.
     Drained(u64),
+    /// Every shard has frozen the device: the freeze of this number is complete.
+    Frozen(u64),
+    /// The part of a job of this number has ended.
+    Synced(u64, Result<(), IoError>),
+    /// The home of an array's regions has done what was asked under this number.
+    Called(u64),
+    /// A member failed.
+    Trouble(Trouble),
 }
 
 /// Where a publish stands on one shard.
@@ -38,7 +47,13 @@ struct Publish {
     stages: Vec<Stage>,
 }
 
-type Mail = (u64, DeviceId, Option<Arc<DeviceLayout>>);
+/// What the control plane tells a shard.
+enum Mail {
+    Publish(u64, DeviceId, Option<Arc<DeviceLayout>>),
+    Freeze(u64, DeviceId),
+    Sync(u64, SyncPart),
+    Call(u64, DeviceId, RegionCall),
+}
 
 /// One process.
 pub struct Host {
@@ -48,6 +63,10 @@ pub struct Host {
     channels: Vec<Channel<ShardMessage>>,
     mailboxes: Vec<Channel<Mail>>,
     publishes: BTreeMap<u64, Publish>,
+    /// Shards that have not frozen yet.
+    freezes: BTreeMap<u64, usize>,
+    /// Memory of parts of jobs.
+    syncs: BTreeMap<u64, (Buf, usize)>,
     message_ns_max: u64,
     rng: Rng,
     /// To be worked off after every call.
@@ -84,6 +103,18 @@ impl LeafSink for Sink<'_> {
         self.world.at_once(leaf, op, offset, len, buf)
     }
 
+    fn zero(&mut self, buf: Buf, len: u64) {
+        self.world.memory.slice_mut(buf, len as usize).fill(0);
+    }
+
+    fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
+        self.world.memory.slice(a, len as usize) == self.world.memory.slice(b, len as usize)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.world.now_ns
+    }
+
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         let buf = self.meta[index as usize];
         let bytes = self.world.memory.slice_mut(buf, 4096);
@@ -105,6 +136,8 @@ impl Host {
             channels: (0..shards * shards).map(|_| Channel { queue: VecDeque::new(), last_ns: 0 }).collect(),
             mailboxes: (0..shards).map(|_| Channel { queue: VecDeque::new(), last_ns: 0 }).collect(),
             publishes: BTreeMap::new(),
+            freezes: BTreeMap::new(),
+            syncs: BTreeMap::new(),
             message_ns_max: rng.between(0, 500_000),
             rng,
             told: VecDeque::new(),
@@ -158,23 +191,88 @@ impl Host {
         let count = self.shards.len();
         self.publishes.insert(number, Publish { device, stages: vec![Stage::Posted; count] });
         for shard in 0..count {
-            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
-            let at_ns = self.mailboxes[shard].put((number, device, layout.cloned()), at_ns);
-            world.at(at_ns, Happening::Publish(shard as u16));
+            self.mail(world, shard, Mail::Publish(number, device, layout.cloned()));
         }
     }
 
-    /// Lets a shard take the oldest layout from its mailbox.
+    fn mail(&mut self, world: &mut World, shard: usize, mail: Mail) {
+        let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
+        let at_ns = self.mailboxes[shard].put(mail, at_ns);
+        world.at(at_ns, Happening::Publish(shard as u16));
+    }
+
+    /// Freezes a device on every shard.
+    pub fn freeze(&mut self, world: &mut World, number: u64, device: DeviceId) {
+        self.freezes.insert(number, self.shards.len());
+        for shard in 0..self.shards.len() {
+            self.mail(world, shard, Mail::Freeze(number, device));
+        }
+    }
+
+    /// Does a part of a job, on any shard.
+    pub fn sync(&mut self, world: &mut World, number: u64, part: SyncPart) {
+        let shard = self.rng.index(self.shards.len());
+        self.mail(world, shard, Mail::Sync(number, part));
+    }
+
+    /// Asks the home of an array's regions.
+    pub fn call(&mut self, world: &mut World, number: u64, device: DeviceId, home: u16, call: RegionCall) {
+        self.mail(world, usize::from(home), Mail::Call(number, device, call));
+    }
+
+    /// Lets a shard take the oldest mail from its mailbox.
     pub fn take_mail(&mut self, world: &mut World, shard: u16) {
         let at = usize::from(shard);
-        let (number, device, layout) = self.mailboxes[at].queue.pop_front().expect("one layout for each delivery");
-        let version = layout.as_ref().map_or(0, |l| l.version());
-        world.note(format_args!("shard {shard} takes version {version} of device {}", device.0));
-        let old = self.shards[at].publish(device, layout);
-        let stage = old.map_or(Stage::Done, Stage::Draining);
-        self.publishes.get_mut(&number).expect("a publish that runs").stages[at] = stage;
-        self.collect(world, shard);
-        self.finish_publishes(world);
+        match self.mailboxes[at].queue.pop_front().expect("one mail for each delivery") {
+            Mail::Publish(number, device, layout) => {
+                let version = layout.as_ref().map_or(0, |l| l.version());
+                world.note(format_args!("shard {shard} takes version {version} of device {}", device.0));
+                let mut sink = Sink { world, shard, meta: &self.meta_blocks[at] };
+                let old = self.shards[at].publish(device, layout, &mut sink);
+                let stage = old.map_or(Stage::Done, Stage::Draining);
+                self.publishes.get_mut(&number).expect("a publish that runs").stages[at] = stage;
+                self.collect(world, shard);
+                self.finish_publishes(world);
+            }
+            Mail::Freeze(number, device) => {
+                world.note(format_args!("shard {shard} freezes device {}", device.0));
+                self.with(world, shard, |shard, sink| shard.freeze(device, sink));
+                let left = self.freezes.get_mut(&number).expect("a freeze that runs");
+                *left -= 1;
+                if *left == 0 {
+                    self.freezes.remove(&number);
+                    self.told.push_back(Told::Frozen(number));
+                }
+            }
+            Mail::Sync(number, part) => self.begin_sync(world, shard, number, part),
+            Mail::Call(number, device, call) => {
+                world.note(format_args!("shard {shard} is asked {call:?} of device {}", device.0));
+                self.with(world, shard, |shard, sink| shard.call(number, device, call, sink));
+            }
+        }
+    }
+
+    fn begin_sync(&mut self, world: &mut World, shard: u16, number: u64, part: SyncPart) {
+        let busy = Err(IoError::of(braid_engine::ErrorKind::Busy));
+        let Some(buf) = world.memory.alloc(part.len as usize) else {
+            return self.told.push_back(Told::Synced(number, busy));
+        };
+        let SyncPart { device, offset, len, from, to } = part;
+        world.note(format_args!("shard {shard} copies {offset}+{len} of device {} from {from} to {to:?}", device.0));
+        self.syncs.insert(number, (buf, len as usize));
+        let request = SyncRequest { device, offset, len, from, to, buf, tag: number };
+        if let Err(error) = self.with(world, shard, |shard, sink| shard.sync(&request, sink)) {
+            self.end_sync(world, number, Err(error), false);
+        }
+    }
+
+    fn end_sync(&mut self, world: &mut World, number: u64, result: Result<(), IoError>, lost: bool) {
+        let (buf, len) = self.syncs.remove(&number).expect("a part that is under way");
+        if !lost {
+            world.memory.free(buf, len);
+        }
+        world.counters.add("jobs", if result.is_ok() { "part" } else { "part failed" });
+        self.told.push_back(Told::Synced(number, result));
     }
 
     fn with<T>(&mut self, world: &mut World, shard: u16, call: impl FnOnce(&mut Shard, &mut Sink<'_>) -> T) -> T {
@@ -203,6 +301,17 @@ impl Host {
             world.counters.add("messages", "between shards");
             world.at(at_ns, Happening::Deliver(shard, to.0));
         }
+        while let Some(done) = self.shards[at].pop_sync_done() {
+            self.end_sync(world, done.tag, done.result, done.buffer_lost);
+        }
+        while let Some(number) = self.shards[at].pop_called() {
+            self.told.push_back(Told::Called(number));
+        }
+        while let Some(trouble) = self.shards[at].pop_trouble() {
+            world.note(format_args!("shard {shard}: {trouble:?}"));
+            world.counters.add("troubles", if trouble.is_fatal() { "fatal" } else { "to be mended" });
+            self.told.push_back(Told::Trouble(trouble));
+        }
         let mut any = false;
         while let Some((device, version)) = self.shards[at].pop_drained() {
             any = true;
@@ -228,7 +337,7 @@ impl Host {
 fn name_of(message: &ShardMessage) -> &'static str {
     match message {
         ShardMessage::Released(_) => "released",
-        ShardMessage::Touch { .. } => "touch",
-        ShardMessage::Touched { .. } => "touched",
+        ShardMessage::Need { .. } => "need",
+        ShardMessage::Changed { .. } => "changed",
     }
 }

@@ -10,7 +10,8 @@ use braid_sim::counters::Counters;
 use braid_sim::required;
 use braid_sim::runs::{self, Options};
 
-const USAGE: &str = "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,mirror] [--sweep] [--trace]
+const USAGE: &str =
+    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10] [--sweep] [--trace]
        braid-sim --hunt [--seeds A..B]                    (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
 
@@ -48,8 +49,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--levels" => {
                 let of = |name: &str| Kind::ALL.into_iter().find(|k| k.name() == name);
                 let wrong =
-                    |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,mirror");
-                let kinds = value("--levels mirror")?;
+                    |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,raid1,raid10");
+                let kinds = value("--levels raid1")?;
                 let kinds: Result<_, _> = kinds.split(',').map(|name| of(name).ok_or_else(|| wrong(name))).collect();
                 parsed.options.kinds = kinds?;
                 parsed.restricted = true;

@@ -4,15 +4,17 @@
 //! were started. There is no waker, no thread and no clock.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::io::{DeviceId, LeafError, LeafId, MetaIo};
+use braid_engine::io::{DeviceId, IoError, LeafError, LeafId, MetaIo, ShardId};
+use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::layout::DeviceLayout;
+use braid_engine::{RegionCall, Trouble};
 
 /// Something that a task wants to happen.
 #[derive(Debug)]
@@ -25,6 +27,14 @@ pub enum Wanted {
     Flush(LeafId),
     /// Publish a layout on every shard; answered when the old one has drained on all.
     Publish(DeviceId, Option<Arc<DeviceLayout>>),
+    /// Open a disk anew, as soon as nothing is under way on it.
+    Reopen(LeafId),
+    /// Freeze a device on every shard.
+    Freeze(DeviceId),
+    /// Do a part of a job.
+    Sync(SyncPart),
+    /// Ask the home of a device's regions.
+    Call(DeviceId, ShardId, RegionCall),
     /// Sleep for this many nanoseconds.
     Sleep(u64),
 }
@@ -38,6 +48,11 @@ struct Shelf {
     wanted: Vec<(u64, Wanted)>,
     answers: BTreeMap<u64, Answer>,
     next: u64,
+    version: u32,
+    troubles: BTreeMap<u32, VecDeque<Trouble>>,
+    orders: BTreeMap<u32, VecDeque<(u64, Order)>>,
+    ordered: BTreeMap<u64, Ordered>,
+    notes: VecDeque<(DeviceId, Note)>,
 }
 
 /// Where tasks put what they want and find what came of it. Also the [`MetaIo`] of the simulated disks.
@@ -50,30 +65,21 @@ impl Port {
         Port(Rc::new(RefCell::new(Shelf { sizes, ..Shelf::default() })))
     }
 
+    fn put(&self, what: Wanted) -> u64 {
+        let mut shelf = self.0.borrow_mut();
+        shelf.next += 1;
+        let id = shelf.next;
+        shelf.wanted.push((id, what));
+        id
+    }
+
     async fn ask(&self, what: Wanted) -> Answer {
-        let id = {
-            let mut shelf = self.0.borrow_mut();
-            shelf.next += 1;
-            let id = shelf.next;
-            shelf.wanted.push((id, what));
-            id
-        };
+        let id = self.put(what);
         std::future::poll_fn(|_| match self.0.borrow_mut().answers.remove(&id) {
             Some(answer) => Poll::Ready(answer),
             None => Poll::Pending,
         })
         .await
-    }
-
-    /// Publishes a layout on every shard, and waits until nothing uses the one before.
-    pub async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
-        let answer = self.ask(Wanted::Publish(device, layout)).await;
-        answer.expect("publishing cannot fail");
-    }
-
-    /// Lets virtual time pass.
-    pub async fn sleep(&self, ns: u64) {
-        self.ask(Wanted::Sleep(ns)).await.expect("sleeping cannot fail");
     }
 
     /// Leaves that there are.
@@ -84,6 +90,59 @@ impl Port {
     /// What was asked for since the last call, in that order.
     pub fn take_wanted(&self) -> Vec<(u64, Wanted)> {
         std::mem::take(&mut self.0.borrow_mut().wanted)
+    }
+
+    /// A number for a layout that no layout had before.
+    pub fn new_version(&self) -> u32 {
+        let mut shelf = self.0.borrow_mut();
+        shelf.version += 1;
+        shelf.version
+    }
+
+    /// A member of a redundant array failed.
+    pub fn tell_trouble(&self, trouble: Trouble) {
+        self.0.borrow_mut().troubles.entry(trouble.device.0).or_default().push_back(trouble);
+    }
+
+    /// Gives the keeper of a device an order, and waits for what comes of it.
+    pub async fn give_order(&self, device: DeviceId, order: Order) -> Ordered {
+        let id = {
+            let mut shelf = self.0.borrow_mut();
+            shelf.next += 1;
+            let id = shelf.next;
+            shelf.orders.entry(device.0).or_default().push_back((id, order));
+            id
+        };
+        std::future::poll_fn(|_| match self.0.borrow_mut().ordered.remove(&id) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Opens a disk anew, as soon as nothing is under way on it.
+    pub async fn reopen(&self, leaf: LeafId) {
+        self.ask(Wanted::Reopen(leaf)).await.expect("a disk can be opened anew");
+    }
+
+    /// Forgets what was told of a device that is served no longer.
+    pub fn forget(&self, device: DeviceId) {
+        let mut shelf = self.0.borrow_mut();
+        shelf.troubles.remove(&device.0);
+        shelf.orders.remove(&device.0);
+    }
+
+    /// What keepers have told since the last call.
+    pub fn take_notes(&self) -> VecDeque<(DeviceId, Note)> {
+        std::mem::take(&mut self.0.borrow_mut().notes)
+    }
+
+    /// Answers a part of a job.
+    pub fn answer_sync(&self, id: u64, result: Result<(), IoError>) {
+        self.answer(
+            id,
+            result.map(|()| Vec::new()).map_err(|error| LeafError { kind: error.kind, errno: error.errno }),
+        );
     }
 
     /// Answers one.
@@ -110,6 +169,71 @@ impl MetaIo for Port {
     }
 }
 
+impl EngineIo for Port {
+    async fn freeze(&self, device: DeviceId) {
+        self.ask(Wanted::Freeze(device)).await.expect("freezing cannot fail");
+    }
+
+    fn post(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
+        self.put(Wanted::Publish(device, layout));
+    }
+
+    async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
+        self.ask(Wanted::Publish(device, layout)).await.expect("publishing cannot fail");
+    }
+
+    async fn sync(&self, part: SyncPart) -> Result<(), IoError> {
+        self.ask(Wanted::Sync(part))
+            .await
+            .map(drop)
+            .map_err(|error| IoError { errno: error.errno, ..IoError::of(error.kind) })
+    }
+
+    async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall) {
+        self.ask(Wanted::Call(device, home, call)).await.expect("a call cannot fail");
+    }
+
+    async fn trouble(&self, device: DeviceId) -> Trouble {
+        std::future::poll_fn(|_| {
+            let mut shelf = self.0.borrow_mut();
+            match shelf.troubles.get_mut(&device.0).and_then(VecDeque::pop_front) {
+                Some(trouble) => Poll::Ready(trouble),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    async fn sleep(&self, ns: u64) {
+        self.ask(Wanted::Sleep(ns)).await.expect("sleeping cannot fail");
+    }
+}
+
+impl KeeperIo for Port {
+    fn next_version(&self, _: DeviceId) -> u32 {
+        self.new_version()
+    }
+
+    async fn order(&self, device: DeviceId) -> (u64, Order) {
+        std::future::poll_fn(|_| {
+            let mut shelf = self.0.borrow_mut();
+            match shelf.orders.get_mut(&device.0).and_then(VecDeque::pop_front) {
+                Some(order) => Poll::Ready(order),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn ordered(&self, id: u64, result: Ordered) {
+        self.0.borrow_mut().ordered.insert(id, result);
+    }
+
+    fn note(&self, device: DeviceId, note: Note) {
+        self.0.borrow_mut().notes.push_back((device, note));
+    }
+}
+
 /// The result of a task, once there is one.
 pub struct Handle<T>(Rc<RefCell<Option<T>>>);
 
@@ -127,7 +251,10 @@ impl<T> Handle<T> {
 
 /// The tasks that run.
 #[derive(Default)]
-pub struct Tasks(Vec<Pin<Box<dyn Future<Output = ()>>>>);
+pub struct Tasks(Vec<Task>);
+
+/// One that runs.
+pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Tasks {
     /// Starts one. It is polled first by the next [`Tasks::poll`].
@@ -139,6 +266,11 @@ impl Tasks {
             *result.borrow_mut() = Some(value);
         }));
         Handle(slot)
+    }
+
+    /// Starts one that puts its result where it wants.
+    pub fn add(&mut self, task: Task) {
+        self.0.push(task);
     }
 
     /// Lets every task go as far as it can.

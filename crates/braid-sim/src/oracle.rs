@@ -76,6 +76,7 @@ impl Version {
 
 struct Device {
     name: String,
+    redundant: bool,
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
@@ -136,11 +137,25 @@ impl Oracle {
 
     /// A device of `blocks` blocks came into being. Returns the number under which it is known.
     pub fn device_made(&mut self, name: &str, blocks: u64) -> u64 {
+        self.make(name, blocks, false)
+    }
+
+    /// A redundant array of `blocks` blocks came into being: it reads as zeros, and a discard makes zeros.
+    pub fn redundant_made(&mut self, name: &str, blocks: u64) -> u64 {
+        self.make(name, blocks, true)
+    }
+
+    /// Whether the device is a redundant array.
+    pub fn is_redundant(&self, device: u64) -> bool {
+        self.devices[&device].redundant
+    }
+
+    fn make(&mut self, name: &str, blocks: u64, redundant: bool) -> u64 {
         self.last_device += 1;
         let now = self.tick();
         let initial = Version {
             id: 0,
-            content: Content::Initial,
+            content: if redundant { Content::Zero } else { Content::Initial },
             state: State::Acknowledged,
             begun: now,
             ended: now,
@@ -150,7 +165,7 @@ impl Oracle {
             life: self.life,
         };
         let blocks = (0..blocks).map(|_| vec![initial.clone()]).collect();
-        let device = Device { name: name.to_owned(), blocks, reads: BTreeMap::new(), live: true };
+        let device = Device { name: name.to_owned(), redundant, blocks, reads: BTreeMap::new(), live: true };
         self.devices.insert(self.last_device, device);
         self.last_device
     }

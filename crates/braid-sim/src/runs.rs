@@ -5,6 +5,8 @@ use braid_geometry::Level;
 use crate::arrays::{Kind, Trial};
 use crate::counters::Counters;
 use crate::disk::Profile;
+use crate::labelled;
+use crate::plot::mirrors::Mirror;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
 use crate::sim::{Doom, Outcome, Sim};
@@ -29,14 +31,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The levels that have labels.
-    fn levels(&self) -> Vec<Level> {
-        let level = |kind: &Kind| match kind {
-            Kind::Concat => Some(Level::Concat),
-            Kind::Raid0 => Some(Level::Raid0),
-            Kind::Mirror => None,
-        };
-        self.kinds.iter().filter_map(level).collect()
+    /// The levels without redundancy.
+    fn plain(&self) -> Vec<Kind> {
+        self.kinds.iter().copied().filter(|kind| !kind.is_redundant()).collect()
+    }
+
+    /// Those with it.
+    fn redundant(&self) -> Vec<Kind> {
+        self.kinds.iter().copied().filter(|kind| kind.is_redundant()).collect()
     }
 }
 
@@ -77,8 +79,13 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     // Many short lives on small disks, or fewer and longer ones.
     let short = sim.rng().coin() || dooms.is_some();
     let blocks_max = if short { 100 } else { 600 };
-    let levels = options.levels();
-    let labels = !levels.is_empty() && sim.rng().below(3) > 0;
+    let (plain, redundant) = (options.plain(), options.redundant());
+    let mirrors = !redundant.is_empty() && (plain.is_empty() || sim.rng().coin());
+    if mirrors {
+        add_mirror(&mut sim, &redundant, blocks_max, faults);
+    }
+    let levels: Vec<Level> = plain.iter().map(|kind| kind.level()).collect();
+    let labels = !mirrors && sim.rng().below(3) > 0;
     if labels {
         let count = sim.rng().between(1, 6);
         let disks = (0..count).map(|_| add_disk(&mut sim, (1 << 20) + 8192, blocks_max, faults)).collect();
@@ -86,9 +93,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         stage.label_disks = disks;
         stage.levels = levels;
     }
-    let count = sim.rng().between(u64::from(!labels), if labels { 1 } else { 3 });
+    let count = if mirrors { 0 } else { sim.rng().between(u64::from(!labels), if labels { 1 } else { 3 }) };
     for _ in 0..count {
-        add_array(&mut sim, options, blocks_max, faults);
+        add_array(&mut sim, &plain, blocks_max, faults);
     }
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
@@ -98,6 +105,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     if count > 0 {
         phases.extend(["changing a layout", "replacing"]);
+    }
+    if mirrors {
+        let members = ["pulling a member", "returning a member", "failing a member"];
+        phases.extend(members.into_iter().chain(members).chain(["starting a mirror", "filling a new member"]));
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
     let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, &phases)).collect();
@@ -127,9 +138,34 @@ pub fn twice(seed: u64, options: &Options) -> Outcome {
     first
 }
 
-fn add_array(sim: &mut Sim, options: &Options, blocks_max: u64, faults: bool) {
-    let kind = *sim.rng().pick(&options.kinds);
-    let members = if kind == Kind::Mirror { 2 } else { sim.rng().between(1, 4) as usize };
+/// A redundant array, one member of which is always well. Where any two hold all copies of something, all but one other are.
+fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool) {
+    let kind = *sim.rng().pick(kinds);
+    let count = sim.rng().between(2, 4) as usize;
+    let copies = if kind == Kind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
+    let before = (1 << 20) + 8192;
+    let bad = sim.rng().between(1, count as u64 - 1) as usize;
+    let mut disks = Vec::new();
+    for number in 0..count {
+        let faulty = faults && number <= bad && number > 0 && (kind == Kind::Raid1 || number == 1);
+        // The one that is well is the largest: it is part of every zone.
+        let more = if number == 0 { 4096 * blocks_max } else { 0 };
+        disks.push(add_disk(sim, before + more, blocks_max, faulty));
+    }
+    let others = (0..sim.rng().below(3)).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
+    let well = disks[0];
+    let mut spec = labelled::draw_spec(&[kind.level()], sim.rng());
+    spec.copies = copies;
+    // The others are never touched by hand, so that what one alone does not hold is not lost.
+    let victims = if kind == Kind::Raid1 { disks[1..].to_vec() } else { vec![disks[1]] };
+    let order: Vec<usize> = if sim.rng().coin() { disks.iter().copied().rev().collect() } else { disks };
+    let mirror = Mirror { uuid: None, spec, disks: order, others, well, victims, number: None, exists: false };
+    sim.stage.borrow_mut().mirrors.push(mirror);
+}
+
+fn add_array(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool) {
+    let kind = *sim.rng().pick(kinds);
+    let members = sim.rng().between(1, 4) as usize;
     let disks: Vec<usize> = (0..members).map(|_| add_disk(sim, 64 << 10, blocks_max, faults)).collect();
     let trial = Trial::draw(kind, disks, sim.rng());
     sim.stage.borrow_mut().arrays.push(ArrayState { trial, number: None });

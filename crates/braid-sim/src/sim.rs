@@ -14,8 +14,9 @@ use crate::counters::Counters;
 use crate::disk::{Profile, SimDisk};
 use crate::host::{Host, Told};
 use crate::labelled::{Labelled, Promise};
-use crate::meta::{Port, Tasks, Wanted};
+use crate::meta::{Port, Task, Tasks, Wanted};
 use crate::oracle::{Oracle, Violation};
+use crate::plot::mirrors::Mirror;
 use crate::plot::{ArrayState, Plot};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -35,6 +36,12 @@ pub struct Stage {
     pub arrays: Vec<ArrayState>,
     /// Arrays with labels, all that there ever were.
     pub labelled: Vec<Labelled>,
+    /// Redundant arrays.
+    pub mirrors: Vec<Mirror>,
+    /// Tasks that a task has started.
+    pub spawned: Vec<Task>,
+    /// Disks that a task wants opened anew, as soon as nothing is under way on them: the number of the wish, and the leaf.
+    pub reopening: Vec<(u64, LeafId)>,
     /// Disks on which arrays with labels are made.
     pub label_disks: Vec<usize>,
     /// Levels of arrays with labels.
@@ -58,6 +65,9 @@ pub struct Stage {
     /// Disks that a task wants pulled.
     pub pull: Vec<usize>,
 }
+
+/// When nothing is left to happen, tasks are asked so often whether they have something for one another.
+const IDLE_MAX: u32 = 8;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -113,6 +123,9 @@ impl Sim {
             workload: Workload::new(rng.fork()),
             arrays: Vec::new(),
             labelled: Vec::new(),
+            mirrors: Vec::new(),
+            spawned: Vec::new(),
+            reopening: Vec::new(),
             label_disks: Vec::new(),
             levels: vec![Level::Concat, Level::Raid0],
             serial: 0,
@@ -185,7 +198,8 @@ impl Sim {
         let broken = |disk: &usize| self.world.disks[*disk].gone || self.world.disks[*disk].flush_failed;
         let trials = stage.arrays.iter().filter(|a| a.disks().iter().any(broken)).filter_map(|a| a.number);
         let labelled = stage.labelled.iter().filter(|l| l.disks.iter().any(broken)).filter_map(|l| l.number);
-        let weak: Vec<u64> = trials.chain(labelled).collect();
+        let mirrors = stage.mirrors.iter().filter(|m| m.disks.iter().any(broken)).filter_map(|m| m.number);
+        let weak: Vec<u64> = trials.chain(labelled).chain(mirrors).collect();
         match end {
             End::Clean => {
                 self.world.note(format_args!("clean end"));
@@ -205,6 +219,8 @@ impl Sim {
         }
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
+        stage.spawned.clear();
+        stage.reopening.clear();
         for labelled in &mut stage.labelled {
             labelled.tainted = false;
         }
@@ -265,11 +281,14 @@ impl Sim {
             }
         };
         let mut within = if let Doom::Within(phase, nth, ns, _) = doom { Some((phase, nth, ns)) } else { None };
-        let mut seen = 0;
+        let (mut seen, mut idle) = (0, 0);
         let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
         loop {
             self.stage.borrow_mut().had_faults = run.world.had_faults();
             tasks.poll();
+            for task in std::mem::take(&mut self.stage.borrow_mut().spawned) {
+                tasks.add(task);
+            }
             if let Some(why) = run.stage.borrow_mut().violation.take() {
                 return End::Wrong(why);
             }
@@ -294,12 +313,15 @@ impl Sim {
             }
             run.serve_tasks();
             let Some(happening) = run.world.next_happening() else {
-                if done.is_done() {
+                // Tasks may have something for one another.
+                idle += 1;
+                if done.is_done() || idle < IDLE_MAX {
                     continue;
                 }
                 let why = format!("nothing is left to happen, but the process waits ({})", run.stage.borrow().phase);
                 return End::Wrong(Violation(why));
             };
+            idle = 0;
             if let (Happening::CrashPoint, Some(how)) = (&happening, how) {
                 run.world.crash_at_step = None;
                 return End::Crash(how);
@@ -371,13 +393,34 @@ impl Run<'_> {
                     self.publishing.push(id);
                     self.host.publish(self.world, id, device, layout.as_ref());
                 }
+                Some(Wanted::Reopen(leaf)) => self.stage.borrow_mut().reopening.push((id, leaf)),
+                Some(Wanted::Freeze(device)) => self.host.freeze(self.world, id, device),
+                Some(Wanted::Sync(part)) => self.host.sync(self.world, id, part),
+                Some(Wanted::Call(device, home, call)) => self.host.call(self.world, id, device, home.0, call),
                 Some(other) => unreachable!("not served: {other:?}"),
+            }
+        }
+        for (device, note) in self.port.take_notes() {
+            self.world.counters.add("keepers", crate::plot::mirrors::kind_of(&note));
+            self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
+            if matches!(note, braid_engine::keeper::Note::Failed) {
+                let why = Violation(format!("device {} has failed, and one member of it is well", device.0));
+                self.stage.borrow_mut().violation.get_or_insert(why);
             }
         }
         let mut stage = self.stage.borrow_mut();
         for note in stage.notes.drain(..) {
             self.world.note(format_args!("admin: {note}"));
         }
+        let world = &mut *self.world;
+        let port = &self.port;
+        stage.reopening.retain(|(id, leaf)| {
+            let done = world.reopen(*leaf);
+            if done {
+                port.answer(*id, Ok(Vec::new()));
+            }
+            !done
+        });
         for disk in std::mem::take(&mut stage.pull) {
             self.world.pull(disk);
         }
@@ -411,7 +454,11 @@ impl Run<'_> {
             match told {
                 Told::Done(completion) => workload.done(&completion, self.world, oracle)?,
                 Told::Released(tag) => workload.release(tag, self.world),
-                Told::Drained(number) => self.port.answer(number, Ok(Vec::new())),
+                Told::Drained(number) | Told::Frozen(number) | Told::Called(number) => {
+                    self.port.answer(number, Ok(Vec::new()));
+                }
+                Told::Synced(number, result) => self.port.answer_sync(number, result),
+                Told::Trouble(trouble) => self.port.tell_trouble(trouble),
             }
         }
         Ok(())

@@ -468,6 +468,18 @@ impl World {
         self.note(format_args!("disk {disk} lost {lost} units"));
     }
 
+    /// A disk that was pulled is put back, or one that is there is opened anew: only when nothing is under way on it.
+    pub fn reopen(&mut self, leaf: LeafId) -> bool {
+        let disk = self.leaves[leaf.0 as usize];
+        if self.running.values().any(|running| running.disk == disk) {
+            return false;
+        }
+        self.note(format_args!("disk {disk} is opened anew"));
+        self.disks[disk].gone = false;
+        self.disks[disk].reopen(&mut self.rng);
+        true
+    }
+
     /// Of an I/O that nobody will answer properly, each part lands or does not.
     fn land_the_rest(&mut self, op: u64) {
         for part in 0..self.running[&op].parts.len() {

@@ -22,7 +22,7 @@ fn a_wrong_argument_is_named_with_a_right_example() {
     is_refused(&["--seeds", "1-2"], "--seeds \"1-2\"", "for example --seeds 0..100");
     is_refused(&["--seeds", "9..3"], "--seeds \"9..3\"", "for example --seeds 0..100");
     is_refused(&["--seed", "x"], "--seed \"x\"", "for example --seed 907");
-    is_refused(&["--levels", "mirror,raid7"], "--levels names no level \"raid7\"", "for example --levels concat,raid0");
+    is_refused(&["--levels", "raid1,raid7"], "--levels names no level \"raid7\"", "for example --levels concat,raid0");
     let planted = if cfg!(feature = "planted") { "NoRangeLock" } else { "--features planted" };
     is_refused(&["--plant", "Nothing"], "--plant", planted);
 }
@@ -48,7 +48,7 @@ fn a_seed_can_be_told_step_by_step() {
 /// One level cannot exercise what belongs to the others: the demand is on ordinary ranges alone.
 #[test]
 fn a_restricted_range_need_not_exercise_everything() {
-    let output = braid_sim(&["--seeds", "0..4", "--levels", "mirror"]);
+    let output = braid_sim(&["--seeds", "0..4", "--levels", "raid1"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("4 seeds, "), "{said}");
     assert!(!said.contains("actions: assemble"), "{said}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_engine::io::{DeviceId, LeafId};
+use braid_engine::keeper::EngineIo;
 use braid_engine::layout::{DeviceLayout, Node};
 use braid_engine::lifecycle::{self, Array, FoundArray, LifecycleError, StartOptions, Status};
 use braid_format::Uuid;
@@ -236,8 +237,7 @@ impl Admin {
             Node::Leaf { leaf: m.leaf, start: data.start, len: data.bytes }
         };
         let node = Node::Striped { geometry: array.geometry().clone(), members: array.members().map(leaf).collect() };
-        let layout = DeviceLayout::new(self.next_version, BLOCK_BYTES as u32, &node);
-        self.next_version += 1;
+        let layout = DeviceLayout::new(self.port.new_version(), BLOCK_BYTES as u32, &node);
         self.port.publish(*id, Some(Arc::new(layout))).await;
     }
 

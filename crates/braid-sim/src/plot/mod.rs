@@ -2,6 +2,7 @@
 //! under them, and stops in the end.
 
 mod labels;
+pub mod mirrors;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,10 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
+use braid_engine::io::{DeviceId, LeafId, MetaIo};
+use braid_engine::keeper::EngineIo;
 
-use crate::arrays::{Started, Trial};
+use crate::arrays::Trial;
 use crate::meta::Port;
 use crate::oracle::Violation;
 use crate::rng::Rng;
@@ -118,8 +120,8 @@ impl Plot {
             rng: self.rng,
             running: BTreeMap::new(),
             serving: BTreeMap::new(),
+            kept: BTreeMap::new(),
             given_up: BTreeSet::new(),
-            next_version: 1,
         };
         admin.live(self.habits)
     }
@@ -129,7 +131,6 @@ impl Plot {
 struct Running {
     id: DeviceId,
     order: Vec<LeafId>,
-    started: Started,
 }
 
 struct Admin {
@@ -141,9 +142,10 @@ struct Admin {
     rng: Rng,
     running: BTreeMap<usize, Running>,
     serving: BTreeMap<usize, labels::Serving>,
+    /// Redundant arrays that serve.
+    kept: BTreeMap<usize, mirrors::Kept>,
     /// Did not start: a write of the attempt may still land, so there is no second one in this life.
     given_up: BTreeSet<usize>,
-    next_version: u32,
 }
 
 impl Admin {
@@ -155,6 +157,7 @@ impl Admin {
             self.start(*array, habits).await;
         }
         self.assemble(habits).await;
+        self.start_mirrors(habits).await;
         self.phase("serving");
         if let Some(habits) = habits {
             for _ in 0..habits.actions {
@@ -172,12 +175,19 @@ impl Admin {
         for array in serving {
             self.stop_labelled(array).await;
         }
+        let kept: Vec<usize> = self.kept.keys().copied().collect();
+        for array in kept {
+            self.stop_mirror(array).await;
+        }
     }
 
     /// A number for a device that no device has which serves.
     fn new_device(&self) -> DeviceId {
-        let used =
-            |id: &u32| self.running.values().any(|r| r.id.0 == *id) || self.serving.values().any(|s| s.id.0 == *id);
+        let used = |id: &u32| {
+            self.running.values().any(|r| r.id.0 == *id)
+                || self.serving.values().any(|s| s.id.0 == *id)
+                || self.kept.values().any(|k| k.id.0 == *id)
+        };
         DeviceId((0..).find(|id| !used(id)).expect("fewer arrays than numbers"))
     }
 
@@ -202,7 +212,9 @@ impl Admin {
     async fn work_done(&mut self, last: bool) {
         self.until(|stage| {
             let labelled = stage.labelled.iter().filter_map(|l| l.number);
-            let numbers: Vec<u64> = stage.arrays.iter().filter_map(|a| a.number).chain(labelled).collect();
+            let mirrors = stage.mirrors.iter().filter_map(|m| m.number);
+            let numbers: Vec<u64> =
+                stage.arrays.iter().filter_map(|a| a.number).chain(labelled).chain(mirrors).collect();
             numbers.into_iter().all(|n| stage.workload.is_finished(n))
         })
         .await;
@@ -214,6 +226,7 @@ impl Admin {
         }
         if last {
             self.judge_end();
+            self.judge_mirrors();
         }
     }
 
@@ -224,7 +237,13 @@ impl Admin {
         {
             return self.act_on(aim, habits).await;
         }
+        if !self.kept.is_empty() && self.rng.below(4) > 0 {
+            return self.act_on_mirrors(habits).await;
+        }
         let count = self.stage.borrow().arrays.len();
+        if count == 0 && !self.uses_labels() {
+            return;
+        }
         if count == 0 || (self.uses_labels() && self.rng.coin()) {
             return self.act_on_labels(habits).await;
         }
@@ -276,27 +295,17 @@ impl Admin {
             let stage = self.stage.borrow();
             (stage.arrays[array].trial.clone(), stage.arrays[array].number)
         };
-        let Some(mut order) = self.order(&trial) else { return };
-        if trial.kind == crate::arrays::Kind::Mirror {
-            self.rng.shuffle(&mut order);
-        }
+        let Some(order) = self.order(&trial) else { return };
         if number.is_none() {
-            let leaves = self.leaves.clone();
-            if trial.format(&self.port, |d| leaves[&d]).await.is_err() {
-                self.given_up.insert(array);
-                return;
-            }
             self.made(array, &trial);
         }
-        let home = ShardId(self.rng.below(u64::from(self.shards)) as u16);
-        let Ok(started) = trial.start(&self.port, &order, home).await else {
+        if trial.start(&self.port, &order).await.is_err() {
             self.given_up.insert(array);
             return;
-        };
+        }
         self.count("start");
         let id = self.new_device();
-        self.running.insert(array, Running { id, order, started });
-        self.stage.borrow_mut().arrays[array].trial.clean = false;
+        self.running.insert(array, Running { id, order });
         self.publish(array).await;
         let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
         self.connect_to(number, id, habits);
@@ -316,10 +325,9 @@ impl Admin {
     async fn publish(&mut self, array: usize) {
         let running = &self.running[&array];
         let sizes: Vec<u64> = running.order.iter().map(|l| self.port.size_bytes(*l)).collect();
-        let version = self.next_version;
-        self.next_version += 1;
+        let version = self.port.new_version();
         let trial = self.stage.borrow().arrays[array].trial.clone();
-        let layout = trial.layout(version, &running.order, &sizes, &running.started);
+        let layout = trial.layout(version, &running.order, &sizes);
         self.port.publish(running.id, Some(layout)).await;
     }
 
@@ -347,12 +355,10 @@ impl Admin {
         }
     }
 
-    /// Publishes a new layout under load. Mirrors are read from another member afterwards.
+    /// Publishes a new layout under load.
     async fn change_layout(&mut self, array: usize) {
-        let Some(running) = self.running.get_mut(&array) else { return };
-        let kind = self.stage.borrow().arrays[array].trial.kind;
-        if kind == crate::arrays::Kind::Mirror {
-            running.order.rotate_left(1);
+        if !self.running.contains_key(&array) {
+            return;
         }
         self.phase("changing a layout");
         self.count("change layout");
@@ -366,13 +372,10 @@ impl Admin {
         self.count("stop");
         let number = self.stage.borrow().arrays[array].number.expect("a started array has been made");
         self.withdraw_device(number, running.id).await;
-        let mut flushed = true;
         for leaf in &running.order {
-            flushed &= self.port.flush(*leaf).await.is_ok();
+            // What is flushed is safe; what is not need not be.
+            let _ = self.port.flush(*leaf).await;
         }
-        let mut stage = self.stage.borrow_mut();
-        let failed = stage.workload.had_failed_writes(number);
-        stage.arrays[array].trial.clean = flushed && !failed;
     }
 
     /// Takes a device away from its clients. On return nothing of it is in flight.
