@@ -162,7 +162,7 @@ impl Home {
     pub fn new() -> Home {
         Home {
             rounds: (0..META_BLOCKS).map(|_| None).collect(),
-            spare: (0..META_BLOCKS).map(|_| Round::new()).collect(),
+            spare: std::iter::repeat_with(Round::new).take(META_BLOCKS as usize).collect(),
             ios: Vec::with_capacity(STEP_IOS_MAX),
             backlog: VecDeque::with_capacity(1024),
             calls: Vec::with_capacity(CALLS_MAX),
@@ -217,7 +217,7 @@ impl Shard {
                 }
                 for at in 0..META_BLOCKS {
                     let waits = |r: &Round| r.device == device && r.stage == Stage::Begin;
-                    if self.home.rounds[at as usize].as_ref().is_some_and(|r| waits(r)) && !self.is_lent(at) {
+                    if self.home.rounds[at as usize].as_ref().is_some_and(waits) && !self.is_lent(at) {
                         self.begin_round(at, sink);
                     }
                 }
