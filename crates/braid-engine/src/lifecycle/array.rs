@@ -26,6 +26,8 @@ pub struct Array {
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
+    /// In sync by a label that is not complete yet: while that is so they do not count as copies.
+    pub(super) unproven: Vec<u16>,
 }
 
 /// How a member is brought up to date.
@@ -68,8 +70,8 @@ impl Array {
     /// `random` is where the ids of further lines come from.
     pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>, random: u64) -> Array {
         targets.sort_by_key(|target| target.part.role);
-        let (candidates, lines) = (Vec::new(), Lines::new(random));
-        Array { written: label.clone(), label, geometry, targets, candidates, lines }
+        let (candidates, lines, unproven) = (Vec::new(), Lines::new(random), Vec::new());
+        Array { written: label.clone(), label, geometry, targets, candidates, lines, unproven }
     }
 
     /// Whether it goes on when members fail.

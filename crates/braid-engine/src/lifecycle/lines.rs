@@ -69,21 +69,43 @@ fn is_before(older: &Lineage, newer: &Lineage) -> bool {
     older.id != newer.id && newer.ancestors.contains(&older.id) && !older.ancestors.contains(&newer.id)
 }
 
-/// Members that are here, and their lines.
-pub(super) type Witnesses<'a> = Vec<(MemberId, &'a Lineage)>;
+/// Members that are here, and their labels.
+pub(super) type Witnesses<'a> = Vec<(MemberId, &'a ArrayPart)>;
 
 pub(super) fn witnesses<'a>(disks: &[&'a MemberDisk]) -> Witnesses<'a> {
-    disks.iter().map(|disk| (disk.label.member.id, &disk.label.array.lineage)).collect()
+    disks.iter().map(|disk| (disk.label.member.id, &disk.label.array)).collect()
 }
 
-/// Whether this label begins a line that was never used: a member that it calls in sync is here and went on in another
-/// line. A label counts only when all that it calls in sync bear it; this one was cut off before.
-fn never_used(label: &ArrayPart, witnesses: &Witnesses<'_>) -> bool {
+/// Whether a line was used, as far as those that are here can tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// Never: a member that the label calls in sync went on in another line.
+    Abandoned,
+    /// Never: such a member still stands one step before.
+    Begun,
+    /// It may have been.
+    Unknown,
+}
+
+/// A label counts only when all that it calls in sync bear it. Where one of these is here and never bore the label's
+/// line, that line was begun, and cut off before it was used.
+fn use_of(label: &ArrayPart, witnesses: &Witnesses<'_>) -> Use {
     let line = &label.lineage;
-    let elsewhere = |other: &Lineage| {
-        other.id != line.id && !other.ancestors.contains(&line.id) && !line.ancestors.contains(&other.id)
+    let says = |other: &ArrayPart| {
+        if other.lineage.id == line.id || other.lineage.ancestors.contains(&line.id) {
+            Use::Unknown
+        } else if !line.ancestors.contains(&other.lineage.id) {
+            Use::Abandoned
+        } else if line.ancestors.first() == Some(&other.lineage.id)
+            && (other.epoch, other.sequence + 1) == label.order()
+        {
+            Use::Begun
+        } else {
+            Use::Unknown
+        }
     };
-    witnesses.iter().any(|(id, other)| is_in_sync(label, *id) && elsewhere(other))
+    let called = witnesses.iter().filter(|(id, _)| is_in_sync(label, *id));
+    called.map(|(_, other)| says(other)).min().unwrap_or(Use::Unknown)
 }
 
 fn is_in_sync(label: &ArrayPart, id: MemberId) -> bool {
@@ -99,8 +121,12 @@ pub(super) fn newest<'a>(disks: &[&'a MemberDisk]) -> Option<&'a ArrayPart> {
     // Lines that are each other's ancestors are no history that Braid writes; then nobody is last.
     let rank = |disk: &&&MemberDisk| {
         let array = &disk.label.array;
-        let used = !never_used(array, &witnesses);
-        (last(disk) && used, last(disk), array.order(), array.lineage.id, Reverse(disk.label.member.role))
+        (
+            last(disk).then(|| use_of(array, &witnesses)),
+            array.order(),
+            array.lineage.id,
+            Reverse(disk.label.member.role),
+        )
     };
     disks.iter().max_by_key(rank).map(|disk| &disk.label.array)
 }
@@ -137,7 +163,10 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
     let known = |line: &u64| *line == newest.lineage.id || newest.lineage.ancestors.contains(line);
     if !known(&label.lineage.id) {
         // Its line was never used: it stands where it stood in the one before.
-        if entry == MemberState::Out && never_used(label, witnesses) && label.lineage.ancestors.iter().any(known) {
+        if entry == MemberState::Out
+            && use_of(label, witnesses) != Use::Unknown
+            && label.lineage.ancestors.iter().any(known)
+        {
             return Standing::Returning;
         }
         return if own != MemberState::InSync || left_behind(newest, label) {

@@ -96,7 +96,7 @@ impl Array {
             return Err(no("its data area has another size than the member had"));
         }
         let here = self.members().filter(|m| m.state == MemberState::InSync);
-        let here = here.map(|m| (m.part.id, &self.label.lineage)).collect();
+        let here = here.map(|m| (m.part.id, &self.label)).collect();
         match standing(&self.label, role, &disk, &here) {
             Standing::Returning => {}
             Standing::Diverged => {

@@ -47,7 +47,8 @@ impl Losses {
 impl Array {
     /// Whether every byte keeps a copy that is in sync without these members, beside those that are out already.
     pub fn tolerates(&self, lost: &[u16]) -> bool {
-        covers(&self.geometry, |role| self.counts(role) && !lost.contains(&role))
+        let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
+        covers(&self.geometry, |role| self.counts(role) && !left_out(&role))
     }
 
     /// Whether this member is in sync by a completed label, and takes labels.
@@ -71,6 +72,7 @@ impl Array {
     }
 
     /// Writes the label as it is again, on these disks, in-sync members first: they are a step behind, or a copy is damaged.
+    /// Whom this very label promotes comes after them, and counts once they all have it.
     ///
     /// # Errors
     /// [`LifecycleError::Beyond`] when too few survive.
@@ -93,12 +95,16 @@ impl Array {
                 .targets
                 .iter_mut()
                 .filter(|t| leaves.contains(&t.leaf) && !losses.roles.contains(&t.part.role))
-                .filter(|t| (state(t.part.role) == Some(MemberState::InSync)) == in_sync)
+                .filter(|t| {
+                    let proven = !self.unproven.contains(&t.part.role);
+                    (state(t.part.role) == Some(MemberState::InSync) && proven) == in_sync
+                })
                 .collect();
             let roles: Vec<u16> = targets.iter().map(|t| t.part.role).collect();
             let results = write_each(io, &mut targets, &label).await;
             losses.add(roles.into_iter().zip(results).filter_map(|(role, r)| Some((role, r.err()?))).collect());
         }
+        self.unproven.clear();
         Ok(())
     }
 

@@ -158,6 +158,7 @@ async fn start_redundant<M: MetaIo>(
     let seats = Seated::of(found);
     let geometry = newest.geometry()?;
     let mut array = Array::new(newest.clone(), geometry, seats.targets, options.lineage);
+    array.unproven = seats.unproven;
     // Absent members that count as lost, and those that are given up.
     let (mut losses, given_up) = (Losses::of(seats.lost), seats.given_up);
     if !planted(Planted::StartWithoutFlush) {
@@ -211,6 +212,8 @@ struct Seated {
     /// Members of which an old copy is here, or one that went apart (then with its line).
     given_up: Vec<(u16, Option<u64>)>,
     candidates: Vec<(Candidate, Target)>,
+    /// Members that the newest label promotes and that do not bear it yet.
+    unproven: Vec<u16>,
     /// Lines of members that return, where the newest label does not know them.
     unused_lines: Vec<u64>,
 }
@@ -232,6 +235,10 @@ impl Seated {
                     let damaged = disk.damaged && !planted(Planted::RemainsLeft);
                     if damaged || found.newest.as_ref() != Some(&disk.label.array) {
                         seated.behind.push(leaf);
+                    }
+                    let own = disk.label.array.members[usize::from(disk.label.member.role)].state;
+                    if standing == Standing::Behind && own != MemberState::InSync {
+                        seated.unproven.push(role);
                     }
                     seated.targets.push(target);
                 }

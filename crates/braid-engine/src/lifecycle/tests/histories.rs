@@ -71,11 +71,12 @@ impl World {
         let [found] = found.arrays.as_slice() else { return Err(format!("{} arrays", found.arrays.len())) };
         self.log.push(format!("{present:?}: {}", found.status));
         let degraded = matches!(found.status, Status::Waiting { .. }) && self.chance.below(3) == 0;
+        let everybody = present.len() == self.content.len();
+        if everybody && !self.told && !found.status.starts_by_itself() {
+            return Err(format!("all are here, nobody went apart, and it does not start: {}", found.status));
+        }
         match &found.status {
             // Where somebody is not here, a line that was begun and never used may look like one that was.
-            Status::Refused { .. } if !self.told && present.len() == self.content.len() => {
-                return Err("refused, though nobody went apart".into());
-            }
             Status::Refused { .. } => counts.refused += 1,
             Status::Waiting { .. } | Status::Incomplete { .. } if !degraded => counts.waited += 1,
             _ => {}
@@ -85,7 +86,15 @@ impl World {
         // It is cut off at some step, or much later.
         let cut = self.chance.below(60);
         let seed = self.chance.next();
-        self.disks.cut_at((cut < 40).then_some(cut), seed);
+        self.disks.cut_at(None, seed);
+        if self.chance.below(3) == 0 {
+            // One disk makes an error, or is broken from then on until the next run.
+            let leaf = LeafId(self.chance.below(self.content.len() as u64) as u32);
+            let (step, many) = (self.chance.below(30), self.chance.below(2) == 0);
+            self.disks.fail(leaf, step, if many { u64::MAX } else { 1 });
+            self.log.push(format!("{leaf:?} fails at step {step}"));
+        }
+        self.disks.cut_later((cut < 40).then_some(cut));
         let started = run(start(&self.disks, found, options));
         let crash = if self.chance.below(2) == 0 { Crash::Power } else { Crash::Kill };
         if let Ok(mut array) = started {
@@ -107,6 +116,7 @@ impl World {
             self.told |= degraded;
         }
         self.disks.crash(crash, &mut self.chance);
+        self.disks.heal();
         Ok(())
     }
 
@@ -194,7 +204,9 @@ fn history(seed: u64, counts: &mut Counts) -> Result<(), String> {
 #[test]
 fn who_serves_holds_what_the_others_hold() {
     let mut counts = Counts::default();
-    for seed in 0..1200 {
+    // Found by longer runs: two lines that were begun at once (6260, 1636), and a member whom a label promoted that had
+    // not reached all others when one of those failed (8980).
+    for seed in (0..1200).chain([1636, 6260, 8980]) {
         history(seed, &mut counts).unwrap();
     }
     println!("{counts:?}");
@@ -203,8 +215,14 @@ fn who_serves_holds_what_the_others_hold() {
 }
 
 #[test]
-fn histories_notice_what_merges_lines() {
-    for bug in [Planted::DivergedMerged, Planted::FillingStartedAlone] {
+fn histories_notice_planted_bugs() {
+    for bug in [
+        Planted::DivergedMerged,
+        Planted::FillingStartedAlone,
+        Planted::LastSurvivorRecordedFailed,
+        Planted::NewcomerLabelFirst,
+        Planted::NotDurable,
+    ] {
         plant(Some(bug));
         let caught = (0..400).find_map(|seed| history(seed, &mut Counts::default()).err());
         plant(None);
