@@ -36,6 +36,8 @@ pub enum Planted {
     DirtyAnsweredUnflushed,
     /// The note of how far a rebuild has come is ahead of it.
     CheckpointAhead,
+    /// A member returns while writes from before may still land on it.
+    ReturnsTooEarly,
     /// A member that returns does not get what is dirty.
     CatchUpForgets,
     /// A region counts as written although it was not zeroed.

@@ -108,6 +108,10 @@ impl EngineIo for RingEngine {
         poll_fn(|cx| self.inner().troubles.poll(device, cx)).await
     }
 
+    async fn is_idle(&self, leaf: LeafId) -> bool {
+        self.handle.leaf_stats(leaf).is_none_or(|stats| stats.in_flight == 0)
+    }
+
     /// Ends early when the ring stops.
     async fn sleep(&self, ns: u64) {
         let (done, answer) = pending();

@@ -27,6 +27,8 @@ pub enum Wanted {
     Flush(LeafId),
     /// Publish a layout on every shard; answered when the old one has drained on all.
     Publish(DeviceId, Option<Arc<DeviceLayout>>),
+    /// Say whether nothing is under way on a disk: answered with an error where something is.
+    IsIdle(LeafId),
     /// Open a disk anew, as soon as nothing is under way on it.
     Reopen(LeafId),
     /// Freeze a device on every shard.
@@ -202,6 +204,10 @@ impl EngineIo for Port {
             }
         })
         .await
+    }
+
+    async fn is_idle(&self, leaf: LeafId) -> bool {
+        self.ask(Wanted::IsIdle(leaf)).await.is_ok()
     }
 
     async fn sleep(&self, ns: u64) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use braid_engine::Limits;
-use braid_engine::io::LeafId;
+use braid_engine::io::{ErrorKind, LeafError, LeafId};
 use braid_format::Places;
 use braid_geometry::Level;
 
@@ -392,6 +392,11 @@ impl Run<'_> {
                     let layout: Option<Arc<_>> = layout;
                     self.publishing.push(id);
                     self.host.publish(self.world, id, device, layout.as_ref());
+                }
+                Some(Wanted::IsIdle(leaf)) => {
+                    let busy = self.world.is_busy(leaf);
+                    let answer = if busy { Err(LeafError::of(ErrorKind::Busy)) } else { Ok(Vec::new()) };
+                    self.port.answer(id, answer);
                 }
                 Some(Wanted::Reopen(leaf)) => self.stage.borrow_mut().reopening.push((id, leaf)),
                 Some(Wanted::Freeze(device)) => self.host.freeze(self.world, id, device),

@@ -468,6 +468,12 @@ impl World {
         self.note(format_args!("disk {disk} lost {lost} units"));
     }
 
+    /// Whether something is under way on a leaf.
+    pub fn is_busy(&self, leaf: LeafId) -> bool {
+        let disk = self.leaves[leaf.0 as usize];
+        self.running.values().any(|running| running.disk == disk)
+    }
+
     /// A disk that was pulled is put back, or one that is there is opened anew: only when nothing is under way on it.
     pub fn reopen(&mut self, leaf: LeafId) -> bool {
         let disk = self.leaves[leaf.0 as usize];

@@ -4,7 +4,8 @@ use braid_format::MemberState;
 
 use super::{Act, Keeper, KeeperIo, Note, SyncPart};
 use crate::io::{ErrorKind, LEAF_BYTES_MAX};
-use crate::mirror::{Role, Roles};
+use crate::lifecycle::join_all;
+use crate::mirror::{MirrorMember, Role, Roles};
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
@@ -14,6 +15,10 @@ const RESYNC_BATCH: usize = 8;
 const CHECKPOINT_EVERY: u32 = 256;
 /// Before something that could not be done is tried again.
 const PAUSE_NS: u64 = 50_000_000;
+/// Pieces that are copied at a time: reads from one disk while others write.
+const PIECES_AT_ONCE: usize = 8;
+/// After so many tries, what no member can read is left as it is: whoever reads it is told so.
+const TRIES_MAX: u32 = 5;
 
 /// What is left to copy for a member that is being filled.
 pub(super) struct Fill {
@@ -55,11 +60,19 @@ impl Keeper {
         let all = Roles(u128::MAX);
         let mut equal = Vec::new();
         for region in batch {
-            match self.copy_region(io, region, all).await {
-                Ok(()) => equal.push(region),
-                Err(Copied::Again) => {}
+            let tries = self.tries.get(&region).copied().unwrap_or(0);
+            match self.copy_region(io, region, all, tries).await {
+                Copied::All => equal.push(region),
+                Copied::Again => {}
+                Copied::Unreadable => {
+                    *self.tries.entry(region).or_default() += 1;
+                    if tries >= TRIES_MAX {
+                        equal.push(region);
+                    }
+                }
             }
         }
+        self.tries.retain(|region, _| !equal.contains(region));
         if equal.is_empty() {
             io.sleep(PAUSE_NS).await;
             return Some(Act::Nothing);
@@ -94,10 +107,16 @@ impl Keeper {
             return Some(Act::Nothing);
         }
         let to = Roles::NONE.with(usize::from(role));
-        if self.copy_region(io, region, to).await.is_err() {
+        let tries = self.tries.get(&region).copied().unwrap_or(0);
+        let copied = self.copy_region(io, region, to, tries).await;
+        if copied == Copied::Unreadable {
+            *self.tries.entry(region).or_default() += 1;
+        }
+        if copied == Copied::Again || copied == Copied::Unreadable && tries < TRIES_MAX {
             io.sleep(PAUSE_NS).await;
             return Some(Act::Nothing);
         }
+        self.tries.remove(&region);
         let position = self.regions.range(region).1;
         let fill = self.fills.get_mut(&role)?;
         if let Some(left) = &mut fill.left {
@@ -145,55 +164,93 @@ impl Keeper {
         self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
     }
 
-    /// Copies a region from members that are in sync to these, piece by piece, each under its range lock.
-    async fn copy_region<I: KeeperIo>(&self, io: &I, region: u32, to: Roles) -> Result<(), Copied> {
+    /// Copies a region from members that are in sync to these, each piece under its range lock, several at a time. Where
+    /// that did not succeed before, block by block.
+    async fn copy_region<I: KeeperIo>(&self, io: &I, region: u32, to: Roles, tries: u32) -> Copied {
         let (mut at, end) = self.regions.range(region);
+        let most = if tries > 0 { u64::from(self.options.block_bytes).max(4096) } else { LEAF_BYTES_MAX };
         let members = self.members();
+        let mut pieces = Vec::new();
+        let mut copied = Copied::All;
         while at < end {
-            let mut len = (end - at).min(LEAF_BYTES_MAX);
-            let (mut sources, mut targets) = (Vec::new(), Roles::NONE);
-            self.array.geometry().copies(at, &mut |piece| {
-                let role = usize::from(piece.member);
-                len = len.min(piece.len);
-                if members[role].role == Role::InSync {
-                    sources.push(piece.member);
-                }
-                if members[role].role != Role::Out && to.has(role) {
-                    targets = targets.with(role);
-                }
-            });
-            let others = |from: u16| Roles(targets.0 & !(1 << from));
-            if sources.iter().any(|from| !others(*from).is_empty()) {
-                self.copy_piece(io, at, len, &sources, others).await?;
+            let piece = self.piece(&members, at, (end - at).min(most), to);
+            at += piece.len;
+            if piece.sources.iter().any(|from| !piece.others(*from).is_empty()) {
+                pieces.push(piece);
             }
-            at += len;
+            if pieces.len() == PIECES_AT_ONCE || at >= end {
+                let results = join_all(pieces.drain(..).map(|piece| self.copy_piece(io, piece))).await;
+                copied = results.into_iter().fold(copied, Copied::and);
+                if copied == Copied::Again {
+                    return copied;
+                }
+            }
         }
-        Ok(())
+        copied
+    }
+
+    /// The piece at `at`, at most so long.
+    fn piece(&self, members: &[MirrorMember], at: u64, len: u64, to: Roles) -> Piece {
+        let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE };
+        self.array.geometry().copies(at, &mut |place| {
+            let role = usize::from(place.member);
+            piece.len = piece.len.min(place.len);
+            if members[role].role == Role::InSync {
+                piece.sources.push(place.member);
+            }
+            if members[role].role != Role::Out && to.has(role) {
+                piece.targets = piece.targets.with(role);
+            }
+        });
+        piece
     }
 
     /// Copies a piece from the first member that can read it.
-    async fn copy_piece<I: KeeperIo>(
-        &self,
-        io: &I,
-        offset: u64,
-        len: u64,
-        sources: &[u16],
-        others: impl Fn(u16) -> Roles,
-    ) -> Result<(), Copied> {
-        for from in sources {
-            let part = SyncPart { device: self.options.device, offset, len, from: *from, to: others(*from) };
+    async fn copy_piece<I: KeeperIo>(&self, io: &I, piece: Piece) -> Copied {
+        for from in &piece.sources {
+            let (device, to) = (self.options.device, piece.others(*from));
+            let part = SyncPart { device, offset: piece.offset, len: piece.len, from: *from, to };
             match io.sync(part).await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.kind == ErrorKind::Busy => return Err(Copied::Again),
+                Ok(()) => return Copied::All,
+                // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
+                Err(error) if error.kind == ErrorKind::Busy => return Copied::Again,
                 Err(_) => {}
             }
         }
-        Err(Copied::Again)
+        Copied::Unreadable
     }
 }
 
-/// Why a region was not copied.
+/// A contiguous piece of the array that is to be copied.
+struct Piece {
+    offset: u64,
+    len: u64,
+    sources: Vec<u16>,
+    targets: Roles,
+}
+
+impl Piece {
+    fn others(&self, from: u16) -> Roles {
+        Roles(self.targets.0 & !(1 << from))
+    }
+}
+
+/// What came of copying.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Copied {
+    All,
     /// A member failed, or much is going on: later.
     Again,
+    /// Some of it no member could read, or one failed to write.
+    Unreadable,
+}
+
+impl Copied {
+    fn and(self, other: Copied) -> Copied {
+        match (self, other) {
+            (Copied::Again, _) | (_, Copied::Again) => Copied::Again,
+            (Copied::Unreadable, _) | (_, Copied::Unreadable) => Copied::Unreadable,
+            _ => Copied::All,
+        }
+    }
 }

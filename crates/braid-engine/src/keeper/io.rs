@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::io::{DeviceId, IoError, MetaIo, ShardId};
+use crate::io::{DeviceId, IoError, LeafId, MetaIo, ShardId};
 use crate::layout::DeviceLayout;
 use crate::mirror::Roles;
 use crate::shard::RegionCall;
@@ -48,6 +48,9 @@ pub trait EngineIo: MetaIo {
 
     /// The next trouble of this device, when there is one.
     async fn trouble(&self, device: DeviceId) -> Trouble;
+
+    /// Whether nothing is under way on this disk, late I/Os included, which may still land.
+    async fn is_idle(&self, leaf: LeafId) -> bool;
 
     /// Lets time pass.
     async fn sleep(&self, ns: u64);

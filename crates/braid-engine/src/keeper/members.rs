@@ -7,6 +7,7 @@ use crate::io::{LEAF_BYTES_MAX, LeafId};
 use crate::keeper::SyncPart;
 use crate::lifecycle::{LifecycleError, Newcomer};
 use crate::mirror::Roles;
+use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
 impl Keeper {
@@ -137,6 +138,8 @@ impl Keeper {
                 return Ok(());
             }
             Order::Fill { role, newcomer, from } => {
+                let (Newcomer::Returning { leaf } | Newcomer::New { leaf, .. }) = newcomer;
+                self.is_calm(io, leaf).await?;
                 let result = self.array.begin_filling(io, role, newcomer, from).await;
                 if result.is_ok() {
                     io.note(device, Note::Filling(role));
@@ -145,7 +148,10 @@ impl Keeper {
             }
             Order::Return(leaf) => self.welcome(io, leaf).await,
             Order::Remove(role) => self.array.remove(io, role).await,
-            Order::AddSpare { leaf, id, force } => self.array.add_spare(io, leaf, id, force).await.map(drop),
+            Order::AddSpare { leaf, id, force } => {
+                self.is_calm(io, leaf).await?;
+                self.array.add_spare(io, leaf, id, force).await.map(drop)
+            }
             Order::RemoveSpare(spare) => self.array.remove_spare(io, spare).await.map(drop),
             Order::Rename(name) => self.array.rename(io, name).await,
             Order::Pause(paused) => {
@@ -161,10 +167,21 @@ impl Keeper {
     /// A disk has appeared: where it is a member that is out, it returns, and what it missed is copied.
     async fn welcome<I: KeeperIo>(&mut self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
         let candidate = self.array.recognise(io, leaf).await?;
+        self.is_calm(io, leaf).await?;
         let newcomer = Newcomer::Returning { leaf };
         self.array.begin_filling(io, candidate.role, newcomer, candidate.from).await?;
         io.note(self.options.device, Note::Filling(candidate.role));
         Ok(())
+    }
+
+    /// Refuses a disk on which a write may still land that was planned when it was a member before: it would overwrite what
+    /// is copied to it now.
+    async fn is_calm<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+        if io.is_idle(leaf).await || planted(Planted::ReturnsTooEarly) {
+            return Ok(());
+        }
+        let reason = "I/O from before is still under way on it; it can return when that has ended".to_owned();
+        Err(LifecycleError::NoReturn { leaf, reason })
     }
 
     /// Writes what a member could not read with what another one has. Where that does not succeed the next reader tells.

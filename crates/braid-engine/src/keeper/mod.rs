@@ -82,6 +82,8 @@ pub struct Keeper {
     fills: BTreeMap<u16, Fill>,
     clearing: Clearing,
     repairs: BTreeMap<u16, u32>,
+    /// How often a region could not be copied as some of it could not be read.
+    tries: BTreeMap<u32, u32>,
     resyncing: bool,
 }
 
@@ -111,8 +113,12 @@ impl Keeper {
     ///
     /// # Errors
     /// Bits that cannot be read, or [`LifecycleError::Beyond`].
-    pub async fn start<I: KeeperIo>(io: &I, array: Array, options: KeeperOptions) -> Result<Keeper, LifecycleError> {
-        let bits = load(io, &array, options.force).await?;
+    pub async fn start<I: KeeperIo>(
+        io: &I,
+        mut array: Array,
+        options: KeeperOptions,
+    ) -> Result<Keeper, LifecycleError> {
+        let bits = load(io, &mut array, options.force).await?;
         let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
         let bits = (&bits.written[..], &bits.dirty[..]);
         let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, options.clean);
@@ -127,6 +133,7 @@ impl Keeper {
             fills: BTreeMap::new(),
             clearing: Clearing::default(),
             repairs: BTreeMap::new(),
+            tries: BTreeMap::new(),
             resyncing,
         };
         keeper.notice_filling();
@@ -273,7 +280,15 @@ impl Keeper {
     }
 }
 
-/// Reads the bits; a member that does not take the merged ones is for the caller to drop.
-async fn load<I: KeeperIo>(io: &I, array: &Array, force: bool) -> Result<Regions, LifecycleError> {
-    load_regions(io, array, force).await
+/// Reads the bits. A member that does not take the merged ones is left out.
+async fn load<I: KeeperIo>(io: &I, array: &mut Array, force: bool) -> Result<Regions, LifecycleError> {
+    loop {
+        let error = match load_regions(io, array, force).await {
+            Ok(bits) => return Ok(bits),
+            Err(error) => error,
+        };
+        let failed = array.members().find(|m| Some(m.leaf) == error.leaf() && m.state == MemberState::InSync);
+        let Some(role) = failed.map(|m| m.role) else { return Err(error) };
+        array.drop_members(io, &[role]).await?;
+    }
 }
