@@ -26,6 +26,8 @@ pub enum Planted {
     BitNotDurable,
     /// Bits count as durable on all members when all but the last have them.
     BitOnOneMember,
+    /// A block of bits that was written on some members when another failed is not written again.
+    BlockHalfWritten,
     /// Bits are taken away while a member is missing.
     ClearedWhileDegraded,
     /// Bits are taken away although what was written there may be in a cache.

@@ -324,6 +324,32 @@ fn bits_are_taken_away_only_where_nobody_came_back() {
     assert_eq!(bits_on(&rig, 1).dirty[0], 0b111);
 }
 
+/// A member fails while a bit is being taken away: the survivor may have lost the bit already, so that it is written again
+/// before anybody writes there.
+#[test]
+fn a_bit_that_was_taken_away_on_some_is_set_again_first() {
+    for answered in [0, 1] {
+        let mut rig = rig(1);
+        let map = regions(0, 0b1, 0b1, true);
+        rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
+        rig.call(0, RegionCall::Close(vec![0]));
+        let (shard, sink) = &mut rig.shards[0];
+        shard.call(5, DeviceId(0), RegionCall::Clear(vec![0]), sink);
+        // The survivor has the block without the bit, the other one fails.
+        rig.answer(0, answered);
+        rig.failing = Some(1 - rig.log.borrow().last().unwrap().leaf);
+        let survivor = rig.log.borrow().last().unwrap().leaf as usize;
+        rig.answer(0, 0);
+        let mut roles = [Role::Out; 2];
+        roles[survivor] = Role::InSync;
+        rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&roles, &map))));
+        rig.settle(&mut Random(1));
+        rig.run(request(Op::Write, 0, 4096, 0)).unwrap();
+        assert_eq!(bits_on(&rig, survivor).dirty[0], 0b1, "the returning member would not be brought up to date");
+        assert_eq!(rig.shards[0].0.slots_in_use(), 0);
+    }
+}
+
 #[test]
 fn bits_stay_while_a_member_is_missing_and_a_newcomer_gets_them_all() {
     let mut rig = rig(1);

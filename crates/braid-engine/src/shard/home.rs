@@ -434,6 +434,8 @@ impl Shard {
         }
         if failed || frozen || round.again {
             round.stage = Stage::Held;
+            // What was out may stand on some members and not on others: the block is written again whatever comes.
+            round.rewrite |= !planted(Planted::BlockHalfWritten);
             if !frozen {
                 self.begin_round(at, sink);
             }
