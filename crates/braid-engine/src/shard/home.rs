@@ -145,6 +145,9 @@ enum Wish {
     Rewrite(u64),
 }
 
+/// The device of a round that serves nobody any more.
+const NOBODY: DeviceId = DeviceId(u32::MAX);
+
 /// Calls of the control plane under way at a time, as far as memory is kept for them.
 const CALLS_MAX: usize = 16;
 
@@ -572,6 +575,8 @@ impl Shard {
         round.rewrite = false;
         round.calls.append(&mut round.calls_asked);
         let (device, block) = (round.device, round.block);
+        // Its number may soon be another array's, while the kernel still has the memory of this round.
+        round.device = NOBODY;
         self.tell_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
         self.end_round(at, sink);
     }
