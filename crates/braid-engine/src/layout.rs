@@ -4,10 +4,10 @@
 //! each slot remembers the version that it was planned with, so that everybody can tell when the
 //! last user of an old one has gone.
 
-use braid_geometry::{Geometry, SinglePlaces};
+use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 
 use crate::io::LeafId;
-use crate::mirror::{MirrorNode, Mirrored};
+use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
 
 /// Most places that one byte may have: as many as an array may have members.
 pub const COPIES_MAX: usize = 128;
@@ -79,6 +79,8 @@ enum Direct {
     /// The same for geometries without a short form: more zones than are counted, a chunk that is no power of two. Where each
     /// member begins.
     General(Geometry, Box<[(LeafId, u64)]>),
+    /// Copies: many places, and something has to be true first.
+    Mirrored(Box<ShortMirror>),
     /// There is none.
     No,
 }
@@ -139,7 +141,10 @@ impl Direct {
                     (None, None) => Direct::General(geometry.clone(), of_members),
                 }
             }
-            Node::Mirrored(_) => Direct::No,
+            Node::Mirrored(mirror) => match CopyPlaces::new(&mirror.geometry) {
+                Some(places) if !mirror.failed => Direct::Mirrored(Box::new(ShortMirror::new(mirror, places))),
+                _ => Direct::No,
+            },
         }
     }
 }
@@ -219,7 +224,16 @@ impl DeviceLayout {
                 let (leaf, start) = places[usize::from(piece.member)];
                 (piece.len >= len).then_some((leaf, start + piece.member_offset))
             }
-            Direct::No => None,
+            Direct::Mirrored(_) | Direct::No => None,
+        }
+    }
+
+    /// The short form of a redundant array that serves.
+    #[inline(always)]
+    pub(crate) fn short_mirror(&self) -> Option<&ShortMirror> {
+        match &self.direct {
+            Direct::Mirrored(short) => Some(short),
+            _ => None,
         }
     }
 

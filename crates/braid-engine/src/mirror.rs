@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_geometry::Geometry;
+use braid_geometry::{CopyPlaces, Geometry};
 
 use crate::io::LeafId;
 use crate::regions::RegionMap;
@@ -90,6 +90,37 @@ impl Mirrored {
     /// Whether all members are in sync.
     pub fn is_whole(&self) -> bool {
         self.members.iter().all(|m| m.role == Role::InSync)
+    }
+}
+
+/// What a small request that is done within the call needs to know, close together.
+#[derive(Debug)]
+pub(crate) struct ShortMirror {
+    pub places: CopyPlaces,
+    /// Who stands at each slot of the geometry.
+    pub slots: Box<[ShortSlot]>,
+    pub regions: Arc<RegionMap>,
+}
+
+/// A member, as far as a small request is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortSlot {
+    pub start: u64,
+    pub leaf: LeafId,
+    /// Takes writes.
+    pub serves: bool,
+    /// Is read from like others.
+    pub reads: bool,
+}
+
+impl ShortMirror {
+    pub fn new(node: &MirrorNode, places: CopyPlaces) -> ShortMirror {
+        let slot = |member: &u16| {
+            let MirrorMember { start, leaf, role, write_mostly, .. } = node.members[usize::from(*member)];
+            ShortSlot { start, leaf, serves: role != Role::Out, reads: role == Role::InSync && !write_mostly }
+        };
+        let slots = node.geometry.slots().iter().map(slot).collect();
+        ShortMirror { places, slots, regions: Arc::clone(&node.regions) }
     }
 }
 

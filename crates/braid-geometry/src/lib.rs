@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod compiled;
+mod copies;
 mod error;
 mod geometry;
 mod map;
@@ -23,6 +24,7 @@ mod strided;
 pub mod units;
 mod zones;
 
+pub use copies::{Copies, CopyPlaces};
 pub use error::{GeometryError, ZoneFault};
 pub use geometry::{Geometry, Piece, Stripe};
 pub use map::{Kind, Place, Run, Runs};

@@ -54,6 +54,8 @@ pub struct MemoryHost {
     pub behaviour: Disk,
     /// Whether the disk lends its memory.
     pub lends: bool,
+    /// Whether the disk is one of several with the same content.
+    pub is_redundant: bool,
     /// The disk's bytes.
     pub disk: Vec<u8>,
     /// Every request that the engine was given, in order.
@@ -76,6 +78,7 @@ impl MemoryHost {
             now_ns: 1,
             behaviour: Disk::Prompt,
             lends: false,
+            is_redundant: false,
             disk: vec![0; disk_bytes],
             log: Vec::new(),
             arena: vec![0; arena_bytes],
@@ -309,6 +312,10 @@ impl Host for MemoryHost {
         self.log.push((request.op, request.flags, request.offset, request.len));
         self.started.push_back(*request);
         Ok(())
+    }
+
+    fn is_redundant(&self, _device: DeviceId) -> bool {
+        self.is_redundant
     }
 
     fn lend(&mut self, _device: DeviceId, offset: u64, len: u64) -> Option<Loan> {

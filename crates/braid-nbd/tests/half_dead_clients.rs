@@ -184,6 +184,73 @@ fn a_late_io_keeps_its_buffer_until_it_ends() {
     }
 }
 
+/// What one disk of a mirror does not give in time is asked for once more, with other memory; and no third time.
+#[test]
+fn a_read_that_a_mirror_lost_is_asked_again_once() {
+    for second in [Ok(()), Err(ErrorKind::TimedOut)] {
+        let mut client = Client::simple("a");
+        client.host.behaviour = Disk::Held;
+        client.host.is_redundant = true;
+        client.host.disk[..4096].fill(6);
+        client.say_raw(&req(0, 5, 0, 4096));
+        let before = client.host.used_bytes();
+        let mut tags = vec![client.host.finish_io(Err(ErrorKind::TimedOut), true).unwrap()];
+        client.run();
+        assert!(client.host.take_output(client.socket).is_empty(), "not answered yet");
+        assert_eq!(client.host.log.len(), 2);
+        assert_eq!(client.host.used_bytes(), before + 4096, "the first buffer is still the kernel's");
+        let busy = second.is_err();
+        let tag = client.host.finish_io(second, busy).unwrap();
+        assert_ne!(tag, tags[0]);
+        tags.extend(busy.then_some(tag));
+        client.run();
+        let reply = client.host.take_output(client.socket);
+        if busy {
+            expect("EIO", &reply, "67446698 00000005 0000000000000005");
+        } else {
+            expect("the data", &reply[..16], "67446698 00000000 0000000000000005");
+            assert_eq!(reply[16..], [6; 4096]);
+        }
+        assert_eq!(client.host.log.len(), 2, "no third time");
+        client.host.client_ends(client.socket);
+        client.run();
+        assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 4096 * tags.len()));
+        tags.into_iter().for_each(|tag| client.server.released(&mut client.host, tag));
+        all_given_back(&client);
+    }
+    // The engine takes no more: then it is an error.
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Held;
+    client.host.is_redundant = true;
+    client.say_raw(&req(0, 5, 0, 4096));
+    client.host.behaviour = Disk::Busy;
+    let tag = client.host.finish_io(Err(ErrorKind::TimedOut), true).unwrap();
+    client.run();
+    expect("EIO", &client.host.take_output(client.socket), "67446698 00000005 0000000000000005");
+    client.host.client_ends(client.socket);
+    client.run();
+    client.server.released(&mut client.host, tag);
+    all_given_back(&client);
+}
+
+/// A write that stands on the disks that are left is answered well, while the kernel still has its buffer for one that hangs.
+#[test]
+fn a_write_may_be_done_while_its_buffer_is_busy() {
+    let mut client = Client::simple("a");
+    client.host.behaviour = Disk::Held;
+    client.say_raw(&[req(1, 5, 0, 4096), vec![9; 4096]].concat());
+    let before = client.host.used_bytes();
+    let tag = client.host.finish_io(Ok(()), true).unwrap();
+    client.run();
+    expect("done", &client.host.take_output(client.socket), "67446698 00000000 0000000000000005");
+    assert_eq!(client.host.used_bytes(), before, "not given back");
+    client.host.client_ends(client.socket);
+    client.run();
+    assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 4096));
+    client.server.released(&mut client.host, tag);
+    all_given_back(&client);
+}
+
 #[test]
 fn a_full_engine_is_asked_again() {
     let mut client = Client::simple("a");

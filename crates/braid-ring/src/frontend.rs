@@ -95,6 +95,12 @@ impl Cx<'_> {
         Some(Loan { buf, leaf })
     }
 
+    /// Whether what one disk of the device does not give may be had from another one: a read that ran into its time limit
+    /// is then worth a second try, with other memory.
+    pub fn is_redundant(&self, device: DeviceId) -> bool {
+        self.core.engine.is_redundant(device)
+    }
+
     /// Whether these bytes are of what [`Cx::lend`] gave, and not of the arena.
     pub fn is_lent(&self, buf: Buf, len: usize) -> bool {
         self.core.port.arena.offset(buf, len as u64).is_none() && self.core.port.has_lent(buf, len as u64)

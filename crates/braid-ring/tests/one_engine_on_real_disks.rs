@@ -35,7 +35,8 @@ fn on_both(driver: DriverKind, test: impl Fn(&mut Bed, [LeafId; 2])) {
     let folder = Folder::new(&format!("one-engine-{driver}"));
     let mut bed = bed(driver, 30_000);
     let file = |name: &str| format!("file:{},size=9M", folder.path(name));
-    for names in [[file("a"), file("b")], ["mem:9M".into(), "mem:9M".into()], [file("c"), "mem:9M".into()]] {
+    let mem = || "mem:9M".to_string();
+    for names in [[file("a"), file("b")], [mem(), mem()], [file("c"), mem()], [mem(), file("d")]] {
         let leaves = names.map(|n| bed.leaf(&n));
         test(&mut bed, leaves);
     }

@@ -6,9 +6,10 @@
 
 use super::{Shard, ranges};
 use crate::io::{Completion, LEAF_BYTES_MAX, LeafSink, Op, Request};
-use crate::mirror::{Mirrored, Role};
+use crate::mirror::ShortMirror;
 
 /// What came of the short way.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AtOnce {
     /// The request is done.
     Done,
@@ -18,9 +19,19 @@ pub(super) enum AtOnce {
     Begun,
 }
 
+/// What came of asking the members.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Done,
+    /// It does not lie in one piece, or nobody is there to be read from as others are.
+    Cannot,
+    /// One did not answer within the call, or has failed.
+    Refused,
+}
+
 impl Shard {
     /// Carries out a request that the layout can take, if that is possible within the call.
-    #[inline]
+    #[inline(always)]
     pub(super) fn mirror_at_once(&mut self, request: &Request, sink: &mut impl LeafSink) -> AtOnce {
         let Request { op, offset, len, .. } = *request;
         let device = self.devices.at_mut(request.device.0);
@@ -29,82 +40,97 @@ impl Shard {
         if !small || device.takes_time || device.frozen || self.done.len() >= self.done_max || !self.slots.has_free() {
             return AtOnce::No;
         }
-        let Some(mirror) = device.current.as_deref().and_then(|layout| layout.mirror()) else { return AtOnce::No };
-        let (regions, end) = (&mirror.regions, offset + len);
+        let Some(short) = device.current.as_deref().and_then(|layout| layout.short_mirror()) else { return AtOnce::No };
+        let (regions, end) = (&*short.regions, offset + len);
         let region = regions.region_of(offset);
-        let open = if op == Op::Read { &regions.readable } else { &regions.writable };
-        if mirror.failed || end > regions.region_end(offset) || !open.has(region) {
+        if end > regions.region_end(offset) {
             return AtOnce::No;
         }
-        let excludes = op == Op::Write && self.shared.shards > 1;
-        if excludes {
-            let mut tell =
-                |bucket| ranges::tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
-            // Who does not get it waits by a slot, which tries again.
-            if self.shared.ranges.acquire(request.device, offset, end, &mut tell).is_err() {
+        let asked = if op == Op::Read {
+            if !regions.readable.has(region) {
                 return AtOnce::No;
             }
-        } else if op == Op::Write && !self.shared.ranges.is_free(request.device, offset, end) {
+            read(short, request, sink)
+        } else {
+            if !regions.writable.has(region) {
+                return AtOnce::No;
+            }
+            if self.shared.shards > 1 {
+                return self.write_at_once(*request, sink);
+            }
+            if !self.shared.ranges.is_free(request.device, offset, end) {
+                return AtOnce::No;
+            }
+            write(short, request, sink)
+        };
+        if asked != Asked::Done {
+            device.takes_time |= asked == Asked::Refused;
             return AtOnce::No;
-        }
-        let done = if op == Op::Read { read(mirror, request, sink) } else { write(mirror, request, sink) };
-        if done != Some(true) {
-            device.takes_time |= done.is_some();
-            return if excludes { AtOnce::Begun } else { AtOnce::No };
         }
         device.counters.count(op, len, false);
         self.done.push(Completion { tag: request.tag, result: Ok(()), buffer_busy: false });
-        if excludes {
-            let mut tell =
-                |bucket| ranges::tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
-            self.shared.ranges.release(request.device, offset, end, &mut tell);
-            if !self.woken.is_empty() {
-                self.work_off(sink);
-            }
+        AtOnce::Done
+    }
+
+    /// A write where other shards might write to the same place at the same time.
+    #[inline(never)]
+    fn write_at_once(&mut self, request: Request, sink: &mut impl LeafSink) -> AtOnce {
+        let Request { device: id, offset, len, .. } = request;
+        let device = self.devices.at_mut(id.0);
+        let Some(short) = device.current.as_deref().and_then(|layout| layout.short_mirror()) else { return AtOnce::No };
+        let mut tell = |bucket| ranges::tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+        // Who does not get it waits by a slot, which tries again.
+        if self.shared.ranges.acquire(id, offset, offset + len, &mut tell).is_err() {
+            return AtOnce::No;
+        }
+        let asked = write(short, &request, sink);
+        if asked != Asked::Done {
+            device.takes_time |= asked == Asked::Refused;
+            return AtOnce::Begun;
+        }
+        self.shared.ranges.release(id, offset, offset + len, &mut tell);
+        device.counters.count(request.op, len, false);
+        self.done.push(Completion { tag: request.tag, result: Ok(()), buffer_busy: false });
+        if !self.woken.is_empty() {
+            self.work_off(sink);
         }
         AtOnce::Done
     }
 }
 
-/// Reads from the first member that is there to be read from. `None`: not all of it lies in one piece. `Some(false)`: the
-/// member did not answer, or has failed.
-#[inline]
-fn read(mirror: &Mirrored, request: &Request, sink: &mut impl LeafSink) -> Option<bool> {
-    let piece = mirror.geometry.locate(request.offset);
-    if piece.len < request.len {
-        return None;
+/// Reads from the first member that is there to be read from.
+#[inline(always)]
+fn read(short: &ShortMirror, request: &Request, sink: &mut impl LeafSink) -> Asked {
+    let copies = short.places.locate(request.offset, request.len);
+    if !copies.whole {
+        return Asked::Cannot;
     }
-    let mut from = &mirror.members[usize::from(piece.member)];
-    let mut at = piece.member_offset;
-    if from.role != Role::InSync || from.write_mostly {
-        let mut found = None;
-        mirror.geometry.copies(request.offset, &mut |piece| {
-            let member = &mirror.members[usize::from(piece.member)];
-            if found.is_none() && member.role == Role::InSync && !member.write_mostly {
-                found = Some((member, piece.member_offset));
-            }
-        });
-        // None but one that is read only if it must be: that is not for here to say.
-        (from, at) = found?;
+    for (slot, at) in copies {
+        let member = short.slots[slot];
+        if member.reads {
+            let result = sink.at_once(member.leaf, Op::Read, member.start + at, request.len, request.buf);
+            return if result == Some(Ok(())) { Asked::Done } else { Asked::Refused };
+        }
     }
-    Some(sink.at_once(from.leaf, Op::Read, from.start + at, request.len, request.buf) == Some(Ok(())))
+    Asked::Cannot
 }
 
-/// Writes to every member that serves. Says the same as [`read`].
-#[inline]
-fn write(mirror: &Mirrored, request: &Request, sink: &mut impl LeafSink) -> Option<bool> {
-    let (mut whole, mut written, mut refused) = (true, false, false);
-    mirror.geometry.copies(request.offset, &mut |piece| {
-        let member = &mirror.members[usize::from(piece.member)];
-        whole &= piece.len >= request.len;
-        if !whole || refused || member.role == Role::Out {
-            return;
+/// Writes to every member that serves.
+#[inline(always)]
+fn write(short: &ShortMirror, request: &Request, sink: &mut impl LeafSink) -> Asked {
+    let copies = short.places.locate(request.offset, request.len);
+    if !copies.whole {
+        return Asked::Cannot;
+    }
+    let mut asked = Asked::Cannot;
+    for (slot, at) in copies {
+        let member = short.slots[slot];
+        if member.serves {
+            if sink.at_once(member.leaf, Op::Write, member.start + at, request.len, request.buf) != Some(Ok(())) {
+                return Asked::Refused;
+            }
+            asked = Asked::Done;
         }
-        let at = member.start + piece.member_offset;
-        match sink.at_once(member.leaf, Op::Write, at, request.len, request.buf) {
-            Some(Ok(())) => written = true,
-            _ => refused = true,
-        }
-    });
-    whole.then_some(written && !refused)
+    }
+    asked
 }

@@ -256,6 +256,12 @@ impl Shard {
         if len == 0 { None } else { layout.single_place(offset, len) }
     }
 
+    /// Whether what one disk of the device does not give may be had from another one.
+    pub fn is_redundant(&self, device: DeviceId) -> bool {
+        let layout = self.devices.get(device).and_then(|device| device.current.as_deref());
+        layout.and_then(DeviceLayout::mirror).is_some_and(|mirror| !mirror.failed)
+    }
+
     /// Counts a read of so many bytes that was answered without the engine.
     pub fn count_read(&mut self, device: DeviceId, bytes: u64) {
         if let Some(device) = self.devices.get_mut(device) {

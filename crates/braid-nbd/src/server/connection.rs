@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use braid_engine::{Buf, Completion, Op};
+use braid_engine::{Buf, Completion, ErrorKind, Op, Request};
 use rustls::ServerConfig;
 
 use super::config::{DRAIN_TIMES, HEADS_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
@@ -189,6 +189,9 @@ impl<S: Copy> Connection<S> {
             let held = self.requests.segment(segment);
             let buf = std::mem::replace(&mut held.buf, Buf::NONE);
             shared.quarantine(held.tag, buf, held.len);
+            if done.result.is_err() && self.read_again(host, shared, segment) {
+                return;
+            }
         }
         let slot = self.requests.segment(segment).slot;
         if let Err(error) = done.result {
@@ -201,8 +204,33 @@ impl<S: Copy> Connection<S> {
         self.finish_part(host, slot);
     }
 
+    /// Asks once more for what a disk did not give in time, where another disk may have it: with other memory, as the kernel
+    /// may still fill the first. A request that has failed otherwise is not worth it.
+    #[cold]
+    fn read_again<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16) -> bool {
+        let part = *self.requests.segment(segment);
+        let of = *self.requests.slot(part.slot);
+        let Some(session) = &self.session else { return false };
+        let device = session.export.info().device;
+        let wanted = self.ending != Ending::Closed && !of.silent && of.failure.is_none();
+        if of.kind != Kind::Read || part.again || !wanted || !host.is_redundant(device) {
+            return false;
+        }
+        let Some(buf) = host.alloc(part.len as usize) else { return false };
+        let tag = shared.next_tag(self.index, segment);
+        let (offset, len) = (of.offset + u64::from(part.at), u64::from(part.len));
+        if host.submit(&Request { device, op: Op::Read, flags: of.flags, offset, len, buf, tag }).is_err() {
+            host.free(buf, part.len as usize);
+            return false;
+        }
+        self.in_engine += 1;
+        let part = self.requests.segment(segment);
+        (part.buf, part.tag, part.again) = (buf, tag, true);
+        true
+    }
+
     /// Notes a request's first failure.
-    pub fn fail_slot(&mut self, slot: u16, kind: braid_engine::ErrorKind, at: u32) {
+    pub fn fail_slot(&mut self, slot: u16, kind: ErrorKind, at: u32) {
         let slot = self.requests.slot(slot);
         if slot.failure.is_none() {
             let fast = slot.flags.has(braid_engine::Flags::FAST_ZERO);

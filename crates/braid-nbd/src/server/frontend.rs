@@ -157,6 +157,10 @@ impl Host for Cx<'_> {
         Cx::submit(self, request)
     }
 
+    fn is_redundant(&self, device: DeviceId) -> bool {
+        Cx::is_redundant(self, device)
+    }
+
     fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
         let loan = Cx::lend(self, device, offset, len)?;
         Some(Loan { buf: loan.buf, of_ring: Some(loan) })

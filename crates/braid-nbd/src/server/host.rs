@@ -22,6 +22,10 @@ pub trait Host {
     fn now_ns(&self) -> u64;
     /// Hands a request to the engine. `Err`: refused at once, no completion follows.
     fn submit(&mut self, request: &Request) -> Result<(), IoError>;
+    /// Whether what one disk of the device does not give may be had from another one.
+    fn is_redundant(&self, _device: DeviceId) -> bool {
+        false
+    }
     /// The memory in which a range of the device stands, if it can be sent from as it is.
     fn lend(&mut self, _device: DeviceId, _offset: u64, _len: u64) -> Option<Loan> {
         None

@@ -68,6 +68,8 @@ pub(super) struct Segment {
     pub at: u32,
     /// The tag that it was submitted with.
     pub tag: u64,
+    /// It was asked for a second time, as the first time its disk did not answer.
+    pub again: bool,
     /// `buf` is a disk's own memory: nothing is asked of the engine, and it goes back to the disk.
     pub loan: Option<Loan>,
 }
@@ -105,7 +107,8 @@ impl Slot {
     }
 }
 
-const EMPTY_SEGMENT: Segment = Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, loan: None };
+const EMPTY_SEGMENT: Segment =
+    Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, again: false, loan: None };
 
 /// The tables of one connection.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ pub struct BenchArgs {
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// Combine all disks into one target
-    #[arg(long, value_parser = ["concat", "raid0", "raid1"])]
+    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10"])]
     pub level: Option<String>,
     /// With --level: contiguous bytes on one disk before the next disk's turn [default: 64K]
     #[arg(long, value_name = "SIZE", requires = "level", value_parser = values::size)]
