@@ -31,9 +31,10 @@ enum Asked {
 
 impl Shard {
     /// Carries out a request that the layout can take, if that is possible within the call.
-    #[inline(always)]
-    pub(super) fn mirror_at_once(&mut self, request: &Request, sink: &mut impl LeafSink) -> AtOnce {
-        let Request { op, offset, len, .. } = *request;
+    // By value, and never inlined: it would slow down the short way of all others, which fits into the registers.
+    #[inline(never)]
+    pub(super) fn mirror_at_once(&mut self, request: Request, sink: &mut impl LeafSink) -> AtOnce {
+        let Request { op, offset, len, .. } = request;
         let device = self.devices.at_mut(request.device.0);
         let small = matches!(op, Op::Read | Op::Write) && len.wrapping_sub(1) < LEAF_BYTES_MAX;
         // A slot has to be there for what was begun.
@@ -50,18 +51,19 @@ impl Shard {
             if !regions.readable.has(region) {
                 return AtOnce::No;
             }
-            read(short, request, sink)
+            read(short, &request, sink)
         } else {
             if !regions.writable.has(region) {
                 return AtOnce::No;
             }
             if self.shared.shards > 1 {
-                return self.write_at_once(*request, sink);
+                return self.write_at_once(request, sink);
             }
-            if !self.shared.ranges.is_free(request.device, offset, end) {
+            // Mostly nobody is there who could hold anything.
+            if self.in_flight > 0 && !self.shared.ranges.is_free(request.device, offset, end) {
                 return AtOnce::No;
             }
-            write(short, request, sink)
+            write(short, &request, sink)
         };
         if asked != Asked::Done {
             device.takes_time |= asked == Asked::Refused;

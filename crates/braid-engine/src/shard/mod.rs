@@ -198,7 +198,7 @@ impl Shard {
         }
         let mut held = false;
         if layout.ordered {
-            match self.mirror_at_once(request, sink) {
+            match self.mirror_at_once(*request, sink) {
                 AtOnce::Done => return Ok(()),
                 AtOnce::No => {}
                 AtOnce::Begun => held = true,
