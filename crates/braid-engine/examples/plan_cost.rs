@@ -11,12 +11,18 @@ use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 struct Null {
     cookies: Vec<Cookie>,
     meta: [u8; 4096],
+    /// Answers within the call, as a disk in memory does.
+    at_once: bool,
 }
 
 impl LeafSink for Null {
     #[inline]
     fn submit(&mut self, io: &LeafIo) {
         self.cookies.push(io.cookie);
+    }
+    #[inline]
+    fn at_once(&mut self, _: LeafId, _: Op, _: u64, _: u64, _: Buf) -> Option<LeafResult> {
+        self.at_once.then_some(Ok(()))
     }
     fn zero(&mut self, _: Buf, _: u64) {}
     fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
@@ -28,9 +34,14 @@ impl LeafSink for Null {
 }
 
 fn measure(name: &str, node: &Node, op: Op) {
+    let (slot, at_once) = (cost(node, op, false), cost(node, op, true));
+    println!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
+}
+
+fn cost(node: &Node, op: Op, at_once: bool) -> f64 {
     let limits = Limits::default();
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
-    let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096] };
+    let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096], at_once };
     shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))), &mut sink);
     let mut done = Vec::new();
     let blocks = node.size_bytes() / 4096;
@@ -57,7 +68,7 @@ fn measure(name: &str, node: &Node, op: Op) {
         }
         best = best.min(start.elapsed().as_nanos() as f64 / f64::from(rounds) / depth as f64);
     }
-    println!("{name:24} {op:?} {best:6.1} ns");
+    best
 }
 
 /// A mirror of disks of 100 GiB in which everything was written before.

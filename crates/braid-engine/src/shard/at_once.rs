@@ -31,8 +31,9 @@ enum Asked {
 
 impl Shard {
     /// Carries out a request that the layout can take, if that is possible within the call.
-    // By value, and never inlined: it would slow down the short way of all others, which fits into the registers.
-    #[inline(never)]
+    // Always inlined: as a call of its own it took twice as long (30 ns against 15 in `examples/plan_cost.rs`), and the short
+    // way of all others takes the same either way.
+    #[inline(always)]
     pub(super) fn mirror_at_once(&mut self, request: Request, sink: &mut impl LeafSink) -> AtOnce {
         let Request { op, offset, len, .. } = request;
         let device = self.devices.at_mut(request.device.0);
