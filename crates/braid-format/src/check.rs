@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use crate::label::{Job, raw_of};
 use crate::raw::{RawLabel, get48};
 use crate::{
-    ANCESTORS_MAX, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
+    ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
     MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, VERSION, ZoneSpan, crc, words, zones,
 };
 use braid_geometry::Spec;
@@ -197,20 +197,16 @@ fn places(raw: &RawLabel) -> Places {
 }
 
 /// Reserved bytes are zero, unless a feature that this code does not know may have given them a meaning.
-fn reserved(raw: &RawLabel, features: &Features, found: Found<'_>) -> [u8; 50] {
+fn reserved(raw: &RawLabel, features: &Features, found: Found<'_>) -> [u8; 2] {
     if features.compatible == 0 && features.read_only == 0 {
-        let parts: [(&'static str, &[u8]); 3] =
-            [("reserved_a", &raw.reserved_a), ("reserved_b", &raw.reserved_b), ("reserved_c", &raw.reserved_c)];
+        let parts: [(&'static str, &[u8]); 2] = [("reserved_a", &raw.reserved_a), ("reserved_c", &raw.reserved_c)];
         for (field, bytes) in parts {
             if bytes.iter().any(|b| *b != 0) {
                 report(found, field, "reserved bytes are not zero");
             }
         }
     }
-    let mut reserved = [0; 50];
-    reserved[..2].copy_from_slice(&raw.reserved_a);
-    reserved[2..].copy_from_slice(&raw.reserved_b);
-    reserved
+    raw.reserved_a
 }
 
 fn spec(raw: &RawLabel, found: Found<'_>) -> Option<Spec> {
@@ -263,7 +259,12 @@ fn lineage(raw: &RawLabel, found: Found<'_>) -> Lineage {
     if unused.iter().any(|id| id.get() != 0) {
         report(found, "ancestors", "entries after the used ones are not zero");
     }
-    Lineage { id: raw.lineage.get(), ancestors: used.iter().map(|id| id.get()).collect() }
+    let (from, unused) = raw.believed_from.split_at(used.len());
+    if unused.iter().any(|from| *from != [0; 6]) {
+        report(found, "believed_from", "entries after the used ones are not zero");
+    }
+    let ancestors = used.iter().zip(from).map(|(id, from)| Ancestor { id: id.get(), believed_from: get48(*from) });
+    Lineage { id: raw.lineage.get(), ancestors: ancestors.collect() }
 }
 
 fn members(raw: &RawLabel, found: Found<'_>) -> Option<Vec<MemberEntry>> {

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::label::raw_of;
 use crate::raw::{FIELDS, Field, FieldKind, RawLabel};
-use crate::{BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc};
+use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc};
 use zerocopy::IntoBytes;
 
 /// What `examine` found on one disk.
@@ -226,6 +226,13 @@ fn value(field: &Field, bytes: &[u8]) -> String {
             let ids: Vec<String> =
                 bytes.chunks(8).map(number).filter(|id| *id != 0).map(|id| format!("{id:#018x}")).collect();
             if ids.is_empty() { "none".into() } else { ids.join(" ") }
+        }
+        FieldKind::Sequences => {
+            let numbers = bytes.chunks(6).map(|bytes| match number(bytes) {
+                Ancestor::NEVER => "never".to_owned(),
+                number => number.to_string(),
+            });
+            numbers.collect::<Vec<_>>().join(" ")
         }
         FieldKind::Jobs | FieldKind::Table | FieldKind::Reserved => {
             if bytes.iter().all(|b| *b == 0) {

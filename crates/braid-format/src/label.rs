@@ -62,7 +62,7 @@ pub struct ArrayPart {
     /// The zones, in the order of the array's bytes.
     pub zones: Vec<ZoneSpan>,
     /// Bytes that a newer version may use under a compatible feature; kept as they are.
-    pub reserved: [u8; 50],
+    pub reserved: [u8; 2],
 }
 
 /// What a label says of the disk it stands on.
@@ -169,8 +169,55 @@ pub struct MemberEntry {
 pub struct Lineage {
     /// Random id of the present line.
     pub id: u64,
-    /// Ids before it, the nearest first; at most [`ANCESTORS_MAX`].
-    pub ancestors: Vec<u64>,
+    /// Lines before it, the nearest first; at most [`ANCESTORS_MAX`].
+    pub ancestors: Vec<Ancestor>,
+}
+
+/// A line that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ancestor {
+    /// Its id.
+    pub id: u64,
+    /// A member that returns with a label of this line is believed from this sequence number on: what was written since
+    /// then is still dirty. 0: with any; [`Ancestor::NEVER`]: with none. Below 2^48.
+    pub believed_from: u64,
+}
+
+impl Ancestor {
+    /// Nobody is believed who returns from such a line.
+    pub const NEVER: u64 = (1 << 48) - 1;
+
+    /// A line from which nobody is believed who returns.
+    pub fn closed(id: u64) -> Ancestor {
+        Ancestor { id, believed_from: Ancestor::NEVER }
+    }
+
+    /// A line of which every member is believed who returns.
+    pub fn open(id: u64) -> Ancestor {
+        Ancestor { id, believed_from: 0 }
+    }
+
+    /// Whether a label of this line and sequence number is believed.
+    pub fn believes(&self, sequence: u64) -> bool {
+        self.believed_from != Ancestor::NEVER && sequence >= self.believed_from
+    }
+}
+
+impl Lineage {
+    /// What is said of a line before this one.
+    pub fn ancestor(&self, id: u64) -> Option<&Ancestor> {
+        self.ancestors.iter().find(|ancestor| ancestor.id == id)
+    }
+
+    /// The line just before this one.
+    pub fn parent(&self) -> Option<u64> {
+        self.ancestors.first().map(|ancestor| ancestor.id)
+    }
+
+    /// Whether this is the line, or one before it.
+    pub fn knows(&self, id: u64) -> bool {
+        self.id == id || self.ancestor(id).is_some()
+    }
 }
 
 /// What a job does.
@@ -306,7 +353,7 @@ impl Label {
             clean: u8::from(array.clean),
             start_policy: words::start_policy_code(array.start_policy),
             ancestor_count: array.lineage.ancestors.len() as u8,
-            reserved_a: pad(&array.reserved[..2]),
+            reserved_a: array.reserved,
             chunk_bytes: U32::new(
                 u32::try_from(array.spec.chunk_bytes)
                     .map_err(|_| too_much("chunk_bytes", format!("{} is too large", array.spec.chunk_bytes)))?,
@@ -315,12 +362,12 @@ impl Label {
             array_bytes: U64::new(array.array_bytes),
             created_unix_s: U64::new(array.created_unix_s),
             lineage: U64::new(array.lineage.id),
-            ancestors: std::array::from_fn(|i| U64::new(array.lineage.ancestors.get(i).copied().unwrap_or(0))),
+            ancestors: std::array::from_fn(|i| U64::new(array.lineage.ancestors.get(i).map_or(0, |a| a.id))),
             session: U64::new(array.session),
             epoch: U64::new(array.epoch),
             controller: array.controller.into_bytes(),
             jobs: std::array::from_fn(|i| array.jobs.get(i).map_or(RawJob::new_zeroed_job(), |job| job.to_raw())),
-            reserved_b: pad(&array.reserved[2..]),
+            believed_from: raw_believed_from(&array.lineage)?,
             member_id: put48(member.id.0).ok_or_else(|| too_much("member_id", "wider than 48 bits".into()))?,
             role: U16::new(member.role),
             device_bytes: U64::new(member.places.device_bytes),
@@ -409,6 +456,17 @@ pub(crate) fn raw_of(bytes: &[u8]) -> Result<&RawLabel, LabelError> {
 
 fn pad<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
+}
+
+fn raw_believed_from(lineage: &Lineage) -> Result<[[u8; 6]; ANCESTORS_MAX], LabelError> {
+    let mut numbers = [[0; 6]; ANCESTORS_MAX];
+    for (ancestor, raw) in lineage.ancestors.iter().zip(&mut numbers) {
+        *raw = put48(ancestor.believed_from).ok_or_else(|| LabelError::Field {
+            field: "believed_from",
+            reason: format!("{} is wider than 48 bits", ancestor.believed_from),
+        })?;
+    }
+    Ok(numbers)
 }
 
 fn raw_members(members: &[MemberEntry]) -> Result<[RawMember; MEMBERS_MAX], LabelError> {

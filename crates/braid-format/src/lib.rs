@@ -29,8 +29,8 @@ mod zones;
 pub use error::LabelError;
 pub use examine::{Examined, examine};
 pub use label::{
-    ArrayPart, ArrayState, Features, Header, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId, MemberPart,
-    MemberState, StartPolicy, newest,
+    Ancestor, ArrayPart, ArrayState, Features, Header, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
+    MemberPart, MemberState, StartPolicy, newest,
 };
 pub use layout::zone_table;
 pub use name::{Name, NameError};

@@ -92,6 +92,8 @@ pub enum FieldKind {
     Word(fn(u8) -> Option<&'static str>),
     /// Several 64-bit ids.
     Ids,
+    /// Several sequence numbers of 48 bits, each below the id that it belongs to.
+    Sequences,
     /// The jobs.
     Jobs,
     /// Shown as a table elsewhere.
@@ -215,8 +217,8 @@ label_fields! {
     controller: [u8; 16], 256, FieldKind::Uuid;
     /// Checkpoints of jobs.
     jobs: [RawJob; JOBS_MAX], 272, FieldKind::Jobs;
-    /// Zero; belongs to the array.
-    reserved_b: [u8; 48], 352, FieldKind::Reserved;
+    /// Of each ancestor, the sequence number from which on a label of its line is believed, 48 bits.
+    believed_from: [[u8; 6]; ANCESTORS_MAX], 352, FieldKind::Sequences;
     /// This member's identity, 48 bits.
     member_id: [u8; 6], 400, FieldKind::Hex;
     /// This member's place in the table of members.

@@ -110,7 +110,7 @@ fn each_nonsense_is_blamed_on_its_field() {
         ("ancestors", 176, &[1]),
         ("jobs", 272, &[1, 9]),
         ("jobs", 273, &[1]),
-        ("reserved_b", 352, &[1]),
+        ("believed_from", 352, &[1]),
         ("member_id", 400, &[0; 6]),
         ("member_id", 400, &[1; 6]),
         ("role", 406, &[3, 0]),

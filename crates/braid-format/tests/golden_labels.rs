@@ -68,6 +68,11 @@ fn golden_labels_hold_these_bytes_at_these_places() {
     let height = (whole(large) - whole(small)) / 4096;
     assert_eq!((bytes[second], le(second + 16, 6), le(second + 22, 6)), (0b110, whole(small) / 4096, height));
 
+    let fullest = std::fs::read(file("raid10_everything_member3.bin")).unwrap();
+    assert_eq!(fullest[176 + 8], 2, "the second ancestor");
+    assert_eq!(fullest[352 + 6..352 + 12], [6, 5, 4, 3, 2, 1], "from where on it is believed");
+    assert_eq!(fullest[352 + 42..400], [255; 6], "the last one, which never is");
+
     let concat = std::fs::read(file("concat_128_member127.bin")).unwrap();
     assert_eq!((concat[138], concat[136]), (2, 128), "form of single members");
     assert_eq!(concat[4096 - 14], 127, "the last zone's member");

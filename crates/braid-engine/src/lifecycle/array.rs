@@ -26,6 +26,8 @@ pub struct Array {
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
+    /// The label with which it was found at the start, and which members that are absent may lack; 0: there is none.
+    pub(super) found_sequence: u64,
     /// In sync by a label that is not complete yet: while that is so they do not count as copies.
     pub(super) unproven: Vec<u16>,
 }
@@ -48,6 +50,8 @@ pub struct Candidate {
     pub leaf: LeafId,
     /// What it would take to fill it.
     pub from: Filling,
+    /// All of the array before this byte is on it, those regions aside that are dirty; 0 where it is filled from the bitmap.
+    pub position_bytes: u64,
     /// Whether it returns as who it was ([`Newcomer::Returning`](super::Newcomer)). Else it is a copy that a forced start
     /// has given up, and comes back only as a new member ([`Newcomer::New`](super::Newcomer)).
     pub returns: bool,
@@ -71,7 +75,8 @@ impl Array {
     pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>, random: u64) -> Array {
         targets.sort_by_key(|target| target.part.role);
         let (candidates, lines, unproven) = (Vec::new(), Lines::new(random), Vec::new());
-        Array { written: label.clone(), label, geometry, targets, candidates, lines, unproven }
+        let (written, found_sequence) = (label.clone(), 0);
+        Array { written, label, geometry, targets, candidates, lines, found_sequence, unproven }
     }
 
     /// Whether it goes on when members fail.
@@ -152,8 +157,13 @@ impl Array {
         if self.state(role) != MemberState::Out {
             return;
         }
-        let from = if self.rebuild(role).is_some() { Filling::Full } else { Filling::FromBitmap };
-        let candidate = Candidate { role, leaf: target.leaf, from, returns: true };
+        let job = self.rebuild(role).map(|job| (Filling::Full, job.position_bytes));
+        let (from, position_bytes) = job.unwrap_or((Filling::FromBitmap, 0));
+        self.note_candidate(Candidate { role, leaf: target.leaf, from, position_bytes, returns: true }, target);
+    }
+
+    /// Notes a disk that could be filled.
+    pub(super) fn note_candidate(&mut self, candidate: Candidate, target: Target) {
         self.candidates.retain(|(other, _)| other.leaf != target.leaf);
         self.candidates.push((candidate, target));
     }

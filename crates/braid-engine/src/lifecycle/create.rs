@@ -150,7 +150,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         jobs: Vec::new(),
         members: ids.iter().zip(&sizes).enumerate().map(entry).collect(),
         zones: zone_table(&geometry),
-        reserved: [0; 50],
+        reserved: [0; 2],
     };
     let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
         leaf: *leaf,

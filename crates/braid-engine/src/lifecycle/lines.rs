@@ -3,8 +3,9 @@
 
 use std::cmp::Reverse;
 
-use braid_format::{ANCESTORS_MAX, ArrayPart, Lineage, MemberId, MemberState};
+use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, Lineage, MemberId, MemberState};
 
+use super::array::{Filling, rebuild_of};
 use super::disk::MemberDisk;
 use super::planted::{Planted, planted};
 
@@ -27,16 +28,22 @@ impl Lines {
     }
 }
 
-/// The line that parts from `old`. Lines of which it was decided that they do not count (`refused`) become known, too.
-pub(super) fn part(old: &Lineage, id: u64, refused: &[u64]) -> Lineage {
-    let mut ancestors = vec![old.id];
-    for known in refused.iter().chain(&old.ancestors) {
-        if !ancestors.contains(known) && *known != id {
-            ancestors.push(*known);
+/// The line that parts from `old`, of which labels are believed from this sequence number on. Lines of which it was decided
+/// that they do not count (`refused`) become known, too; nobody returns from them.
+pub(super) fn part(old: &Lineage, believed_from: u64, id: u64, refused: &[u64]) -> Lineage {
+    let mut ancestors = vec![Ancestor { id: old.id, believed_from: believed_from.min(Ancestor::NEVER - 1) }];
+    for known in refused.iter().copied().map(Ancestor::closed).chain(old.ancestors.iter().copied()) {
+        if ancestors.iter().all(|other| other.id != known.id) && known.id != id {
+            ancestors.push(known);
         }
     }
     ancestors.truncate(ANCESTORS_MAX);
     Lineage { id, ancestors }
+}
+
+/// From now on bits of the bitmap may be cleared: whoever stands in a line before this one is an old copy.
+pub(super) fn close(lineage: &mut Lineage) {
+    lineage.ancestors.iter_mut().for_each(|ancestor| ancestor.believed_from = Ancestor::NEVER);
 }
 
 /// What a disk that is here is to its array.
@@ -66,7 +73,7 @@ impl Standing {
 }
 
 fn is_before(older: &Lineage, newer: &Lineage) -> bool {
-    older.id != newer.id && newer.ancestors.contains(&older.id) && !older.ancestors.contains(&newer.id)
+    older.id != newer.id && newer.knows(older.id) && !older.knows(newer.id)
 }
 
 /// Members that are here, and their labels.
@@ -92,13 +99,11 @@ enum Use {
 fn use_of(label: &ArrayPart, witnesses: &Witnesses<'_>) -> Use {
     let line = &label.lineage;
     let says = |other: &ArrayPart| {
-        if other.lineage.id == line.id || other.lineage.ancestors.contains(&line.id) {
+        if other.lineage.knows(line.id) {
             Use::Unknown
-        } else if !line.ancestors.contains(&other.lineage.id) {
+        } else if !line.knows(other.lineage.id) {
             Use::Abandoned
-        } else if line.ancestors.first() == Some(&other.lineage.id)
-            && (other.epoch, other.sequence + 1) == label.order()
-        {
+        } else if line.parent() == Some(other.lineage.id) && (other.epoch, other.sequence + 1) == label.order() {
             Use::Begun
         } else {
             Use::Unknown
@@ -145,12 +150,16 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
     let label = &disk.label.array;
     let entry = newest.members[usize::from(role)].state;
     let own = label.members[usize::from(disk.label.member.role)].state;
+    let returning = match way_back(newest, role, disk) {
+        Some(_) => Standing::Returning,
+        None => Standing::Stale,
+    };
     if label == newest {
         return match entry {
             MemberState::InSync => Standing::Current,
             MemberState::Filling => Standing::Filling,
             MemberState::Spare => Standing::Spare,
-            MemberState::Out | MemberState::Absent => Standing::Returning,
+            MemberState::Out | MemberState::Absent => returning,
         };
     }
     let same_line = label.lineage.id == newest.lineage.id;
@@ -160,14 +169,13 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
     if entry == MemberState::Spare && own == MemberState::Spare {
         return Standing::Spare;
     }
-    let known = |line: &u64| *line == newest.lineage.id || newest.lineage.ancestors.contains(line);
-    if !known(&label.lineage.id) {
+    if !newest.lineage.knows(label.lineage.id) {
         // Its line was never used: it stands where it stood in the one before.
         if entry == MemberState::Out
             && use_of(label, witnesses) != Use::Unknown
-            && label.lineage.ancestors.iter().any(known)
+            && label.lineage.ancestors.iter().any(|known| newest.lineage.knows(known.id))
         {
-            return Standing::Returning;
+            return returning;
         }
         return if own != MemberState::InSync || left_behind(newest, label) {
             Standing::Stale
@@ -176,7 +184,7 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
         };
     }
     // A crash leaves labels at most one step apart; in that step the members may have parted ways.
-    let parent = newest.lineage.ancestors.first() == Some(&label.lineage.id);
+    let parent = newest.lineage.parent() == Some(label.lineage.id);
     let one_step = (same_line || parent) && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence;
     match (entry, own) {
         (MemberState::InSync, MemberState::InSync | MemberState::Filling) if one_step => Standing::Behind,
@@ -184,11 +192,42 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
         (MemberState::Filling, MemberState::Filling) if one_step => Standing::Filling,
         (MemberState::Filling, MemberState::Filling) => Standing::Stale,
         // It was to be filled, and a crash came before its own label.
-        (MemberState::Filling, _) => Standing::Returning,
-        // Whoever is left out while in sync is left out by a new line.
-        (_, MemberState::InSync) if same_line => Standing::Stale,
-        (MemberState::Out, _) => Standing::Returning,
+        (MemberState::Filling | MemberState::Out, _) => returning,
         (MemberState::Spare | MemberState::Absent, _) => Standing::Stale,
+    }
+}
+
+/// How a member that is out comes back, and from which byte on where all of it is copied. `None`: it is an old copy.
+///
+/// What a member lacks since it was left out is dirty, as long as no bit is cleared; bits are cleared only while everybody is in
+/// sync. A line never goes from whole to not whole: members part ways then. So of a line that was whole at its end only those
+/// are believed who were there at its end; of one that never was, everybody; and of one before a line that was whole, nobody.
+pub(super) fn way_back(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Option<(Filling, u64)> {
+    let (label, own_role) = (&disk.label.array, disk.label.member.role);
+    let same_line = label.lineage.id == newest.lineage.id;
+    let known = |id: u64| match newest.lineage.ancestor(id) {
+        Some(ancestor) => Some(ancestor.believes(label.sequence)),
+        None => (id == newest.lineage.id).then_some(true),
+    };
+    // A line that was never used: its members stand where they stood in the one before.
+    let mut lines = std::iter::once(label.lineage.id).chain(label.lineage.ancestors.iter().map(|a| a.id));
+    if !lines.find_map(known)? && !planted(Planted::OldCopyReturns) {
+        return None;
+    }
+    let (own_job, job) = (rebuild_of(label, own_role), rebuild_of(newest, role));
+    let again = job.is_some().then_some((Filling::Full, 0));
+    match (label.members[usize::from(own_role)].state, own_job) {
+        // Whoever is left out while in sync is left out by a new line.
+        (MemberState::InSync, _) if same_line => None,
+        (MemberState::InSync, _) | (MemberState::Filling, None) => again.or(Some((Filling::FromBitmap, 0))),
+        // It was never whole. As far as its own label says it was copied, also where a later one says more.
+        (_, Some(own_job)) => match job {
+            Some(job) if job.number == own_job.number => {
+                Some((Filling::Full, own_job.position_bytes.min(job.position_bytes)))
+            }
+            _ => again,
+        },
+        (_, None) => again,
     }
 }
 

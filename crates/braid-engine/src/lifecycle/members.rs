@@ -19,7 +19,7 @@ use super::create::{clear, inspect};
 use super::disk::{DiskVerdict, look};
 use super::erase::wipe;
 use super::error::LifecycleError;
-use super::lines::{Standing, standing};
+use super::lines::{Standing, close, standing, way_back};
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
 use super::write::{LabelCopy, Target, flush};
@@ -104,10 +104,14 @@ impl Array {
             }
             _ => return Err(no("it is an old copy of the member; as a new member it is rebuilt in full")),
         }
+        if self.state(role) != MemberState::Out {
+            return Err(no("its role is not out"));
+        }
+        let (from, position_bytes) = way_back(&self.label, role, &disk).unwrap_or((Filling::FromBitmap, 0));
+        let candidate = Candidate { role, leaf, from, position_bytes, returns: true };
         let target = Target { leaf, part: MemberPart { role, ..disk.label.member }, doubtful: disk.doubtful };
-        self.keep_candidate(target);
-        let known = self.candidates().find(|candidate| candidate.leaf == leaf);
-        known.ok_or_else(|| no("its role is not out"))
+        self.note_candidate(candidate, target);
+        Ok(candidate)
     }
 
     /// Lets a disk take a role that is out or nobody's: from the moment that this returns it takes every write, every
@@ -139,7 +143,7 @@ impl Array {
                     if from == Filling::FromBitmap {
                         return Err(wrong("it was never whole: it is filled in full, not from the bitmap"));
                     }
-                    position_bytes = self.rebuild(role).map_or(0, |job| job.position_bytes);
+                    position_bytes = candidate.position_bytes;
                 }
                 target.clone()
             }
@@ -285,6 +289,9 @@ impl Array {
         }
         let mut next = self.next();
         next.members[usize::from(role)].state = MemberState::InSync;
+        if next.members.iter().take(usize::from(self.roles())).all(|m| m.state == MemberState::InSync) {
+            close(&mut next.lineage);
+        }
         next.jobs.retain(|job| !(job.kind == JobKind::Rebuild && job.target == Some(role)));
         let failures = self.record(io, next, Losses::default()).await?;
         self.expect(role, MemberState::InSync, failures)

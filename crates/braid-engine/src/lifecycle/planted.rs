@@ -31,6 +31,10 @@ pub enum Planted {
     StaleAccepted,
     /// A member that was used apart is taken as one that was away, and catches up from the bitmap.
     DivergedMerged,
+    /// An old copy of a member that is out is taken for that member, and catches up from bits that were cleared since.
+    OldCopyReturns,
+    /// A start serves after one label: a copy from before it is taken as a step behind, and in sync.
+    ServedAfterOneLabel,
     /// The label of a member that is about to be filled is written before the survivors'.
     NewcomerLabelFirst,
     /// A member that is being filled counts as a copy when an array starts.

@@ -206,7 +206,16 @@ impl Array {
             }
         }
         if parted {
-            label.lineage = part(&label.lineage, self.lines.next(), &[]);
+            label.lineage = part(&label.lineage, self.believed_from(), self.lines.next(), &[]);
+        }
+    }
+
+    /// From which sequence number on a member is believed that parts from here: 0 where the array was not whole, as then no
+    /// bit was cleared. The last completed label is on everybody. What a start found may lack on members that are not here.
+    pub(super) fn believed_from(&self) -> u64 {
+        match self.is_whole() {
+            false => 0,
+            true => self.label.sequence - u64::from(self.label.sequence == self.found_sequence),
         }
     }
 

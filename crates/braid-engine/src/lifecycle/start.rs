@@ -1,13 +1,13 @@
 //! Starting arrays that were found.
 
-use braid_format::{ANCESTORS_MAX, JobKind, MemberPart, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, Ancestor, JobKind, MemberPart, MemberState, Name, Uuid};
 
 use super::array::{Array, Candidate, Filling};
 use super::disk::{FoundDisk, MemberDisk};
 use super::erase::finish_delete;
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
-use super::lines::{Standing, part};
+use super::lines::{Standing, part, way_back};
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::redundant::is_redundant;
@@ -100,6 +100,8 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnM
 /// 1. Flush all members: what was read of their labels may still have been in a cache.
 /// 2. Where members are a step behind, or a copy is damaged, write the newest label on them, as it is.
 /// 3. Write the next label, with the new session and without the clean mark, on all.
+/// 4. A redundant array writes one more: what was copied from a disk before this start is then more than one step behind,
+///    and never taken for a disk that a crash left so.
 ///
 /// Only then may the array be served. A redundant array that starts without some members writes in step 3 that these
 /// are out, in a new line; it drops a member that fails meanwhile, and writes in-sync members first in each step.
@@ -158,7 +160,7 @@ async fn start_redundant<M: MetaIo>(
     let seats = Seated::of(found);
     let geometry = newest.geometry()?;
     let mut array = Array::new(newest.clone(), geometry, seats.targets, options.lineage);
-    array.unproven = seats.unproven;
+    (array.unproven, array.found_sequence) = (seats.unproven, newest.sequence);
     // Absent members that count as lost, and those that are given up.
     let (mut losses, given_up) = (Losses::of(seats.lost), seats.given_up);
     if !planted(Planted::StartWithoutFlush) {
@@ -180,21 +182,24 @@ async fn start_redundant<M: MetaIo>(
         }
         let apart: Vec<u64> = given_up.iter().filter_map(|(_, line)| *line).collect();
         let id = if next.lineage.id == newest.lineage.id { array.lines.next() } else { next.lineage.id };
-        next.lineage = part(&newest.lineage, id, &apart);
+        next.lineage = part(&newest.lineage, array.believed_from(), id, &apart);
     }
     // Lines that were begun and never used are known from now on, also where nobody is here who can tell.
     for line in seats.unused_lines {
-        if line != next.lineage.id && !next.lineage.ancestors.contains(&line) {
+        if !next.lineage.knows(line) {
             let after_parent = next.lineage.ancestors.len().min(1);
-            next.lineage.ancestors.insert(after_parent, line);
+            next.lineage.ancestors.insert(after_parent, Ancestor::open(line));
             next.lineage.ancestors.truncate(ANCESTORS_MAX);
         }
     }
     array.record(io, next, losses).await?;
+    // The array is served two labels after what was on the disks before: whoever has that is more than a crash behind.
+    if !planted(Planted::ServedAfterOneLabel) {
+        array.record(io, array.next(), Losses::default()).await?;
+    }
     for (candidate, target) in seats.candidates {
         match array.state(candidate.role) {
-            MemberState::Out if candidate.returns => array.keep_candidate(target),
-            MemberState::Absent | MemberState::Out => array.candidates.push((candidate, target)),
+            MemberState::Absent | MemberState::Out => array.note_candidate(candidate, target),
             _ => {}
         }
     }
@@ -245,7 +250,10 @@ impl Seated {
                 Standing::Returning => {
                     seated.lost.extend(holds.then_some(role));
                     seated.unused_lines.push(disk.label.array.lineage.id);
-                    let candidate = Candidate { role, leaf, from: Filling::FromBitmap, returns: true };
+                    let newest = found.newest.as_ref();
+                    let way_back = newest.and_then(|newest| way_back(newest, role, disk));
+                    let (from, position_bytes) = way_back.unwrap_or((Filling::FromBitmap, 0));
+                    let candidate = Candidate { role, leaf, from, position_bytes, returns: true };
                     seated.candidates.push((candidate, target));
                 }
                 standing => {
@@ -253,7 +261,7 @@ impl Seated {
                     if holds || line.is_some() {
                         seated.given_up.push((role, line));
                     }
-                    let candidate = Candidate { role, leaf, from: Filling::Full, returns: false };
+                    let candidate = Candidate { role, leaf, from: Filling::Full, position_bytes: 0, returns: false };
                     seated.candidates.push((candidate, target));
                 }
             }

@@ -2,8 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use braid_format::{
-    ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId, MemberPart,
-    MemberState, Name, Places, StartPolicy, zone_table,
+    Ancestor, ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
+    MemberPart, MemberState, Name, Places, StartPolicy, zone_table,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             jobs: vec![],
             members: members.collect(),
             zones: zone_table(&geometry),
-            reserved: [0; 50],
+            reserved: [0; 2],
         },
         member: MemberPart {
             id: MemberId::from_random(0x1000 + u64::from(role)),
@@ -81,7 +81,9 @@ pub fn raid10_with_everything() -> Label {
     array.controller = Uuid::from_bytes(*b"the-controller-7");
     array.session = u64::MAX;
     array.region_bytes = 4 << 20;
-    array.lineage = Lineage { id: 0x99, ancestors: (1..=8).collect() };
+    array.lineage = Lineage { id: 0x99, ancestors: (1..=8).map(Ancestor::open).collect() };
+    array.lineage.ancestors[1].believed_from = 0x0102_0304_0506;
+    array.lineage.ancestors[7].believed_from = Ancestor::NEVER;
     array.members[0].state = MemberState::Absent;
     array.members[0].id = None;
     array.members[1].state = MemberState::Filling;
@@ -130,7 +132,8 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         array.epoch = epoch;
         array.session = session;
         array.created_unix_s = created;
-        array.lineage = Lineage { id: lineage, ancestors: (0..lineage % 9).collect() };
+        let from = |id: u64| Ancestor { id, believed_from: random.rotate_left(id as u32 * 7) >> 16 };
+        array.lineage = Lineage { id: lineage, ancestors: (0..lineage % 9).map(from).collect() };
         array.uuid = Uuid::from_bytes(uuid);
         if array.uuid.is_nil() {
             array.uuid = Uuid::max();

@@ -187,6 +187,12 @@ impl Disks {
         self.state().disks[leaf.0 as usize].size = size;
     }
 
+    /// Makes one disk what another one is, cache and all.
+    pub fn copy_disk(&self, from: LeafId, to: LeafId) {
+        let mut state = self.state();
+        state.disks[to.0 as usize] = state.disks[from.0 as usize].clone();
+    }
+
     /// A further disk with the same content as this one, of another size.
     pub fn clone_disk(&self, leaf: LeafId, size: u64) -> LeafId {
         let mut state = self.state();

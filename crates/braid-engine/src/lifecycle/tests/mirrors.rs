@@ -25,33 +25,33 @@ pub(super) fn mirror_of(count: u32) -> (Disks, Array) {
     (disks, array)
 }
 
-fn only(disks: &Disks, of: &[u32]) -> crate::lifecycle::FoundArray {
+pub(super) fn only(disks: &Disks, of: &[u32]) -> crate::lifecycle::FoundArray {
     let of: Vec<LeafId> = of.iter().copied().map(LeafId).collect();
     let mut found = run(scan(disks, &of));
     assert_eq!(found.arrays.len(), 1, "{found:?}");
     found.arrays.remove(0)
 }
 
-fn standings(disks: &Disks, of: &[u32]) -> Vec<Option<Standing>> {
+pub(super) fn standings(disks: &Disks, of: &[u32]) -> Vec<Option<Standing>> {
     only(disks, of).members.iter().map(|m| m.standing).collect()
 }
 
-fn begin(disks: &Disks, of: &[u32], random: u64) -> Array {
+pub(super) fn begin(disks: &Disks, of: &[u32], random: u64) -> Array {
     run(start(disks, &only(disks, of), StartOptions::new(random, random))).unwrap()
 }
 
-fn begin_degraded(disks: &Disks, of: &[u32], random: u64) -> Array {
+pub(super) fn begin_degraded(disks: &Disks, of: &[u32], random: u64) -> Array {
     let options = StartOptions { degraded: true, ..StartOptions::new(random, random) };
     run(start(disks, &only(disks, of), options)).unwrap()
 }
 
-fn states(array: &Array) -> Vec<MemberState> {
+pub(super) fn states(array: &Array) -> Vec<MemberState> {
     (0..array.label().members.len() as u16).map(|role| array.state(role)).collect()
 }
 
 const NEW_ID: u64 = 0xabc;
 
-fn new(leaf: u32) -> Newcomer {
+pub(super) fn new(leaf: u32) -> Newcomer {
     Newcomer::New { leaf: LeafId(leaf), id: MemberId::from_random(NEW_ID), force: false }
 }
 
@@ -87,7 +87,7 @@ fn half_a_mirror_waits_and_starts_when_told() {
     assert!(matches!(refused, Err(LifecycleError::NotReady { .. })));
     let array = begin_degraded(&disks, &[1], 2);
     assert_eq!(states(&array), [Out, InSync]);
-    assert_eq!(array.label().lineage.ancestors, [77]);
+    assert_eq!(array.label().lineage.parent(), Some(77));
     // From now on it starts by itself: its label says who is out.
     assert_eq!(only(&disks, &[1]).status, Status::Degraded { missing: vec![] });
     // The other one returns; alone it would wait.
@@ -95,7 +95,7 @@ fn half_a_mirror_waits_and_starts_when_told() {
     assert!(matches!(only(&disks, &[0]).status, Status::Waiting { .. }));
     let array = begin(&disks, &[0, 1], 3);
     assert_eq!(states(&array), [Out, InSync]);
-    let returning = Candidate { role: 0, leaf: LeafId(0), from: Filling::FromBitmap, returns: true };
+    let returning = Candidate { role: 0, leaf: LeafId(0), from: Filling::FromBitmap, position_bytes: 0, returns: true };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [returning]);
 }
 
@@ -156,7 +156,7 @@ fn both_halves_that_were_started_apart_are_refused_and_force_keeps_the_newest() 
     let options = StartOptions { force: true, ..StartOptions::new(13, 13) };
     let mut array = run(start(&disks, &found, options)).unwrap();
     assert_eq!(states(&array), [Absent, InSync]);
-    let given_up = Candidate { role: 0, leaf: LeafId(0), from: Filling::Full, returns: false };
+    let given_up = Candidate { role: 0, leaf: LeafId(0), from: Filling::Full, position_bytes: 0, returns: false };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [given_up]);
     // It was decided once: the next start does not ask again, and does not take it as in sync either.
     assert_eq!(only(&disks, &[0, 1]).status, Status::Degraded { missing: vec![] });
@@ -248,7 +248,7 @@ fn a_full_rebuild_resumes_where_it_was_also_after_another_loss() {
     // Lost while it is being filled, it is not taken for one that was whole.
     assert_eq!(run(array.drop_members(&disks, &[0])).unwrap(), [0]);
     let mut array = begin(&disks, &[2, 1], 5);
-    let again = Candidate { role: 0, leaf: LeafId(2), from: Filling::Full, returns: true };
+    let again = Candidate { role: 0, leaf: LeafId(2), from: Filling::Full, position_bytes: 65536, returns: true };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [again]);
     let returning = Newcomer::Returning { leaf: LeafId(2) };
     assert!(run(array.begin_filling(&disks, 0, returning, Filling::FromBitmap)).is_err());

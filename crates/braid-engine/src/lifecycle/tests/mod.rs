@@ -6,6 +6,7 @@ mod failing;
 mod histories;
 mod mirror_sweep;
 mod mirrors;
+mod old_copies;
 mod stories;
 mod sweep;
 

@@ -1,0 +1,237 @@
+//! Copies of members from before, that come back in their place: what they lack may not be dirty any more.
+
+use braid_format::{MemberId, MemberState};
+
+use super::disks::Disks;
+use super::mirrors::{begin, begin_degraded, mirror_of, new, only, standings, states};
+use super::{name, run};
+use crate::LeafId;
+use crate::lifecycle::planted::{Planted, plant};
+use crate::lifecycle::{Array, Candidate, Filling, Newcomer, Refusal, Standing, StartOptions, Status, start};
+
+fn copy_of(disks: &Disks, leaf: u32) -> u32 {
+    disks.clone_disk(LeafId(leaf), 3 << 20).0
+}
+
+fn drop_one(disks: &Disks, array: &mut Array, role: u16) {
+    assert!(run(array.drop_members(disks, &[role])).unwrap().contains(&role));
+}
+
+/// The member returns and is in sync again.
+fn fill(disks: &Disks, array: &mut Array, role: u16, leaf: u32) {
+    let returning = Newcomer::Returning { leaf: LeafId(leaf) };
+    run(array.begin_filling(disks, role, returning, Filling::FromBitmap)).unwrap();
+    run(array.promote(disks, role)).unwrap();
+}
+
+/// A disk that is out by all labels, while the array serves and after a start: what becomes of it?
+fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
+    let serving = run(array.recognise(disks, LeafId(leaf)));
+    if let Err(error) = &serving {
+        let text = error.to_string();
+        assert!(text.contains("as a new member it is rebuilt in full"), "{text}");
+    }
+    let here: Vec<u32> = array.members().map(|m| m.leaf.0).chain([leaf]).collect();
+    let again = disks.clone();
+    let found = begin(&again, &here, 99).candidates().find(|c| c.leaf == LeafId(leaf));
+    let found = found.filter(|candidate| candidate.returns);
+    assert_eq!(serving.ok(), found, "while it serves, and at a start");
+    found
+}
+
+fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
+    Some(Candidate { role, leaf: LeafId(leaf), from: Filling::FromBitmap, position_bytes: 0, returns: true })
+}
+
+/// Copied while the array stood still, which then went on, cleared its bits, and lost the member.
+fn a_copy_from_before_the_bits_were_cleared() -> Result<(), String> {
+    let (disks, mut array) = mirror_of(2);
+    run(array.stop(&disks)).unwrap();
+    let copy = copy_of(&disks, 1);
+    let mut array = begin(&disks, &[0, 1], 2);
+    drop_one(&disks, &mut array, 1);
+    assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
+    match returns(&disks, &mut array, copy) {
+        None => Ok(()),
+        Some(candidate) => Err(format!("{candidate:?} lacks what was cleared")),
+    }
+}
+
+/// Copied while it was out; then it came back, and was lost again.
+fn a_copy_from_when_it_was_out_before() -> Result<(), String> {
+    let (disks, mut array) = mirror_of(2);
+    drop_one(&disks, &mut array, 1);
+    let copy = copy_of(&disks, 1);
+    assert_eq!(returns(&disks, &mut array, copy), from_bitmap(1, copy), "all that it lacks is dirty");
+    fill(&disks, &mut array, 1, 1);
+    drop_one(&disks, &mut array, 1);
+    assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
+    match returns(&disks, &mut array, copy) {
+        None => Ok(()),
+        Some(candidate) => Err(format!("{candidate:?} lacks what was cleared")),
+    }
+}
+
+/// Copied while the array stood still, which served, crashed, and then started without the member.
+fn a_copy_from_before_a_degraded_start() -> Result<(), String> {
+    let (disks, mut array) = mirror_of(2);
+    run(array.stop(&disks)).unwrap();
+    let copy = copy_of(&disks, 1);
+    drop(begin(&disks, &[0, 1], 2));
+    let mut array = begin_degraded(&disks, &[0], 3);
+    assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
+    match returns(&disks, &mut array, copy) {
+        None => Ok(()),
+        Some(candidate) => Err(format!("{candidate:?} lacks what was cleared")),
+    }
+}
+
+/// In sync by the labels, and the disk is restored from before the last run, which ended in a crash. It and one other are
+/// here, of as many.
+fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
+    let (disks, mut array) = mirror_of(members);
+    run(array.stop(&disks)).unwrap();
+    let copy = copy_of(&disks, 1);
+    let all: Vec<u32> = (0..members).collect();
+    drop(begin(&disks, &all, 2));
+    let found = only(&disks, &[copy, 0]);
+    let sequences = match &found.status {
+        Status::Refused { reasons } => match reasons[..] {
+            [Refusal::OldCopy { role: 1, sequence, newest, .. }] => (sequence, newest),
+            _ => return Err(format!("{reasons:?}")),
+        },
+        other => return Err(format!("the restored disk is taken: {other}")),
+    };
+    assert_eq!(sequences, (3, 5), "two labels of the start");
+    // Told to, it starts without that disk, which comes back as a new member only.
+    let options = StartOptions { force: true, degraded: true, ..StartOptions::new(4, 4) };
+    let mut array = run(start(&disks, &found, options)).unwrap();
+    assert_eq!(array.members().map(|m| m.leaf).collect::<Vec<_>>(), [LeafId(0)]);
+    assert!(array.candidates().all(|candidate| !candidate.returns));
+    let newcomer = Newcomer::New { leaf: LeafId(copy), id: MemberId::from_random(0xabc), force: false };
+    assert!(run(array.begin_filling(&disks, 1, newcomer, Filling::FromBitmap)).is_err());
+    run(array.begin_filling(&disks, 1, newcomer, Filling::Full)).unwrap();
+    Ok(())
+}
+
+fn all() -> Result<(), String> {
+    a_copy_from_before_the_bits_were_cleared()?;
+    a_copy_from_when_it_was_out_before()?;
+    a_copy_from_before_a_degraded_start()?;
+    a_restored_disk_is_not_in_sync(2)?;
+    a_restored_disk_is_not_in_sync(3)
+}
+
+#[test]
+fn an_old_copy_of_a_member_never_comes_back_as_that_member() {
+    all().unwrap();
+    for (bug, text) in [
+        (Planted::OldCopyReturns, "lacks what was cleared"),
+        (Planted::ServedAfterOneLabel, "the restored disk is taken"),
+    ] {
+        plant(Some(bug));
+        let found = a_copy_from_before_the_bits_were_cleared().and(a_restored_disk_is_not_in_sync(2));
+        plant(None);
+        let found = found.unwrap_err();
+        assert!(found.contains(text), "{bug:?}: {found}");
+    }
+}
+
+/// Of three, one is lost while it is being filled, and then another. Nothing was cleared since the first was lost.
+#[test]
+fn who_is_out_longer_than_others_still_returns() {
+    let (disks, mut array) = mirror_of(3);
+    drop_one(&disks, &mut array, 1);
+    let returning = Newcomer::Returning { leaf: LeafId(1) };
+    run(array.begin_filling(&disks, 1, returning, Filling::FromBitmap)).unwrap();
+    drop_one(&disks, &mut array, 1);
+    for text in ["b", "c", "d"] {
+        run(array.rename(&disks, name(text))).unwrap();
+    }
+    drop_one(&disks, &mut array, 2);
+    assert_eq!(states(&array), [MemberState::InSync, MemberState::Out, MemberState::Out]);
+    assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
+    assert_eq!(returns(&disks, &mut array, 2), from_bitmap(2, 2));
+    // One of them is in sync again, and lost; the array was never whole meanwhile.
+    let copy = copy_of(&disks, 2);
+    fill(&disks, &mut array, 2, 2);
+    drop_one(&disks, &mut array, 2);
+    assert_eq!(returns(&disks, &mut array, copy), from_bitmap(2, copy));
+    // Now it is whole: only who was there then is believed.
+    let before = copy_of(&disks, 1);
+    fill(&disks, &mut array, 2, 2);
+    fill(&disks, &mut array, 1, 1);
+    drop_one(&disks, &mut array, 1);
+    drop_one(&disks, &mut array, 2);
+    assert_eq!([copy, before].map(|leaf| returns(&disks, &mut array, leaf)), [None, None]);
+    assert_eq!([1, 2].map(|leaf| returns(&disks, &mut array, leaf)), [from_bitmap(1, 1), from_bitmap(2, 2)]);
+}
+
+/// A copy that was made while the member was being filled in full goes on where it was itself, not where the member was last;
+/// and once that was in sync the copy is of no use, whether or not the array was whole then.
+#[test]
+fn a_copy_that_was_half_filled_knows_how_far_it_was() {
+    let (disks, mut array) = mirror_of(3);
+    drop_one(&disks, &mut array, 2);
+    drop_one(&disks, &mut array, 1);
+    run(array.begin_filling(&disks, 1, new(3), Filling::Full)).unwrap();
+    let empty = copy_of(&disks, 3);
+    run(array.checkpoint(&disks, 1, 65536)).unwrap();
+    let half = copy_of(&disks, 3);
+    run(array.checkpoint(&disks, 1, 131072)).unwrap();
+    drop_one(&disks, &mut array, 1);
+    for (leaf, position_bytes) in [(3, 131072), (half, 65536), (empty, 0)] {
+        let expected = Candidate { role: 1, leaf: LeafId(leaf), from: Filling::Full, position_bytes, returns: true };
+        assert_eq!(returns(&disks, &mut array, leaf), Some(expected));
+    }
+    let newcomer = Newcomer::Returning { leaf: LeafId(half) };
+    let mut other = begin(&disks.clone(), &[0, half], 8);
+    run(other.begin_filling(&disks.clone(), 1, newcomer, Filling::Full)).unwrap();
+    assert_eq!(other.rebuild(1).unwrap().position_bytes, 65536);
+    // The member itself is filled, and in sync; another one is still out.
+    let mut array = begin(&disks, &[0, 3], 9);
+    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(3) }, Filling::Full)).unwrap();
+    run(array.promote(&disks, 1)).unwrap();
+    drop_one(&disks, &mut array, 1);
+    assert_eq!(returns(&disks, &mut array, 3), from_bitmap(1, 3));
+    assert_eq!([half, empty].map(|leaf| returns(&disks, &mut array, leaf)), [None, None]);
+}
+
+/// A spare that was copied, and has then taken a role.
+#[test]
+fn a_copy_of_a_spare_holds_nothing() {
+    let (disks, mut array) = mirror_of(3);
+    let id = MemberId::from_random(0x51);
+    let spare = run(array.add_spare(&disks, LeafId(3), id, false)).unwrap();
+    let copy = copy_of(&disks, 3);
+    drop_one(&disks, &mut array, 2);
+    drop_one(&disks, &mut array, 1);
+    run(array.take_spare(&disks, 1, spare)).unwrap();
+    run(array.checkpoint(&disks, 1, 65536)).unwrap();
+    drop_one(&disks, &mut array, 1);
+    let anew = Candidate { role: 1, leaf: LeafId(copy), from: Filling::Full, position_bytes: 0, returns: true };
+    assert_eq!(returns(&disks, &mut array, copy), Some(anew));
+    run(array.recognise(&disks, LeafId(3))).unwrap();
+    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(3) }, Filling::Full)).unwrap();
+    run(array.promote(&disks, 1)).unwrap();
+    drop_one(&disks, &mut array, 1);
+    assert_eq!(returns(&disks, &mut array, 3), from_bitmap(1, 3));
+    assert_eq!(returns(&disks, &mut array, copy), None);
+}
+
+/// Two of three went apart from the third, which a person decided for: neither comes back from the bitmap, also the one that
+/// was not there when that was decided.
+#[test]
+fn who_went_apart_never_returns() {
+    let (disks, array) = mirror_of(3);
+    drop(array);
+    drop(begin_degraded(&disks, &[1, 2], 10));
+    drop(begin_degraded(&disks, &[0], 11));
+    drop(begin(&disks, &[0], 12));
+    let found = only(&disks, &[0, 1]);
+    let options = StartOptions { force: true, degraded: true, ..StartOptions::new(13, 13) };
+    let mut array = run(start(&disks, &found, options)).unwrap();
+    assert_eq!(states(&array), [MemberState::InSync, MemberState::Absent, MemberState::Out]);
+    assert_eq!(returns(&disks, &mut array, 2), None);
+    assert_eq!(standings(&disks, &[0, 2])[2], Some(Standing::Stale));
+}
