@@ -39,7 +39,7 @@ impl Keeper {
         io.freeze(self.options.device).await;
         let result = self.array.drop_members(io, roles).await;
         match result {
-            Ok(_) => self.publish_changes(io),
+            Ok(_) => self.publish_now(io),
             Err(error) => self.fail(io, error),
         }
         self.use_spares(io).await;
@@ -58,8 +58,15 @@ impl Keeper {
         self.use_spares(io).await;
     }
 
-    /// Publishes the layout of now where it is another one, or where a freeze is to be ended.
+    /// Publishes the layout of now where it is another one.
     fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
+        if self.has_changed() {
+            self.publish_now(io);
+        }
+    }
+
+    /// Publishes the layout of now: it ends a freeze.
+    fn publish_now<I: KeeperIo>(&mut self, io: &I) {
         let device = self.options.device;
         let out: Vec<u16> =
             self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
@@ -74,6 +81,7 @@ impl Keeper {
         }
         self.notice_filling();
         let layout = self.layout(io);
+        self.posted += 1;
         io.post(device, Some(layout));
     }
 

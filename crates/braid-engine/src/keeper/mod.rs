@@ -34,6 +34,9 @@ pub use orders::{Order, Ordered};
 /// Read errors of one member that are mended; with one more it is left out.
 pub const REPAIRS_MAX: u32 = 64;
 
+/// Layouts that may be published before one of them has drained.
+const POSTED_MAX: u32 = 16;
+
 /// How the keeper of an array goes about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeeperOptions {
@@ -85,6 +88,8 @@ pub struct Keeper {
     /// How often a region could not be copied as some of it could not be read.
     tries: BTreeMap<u32, u32>,
     resyncing: bool,
+    /// Layouts published since the last one that has drained for certain.
+    posted: u32,
 }
 
 /// What a step of work came to.
@@ -135,6 +140,7 @@ impl Keeper {
             repairs: BTreeMap::new(),
             tries: BTreeMap::new(),
             resyncing,
+            posted: 0,
         };
         keeper.notice_filling();
         let layout = keeper.layout(io);
@@ -162,7 +168,10 @@ impl Keeper {
     pub async fn run<I: KeeperIo>(mut self, io: &I) -> Kept {
         let device = self.options.device;
         loop {
-            match first(io.trouble(device), io.order(device), self.work(io)).await {
+            // What a disk that hangs keeps of old layouts is bounded: with many of them no order is taken.
+            let room = self.posted < POSTED_MAX;
+            let order = async { if room { io.order(device).await } else { std::future::pending().await } };
+            match first(io.trouble(device), order, self.work(io)).await {
                 First::A(trouble) => self.on_trouble(io, trouble).await,
                 First::B((id, Order::Stop)) => {
                     let kept = self.stop(io).await;
@@ -194,6 +203,12 @@ impl Keeper {
     async fn work<I: KeeperIo>(&mut self, io: &I) -> Act {
         if self.failed {
             return std::future::pending().await;
+        }
+        if self.posted > POSTED_MAX / 2 {
+            let layout = self.layout(io);
+            io.publish(self.options.device, Some(layout)).await;
+            self.posted = 0;
+            return Act::Nothing;
         }
         if let Some(act) = self.resync(io).await {
             return act;
