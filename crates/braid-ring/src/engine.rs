@@ -119,4 +119,19 @@ impl EngineIo for RingEngine {
         self.inner().links[0].send(Control::Sleep { until_ns: clock_ns().saturating_add(ns), done });
         let _ = answer.await;
     }
+
+    fn now_ns(&self) -> u64 {
+        clock_ns()
+    }
+
+    /// Of shards that have stopped, none.
+    async fn requests(&self, device: DeviceId) -> u64 {
+        let asked: Vec<_> =
+            (0..self.handle.shards()).map(|shard| self.handle.device_counters(ShardId(shard), device)).collect();
+        let mut all = 0;
+        for answer in asked {
+            all += answer.await.map_or(0, |counters| counters.requests());
+        }
+        all
+    }
 }

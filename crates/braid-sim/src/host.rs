@@ -209,6 +209,11 @@ impl Host {
         }
     }
 
+    /// Requests to a device that were answered in this life.
+    pub fn requests(&self, device: DeviceId) -> u64 {
+        self.shards.iter().map(|shard| shard.counters(device).requests()).sum()
+    }
+
     /// Does a part of a job, on any shard.
     pub fn sync(&mut self, world: &mut World, number: u64, part: SyncPart) {
         let shard = self.rng.index(self.shards.len());

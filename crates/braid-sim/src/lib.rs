@@ -18,6 +18,7 @@ pub mod content;
 pub mod counters;
 pub mod disk;
 pub mod host;
+pub mod joblist;
 pub mod labelled;
 pub mod memory;
 pub mod meta;

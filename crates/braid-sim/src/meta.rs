@@ -37,6 +37,8 @@ pub enum Wanted {
     Sync(SyncPart),
     /// Ask the home of a device's regions.
     Call(DeviceId, ShardId, RegionCall),
+    /// Count the requests to a device that were answered: eight bytes, little-endian.
+    Requests(DeviceId),
     /// Sleep for this many nanoseconds.
     Sleep(u64),
 }
@@ -51,6 +53,7 @@ struct Shelf {
     answers: BTreeMap<u64, Answer>,
     next: u64,
     version: u32,
+    now_ns: u64,
     troubles: BTreeMap<u32, VecDeque<Trouble>>,
     orders: BTreeMap<u32, VecDeque<(u64, Order)>>,
     ordered: BTreeMap<u64, Ordered>,
@@ -87,6 +90,11 @@ impl Port {
     /// Leaves that there are.
     pub fn leaves(&self) -> u32 {
         self.0.borrow().sizes.len() as u32
+    }
+
+    /// Time has passed.
+    pub fn set_now(&self, now_ns: u64) {
+        self.0.borrow_mut().now_ns = now_ns;
     }
 
     /// What was asked for since the last call, in that order.
@@ -212,6 +220,15 @@ impl EngineIo for Port {
 
     async fn sleep(&self, ns: u64) {
         self.ask(Wanted::Sleep(ns)).await.expect("sleeping cannot fail");
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.borrow().now_ns
+    }
+
+    async fn requests(&self, device: DeviceId) -> u64 {
+        let answer = self.ask(Wanted::Requests(device)).await.expect("counting cannot fail");
+        u64::from_le_bytes(answer.try_into().expect("eight bytes"))
     }
 }
 

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use braid_engine::Limits;
 use braid_engine::io::{ErrorKind, LeafError, LeafId};
+use braid_engine::keeper::Note;
 use braid_format::Places;
 use braid_geometry::Level;
 
 use crate::counters::Counters;
 use crate::disk::{Profile, SimDisk};
 use crate::host::{Host, Told};
+use crate::joblist::JobList;
 use crate::labelled::{Labelled, Promise};
 use crate::meta::{Port, Task, Tasks, Wanted};
 use crate::oracle::{Oracle, Violation};
@@ -38,6 +40,8 @@ pub struct Stage {
     pub labelled: Vec<Labelled>,
     /// Redundant arrays.
     pub mirrors: Vec<Mirror>,
+    /// Their jobs, as their keepers tell of them.
+    pub jobs: JobList,
     /// Tasks that a task has started.
     pub spawned: Vec<Task>,
     /// Disks that a task wants opened anew, as soon as nothing is under way on them: the number of the wish, and the leaf.
@@ -124,6 +128,7 @@ impl Sim {
             arrays: Vec::new(),
             labelled: Vec::new(),
             mirrors: Vec::new(),
+            jobs: JobList::default(),
             spawned: Vec::new(),
             reopening: Vec::new(),
             label_disks: Vec::new(),
@@ -220,6 +225,7 @@ impl Sim {
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
         stage.spawned.clear();
+        stage.jobs.clear();
         stage.reopening.clear();
         for labelled in &mut stage.labelled {
             labelled.tainted = false;
@@ -285,6 +291,7 @@ impl Sim {
         let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
         loop {
             self.stage.borrow_mut().had_faults = run.world.had_faults();
+            run.port.set_now(run.world.now_ns);
             tasks.poll();
             for task in std::mem::take(&mut self.stage.borrow_mut().spawned) {
                 tasks.add(task);
@@ -399,6 +406,9 @@ impl Run<'_> {
                     self.port.answer(id, answer);
                 }
                 Some(Wanted::Reopen(leaf)) => self.stage.borrow_mut().reopening.push((id, leaf)),
+                Some(Wanted::Requests(device)) => {
+                    self.port.answer(id, Ok(self.host.requests(device).to_le_bytes().to_vec()));
+                }
                 Some(Wanted::Freeze(device)) => self.host.freeze(self.world, id, device),
                 Some(Wanted::Sync(part)) => self.host.sync(self.world, id, part),
                 Some(Wanted::Call(device, home, call)) => self.host.call(self.world, id, device, home.0, call),
@@ -408,7 +418,12 @@ impl Run<'_> {
         for (device, note) in self.port.take_notes() {
             self.world.counters.add("keepers", crate::plot::mirrors::kind_of(&note));
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
-            if matches!(note, braid_engine::keeper::Note::Failed) {
+            if let Note::Job(info) = &note
+                && let Err(why) = self.stage.borrow_mut().jobs.told(device, info)
+            {
+                self.stage.borrow_mut().violation.get_or_insert(why);
+            }
+            if matches!(note, Note::Failed) {
                 let why = Violation(format!("device {} has failed, and one member of it is well", device.0));
                 self.stage.borrow_mut().violation.get_or_insert(why);
             }

@@ -16,18 +16,40 @@ const ROUND_MAX: usize = 1 << 16;
 pub(super) struct Clearing {
     /// Dirty at the last round.
     before: Vec<u32>,
+    /// Closed, and nobody is left who did not have to ask.
+    closed: Vec<u32>,
+    /// When the next step is to be made; `None` before the first.
+    due_ns: Option<u64>,
 }
 
 impl Keeper {
-    /// Waits, and then makes a round.
+    /// How long it is until the next step is due.
+    pub(super) fn clear_in_ns<I: KeeperIo>(&mut self, io: &I) -> u64 {
+        let first = io.now_ns().saturating_add(self.options.clear_after_ns / 2);
+        let due = *self.clearing.due_ns.get_or_insert(first);
+        due.saturating_sub(io.now_ns())
+    }
+
+    /// Makes the next step.
     pub(super) async fn clear<I: KeeperIo>(&mut self, io: &I) -> Act {
         let half = self.options.clear_after_ns / 2;
-        io.sleep(half).await;
+        let now = io.now_ns();
         let whole = self.array.is_whole() || planted(Planted::ClearedWhileDegraded);
         if !whole || self.failed {
-            self.clearing.before.clear();
+            self.clearing = Clearing { due_ns: Some(now.saturating_add(half)), ..Clearing::default() };
             return Act::Nothing;
         }
+        if self.clearing.closed.is_empty() {
+            self.clearing.due_ns = Some(now.saturating_add(half));
+            self.close(io).await
+        } else {
+            self.clearing.due_ns = Some(now.saturating_add(half / 2));
+            self.clear_closed(io).await
+        }
+    }
+
+    /// Closes what was dirty at the last round already.
+    async fn close<I: KeeperIo>(&mut self, io: &I) -> Act {
         let map = &self.regions;
         let idle = |region: &u32| map.dirty.has(*region) && map.written.has(*region) && !map.unsettled.has(*region);
         let old: Vec<u32> = std::mem::take(&mut self.clearing.before).into_iter().filter(idle).collect();
@@ -49,7 +71,14 @@ impl Keeper {
             let layout = self.layout(io);
             io.publish(device, Some(layout)).await;
         }
-        io.sleep(half / 2).await;
+        self.clearing.closed = old;
+        self.clearing.due_ns = Some(io.now_ns().saturating_add(self.options.clear_after_ns / 4));
+        Act::Nothing
+    }
+
+    /// Clears what nobody has asked for since it was closed.
+    async fn clear_closed<I: KeeperIo>(&mut self, io: &I) -> Act {
+        let old = std::mem::take(&mut self.clearing.closed);
         if !planted(Planted::ClearedBeforeFlush) {
             for (role, leaf) in self.serving() {
                 if io.flush(leaf).await.is_err() {
@@ -57,7 +86,7 @@ impl Keeper {
                 }
             }
         }
-        io.call(device, home, RegionCall::Clear(old)).await;
+        io.call(self.options.device, self.options.home, RegionCall::Clear(old)).await;
         Act::Nothing
     }
 }

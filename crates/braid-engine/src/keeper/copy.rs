@@ -1,192 +1,236 @@
-//! Copying regions from members that are in sync: to all others after a crash, and to members that are being filled.
+//! Copying regions from members that are in sync: piece by piece, each under its range lock, several at a time.
 
-use braid_format::MemberState;
+use std::collections::VecDeque;
 
-use super::{Act, Keeper, KeeperIo, Note, SyncPart};
-use crate::io::{ErrorKind, LEAF_BYTES_MAX};
-use crate::lifecycle::join_all;
+use super::flight::Flight;
+use super::{Keeper, KeeperIo, SyncPart};
+use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX};
 use crate::mirror::{MirrorMember, Role, Roles};
-use crate::planted::{Planted, planted};
-use crate::shard::RegionCall;
 
-/// Regions that are made equal between two flushes.
-const RESYNC_BATCH: usize = 8;
-/// Regions that are copied between two notes of how far a member has come.
-const CHECKPOINT_EVERY: u32 = 256;
 /// Before something that could not be done is tried again.
-const PAUSE_NS: u64 = 50_000_000;
-/// Pieces that are copied at a time: reads from one disk while others write.
+pub(super) const PAUSE_NS: u64 = 50_000_000;
+/// Pieces at a time of what somebody waits for.
 const PIECES_AT_ONCE: usize = 8;
 /// After so many tries, what no member can read is left as it is: whoever reads it is told so.
 const TRIES_MAX: u32 = 5;
+/// Regions that are passed over, as there is nothing to copy, before others may run.
+const PASSED_MAX: u32 = 256;
 
-/// What is left to copy for a member that is being filled.
-pub(super) struct Fill {
-    /// It gets everything that was ever written from this byte on; `None`: only what is dirty.
-    full_from: Option<u64>,
-    /// The regions that are left, a bit each; `None` until it takes every write.
-    left: Option<Vec<u64>>,
-    since_checkpoint: u32,
+/// What is to be copied.
+pub(super) enum Goal {
+    /// These to all members, at once: somebody waits for them.
+    Wanted(VecDeque<u32>),
+    /// These to all members.
+    Unequal(VecDeque<u32>),
+    /// What members that are being filled lack.
+    Lacking,
 }
 
-impl Fill {
-    pub fn new(full_from: Option<u64>) -> Fill {
-        Fill { full_from, left: None, since_checkpoint: 0 }
-    }
+/// A region of which something was copied.
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    to: Roles,
+    /// Everything before this byte of the array is copied.
+    until: u64,
+}
+
+/// A region that is being copied.
+struct Going {
+    region: u32,
+    to: Roles,
+    /// Where the next piece begins, and where the region ends.
+    at: u64,
+    end: u64,
+    /// Bytes of a piece at most.
+    most: u64,
+    /// The pieces under way and those copied before others that begin earlier: where each ends, and whether it is copied.
+    pieces: VecDeque<(u64, bool)>,
+    under_way: usize,
+    unreadable: bool,
+}
+
+/// A piece that has ended.
+struct Ended {
+    region: u32,
+    end: u64,
+    len: u64,
+    took_ns: u64,
+    copied: Copied,
+}
+
+/// One run of copying.
+struct Course {
+    members: Vec<MirrorMember>,
+    going: Vec<Going>,
+    /// The region that was begun last.
+    last: Option<u32>,
+    /// Nothing more is begun.
+    closing: bool,
+    /// Something did not succeed.
+    failed: bool,
 }
 
 impl Keeper {
-    /// Makes some regions equal that a crash left dirty, those first for which somebody waits. `None`: there are none.
-    pub(super) async fn resync<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
-        let mut batch = Vec::new();
-        let wanted = |from| self.regions.wanted.next(from).filter(|r| self.regions.unsettled.has(*r));
-        let mut from = 0;
-        while let Some(region) = wanted(from).filter(|_| batch.len() < RESYNC_BATCH) {
-            batch.push(region);
-            from = region + 1;
-        }
-        from = 0;
-        while batch.is_empty() || !self.paused && batch.len() < RESYNC_BATCH && self.regions.wanted.count() == 0 {
-            let Some(region) = self.regions.unsettled.next(from).filter(|_| !self.paused) else { break };
-            batch.push(region);
-            from = region + 1;
-        }
-        if batch.is_empty() {
-            if std::mem::take(&mut self.resyncing) && self.regions.unsettled.count() == 0 {
-                io.note(self.options.device, Note::Resynced);
+    /// Copies what the goal says, as far as it goes without a change of labels, or until there is something more urgent.
+    /// False: something did not succeed, and a while was waited. Whatever was copied is remembered if this is given up.
+    pub(super) async fn copy<I: KeeperIo>(&mut self, io: &I, goal: &mut Goal) -> bool {
+        let mut flight = Flight::new();
+        let mut course =
+            Course { members: self.members(), going: Vec::new(), last: None, closing: false, failed: false };
+        let limit = self.limit_of(goal);
+        let map = std::sync::Arc::clone(&self.regions);
+        let unsettled = map.unsettled.count() > 0;
+        loop {
+            let urgent = matches!(goal, Goal::Wanted(_));
+            let hurry = || !urgent && unsettled && map.wanted.count() > 0;
+            let mut pace = super::pace::Turn { pieces: PIECES_AT_ONCE, bytes: LEAF_BYTES_MAX, slow: false };
+            if !urgent && !course.closing {
+                match self.pace.turn(io, self.options.device, limit, hurry).await {
+                    Some(turn) => pace = turn,
+                    None => course.closing = true,
+                }
             }
-            return None;
+            let begun_ns = io.now_ns();
+            while !course.closing && flight.len() < pace.pieces {
+                let Some((region, piece)) = self.next_piece(io, goal, &mut course, pace.bytes).await else { break };
+                flight.add(copy_piece(io, self.options.device, region, piece));
+            }
+            if flight.is_empty() {
+                break;
+            }
+            let (mut bytes, mut took_ns) = (0, 0);
+            loop {
+                let ended = flight.next().await;
+                (bytes, took_ns) = (bytes + ended.len, took_ns.max(ended.took_ns));
+                self.piece_ended(io, goal, &mut course, &ended);
+                if !pace.slow || flight.is_empty() {
+                    break;
+                }
+            }
+            if pace.slow {
+                self.pace.ended(io.now_ns(), begun_ns, took_ns, bytes, limit);
+            }
         }
-        let all = Roles(u128::MAX);
-        let mut equal = Vec::new();
-        for region in batch {
-            let tries = self.tries.get(&region).copied().unwrap_or(0);
-            match self.copy_region(io, region, all, tries).await {
-                Copied::All => equal.push(region),
-                Copied::Again => {}
-                Copied::Unreadable => {
-                    *self.tries.entry(region).or_default() += 1;
-                    if tries >= TRIES_MAX {
-                        equal.push(region);
+        if course.failed {
+            io.sleep(PAUSE_NS).await;
+        }
+        !course.failed
+    }
+
+    /// The next piece, and its region; none, when nothing more is to be begun.
+    async fn next_piece<I: KeeperIo>(
+        &mut self,
+        io: &I,
+        goal: &mut Goal,
+        course: &mut Course,
+        most: u64,
+    ) -> Option<(u32, Piece)> {
+        let mut passed = 0;
+        while !course.closing {
+            if let Some(going) = course.going.last_mut().filter(|going| going.at < going.end) {
+                let len = (going.end - going.at).min(most).min(going.most);
+                let piece = self.piece(&course.members, going.at, len, going.to);
+                going.at += piece.len;
+                if piece.sources.iter().any(|from| !piece.others(*from).is_empty()) {
+                    going.pieces.push_back((going.at, false));
+                    going.under_way += 1;
+                    return Some((going.region, piece));
+                }
+                if going.at == going.end && going.under_way == 0 {
+                    let region = going.region;
+                    self.region_ended(io, goal, course, region);
+                    passed += 1;
+                    if passed % PASSED_MAX == 0 {
+                        io.sleep(1).await;
+                    }
+                }
+                continue;
+            }
+            let next = self.next_region(goal, course.last);
+            let Some((region, to)) = next else { break };
+            course.last = Some(region);
+            let (start, end) = self.regions.range(region);
+            let before = self.begun.get(&region).filter(|begun| begun.to == to).map_or(start, |begun| begun.until);
+            self.begun.insert(region, Begun { to, until: before });
+            // Where it did not succeed before: block by block.
+            let tried = self.tries.contains_key(&region);
+            let most = if tried { u64::from(self.options.block_bytes).max(4096) } else { LEAF_BYTES_MAX };
+            course.going.push(Going {
+                region,
+                to,
+                at: before,
+                end,
+                most,
+                pieces: VecDeque::new(),
+                under_way: 0,
+                unreadable: false,
+            });
+            if before == end {
+                self.region_ended(io, goal, course, region);
+            }
+        }
+        course.closing = true;
+        None
+    }
+
+    fn next_region(&self, goal: &mut Goal, last: Option<u32>) -> Option<(u32, Roles)> {
+        match goal {
+            Goal::Wanted(regions) | Goal::Unequal(regions) => {
+                regions.pop_front().map(|region| (region, Roles(u128::MAX)))
+            }
+            Goal::Lacking => self.next_lacking(last),
+        }
+    }
+
+    fn limit_of(&self, goal: &Goal) -> u64 {
+        match goal {
+            Goal::Wanted(_) => 0,
+            Goal::Unequal(_) => self.jobs.limit(braid_format::JobKind::Resync, None),
+            Goal::Lacking => self.fill_limit(),
+        }
+    }
+
+    fn piece_ended<I: KeeperIo>(&mut self, io: &I, goal: &Goal, course: &mut Course, ended: &Ended) {
+        let going = course.going.iter_mut().find(|going| going.region == ended.region).expect("a region under way");
+        going.under_way -= 1;
+        match ended.copied {
+            Copied::All => {
+                let piece = going.pieces.iter_mut().find(|(end, _)| *end == ended.end).expect("a piece under way");
+                piece.1 = true;
+                while let Some((end, _)) = going.pieces.pop_front_if(|(_, copied)| *copied) {
+                    if let Some(begun) = self.begun.get_mut(&ended.region) {
+                        begun.until = end;
                     }
                 }
             }
+            Copied::Unreadable => going.unreadable = true,
+            Copied::Again => (course.closing, course.failed) = (true, true),
         }
-        self.tries.retain(|region, _| !equal.contains(region));
-        if equal.is_empty() {
-            io.sleep(PAUSE_NS).await;
-            return Some(Act::Nothing);
+        if going.at == going.end && going.under_way == 0 {
+            self.region_ended(io, goal, course, ended.region);
         }
-        if !planted(Planted::DirtyAnsweredUnflushed) {
-            for (role, leaf) in self.serving() {
-                if io.flush(leaf).await.is_err() {
-                    return Some(Act::Lose(role));
-                }
-            }
-        }
-        io.call(self.options.device, self.options.home, RegionCall::Settle(equal)).await;
-        Some(Act::Nothing)
     }
 
-    /// Copies some regions for a member that is being filled. `None`: nobody is.
-    pub(super) async fn fill<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
-        let (&role, fill) = self.fills.iter().next()?;
-        if fill.left.is_none() {
-            // From when this returns every request in flight writes to the newcomer as well.
-            let layout = self.layout(io);
-            io.publish(self.options.device, Some(layout)).await;
-            io.call(self.options.device, self.options.home, RegionCall::Rewrite).await;
-            let left = self.left_for(role);
-            self.fills.get_mut(&role)?.left = Some(left);
-            return Some(Act::Nothing);
+    /// Nothing more of a region is under way.
+    fn region_ended<I: KeeperIo>(&mut self, io: &I, goal: &Goal, course: &mut Course, region: u32) {
+        let at = course.going.iter().position(|going| going.region == region).expect("a region under way");
+        let going = course.going.remove(at);
+        if going.unreadable {
+            let tries = self.tries.entry(region).or_default();
+            *tries += 1;
+            if *tries <= TRIES_MAX {
+                (course.closing, course.failed) = (true, true);
+                return;
+            }
+        } else if !going.pieces.is_empty() {
+            return;
         }
-        let Some(region) = self.next_for(role) else { return Some(Act::Promote(role)) };
-        if self.regions.unsettled.has(region) {
-            // It is copied to everybody by and by.
-            io.sleep(PAUSE_NS).await;
-            return Some(Act::Nothing);
-        }
-        let to = Roles::NONE.with(usize::from(role));
-        let tries = self.tries.get(&region).copied().unwrap_or(0);
-        let copied = self.copy_region(io, region, to, tries).await;
-        if copied == Copied::Unreadable {
-            *self.tries.entry(region).or_default() += 1;
-        }
-        if copied == Copied::Again || copied == Copied::Unreadable && tries < TRIES_MAX {
-            io.sleep(PAUSE_NS).await;
-            return Some(Act::Nothing);
-        }
+        self.begun.remove(&region);
         self.tries.remove(&region);
-        let position = self.regions.range(region).1;
-        let fill = self.fills.get_mut(&role)?;
-        if let Some(left) = &mut fill.left {
-            left[region as usize / 64] &= !(1 << (region % 64));
+        match goal {
+            Goal::Wanted(_) | Goal::Unequal(_) => drop(self.copied.insert(region)),
+            Goal::Lacking => course.closing |= self.filled(io, region, going.to),
         }
-        fill.since_checkpoint += 1;
-        if fill.full_from.is_some() && fill.since_checkpoint >= CHECKPOINT_EVERY {
-            fill.since_checkpoint = 0;
-            let ahead =
-                if planted(Planted::CheckpointAhead) { u64::from(self.array.label().region_bytes) * 4 } else { 0 };
-            return Some(Act::Checkpoint(role, position + ahead));
-        }
-        Some(Act::Nothing)
-    }
-
-    /// Which regions a member lacks that takes every write from now on.
-    fn left_for(&self, role: u16) -> Vec<u64> {
-        let map = &self.regions;
-        let words = (map.regions() as usize).div_ceil(64);
-        let from = self.fills.get(&role).and_then(|fill| fill.full_from);
-        let first = from.map(|byte| map.region_of(byte));
-        let word = |at: usize| {
-            let dirty = map.dirty.word(at) & map.written.word(at);
-            let full = match first {
-                None => 0,
-                Some(first) if first as usize / 64 > at => 0,
-                Some(first) if first as usize / 64 == at => map.written.word(at) & (u64::MAX << (first % 64)),
-                Some(_) => map.written.word(at),
-            };
-            if planted(Planted::CatchUpForgets) { full } else { dirty | full }
-        };
-        (0..words).map(word).collect()
-    }
-
-    fn next_for(&self, role: u16) -> Option<u32> {
-        let left = self.fills.get(&role)?.left.as_ref()?;
-        let (word, bits) = left.iter().enumerate().find(|(_, bits)| **bits != 0)?;
-        Some(word as u32 * 64 + bits.trailing_zeros())
-    }
-
-    /// The members that take writes, and their disks.
-    pub(super) fn serving(&self) -> Vec<(u16, crate::LeafId)> {
-        let holds =
-            |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Filling);
-        self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
-    }
-
-    /// Copies a region from members that are in sync to these, each piece under its range lock, several at a time. Where
-    /// that did not succeed before, block by block.
-    async fn copy_region<I: KeeperIo>(&self, io: &I, region: u32, to: Roles, tries: u32) -> Copied {
-        let (mut at, end) = self.regions.range(region);
-        let most = if tries > 0 { u64::from(self.options.block_bytes).max(4096) } else { LEAF_BYTES_MAX };
-        let members = self.members();
-        let mut pieces = Vec::new();
-        let mut copied = Copied::All;
-        while at < end {
-            let piece = self.piece(&members, at, (end - at).min(most), to);
-            at += piece.len;
-            if piece.sources.iter().any(|from| !piece.others(*from).is_empty()) {
-                pieces.push(piece);
-            }
-            if pieces.len() == PIECES_AT_ONCE || at >= end {
-                let results = join_all(pieces.drain(..).map(|piece| self.copy_piece(io, piece))).await;
-                copied = results.into_iter().fold(copied, Copied::and);
-                if copied == Copied::Again {
-                    return copied;
-                }
-            }
-        }
-        copied
     }
 
     /// The piece at `at`, at most so long.
@@ -204,21 +248,25 @@ impl Keeper {
         });
         piece
     }
+}
 
-    /// Copies a piece from the first member that can read it.
-    async fn copy_piece<I: KeeperIo>(&self, io: &I, piece: Piece) -> Copied {
-        for from in &piece.sources {
-            let (device, to) = (self.options.device, piece.others(*from));
-            let part = SyncPart { device, offset: piece.offset, len: piece.len, from: *from, to };
-            match io.sync(part).await {
-                Ok(()) => return Copied::All,
-                // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
-                Err(error) if error.kind == ErrorKind::Busy => return Copied::Again,
-                Err(_) => {}
-            }
+/// Copies a piece from the first member that can read it.
+async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: Piece) -> Ended {
+    let begun_ns = io.now_ns();
+    let mut copied = Copied::Unreadable;
+    for from in &piece.sources {
+        let to = piece.others(*from);
+        let part = SyncPart { device, offset: piece.offset, len: piece.len, from: *from, to };
+        match io.sync(part).await {
+            Ok(()) => copied = Copied::All,
+            // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
+            Err(error) if error.kind == ErrorKind::Busy => copied = Copied::Again,
+            Err(_) => continue,
         }
-        Copied::Unreadable
+        break;
     }
+    let took_ns = io.now_ns().saturating_sub(begun_ns);
+    Ended { region, end: piece.offset + piece.len, len: piece.len, took_ns, copied }
 }
 
 /// A contiguous piece of the array that is to be copied.
@@ -235,7 +283,7 @@ impl Piece {
     }
 }
 
-/// What came of copying.
+/// What came of copying a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copied {
     All,
@@ -243,14 +291,4 @@ enum Copied {
     Again,
     /// Some of it no member could read, or one failed to write.
     Unreadable,
-}
-
-impl Copied {
-    fn and(self, other: Copied) -> Copied {
-        match (self, other) {
-            (Copied::Again, _) | (_, Copied::Again) => Copied::Again,
-            (Copied::Unreadable, _) | (_, Copied::Unreadable) => Copied::Unreadable,
-            _ => Copied::All,
-        }
-    }
 }

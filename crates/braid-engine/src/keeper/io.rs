@@ -54,6 +54,13 @@ pub trait EngineIo: MetaIo {
 
     /// Lets time pass.
     async fn sleep(&self, ns: u64);
+
+    /// Now, in nanoseconds of a clock that never goes back.
+    fn now_ns(&self) -> u64;
+
+    /// Requests to the device that were answered since start, on all shards: whoever sees it rise knows that somebody uses
+    /// the device.
+    async fn requests(&self, device: DeviceId) -> u64;
 }
 
 /// What the keeper needs of whoever administers arrays.

@@ -1,8 +1,8 @@
 //! Members that fail, return, are filled and promoted; spares.
 
-use braid_format::MemberState;
+use braid_format::{JobKind, MemberState};
 
-use super::{Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
+use super::{JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
 use crate::io::{LEAF_BYTES_MAX, LeafId};
 use crate::keeper::SyncPart;
 use crate::lifecycle::{LifecycleError, Newcomer};
@@ -70,7 +70,13 @@ impl Keeper {
         let device = self.options.device;
         let out: Vec<u16> =
             self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
-        out.iter().for_each(|role| drop(self.fills.remove(role)));
+        for role in out {
+            self.end_job(io, JobKind::Rebuild, Some(role), JobStage::Failed);
+            self.fills.remove(&role);
+        }
+        // Whatever was copied half is copied anew.
+        self.begun.clear();
+        self.copied.clear();
         if self.has_changed() {
             let serving = |role: u16| self.array.members().any(|m| m.role == role);
             let lost =
@@ -79,7 +85,7 @@ impl Keeper {
                 io.note(device, Note::Dropped(lost));
             }
         }
-        self.notice_filling();
+        self.notice_filling(io);
         let layout = self.layout(io);
         self.posted += 1;
         io.post(device, Some(layout));
@@ -93,6 +99,7 @@ impl Keeper {
     fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
         let device = self.options.device;
         self.failed = true;
+        self.fail_jobs(io);
         self.fills.clear();
         io.note(device, Note::Trouble(error));
         io.note(device, Note::Failed);
@@ -126,6 +133,7 @@ impl Keeper {
     pub(super) async fn promote<I: KeeperIo>(&mut self, io: &I, role: u16) {
         let result = self.array.promote(io, role).await;
         if result.is_ok() {
+            self.end_job(io, JobKind::Rebuild, Some(role), JobStage::Done);
             self.fills.remove(&role);
             io.note(self.options.device, Note::InSync(role));
         }
@@ -162,13 +170,15 @@ impl Keeper {
             }
             Order::RemoveSpare(spare) => self.array.remove_spare(io, spare).await.map(drop),
             Order::Rename(name) => self.array.rename(io, name).await,
-            Order::Pause(paused) => {
-                self.paused = paused;
-                return Ok(());
-            }
+            Order::Pause(job) => self.pause(io, job, true).await,
+            Order::Resume(job) => self.pause(io, job, false).await,
+            Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
+            Order::Cancel(job) => return self.cancel(io, job).await,
             Order::Stop => Ok(()),
         };
-        self.after_labels(io, result.clone()).await;
+        if !matches!(result, Err(LifecycleError::Job { .. })) {
+            self.after_labels(io, result.clone()).await;
+        }
         result
     }
 
@@ -217,16 +227,6 @@ impl Keeper {
                 }
             }
             at += len;
-        }
-    }
-
-    /// Remembers what is left to copy for each member that is being filled.
-    pub(super) fn notice_filling(&mut self) {
-        let filling: Vec<u16> =
-            self.array.members().filter(|m| m.state == MemberState::Filling).map(|m| m.role).collect();
-        for role in filling {
-            let position = self.array.rebuild(role).map(|job| job.position_bytes);
-            self.fills.entry(role).or_insert_with(|| super::copy::Fill::new(position));
         }
     }
 }

@@ -9,15 +9,20 @@
 
 mod clear;
 mod copy;
+mod fill;
+mod flight;
 mod io;
+mod jobs;
 mod members;
 mod orders;
+mod pace;
 mod race;
+mod resync;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use braid_format::MemberState;
+use braid_format::{JobKind, MemberState};
 
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
@@ -25,10 +30,14 @@ use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles};
 use crate::regions::RegionMap;
 use clear::Clearing;
-use copy::Fill;
+use copy::Begun;
+use fill::Fill;
+use jobs::Jobs;
+use pace::Pace;
 use race::{First, at_once, first};
 
 pub use io::{EngineIo, KeeperIo, SyncPart};
+pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};
 
 /// Read errors of one member that are mended; with one more it is left out.
@@ -69,6 +78,8 @@ pub enum Note {
     Failed,
     /// A place that could not be read was mended: the member, the first byte on the array, and bytes.
     Repaired(u16, u64, u64),
+    /// A job has begun, has come further (told a few times a second at most), waits, goes on, or has ended.
+    Job(JobInfo),
     /// Something did not succeed.
     Trouble(LifecycleError),
 }
@@ -81,15 +92,21 @@ pub struct Keeper {
     /// The roles as they were published last.
     published: Vec<(Option<LeafId>, Role)>,
     failed: bool,
-    paused: bool,
+    jobs: Jobs,
+    pace: Pace,
     fills: BTreeMap<u16, Fill>,
     clearing: Clearing,
     repairs: BTreeMap<u16, u32>,
     /// How often a region could not be copied as some of it could not be read.
     tries: BTreeMap<u32, u32>,
-    resyncing: bool,
     /// Layouts published since the last one that has drained for certain.
     posted: u32,
+    /// Regions of which something is copied, as long as the members stay the same.
+    begun: BTreeMap<u32, Begun>,
+    /// Regions that were unequal and are copied to all, but not flushed.
+    copied: BTreeSet<u32>,
+    /// How many were unequal when the array was started.
+    resync_total: u64,
 }
 
 /// What a step of work came to.
@@ -127,22 +144,28 @@ impl Keeper {
         let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
         let bits = (&bits.written[..], &bits.dirty[..]);
         let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, options.clean);
-        let resyncing = regions.unsettled.count() > 0;
+        let resync_total = regions.unsettled.count();
         let mut keeper = Keeper {
             options,
             array,
             regions: Arc::new(regions),
             published: Vec::new(),
             failed: false,
-            paused: false,
+            jobs: Jobs::default(),
+            pace: Pace::new(),
             fills: BTreeMap::new(),
             clearing: Clearing::default(),
             repairs: BTreeMap::new(),
             tries: BTreeMap::new(),
-            resyncing,
             posted: 0,
+            begun: BTreeMap::new(),
+            copied: BTreeSet::new(),
+            resync_total,
         };
-        keeper.notice_filling();
+        if resync_total > 0 {
+            keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
+        }
+        keeper.notice_filling(io);
         let layout = keeper.layout(io);
         // On every shard before the first request: the home of its regions knows it then.
         io.publish(options.device, Some(layout)).await;
@@ -213,12 +236,17 @@ impl Keeper {
         if let Some(act) = self.resync(io).await {
             return act;
         }
-        if !self.paused
-            && let Some(act) = self.fill(io).await
-        {
+        if let Some(act) = self.fill(io).await {
             return act;
         }
-        self.clear(io).await
+        let wait = self.clear_in_ns(io);
+        if wait == 0 {
+            return self.clear(io).await;
+        }
+        // Somebody may come to wait for what is unequal, while the resync is paused.
+        let looks = if self.regions.unsettled.count() > 0 { copy::PAUSE_NS } else { u64::MAX };
+        io.sleep(wait.min(looks)).await;
+        Act::Nothing
     }
 
     /// Ends the service. What was answered before is on every member that is in sync.
@@ -283,6 +311,13 @@ impl Keeper {
         let now = self.members();
         let now = now.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role));
         !now.eq(self.published.iter().copied())
+    }
+
+    /// The members that take writes, and their disks.
+    fn serving(&self) -> Vec<(u16, LeafId)> {
+        let holds =
+            |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Filling);
+        self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
     }
 
     /// The members that are in sync.

@@ -35,8 +35,19 @@ pub enum Order {
     RemoveSpare(u16),
     /// Gives the array another name.
     Rename(Name),
-    /// Work in the background waits, or goes on.
-    Pause(bool),
+    /// A job waits, by its number. What a resync makes equal because somebody waits for it is made equal all the same.
+    Pause(u64),
+    /// A job that waits goes on.
+    Resume(u64),
+    /// A job is given up. The member that a rebuild was filling is left out again; a resync cannot be given up.
+    Cancel(u64),
+    /// A job has another limit.
+    Limit {
+        /// The job's number.
+        job: u64,
+        /// Bytes a second at most; 0: as the default policy has it.
+        rate_bytes_per_s: u64,
+    },
     /// Ends the keeper: the device is stopped, labels are as they are.
     Stop,
 }

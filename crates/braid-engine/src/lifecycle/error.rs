@@ -107,6 +107,14 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
+    /// A job cannot do what is asked.
+    #[error("job {number}: {reason}")]
+    Job {
+        /// Its number.
+        number: u64,
+        /// Why not, in words.
+        reason: String,
+    },
     /// The label has no room for a further job.
     #[error("{} jobs are noted in the label already; wait for one to end, or cancel one", braid_format::JOBS_MAX)]
     JobsFull,

@@ -57,7 +57,6 @@ pub use create::{CreateRequest, create};
 pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
-pub(crate) use join::join_all;
 pub use lines::Standing;
 pub use members::Newcomer;
 #[cfg(feature = "planted")]

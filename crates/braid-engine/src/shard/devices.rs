@@ -45,6 +45,11 @@ impl DeviceCounters {
         self.errors += u64::from(failed);
     }
 
+    /// Requests answered, of every kind.
+    pub fn requests(&self) -> u64 {
+        self.reads + self.writes + self.discards + self.flushes
+    }
+
     /// Adds what the device did on another shard.
     pub fn add(&mut self, other: &DeviceCounters) {
         self.reads += other.reads;

@@ -167,6 +167,11 @@ impl Admin {
         if self.last || self.rng.coin() {
             self.return_members(index).await;
         }
+        let paused = if self.last { self.stage.borrow().jobs.paused(id) } else { Vec::new() };
+        for job in paused {
+            // It may have ended meanwhile.
+            let _ = self.port.give_order(id, Order::Resume(job)).await;
+        }
     }
 
     /// Ends the service of an array, and notes in its labels that it was stopped.
@@ -181,6 +186,7 @@ impl Admin {
         drop(self.port.give_order(kept.id, Order::Stop).await);
         self.stage.borrow_mut().workload.stop(number);
         self.port.forget(kept.id);
+        self.stage.borrow_mut().jobs.forget(kept.id);
         let ended = std::future::poll_fn(|_| match kept.ended.borrow_mut().take() {
             Some(ended) => std::task::Poll::Ready(ended),
             None => std::task::Poll::Pending,
@@ -206,7 +212,7 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             (mirror.victims.clone(), mirror.others.clone())
         };
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0..=2 => {
                 let disk = *self.rng.pick(&victims);
                 self.phase("pulling a member");
@@ -248,7 +254,8 @@ impl Admin {
                     Err(error) => self.expect_refusal(&error),
                 }
             }
-            10 => {
+            10 | 11 => self.order_jobs(id).await,
+            12 => {
                 self.stop_mirror(index).await;
                 self.start_mirror(index, Some(habits)).await;
             }
@@ -256,6 +263,26 @@ impl Admin {
                 let number = self.stage.borrow().mirrors[index].number.expect("a served array has a number");
                 self.connect_to(number, id, Some(habits));
             }
+        }
+    }
+
+    /// Lets one of the array's jobs wait, go on, be slower or end; or one that there is not.
+    async fn order_jobs(&mut self, id: DeviceId) {
+        self.phase("ordering a job");
+        let jobs = self.stage.borrow().jobs.of(id);
+        let job = if jobs.is_empty() { self.rng.below(3) } else { self.rng.pick(&jobs).number };
+        let (kind, order) = match self.rng.below(6) {
+            0 => ("pause", Order::Pause(job)),
+            1 | 2 => ("resume", Order::Resume(job)),
+            3 => ("cancel", Order::Cancel(job)),
+            _ => {
+                let rate_bytes_per_s = if self.rng.coin() { 0 } else { self.rng.between(1 << 16, 64 << 20) };
+                ("limit", Order::Limit { job, rate_bytes_per_s })
+            }
+        };
+        match self.port.give_order(id, order).await {
+            Ok(()) => self.count(&format!("{kind} a job")),
+            Err(error) => self.expect_refusal(&error),
         }
     }
 
@@ -316,6 +343,7 @@ pub fn kind_of(note: &Note) -> &'static str {
         Note::Resynced => "resynced",
         Note::Failed => "failed",
         Note::Repaired(..) => "repaired",
+        Note::Job(_) => "job",
         Note::Trouble(_) => "trouble",
     }
 }

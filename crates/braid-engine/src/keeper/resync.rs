@@ -1,0 +1,62 @@
+//! Making equal what a crash left unequal: nobody is answered from it before.
+
+use std::collections::VecDeque;
+
+use braid_format::JobKind;
+
+use super::copy::Goal;
+use super::{Act, JobStage, Keeper, KeeperIo, Note};
+use crate::planted::{Planted, planted};
+use crate::shard::RegionCall;
+
+/// Regions that are made equal between two flushes.
+const BATCH: usize = 8;
+
+impl Keeper {
+    /// Makes some regions equal, those first for which somebody waits. `None`: there are none, or they wait for a person.
+    pub(super) async fn resync<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
+        if self.regions.unsettled.count() == 0 {
+            if self.jobs.of(JobKind::Resync, None).is_some() {
+                self.end_job(io, JobKind::Resync, None, JobStage::Done);
+                io.note(self.options.device, Note::Resynced);
+            }
+            return None;
+        }
+        let wanted = self.batch(|region| self.regions.wanted.has(region), BATCH);
+        if !wanted.is_empty() {
+            self.copy(io, &mut Goal::Wanted(wanted)).await;
+        } else if self.copied.len() < BATCH && self.jobs.runs(JobKind::Resync, None) {
+            let some = self.batch(|_| true, BATCH - self.copied.len());
+            self.copy(io, &mut Goal::Unequal(some)).await;
+        } else if self.copied.is_empty() {
+            return None;
+        }
+        if self.copied.is_empty() {
+            return Some(Act::Nothing);
+        }
+        if !planted(Planted::DirtyAnsweredUnflushed) {
+            for (role, leaf) in self.serving() {
+                if io.flush(leaf).await.is_err() {
+                    return Some(Act::Lose(role));
+                }
+            }
+        }
+        let equal = self.copied.iter().copied().collect();
+        io.call(self.options.device, self.options.home, RegionCall::Settle(equal)).await;
+        self.copied.clear();
+        self.tell_job(io, JobKind::Resync, None, false);
+        Some(Act::Nothing)
+    }
+
+    /// The first regions that are unequal, and of which this is true.
+    fn batch(&self, is: impl Fn(u32) -> bool, most: usize) -> VecDeque<u32> {
+        let (mut some, mut from) = (VecDeque::new(), 0);
+        while let Some(region) = self.regions.unsettled.next(from).filter(|_| some.len() < most) {
+            if is(region) && !self.copied.contains(&region) {
+                some.push_back(region);
+            }
+            from = region + 1;
+        }
+        some
+    }
+}
