@@ -281,7 +281,8 @@ fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], load
     mirror.geometry.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
-        if member.role != Role::Out {
+        let misses = planted(Planted::FillingMissesWrites) && member.role == Role::Filling;
+        if member.role != Role::Out && !misses {
             places[count] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
             count += 1;
         }
@@ -303,7 +304,8 @@ fn to_read(
     mirror.geometry.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
-        if member.role != Role::InSync || avoid.has(usize::from(piece.member)) {
+        let filling = planted(Planted::FillingRead) && member.role == Role::Filling;
+        if member.role != Role::InSync && !filling || avoid.has(usize::from(piece.member)) {
             return;
         }
         let place = Place { leaf: member.leaf, offset: member.start + piece.member_offset };

@@ -42,6 +42,23 @@ pub enum Planted {
     ReturnsTooEarly,
     /// A member that returns does not get what is dirty.
     CatchUpForgets,
+    /// What was under way when a member failed is answered before it is recorded that the member is left out.
+    HeldAnsweredAtOnce,
+    /// The layout without a lost member is published, and so writes that never touched it are answered, before the labels
+    /// say that it is left out.
+    DroppedBeforeRecorded,
+    /// A flush does not ask members that are being filled.
+    FlushSkipsFilling,
+    /// A member that is being filled answers reads.
+    FillingRead,
+    /// A member that is being filled does not get what is written meanwhile.
+    FillingMissesWrites,
+    /// Copying to a member begins while requests are under way that do not know it.
+    FilledBeforeDrained,
+    /// A member is filled without getting the bitmap.
+    FilledWithoutBits,
+    /// What a crash left dirty is served as it is.
+    DirtyServed,
     /// A region counts as written although it was not zeroed.
     NotZeroed,
     /// Jobs copy without holding the range.

@@ -15,6 +15,7 @@
 
 pub mod arrays;
 pub mod content;
+pub mod copies;
 pub mod counters;
 pub mod disk;
 pub mod host;

@@ -22,6 +22,9 @@ struct Arguments {
     sweep: bool,
     /// Not a range of seeds of all levels: no reason to demand that every kind happens.
     restricted: bool,
+    /// Levels were named.
+    #[cfg(feature = "planted")]
+    levels: bool,
     #[cfg(feature = "planted")]
     hunt: bool,
     #[cfg(feature = "planted")]
@@ -53,6 +56,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 let kinds = value("--levels raid1")?;
                 let kinds: Result<_, _> = kinds.split(',').map(|name| of(name).ok_or_else(|| wrong(name))).collect();
                 parsed.options.kinds = kinds?;
+                #[cfg(feature = "planted")]
+                {
+                    parsed.levels = true;
+                }
                 parsed.restricted = true;
             }
             #[cfg(feature = "planted")]
@@ -157,8 +164,10 @@ fn sweep(arguments: &Arguments) -> ExitCode {
 #[cfg(feature = "planted")]
 fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCode {
     let mut found = 0;
+    let kinds = if arguments.levels { arguments.options.kinds.clone() } else { plant.kinds() };
+    let options = Options { kinds, ..arguments.options.clone() };
     for seed in arguments.seeds() {
-        if let Some(said) = hunt::notices(plant, arguments.sweep, seed, &arguments.options) {
+        if let Some(said) = hunt::notices(plant, arguments.sweep, seed, &options) {
             found += 1;
             println!("{}: seed {seed}: {said}", plant.name());
         }

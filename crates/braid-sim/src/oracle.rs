@@ -77,6 +77,7 @@ impl Version {
 struct Device {
     name: String,
     redundant: bool,
+    may_fail: bool,
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
@@ -150,6 +151,16 @@ impl Oracle {
         self.devices[&device].redundant
     }
 
+    /// More of its members may be lost than it tolerates: then errors are right, wrong data never.
+    pub fn may_fail(&mut self, device: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").may_fail = true;
+    }
+
+    /// Whether requests to the device may fail when disks do.
+    pub fn fails(&self, device: u64) -> bool {
+        self.devices[&device].may_fail
+    }
+
     fn make(&mut self, name: &str, blocks: u64, redundant: bool) -> u64 {
         self.last_device += 1;
         let now = self.tick();
@@ -165,7 +176,14 @@ impl Oracle {
             life: self.life,
         };
         let blocks = (0..blocks).map(|_| vec![initial.clone()]).collect();
-        let device = Device { name: name.to_owned(), redundant, blocks, reads: BTreeMap::new(), live: true };
+        let device = Device {
+            name: name.to_owned(),
+            redundant,
+            may_fail: !redundant,
+            blocks,
+            reads: BTreeMap::new(),
+            live: true,
+        };
         self.devices.insert(self.last_device, device);
         self.last_device
     }

@@ -2,6 +2,8 @@
 
 use braid_engine::lifecycle;
 
+use crate::arrays::Kind;
+
 /// One planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -16,16 +18,21 @@ pub enum Plant {
 pub enum Way {
     /// Ordinary seeds from the first on, so many at most.
     Seeds(u64),
+    /// Ordinary seeds of redundant arrays alone, so many at most.
+    Mirrors(u64),
     /// Seeds cut at every step, so many at most.
     Sweeps(u64),
+    /// Nobody has found it yet: not looked for by `--hunt`.
+    Open,
 }
 
 impl Way {
     /// About how many runs the limit allows.
     pub fn weight(self) -> u64 {
         match self {
-            Way::Seeds(limit) => limit,
+            Way::Seeds(limit) | Way::Mirrors(limit) => limit,
             Way::Sweeps(limit) => limit * 300,
+            Way::Open => 0,
         }
     }
 }
@@ -39,6 +46,14 @@ impl Plant {
     /// How it is found: within about three times what it took when this was written.
     pub fn way(self) -> Way {
         table().into_iter().find(|(plant, _)| *plant == self).expect("every bug stands in the table").1
+    }
+
+    /// The kinds of arrays with which it is looked for.
+    pub fn kinds(self) -> Vec<Kind> {
+        match self.way() {
+            Way::Mirrors(_) | Way::Open => Kind::ALL.into_iter().filter(|kind| kind.is_redundant()).collect(),
+            Way::Seeds(_) | Way::Sweeps(_) => Kind::ALL.to_vec(),
+        }
     }
 
     /// Its name.
@@ -76,17 +91,35 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FlushTooEarly, Way::Seeds(60)),
         (D::FuaIgnored, Way::Seeds(150)),
         (D::ZeroesNotFlushed, Way::Seeds(250)),
-        (D::MirrorTooEarly, Way::Seeds(60)),
-        (D::NoRangeLock, Way::Seeds(60)),
-        (D::RangeGivenBackEarly, Way::Seeds(60)),
-        (D::BitAfterData, Way::Seeds(800)),
-        (D::BitNotDurable, Way::Seeds(800)),
+        (D::MirrorTooEarly, Way::Mirrors(800)),
+        (D::NoRangeLock, Way::Mirrors(800)),
+        (D::RangeGivenBackEarly, Way::Mirrors(800)),
+        (D::BitAfterData, Way::Open),
+        (D::BitNotDurable, Way::Open),
         (D::FreedTooEarly, Way::Seeds(500)),
         (D::LateForgotten, Way::Seeds(150)),
         (D::ReadErrorSwallowed, Way::Seeds(60)),
         (D::WriteErrorSwallowed, Way::Seeds(100)),
         (D::FlushErrorSwallowed, Way::Seeds(60)),
         (D::GapForgotten, Way::Seeds(60)),
+        (D::BitOnOneMember, Way::Mirrors(800)),
+        (D::ClearedWhileDegraded, Way::Open),
+        (D::ClearedBeforeFlush, Way::Open),
+        (D::ClearedUnderWrites, Way::Open),
+        (D::DirtyAnsweredUnflushed, Way::Open),
+        (D::CheckpointAhead, Way::Open),
+        (D::CatchUpForgets, Way::Mirrors(800)),
+        (D::NotZeroed, Way::Mirrors(800)),
+        (D::ReturnsTooEarly, Way::Open),
+        (D::HeldAnsweredAtOnce, Way::Open),
+        (D::DroppedBeforeRecorded, Way::Open),
+        (D::FlushSkipsFilling, Way::Open),
+        (D::FillingRead, Way::Mirrors(800)),
+        (D::FillingMissesWrites, Way::Mirrors(800)),
+        (D::FilledBeforeDrained, Way::Open),
+        (D::FilledWithoutBits, Way::Open),
+        (D::DirtyServed, Way::Mirrors(800)),
+        (D::SyncUnlocked, Way::Open),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
@@ -101,6 +134,15 @@ fn table() -> Vec<(Plant, Way)> {
         (L::WrongRole, Way::Seeds(60)),
         (L::ErasesTooMuch, Way::Seeds(60)),
         (L::FormingServed, Way::Seeds(60)),
+        (L::StaleAccepted, Way::Open),
+        (L::DivergedMerged, Way::Open),
+        (L::NewcomerLabelFirst, Way::Open),
+        (L::FillingStartedAlone, Way::Mirrors(800)),
+        (L::PromotionWithoutFlush, Way::Open),
+        (L::LastSurvivorRecordedFailed, Way::Mirrors(800)),
+        (L::MergedNotRewritten, Way::Open),
+        (L::StopWithoutFlush, Way::Mirrors(800)),
+        (L::DropRecordedWithoutFlush, Way::Mirrors(800)),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));
     data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()

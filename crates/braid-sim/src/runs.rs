@@ -1,5 +1,6 @@
 //! Runs from a seed: everything about them is drawn from it.
 
+use braid_format::Places;
 use braid_geometry::Level;
 
 use crate::arrays::{Kind, Trial};
@@ -12,6 +13,64 @@ use crate::rng::Rng;
 use crate::sim::{Doom, Outcome, Sim};
 use crate::trace::Trace;
 use crate::world::Crash;
+
+/// What goes on by itself in redundant arrays.
+const MOMENTS: [&str; 13] = [
+    "writing bits",
+    "writing bits",
+    "writing bits",
+    "writing a label",
+    "writing a label",
+    "copying",
+    "trouble of a member",
+    "dropped",
+    "in sync",
+    "in sync",
+    "resynced",
+    "settling",
+    "settling",
+];
+
+/// Of these, those in which members neither come nor go.
+const DATA: [&str; 8] = [
+    "writing bits",
+    "writing bits",
+    "writing bits",
+    "writing bits",
+    "copying",
+    "settling",
+    "resynced",
+    "starting a mirror",
+];
+
+/// And those in which members fail by themselves.
+const FAILING: [&str; 8] = [
+    "trouble of a member",
+    "trouble of a member",
+    "trouble of a member",
+    "dropped",
+    "dropped",
+    "writing a label",
+    "writing bits",
+    "settling",
+];
+
+/// What a run of a redundant array is about most. Members that come and go hide what goes wrong with bits and data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Focus {
+    /// Regions, bits and data: all members stay.
+    Data,
+    /// Members that make errors.
+    Failing,
+    /// Members that come and go.
+    Members,
+    /// Everything, more being lost than is tolerated and members being used apart included.
+    All,
+}
+
+impl Focus {
+    const ALL: [Focus; 4] = [Focus::Data, Focus::Failing, Focus::Members, Focus::All];
+}
 
 /// What is the same for all seeds of a range.
 #[derive(Clone, Debug)]
@@ -81,8 +140,16 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let blocks_max = if short { 100 } else { 600 };
     let (plain, redundant) = (options.plain(), options.redundant());
     let mirrors = !redundant.is_empty() && (plain.is_empty() || sim.rng().coin());
+    let focus = if mirrors { *sim.rng().pick(&Focus::ALL) } else { Focus::All };
+    // A member that fails is what this is about; where bits and data are, members stay.
+    let faults = match focus {
+        Focus::Data => false,
+        Focus::Failing => dooms.is_none(),
+        Focus::Members | Focus::All => faults,
+    };
+    let blocks_max = if focus == Focus::Data && sim.rng().coin() { 60 } else { blocks_max };
     if mirrors {
-        add_mirror(&mut sim, &redundant, blocks_max, faults);
+        add_mirror(&mut sim, &redundant, blocks_max, faults, focus);
     }
     let levels: Vec<Level> = plain.iter().map(|kind| kind.level()).collect();
     let labels = !mirrors && sim.rng().below(3) > 0;
@@ -108,20 +175,32 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     if mirrors {
         let members = ["pulling a member", "returning a member", "failing a member"];
-        phases.extend(members.into_iter().chain(members).chain(["starting a mirror", "filling a new member"]));
+        phases.extend(members.into_iter().chain(["starting a mirror", "filling a new member"]));
+        phases.extend(MOMENTS);
+    }
+    match focus {
+        Focus::Data => phases = DATA.to_vec(),
+        Focus::Failing => phases = FAILING.to_vec(),
+        Focus::Members | Focus::All => {}
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
-    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, &phases)).collect();
+    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
     let dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
     sim.run(&dooms, |rng, doom| {
         let mut habits = match (short, labels) {
+            (true, false) if mirrors => Habits::draw_mirrors(rng, faults),
             (true, true) => Habits::draw_busy_admin(rng, faults),
             (true, false) => Habits::draw_short(rng, faults),
             (false, _) => Habits::draw(rng, faults),
         };
+        if matches!(focus, Focus::Data | Focus::Failing) {
+            habits.actions = if rng.coin() { 0 } else { 1 };
+            habits.requests_max = 100;
+        }
         if let Some(Doom::Within(phase, ..)) = doom {
             habits.aim = Some(phase);
-            habits.actions = habits.actions.max(4);
+            let busy = !matches!(focus, Focus::Data | Focus::Failing);
+            habits.actions = if busy { habits.actions.max(4) } else { habits.actions };
         }
         Plot { habits: doom.is_some().then_some(habits), rng: rng.fork() }
     })
@@ -139,27 +218,45 @@ pub fn twice(seed: u64, options: &Options) -> Outcome {
 }
 
 /// A redundant array, one member of which is always well. Where any two hold all copies of something, all but one other are.
-fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool) {
+fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focus: Focus) {
     let kind = *sim.rng().pick(kinds);
     let count = sim.rng().between(2, 4) as usize;
     let copies = if kind == Kind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
     let before = (1 << 20) + 8192;
+    // Or nobody is well: then more may be lost than the array tolerates.
+    let careless = focus == Focus::All && sim.rng().coin();
     let bad = sim.rng().between(1, count as u64 - 1) as usize;
     let mut disks = Vec::new();
     for number in 0..count {
-        let faulty = faults && number <= bad && number > 0 && (kind == Kind::Raid1 || number == 1);
+        let within = number <= bad && number > 0 && (kind == Kind::Raid1 || number == 1);
+        let faulty = faults && (within || careless && sim.rng().coin());
         // The one that is well is the largest: it is part of every zone.
         let more = if number == 0 { 4096 * blocks_max } else { 0 };
-        disks.push(add_disk(sim, before + more, blocks_max, faulty));
+        disks.push(add_disk_of(sim, before + more, blocks_max, faulty));
     }
-    let others = (0..sim.rng().below(3)).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
-    let well = disks[0];
+    let others: Vec<usize> = (0..sim.rng().below(3)).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
+    let well = (!careless).then_some(disks[0]);
     let mut spec = labelled::draw_spec(&[kind.level()], sim.rng());
     spec.copies = copies;
     // The others are never touched by hand, so that what one alone does not hold is not lost.
-    let victims = if kind == Kind::Raid1 { disks[1..].to_vec() } else { vec![disks[1]] };
-    let order: Vec<usize> = if sim.rng().coin() { disks.iter().copied().rev().collect() } else { disks };
-    let mirror = Mirror { uuid: None, spec, disks: order, others, well, victims, number: None, exists: false };
+    let victims = if careless {
+        disks.clone()
+    } else if kind == Kind::Raid1 {
+        disks[1..].to_vec()
+    } else {
+        vec![disks[1]]
+    };
+    let mut order = disks;
+    sim.rng().shuffle(&mut order);
+    for disk in order.iter().chain(&others) {
+        let places = Places::for_device(sim.world.disks[*disk].size_bytes()).expect("a disk that has room for labels");
+        sim.world.bitmaps.insert(*disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
+    }
+    let unplug = match focus {
+        Focus::Data | Focus::Failing => 0,
+        Focus::Members | Focus::All => *sim.rng().pick(&[0, 100_000, 400_000]),
+    };
+    let mirror = Mirror { disks: order, others, well, victims, unplug, wild: focus == Focus::All, ..Mirror::new(spec) };
     sim.stage.borrow_mut().mirrors.push(mirror);
 }
 
@@ -173,25 +270,31 @@ fn add_array(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool) {
 
 fn add_disk(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faults: bool) -> usize {
     let faulty = faults && sim.rng().below(3) > 0;
+    add_disk_of(sim, before_bytes, blocks_max, faulty)
+}
+
+fn add_disk_of(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faulty: bool) -> usize {
     let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
     let size = before_bytes + 4096 * sim.rng().between(20, blocks_max);
     let junk = sim.rng().coin();
     sim.add_disk(size, junk, profile)
 }
 
-fn draw_doom(rng: &mut Rng, short: bool, faults: bool, phases: &[&'static str]) -> Doom {
+fn draw_doom(rng: &mut Rng, short: bool, faults: bool, mirrors: bool, phases: &[&'static str]) -> Doom {
     let how = if rng.coin() { Crash::Power } else { Crash::Kill };
     match rng.below(16) {
         0 | 1 => Doom::Clean,
         2..=8 => {
             let (phase, most) = (*rng.pick(phases), *rng.pick(&[10_000, 100_000, 600_000]));
-            Doom::Within(phase, *rng.pick(&[1, 1, 2]), rng.below(most), how)
+            let most = if phase == "writing bits" { *rng.pick(&[100_000, 600_000, 3_000_000]) } else { most };
+            let nth = if MOMENTS.contains(&phase) { *rng.pick(&[1, 2, 5, 30]) } else { *rng.pick(&[1, 1, 2]) };
+            Doom::Within(phase, rng.between(1, nth), rng.below(most), how)
         }
         // Long enough for what hangs to become late, and to come back.
         9..=11 if faults => Doom::After(rng.below(100_000_000_000), how),
         _ if short => {
             // Also while the last crash is still being dealt with.
-            let most = *rng.pick(&[15, 80]);
+            let most = *rng.pick(if mirrors { &[40, 200, 1000] } else { &[15, 80, 80] });
             Doom::AtStep(rng.between(1, most), how)
         }
         9..=11 => {

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use braid_engine::Limits;
-use braid_engine::io::{ErrorKind, LeafError, LeafId};
+use braid_engine::io::{DeviceId, ErrorKind, LeafError, LeafId};
 use braid_engine::keeper::Note;
+use braid_engine::{Limits, RegionCall};
 use braid_format::Places;
 use braid_geometry::Level;
 
+use crate::copies::Copies;
 use crate::counters::Counters;
-use crate::disk::{Profile, SimDisk};
+use crate::disk::{Profile, SimDisk, Survival};
 use crate::host::{Host, Told};
 use crate::joblist::JobList;
 use crate::labelled::{Labelled, Promise};
@@ -68,6 +69,10 @@ pub struct Stage {
     pub notes: Vec<String>,
     /// Disks that a task wants pulled.
     pub pull: Vec<usize>,
+    /// Half a redundant array, while it serves apart from the other.
+    pub half: Option<DeviceId>,
+    /// Redundant arrays that nobody uses, all copies of which must be equal.
+    pub compare: Vec<Copies>,
 }
 
 /// When nothing is left to happen, tasks are asked so often whether they have something for one another.
@@ -142,6 +147,8 @@ impl Sim {
             check_drained: true,
             notes: Vec::new(),
             pull: Vec::new(),
+            half: None,
+            compare: Vec::new(),
         };
         Sim { world, stage: Rc::new(RefCell::new(stage)), rng }
     }
@@ -203,14 +210,21 @@ impl Sim {
         let broken = |disk: &usize| self.world.disks[*disk].gone || self.world.disks[*disk].flush_failed;
         let trials = stage.arrays.iter().filter(|a| a.disks().iter().any(broken)).filter_map(|a| a.number);
         let labelled = stage.labelled.iter().filter(|l| l.disks.iter().any(broken)).filter_map(|l| l.number);
-        let mirrors = stage.mirrors.iter().filter(|m| m.disks.iter().any(broken)).filter_map(|m| m.number);
+        let mirrors = stage.mirrors.iter().filter(|m| crate::copies::is_weak(&self.world, m)).filter_map(|m| m.number);
         let weak: Vec<u64> = trials.chain(labelled).chain(mirrors).collect();
         match end {
             End::Clean => {
                 self.world.note(format_args!("clean end"));
                 self.world.counters.add("ends", "clean");
                 self.world.leave();
-                stage.oracle.crashed(Crash::Kill, &weak);
+                // The machine is shut down, perhaps: what was not flushed is gone.
+                if !stage.mirrors.is_empty() && self.rng.below(4) == 0 {
+                    self.world.counters.add("ends", "clean, then power off");
+                    self.world.crash(Crash::Power);
+                    stage.oracle.crashed(Crash::Power, &weak);
+                } else {
+                    stage.oracle.crashed(Crash::Kill, &weak);
+                }
             }
             End::Crash(how) => {
                 let kind = if *how == Crash::Power { "power" } else { "kill" };
@@ -224,6 +238,8 @@ impl Sim {
         }
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
+        stage.half = None;
+        stage.compare.clear();
         stage.spawned.clear();
         stage.jobs.clear();
         stage.reopening.clear();
@@ -236,6 +252,19 @@ impl Sim {
         // Some of the disks that were pulled are back, as they were left.
         for disk in &mut self.world.disks {
             disk.gone &= self.rng.coin();
+        }
+        for mirror in &mut stage.mirrors {
+            mirror.copy_or_restore(&mut self.world, &mut self.rng);
+        }
+        // Others are not there when the next process starts; what they had cached is on the medium.
+        for mirror in &stage.mirrors {
+            for disk in mirror.victims.iter().filter(|_| mirror.exists) {
+                if self.rng.chance(mirror.unplug) {
+                    let disk = &mut self.world.disks[*disk];
+                    disk.cut_power(Survival::All, &mut self.rng);
+                    disk.gone = true;
+                }
+            }
         }
     }
 
@@ -308,6 +337,21 @@ impl Sim {
                 if *nth == 0 {
                     run.world.after(*ns, Happening::CrashPoint);
                     within = None;
+                }
+            }
+            for moment in std::mem::take(&mut run.world.moments) {
+                // A start writes labels in any case.
+                let ordinary =
+                    moment == "writing a label" && matches!(phase, "starting a mirror" | "creating a mirror");
+                if let Some((wanted, nth, ns)) = &mut within
+                    && moment == *wanted
+                    && !ordinary
+                {
+                    *nth -= 1;
+                    if *nth == 0 {
+                        run.world.after(*ns, Happening::CrashPoint);
+                        within = None;
+                    }
                 }
             }
             // A process cannot exit while the kernel has I/O of it.
@@ -410,20 +454,33 @@ impl Run<'_> {
                     self.port.answer(id, Ok(self.host.requests(device).to_le_bytes().to_vec()));
                 }
                 Some(Wanted::Freeze(device)) => self.host.freeze(self.world, id, device),
-                Some(Wanted::Sync(part)) => self.host.sync(self.world, id, part),
-                Some(Wanted::Call(device, home, call)) => self.host.call(self.world, id, device, home.0, call),
+                Some(Wanted::Sync(part)) => {
+                    self.world.moments.push("copying");
+                    self.host.sync(self.world, id, part);
+                }
+                Some(Wanted::Call(device, home, call)) => {
+                    if matches!(call, RegionCall::Settle(_)) {
+                        self.world.moments.push("settling");
+                    }
+                    self.host.call(self.world, id, device, home.0, call);
+                }
                 Some(other) => unreachable!("not served: {other:?}"),
             }
         }
         for (device, note) in self.port.take_notes() {
-            self.world.counters.add("keepers", crate::plot::mirrors::kind_of(&note));
+            let kind = crate::plot::mirrors::kind_of(&note);
+            self.world.counters.add("keepers", kind);
+            self.world.moments.push(kind);
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
             if let Note::Job(info) = &note
                 && let Err(why) = self.stage.borrow_mut().jobs.told(device, info)
             {
                 self.stage.borrow_mut().violation.get_or_insert(why);
             }
-            if matches!(note, Note::Failed) {
+            let careless = self.stage.borrow().mirrors.iter().any(|m| m.well.is_none());
+            let half = self.stage.borrow().half == Some(device);
+            let excused = (careless || half) && self.world.had_faults();
+            if matches!(note, Note::Failed) && !excused {
                 let why = Violation(format!("device {} has failed, and one member of it is well", device.0));
                 self.stage.borrow_mut().violation.get_or_insert(why);
             }
@@ -431,6 +488,12 @@ impl Run<'_> {
         let mut stage = self.stage.borrow_mut();
         for note in stage.notes.drain(..) {
             self.world.note(format_args!("admin: {note}"));
+        }
+        for copies in std::mem::take(&mut stage.compare) {
+            self.world.counters.add("copies", "compared");
+            if let Err(why) = copies.judge(self.world, &mut stage.oracle) {
+                stage.violation.get_or_insert(why);
+            }
         }
         let world = &mut *self.world;
         let port = &self.port;
@@ -478,7 +541,10 @@ impl Run<'_> {
                     self.port.answer(number, Ok(Vec::new()));
                 }
                 Told::Synced(number, result) => self.port.answer_sync(number, result),
-                Told::Trouble(trouble) => self.port.tell_trouble(trouble),
+                Told::Trouble(trouble) => {
+                    self.world.moments.push("trouble of a member");
+                    self.port.tell_trouble(trouble);
+                }
             }
         }
         Ok(())

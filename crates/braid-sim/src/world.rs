@@ -99,6 +99,10 @@ pub struct World {
     pub memory: Memory,
     /// Steps so far that changed what a crash leaves behind.
     pub steps: u64,
+    /// Where members of redundant arrays keep their bitmap, by disk: first byte, and the one after the last.
+    pub bitmaps: BTreeMap<usize, (u64, u64)>,
+    /// Moments at which a crash is worth more than at others, since they were last taken.
+    pub moments: Vec<&'static str>,
     /// Report a crash point when this many steps have been made.
     pub crash_at_step: Option<u64>,
     queue: EventQueue<Event>,
@@ -120,6 +124,8 @@ impl World {
             leaves: Vec::new(),
             memory: Memory::new(memory_bytes),
             steps: 0,
+            bitmaps: BTreeMap::new(),
+            moments: Vec::new(),
             crash_at_step: None,
             queue: EventQueue::default(),
             running: BTreeMap::new(),
@@ -217,6 +223,15 @@ impl World {
         self.note(format_args!("op {op} {owner:?} disk {disk} {:?} {:?} {}+{}", io.op, io.flags, io.offset, io.len));
         let size = self.disks[disk].size_bytes();
         assert!(io.offset + io.len <= size, "an I/O beyond the end of disk {disk}: {}+{} of {size}", io.offset, io.len);
+        if let Some((first, end)) = self.bitmaps.get(&disk)
+            && io.op == Op::Write
+        {
+            match owner {
+                Owner::Shard(..) if (*first..*end).contains(&io.offset) => self.moments.push("writing bits"),
+                Owner::Meta(_) if io.offset == 0 => self.moments.push("writing a label"),
+                _ => {}
+            }
+        }
         let mut running = Running {
             disk,
             io,
@@ -538,6 +553,7 @@ impl World {
         self.queue = EventQueue::default();
         self.memory.clear();
         self.leaves.clear();
+        self.moments.clear();
         self.crash_due = false;
         self.faults = 0;
     }

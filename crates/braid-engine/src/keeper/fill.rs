@@ -9,8 +9,10 @@ use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
 use crate::shard::RegionCall;
 
-/// Regions that are copied between two notes of how far a member has come.
-const CHECKPOINT_EVERY: u32 = 256;
+/// Regions that are copied between two notes of how far a member has come, at most.
+const CHECKPOINT_EVERY_MAX: u32 = 256;
+/// Of a small array such a part of it.
+const CHECKPOINTS: u32 = 8;
 
 /// What is left to copy for a member that is being filled.
 pub(super) struct Fill {
@@ -50,12 +52,19 @@ impl Keeper {
         if self.fills.values().any(|fill| fill.left.is_none()) {
             // From when this returns every request in flight writes to the newcomers as well.
             let layout = self.layout(io);
-            io.publish(self.options.device, Some(layout)).await;
-            io.call(self.options.device, self.options.home, RegionCall::Rewrite).await;
+            if planted(Planted::FilledBeforeDrained) {
+                io.post(self.options.device, Some(layout));
+            } else {
+                io.publish(self.options.device, Some(layout)).await;
+            }
+            if !planted(Planted::FilledWithoutBits) {
+                io.call(self.options.device, self.options.home, RegionCall::Rewrite).await;
+            }
             self.note_left();
             return Some(Act::Nothing);
         }
-        if let Some((&role, fill)) = self.fills.iter_mut().find(|(_, fill)| fill.since_checkpoint >= CHECKPOINT_EVERY) {
+        let every = self.checkpoint_every();
+        if let Some((&role, fill)) = self.fills.iter_mut().find(|(_, fill)| fill.since_checkpoint >= every) {
             fill.since_checkpoint = 0;
             if fill.full_from.is_some() {
                 return Some(Act::Checkpoint(role, self.filled_to(role)));
@@ -67,6 +76,10 @@ impl Keeper {
         self.next_lacking(None)?;
         self.copy(io, &mut Goal::Lacking).await;
         Some(Act::Nothing)
+    }
+
+    fn checkpoint_every(&self) -> u32 {
+        (self.regions.regions() / CHECKPOINTS).clamp(1, CHECKPOINT_EVERY_MAX)
     }
 
     /// Everything before this byte of the array a member has.
@@ -108,7 +121,7 @@ impl Keeper {
 
     /// A region has been copied to these. True: it is time to note how far one of them has come.
     pub(super) fn filled<I: KeeperIo>(&mut self, io: &I, region: u32, to: Roles) -> bool {
-        let mut due = false;
+        let (mut due, every) = (false, self.checkpoint_every());
         let roles: Vec<u16> = self.fills.keys().copied().filter(|role| to.has(usize::from(*role))).collect();
         for role in roles {
             if let Some(fill) = self.fills.get_mut(&role).filter(|fill| fill.has(region))
@@ -117,7 +130,7 @@ impl Keeper {
                 left[region as usize / 64] &= !(1 << (region % 64));
                 fill.left_count -= 1;
                 fill.since_checkpoint += 1;
-                due |= fill.since_checkpoint >= CHECKPOINT_EVERY;
+                due |= fill.since_checkpoint >= every;
             }
             self.tell_job(io, JobKind::Rebuild, Some(role), false);
         }

@@ -37,6 +37,10 @@ impl Keeper {
             return;
         }
         io.freeze(self.options.device).await;
+        if planted(Planted::DroppedBeforeRecorded) && self.array.tolerates(roles) {
+            let layout = self.layout_without(io, roles);
+            io.post(self.options.device, Some(layout));
+        }
         let result = self.array.drop_members(io, roles).await;
         match result {
             Ok(_) => self.publish_now(io),

@@ -28,6 +28,7 @@ use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
 use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles};
+use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
 use clear::Clearing;
 use copy::Begun;
@@ -143,7 +144,8 @@ impl Keeper {
         let bits = load(io, &mut array, options.force).await?;
         let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
         let bits = (&bits.written[..], &bits.dirty[..]);
-        let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, options.clean);
+        let equal = options.clean || planted(Planted::DirtyServed);
+        let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, equal);
         let resync_total = regions.unsettled.count();
         let mut keeper = Keeper {
             options,
@@ -268,7 +270,13 @@ impl Keeper {
 
     /// The layout of now, of a version of its own.
     fn layout<I: KeeperIo>(&mut self, io: &I) -> Arc<DeviceLayout> {
-        let members = self.members();
+        self.layout_without(io, &[])
+    }
+
+    /// The same without these members.
+    fn layout_without<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) -> Arc<DeviceLayout> {
+        let mut members = self.members();
+        roles.iter().for_each(|role| members[usize::from(*role)].role = Role::Out);
         self.published = members.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role)).collect();
         let node = MirrorNode {
             geometry: self.array.geometry().clone(),

@@ -184,7 +184,9 @@ impl Array {
         if self.is_redundant() {
             self.complete(io).await?;
             let mut losses = Losses::default();
-            self.flush_survivors(io, &mut losses).await?;
+            if !planted(Planted::StopWithoutFlush) {
+                self.flush_survivors(io, &mut losses).await?;
+            }
             let mut next = self.next();
             next.clean = true;
             self.leave_out(&mut next, &losses.roles, &[]);

@@ -8,6 +8,7 @@ use braid_format::{ArrayPart, BLOCK_BYTES, MemberState, Places};
 use super::array::Array;
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
+use super::planted::{Planted, planted};
 use super::write::Target;
 use crate::io::LEAF_BYTES_MAX;
 use crate::{LeafId, MetaIo};
@@ -185,7 +186,9 @@ pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Resu
         let bytes = (lost * u64::from(label.region_bytes)).min(label.array_bytes);
         return Err(LifecycleError::BitmapDamaged { sectors: lost_sectors.len() as u64, bytes });
     }
-    repair(io, label, &members, repairs).await?;
+    if !planted(Planted::MergedNotRewritten) {
+        repair(io, label, &members, repairs).await?;
+    }
     Ok(all)
 }
 

@@ -43,6 +43,10 @@ pub enum Planted {
     PromotionWithoutFlush,
     /// When the last copy fails it is recorded as failed, too.
     LastSurvivorRecordedFailed,
+    /// Bits that were found on some members are not written on the others.
+    MergedNotRewritten,
+    /// An array is noted as stopped in order while what was written is still in caches.
+    StopWithoutFlush,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
 }

@@ -9,7 +9,7 @@ use super::{Shard, hold_key};
 use crate::io::{DeviceId, ErrorKind, IoError, LeafError, LeafId, LeafSink, Op};
 use crate::layout::DeviceLayout;
 use crate::mirror::Roles;
-use crate::planted;
+use crate::planted::{self, Planted, planted};
 use crate::trouble::Trouble;
 
 /// Troubles with reads that wait to be taken; more are forgotten, as the next read of the place tells again.
@@ -94,7 +94,7 @@ impl Shard {
                 // The kernel may still fill the buffer: nobody else may.
                 slot.error.get_or_insert(cause);
             }
-        } else if !excused {
+        } else if !excused && !planted(Planted::HeldAnsweredAtOnce) {
             slot.failed = slot.failed.with(role);
         }
         if excused {
@@ -107,7 +107,7 @@ impl Shard {
             return;
         }
         // A device that is being stopped answers no more anyway; who failed at last is told nevertheless.
-        device.frozen = device.current.is_some();
+        device.frozen = device.current.is_some() && !planted(Planted::HeldAnsweredAtOnce);
         if !device.told.has(role) {
             device.told = device.told.with(role);
             self.troubles.push_back(trouble);

@@ -564,6 +564,13 @@ impl Shard {
         slot.out = some.len() as u32;
         let generation = slot.generation;
         for leaf in some {
+            let filling = |mirror: &crate::mirror::Mirrored| {
+                mirror.role_of(*leaf).is_some_and(|role| mirror.members[role].role == crate::Role::Filling)
+            };
+            if planted(Planted::FlushSkipsFilling) && layout.mirror().is_some_and(filling) {
+                slot.out -= 1;
+                continue;
+            }
             let cookie = slots::cookie(index, generation, *leaf);
             let cookie = planted::cookie_of_flush(cookie);
             sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));

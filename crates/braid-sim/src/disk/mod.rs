@@ -20,6 +20,7 @@ use crate::rng::Rng;
 type Block = Box<[u8; BLOCK_BYTES]>;
 
 /// One write to one block that is not durable yet.
+#[derive(Clone)]
 struct Pending {
     op: u64,
     /// Which completion of this disk it was; `None` while it is in flight.
@@ -29,7 +30,7 @@ struct Pending {
     data: Block,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Slot {
     /// `None`: as the disk came from the factory.
     durable: Option<Block>,
@@ -47,6 +48,9 @@ pub enum Survival {
     /// Each torn unit for itself, with this chance in a million to be newer than what is durable.
     Some(u32),
 }
+
+/// What was on a disk at some time, all of it.
+pub struct Image(Vec<Slot>);
 
 /// A disk as it lies on the table, whatever process uses it.
 pub struct SimDisk {
@@ -263,6 +267,19 @@ impl SimDisk {
         }
         self.flush_failed = false;
         dropped
+    }
+
+    /// A copy of everything on the disk, which nobody uses.
+    pub fn image(&mut self, rng: &mut Rng) -> Image {
+        self.cut_power(Survival::All, rng);
+        Image(self.blocks.clone())
+    }
+
+    /// The disk is as it was when the copy was made.
+    pub fn restore(&mut self, image: Image, rng: &mut Rng) {
+        self.cut_power(Survival::All, rng);
+        self.blocks = image.0;
+        self.heal();
     }
 
     /// A sector can no longer be read, until it is written.

@@ -4,18 +4,25 @@
 //! the array always starts, and no request fails.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use braid_engine::RegionMap;
 use braid_engine::io::{DeviceId, LeafId, ShardId};
 use braid_engine::keeper::{EngineIo, Keeper, KeeperOptions, Note, Order};
-use braid_engine::lifecycle::{self, Array, Filling, LifecycleError, Newcomer, StartOptions};
-use braid_format::{MemberId, Uuid};
+use braid_engine::lifecycle::{self, Array, Filling, LifecycleError, Newcomer, StartOptions, Status};
+use braid_format::{MemberId, MemberState, Uuid};
 use braid_geometry::Spec;
 
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
+use crate::copies::{self, Copies};
+use crate::disk::Image;
 use crate::labelled;
 use crate::oracle::Violation;
+use crate::rng::Rng;
+use crate::world::World;
 
 /// A redundant array, as its administrator knows it over all lives.
 pub struct Mirror {
@@ -27,24 +34,89 @@ pub struct Mirror {
     pub disks: Vec<usize>,
     /// Disks that it may have as spares or in place of others.
     pub others: Vec<usize>,
-    /// The disk that is always well, one of `disks`.
-    pub well: usize,
+    /// The disk that is always well, one of `disks`; `None`: all may fail, and more than the array tolerates.
+    pub well: Option<usize>,
     /// Those of `disks` that may be pulled or failed.
     pub victims: Vec<usize>,
     /// The oracle's number, from the first time that it was served.
     pub number: Option<u64>,
     /// Its creation was acknowledged.
     pub exists: bool,
+    /// Chances in a million that a disk that may be pulled is not there when a life begins.
+    pub unplug: u32,
+    /// It may be used in two machines, and its disks be replaced by old copies.
+    pub wild: bool,
+    /// Disks that were used apart from the one that is well, and not made new members since.
+    pub apart: BTreeSet<usize>,
+    /// The others have gone on without these since.
+    pub parted: bool,
+    /// Disks that are old copies of themselves, and not made new members since.
+    pub old: BTreeSet<usize>,
+    /// A copy of a disk, with the sequence number of the label on it.
+    pub image: Option<(usize, u64, Image)>,
 }
+
+impl Mirror {
+    /// One that has no disks yet.
+    pub fn new(spec: Spec) -> Mirror {
+        Mirror {
+            uuid: None,
+            spec,
+            disks: Vec::new(),
+            others: Vec::new(),
+            well: None,
+            victims: Vec::new(),
+            number: None,
+            exists: false,
+            unplug: 0,
+            wild: false,
+            apart: BTreeSet::new(),
+            parted: false,
+            old: BTreeSet::new(),
+            image: None,
+        }
+    }
+
+    /// Between two lives somebody copies a disk, or puts an older copy in the place of one.
+    pub fn copy_or_restore(&mut self, world: &mut World, rng: &mut Rng) {
+        let Some(well) = self.well.filter(|_| self.wild && self.exists && rng.below(4) == 0) else { return };
+        match self.image.take() {
+            None => {
+                let disk = *rng.pick(&self.victims);
+                let Some(label) = copies::label_on(world, disk) else { return };
+                if Some(label.array.uuid) == self.uuid {
+                    self.image = Some((disk, label.array.sequence, world.disks[disk].image(rng)));
+                }
+            }
+            Some((disk, sequence, image)) => {
+                // What a crash may leave, or what is out in any case, nobody can tell from the member itself.
+                let newest = copies::label_on(world, well).filter(|label| label.array.sequence > sequence + 1);
+                let own = copies::label_on(world, disk).map(|label| label.member.id);
+                let called = |m: &braid_format::MemberEntry| m.id == own && m.state == MemberState::InSync;
+                if own.is_some() && newest.is_some_and(|label| label.array.members.iter().any(called)) {
+                    world.counters.add("fault", "old copy");
+                    world.note(format_args!("disk {disk} is replaced by an older copy of it"));
+                    world.disks[disk].restore(image, rng);
+                    self.old.insert(disk);
+                }
+            }
+        }
+    }
+}
+
+/// Where a keeper leaves what it kept.
+type Ended = Rc<RefCell<Option<braid_engine::keeper::Kept>>>;
 
 /// One that serves.
 pub struct Kept {
     /// The number under which it serves.
     pub id: DeviceId,
     /// What its keeper leaves when it ends.
-    ended: Rc<RefCell<Option<braid_engine::keeper::Kept>>>,
+    ended: Ended,
     /// Disks that are out, or were pulled, in this life.
     away: Vec<usize>,
+    /// Its regions.
+    regions: Arc<RegionMap>,
 }
 
 impl Admin {
@@ -64,27 +136,164 @@ impl Admin {
             let stage = self.stage.borrow();
             (stage.mirrors[index].uuid, stage.mirrors[index].exists)
         };
+        if exists && self.stage.borrow().mirrors[index].wild && self.rng.below(4) == 0 && !self.last {
+            self.use_apart(index).await;
+        }
         self.phase("starting a mirror");
-        let mut leaves: Vec<LeafId> = self.leaves.values().copied().collect();
+        let elsewhere = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            // They run in another machine.
+            if mirror.parted { BTreeSet::new() } else { mirror.apart.clone() }
+        };
+        let mut leaves: Vec<LeafId> =
+            self.leaves.iter().filter(|(disk, _)| !elsewhere.contains(disk)).map(|(_, leaf)| *leaf).collect();
         self.rng.shuffle(&mut leaves);
         let scan = lifecycle::scan(&self.port, &leaves).await;
         let found = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid);
+        let careful = self.stage.borrow().mirrors[index].well.is_some();
         let Some(found) = found.filter(|found| exists || found.status.starts_by_itself()) else {
-            if exists {
+            if exists && (careful || self.last) {
                 return self.odd(format!("mirror {index} is not found"));
             }
-            return self.make_mirror(index, habits).await;
+            return if exists { () } else { self.make_mirror(index, habits).await };
         };
+        let (mut found, mut force) = (found, false);
+        if let Status::Refused { reasons } = found.status.clone() {
+            let (apart, old) = {
+                let stage = self.stage.borrow();
+                let mirror = &stage.mirrors[index];
+                (mirror.apart.clone(), mirror.old.clone())
+            };
+            self.count("start refused");
+            if !apart.is_empty() {
+                // Without those that were used apart it may start.
+                let leaves: Vec<LeafId> =
+                    self.leaves.iter().filter(|(disk, _)| !apart.contains(disk)).map(|(_, leaf)| *leaf).collect();
+                let scan = lifecycle::scan(&self.port, &leaves).await;
+                let again = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid);
+                let Some(again) = again else { return self.odd(format!("mirror {index} is not found")) };
+                found = again;
+            }
+            if matches!(found.status, Status::Refused { .. }) && !old.is_empty() {
+                force = reasons_can_be_forced(&found.status);
+            } else if apart.is_empty() && old.is_empty() {
+                let why = format!("mirror {index} is refused without a reason: {reasons:?}");
+                return self.odd(why);
+            }
+        }
+        if !careful && !found.status.starts_by_itself() {
+            if self.last {
+                return self.odd(format!("mirror {index} does not start ({})", found.status));
+            }
+            return self.count("a mirror waits");
+        }
         let clean = found.newest.as_ref().is_some_and(|newest| newest.clean);
-        let options = StartOptions { degraded: true, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
+        let options = StartOptions { degraded: careful, force, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
         match lifecycle::start(&self.port, &found, options).await {
             Ok(array) => {
-                self.stage.borrow_mut().mirrors[index].exists = true;
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    let mirror = &mut stage.mirrors[index];
+                    mirror.exists = true;
+                    mirror.parted = !mirror.apart.is_empty();
+                }
                 self.count("start a mirror");
                 self.keep(index, array, clean, habits).await;
             }
+            Err(error) if !careful && self.stage.borrow().had_faults => {
+                self.stage.borrow_mut().notes.push(format!("mirror {index} does not start: {error}"));
+            }
             Err(error) => self.odd(format!("mirror {index} does not start ({}): {error}", found.status)),
         }
+    }
+
+    /// Members that are not always well are started without the one that is, and written to: as when both halves of a
+    /// mirror run in different machines.
+    async fn use_apart(&mut self, index: usize) {
+        let (uuid, disks) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            if mirror.well.is_none() || mirror.number.is_none() || !mirror.apart.is_empty() || !mirror.old.is_empty() {
+                return;
+            }
+            (mirror.uuid, mirror.victims.clone())
+        };
+        let leaves: Vec<LeafId> = disks.iter().filter_map(|disk| self.leaves.get(disk).copied()).collect();
+        self.phase("starting half a mirror");
+        let scan = lifecycle::scan(&self.port, &leaves).await;
+        let Some(found) = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid) else { return };
+        let in_sync = |role: u16| {
+            let own = found.members.get(usize::from(role)).and_then(|m| m.disk.as_ref());
+            own.is_some_and(|disk| {
+                let id = disk.label.member.id;
+                disk.label.array.members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync)
+            })
+        };
+        let options = StartOptions { degraded: true, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
+        // From here on they may be of another line, whatever comes of it.
+        self.stage.borrow_mut().mirrors[index].apart = disks.iter().copied().collect();
+        self.stage.borrow_mut().mirrors[index].parted = false;
+        let Ok(array) = lifecycle::start(&self.port, &found, options).await else {
+            self.count("half a mirror does not start");
+            return;
+        };
+        self.count("start half a mirror");
+        let geometry = array.geometry().clone();
+        for at in (0..geometry.size_bytes()).step_by(BLOCK_BYTES) {
+            let mut whole = false;
+            geometry.copies(at, &mut |piece| whole |= in_sync(piece.member));
+            if !whole {
+                let why = format!("half of mirror {index} starts, and nobody there says that it is in sync");
+                return self.odd(why);
+            }
+        }
+        let id = self.new_device();
+        self.stage.borrow_mut().half = Some(id);
+        let options = KeeperOptions {
+            device: id,
+            block_bytes: BLOCK_BYTES as u32,
+            home: ShardId(0),
+            clean: found.newest.as_ref().is_some_and(|newest| newest.clean),
+            force: false,
+            clear_after_ns: self.rng.between(100_000, 10_000_000),
+        };
+        let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };
+        let blocks = geometry.size_bytes() / BLOCK_BYTES as u64;
+        let number = {
+            let mut stage = self.stage.borrow_mut();
+            let number = stage.oracle.redundant_made("half a mirror", blocks);
+            stage.oracle.may_fail(number);
+            let requests = self.rng.between(1, 20) as u32;
+            stage.workload.connect_writer(number, id, 0, blocks, requests);
+            number
+        };
+        let ended = Rc::new(RefCell::new(None));
+        let (result, port) = (Rc::clone(&ended), self.port.clone());
+        self.stage.borrow_mut().spawned.push(Box::pin(async move {
+            let kept = keeper.run(&port).await;
+            *result.borrow_mut() = Some(kept);
+        }));
+        self.until(|stage| stage.workload.is_finished(number)).await;
+        self.stage.borrow_mut().workload.expect_stop(number);
+        drop(self.port.give_order(id, Order::Stop).await);
+        self.port.forget(id);
+        self.stage.borrow_mut().jobs.forget(id);
+        let mut array = self.ended(&ended).await.array;
+        if self.rng.coin() {
+            drop(array.stop(&self.port).await);
+        }
+        self.stage.borrow_mut().half = None;
+        self.count("stop half a mirror");
+    }
+
+    /// What a keeper leaves.
+    async fn ended(&self, ended: &Ended) -> braid_engine::keeper::Kept {
+        std::future::poll_fn(|_| match ended.borrow_mut().take() {
+            Some(ended) => std::task::Poll::Ready(ended),
+            None => std::task::Poll::Pending,
+        })
+        .await
     }
 
     fn odd(&self, why: String) {
@@ -131,15 +340,22 @@ impl Admin {
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
             clean,
             force: false,
-            clear_after_ns: self.rng.between(1_000_000, 200_000_000),
+            clear_after_ns: {
+                let most = *self.rng.pick(&[100_000, 1_000_000, 10_000_000, 200_000_000]);
+                self.rng.between(most / 10, most)
+            },
         };
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
-        let well = self.leaves[&self.stage.borrow().mirrors[index].well];
-        if !array.members().any(|m| m.leaf == well && m.state == braid_format::MemberState::InSync) {
+        let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
+        let serves = |well: LeafId| array.members().any(|m| m.leaf == well && m.state == MemberState::InSync);
+        if well.is_some_and(|well| !serves(well)) {
             return self.odd(format!("mirror {index} serves without the member that is well"));
         }
         let keeper = match Keeper::start(&self.port, array, options).await {
             Ok(keeper) => keeper,
+            Err(error) if well.is_none() && self.stage.borrow().had_faults => {
+                return self.stage.borrow_mut().notes.push(format!("mirror {index} is not served: {error}"));
+            }
             Err(error) => return self.odd(format!("mirror {index} is not served: {error}")),
         };
         let number = {
@@ -148,8 +364,13 @@ impl Admin {
             let name = format!("mirror {index}");
             let number = known.unwrap_or_else(|| stage.oracle.redundant_made(&name, blocks));
             stage.mirrors[index].number = Some(number);
+            if well.is_none() {
+                stage.oracle.may_fail(number);
+            }
             number
         };
+        let regions = Arc::clone(keeper.regions());
+        self.compare(number, keeper.array(), Arc::clone(&regions)).await;
         let ended = Rc::new(RefCell::new(None));
         let (result, port) = (Rc::clone(&ended), self.port.clone());
         self.stage.borrow_mut().spawned.push(Box::pin(async move {
@@ -159,9 +380,9 @@ impl Admin {
         let away = {
             let stage = self.stage.borrow();
             let mirror = &stage.mirrors[index];
-            mirror.disks.iter().chain(&mirror.others).copied().filter(|disk| *disk != mirror.well).collect()
+            mirror.disks.iter().chain(&mirror.others).copied().filter(|disk| Some(*disk) != mirror.well).collect()
         };
-        self.kept.insert(index, Kept { id, ended, away });
+        self.kept.insert(index, Kept { id, ended, away, regions });
         self.connect_to(number, id, habits);
         // What is here and out comes back, now or later.
         if self.last || self.rng.coin() {
@@ -187,13 +408,12 @@ impl Admin {
         self.stage.borrow_mut().workload.stop(number);
         self.port.forget(kept.id);
         self.stage.borrow_mut().jobs.forget(kept.id);
-        let ended = std::future::poll_fn(|_| match kept.ended.borrow_mut().take() {
-            Some(ended) => std::task::Poll::Ready(ended),
-            None => std::task::Poll::Pending,
-        })
-        .await;
+        let ended = self.ended(&kept.ended).await;
         self.count("stop a mirror");
         let mut array = ended.array;
+        if ended.equal {
+            self.compare(number, &array, kept.regions).await;
+        }
         if ended.equal && self.rng.below(4) > 0 {
             match array.stop(&self.port).await {
                 Ok(()) => self.count("note a stop"),
@@ -202,9 +422,25 @@ impl Admin {
         }
     }
 
+    /// Whichever member is in sync could have answered: all of them are judged.
+    async fn compare(&mut self, number: u64, array: &Array, regions: Arc<RegionMap>) {
+        let disk_of = |leaf: LeafId| self.leaves.iter().find(|(_, l)| **l == leaf).map(|(disk, _)| *disk);
+        let mut members = vec![None; usize::from(array.roles())];
+        for member in array.members().filter(|m| m.state == MemberState::InSync) {
+            let start = member.part.places.data.start;
+            members[usize::from(member.role)] = disk_of(member.leaf).map(|disk| (disk, start));
+        }
+        let copies = Copies { number, geometry: array.geometry().clone(), members, regions };
+        self.stage.borrow_mut().compare.push(copies);
+        self.until(|stage| stage.compare.is_empty()).await;
+    }
+
     /// One thing that an administrator, or a fault, does to a redundant array.
     pub async fn act_on_mirrors(&mut self, habits: Habits) {
         let serving: Vec<usize> = self.kept.keys().copied().collect();
+        if serving.is_empty() {
+            return self.start_mirrors(Some(habits)).await;
+        }
         let index = *self.rng.pick(&serving);
         let id = self.kept[&index].id;
         let (victims, others) = {
@@ -212,12 +448,28 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             (mirror.victims.clone(), mirror.others.clone())
         };
-        match self.rng.below(14) {
+        let any = self.rng.below(14);
+        let like = match habits.aim {
+            Some("pulling a member") => 0,
+            Some("returning a member") => 3,
+            Some("failing a member") => 6,
+            Some("adding a spare") => 8,
+            Some("filling a new member") => 9,
+            Some("starting a mirror" | "stopping a mirror") => 12,
+            _ => any,
+        };
+        match if self.rng.coin() { like } else { any } {
             0..=2 => {
                 let disk = *self.rng.pick(&victims);
                 self.phase("pulling a member");
                 self.count("pull a member");
                 self.stage.borrow_mut().pull.push(disk);
+                if self.stage.borrow().mirrors[index].well.is_none() && self.rng.below(3) == 0 {
+                    // Their bus has failed.
+                    self.count("pull all members");
+                    let all = self.stage.borrow().mirrors[index].disks.clone();
+                    self.stage.borrow_mut().pull.extend(all.into_iter().filter(|other| *other != disk));
+                }
                 self.port.sleep(self.rng.below(2_000_000)).await;
             }
             3..=5 => self.return_members(index).await,
@@ -312,6 +564,21 @@ impl Admin {
                     continue;
                 }
                 self.port.reopen(leaf).await;
+                if self.rng.below(3) == 0 {
+                    // As if it were a new one.
+                    let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
+                    let order = Order::Fill { role: role as u16, newcomer, from: Filling::Full };
+                    match self.port.give_order(id, order).await {
+                        Ok(()) => {
+                            self.count("fill a member anew");
+                            let mut stage = self.stage.borrow_mut();
+                            stage.mirrors[index].apart.remove(&disk);
+                            stage.mirrors[index].old.remove(&disk);
+                        }
+                        Err(error) => self.expect_refusal(&error),
+                    }
+                    continue;
+                }
                 match self.port.give_order(id, Order::Return(leaf)).await {
                     Ok(()) => self.count("return a member"),
                     Err(error) => self.expect_refusal(&error),
@@ -332,6 +599,11 @@ impl Admin {
             self.odd(format!("in a world without faults mirror {index} is not served"));
         }
     }
+}
+
+/// Whether `--force` would help.
+fn reasons_can_be_forced(status: &Status) -> bool {
+    matches!(status, Status::Refused { reasons } if reasons.iter().all(lifecycle::Refusal::can_be_forced))
 }
 
 /// What notes of keepers are counted as.

@@ -80,6 +80,12 @@ impl Habits {
         }
     }
 
+    /// A life of redundant arrays, whose members come and go.
+    pub fn draw_mirrors(rng: &mut Rng, pulls: bool) -> Habits {
+        let actions = rng.below(10) as u32;
+        Habits { actions, requests_max: rng.between(1, 60), ..Habits::draw_short(rng, pulls) }
+    }
+
     /// A life with much administration and little data.
     pub fn draw_busy_admin(rng: &mut Rng, pulls: bool) -> Habits {
         Habits {
@@ -232,13 +238,13 @@ impl Admin {
 
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
+        if !self.stage.borrow().mirrors.is_empty() {
+            return self.act_on_mirrors(habits).await;
+        }
         if let Some(aim) = habits.aim
             && self.rng.coin()
         {
             return self.act_on(aim, habits).await;
-        }
-        if !self.kept.is_empty() && self.rng.below(4) > 0 {
-            return self.act_on_mirrors(habits).await;
         }
         let count = self.stage.borrow().arrays.len();
         if count == 0 && !self.uses_labels() {
