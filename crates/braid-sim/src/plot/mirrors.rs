@@ -156,7 +156,10 @@ impl Admin {
             if exists && (careful || self.last) {
                 return self.odd(format!("mirror {index} is not found"));
             }
-            return if exists { () } else { self.make_mirror(index, habits).await };
+            if !exists {
+                self.make_mirror(index, habits).await;
+            }
+            return;
         };
         let (mut found, mut force) = (found, false);
         if let Status::Refused { reasons } = found.status.clone() {
