@@ -35,6 +35,6 @@ pub use mirror::{MirrorMember, MirrorNode, Role, Roles};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use regions::RegionMap;
-pub use shard::sync::{SyncDone, SyncRequest};
+pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncDone, SyncKind, SyncRequest};
 pub use shard::{DeviceCounters, RegionCall, Shard, ShardMessage, Shared};
 pub use trouble::Trouble;

@@ -63,6 +63,10 @@ pub enum Planted {
     NotZeroed,
     /// Jobs copy without holding the range.
     SyncUnlocked,
+    /// What compares and mends copies does so without holding the range.
+    RepairUnlocked,
+    /// The last copy is not compared.
+    CheckIgnoresLast,
     /// An old layout counts as drained while requests still use it.
     FreedTooEarly,
     /// A write may overlap one that is late.

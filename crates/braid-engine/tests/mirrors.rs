@@ -234,8 +234,7 @@ fn what_a_crash_left_unequal_is_read_when_it_has_been_copied() {
         device: DeviceId(0),
         offset: 64 * KIB,
         len: 64 * KIB,
-        from: 1,
-        to: Roles(u128::MAX),
+        kind: SyncKind::Copy { from: 1, to: Roles(u128::MAX) },
         buf: Buf { addr: 1 << 20, region: Buf::UNREGISTERED },
         tag: 5,
     };
@@ -260,8 +259,7 @@ fn a_part_of_a_job_holds_its_range_and_never_waits_in_a_freeze() {
         device: DeviceId(0),
         offset: 0,
         len: 8192,
-        from: 0,
-        to: Roles(2),
+        kind: SyncKind::Copy { from: 0, to: Roles(2) },
         buf: Buf { addr: 1 << 20, region: Buf::UNREGISTERED },
         tag,
     };
@@ -293,7 +291,8 @@ fn a_failed_write_of_a_job_freezes_as_well() {
     let mut rig = rig(1);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
     let buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
-    let part = SyncRequest { device: DeviceId(0), offset: 0, len: 8192, from: 0, to: Roles(2), buf, tag: 1 };
+    let kind = SyncKind::Copy { from: 0, to: Roles(2) };
+    let part = SyncRequest { device: DeviceId(0), offset: 0, len: 8192, kind, buf, tag: 1 };
     rig.failing = Some(1);
     let (shard, sink) = &mut rig.shards[0];
     shard.sync(&part, sink).unwrap();

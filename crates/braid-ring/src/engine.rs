@@ -85,8 +85,8 @@ impl EngineIo for RingEngine {
     }
 
     /// Waits where too much is under way: `Busy` says that the device is frozen, or that there is no memory.
-    async fn sync(&self, part: SyncPart) -> Result<(), IoError> {
-        if part.len > LEAF_BYTES_MAX {
+    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+        if part.kind.memory_bytes(part.len) > LEAF_BYTES_MAX {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let inner = self.inner();

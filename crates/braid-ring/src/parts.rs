@@ -103,14 +103,14 @@ impl Drop for Loan {
 pub(crate) struct PartJob {
     pub(crate) part: SyncPart,
     pub(crate) loan: Loan,
-    pub(crate) answer: Promise<Result<(), IoError>>,
+    pub(crate) answer: Promise<Result<u64, IoError>>,
 }
 
 impl PartJob {
     /// What the engine is asked.
     pub(crate) fn request(&self, tag: u64) -> SyncRequest {
-        let SyncPart { device, offset, len, from, to } = self.part;
-        SyncRequest { device, offset, len, from, to, buf: self.loan.buf(), tag }
+        let SyncPart { device, offset, len, kind } = self.part;
+        SyncRequest { device, offset, len, kind, buf: self.loan.buf(), tag }
     }
 }
 

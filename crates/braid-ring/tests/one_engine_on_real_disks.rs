@@ -8,6 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_engine::SyncKind;
 use braid_engine::keeper::{EngineIo, SyncPart};
 use braid_engine::{
     DeviceId, DeviceLayout, ErrorKind, Flags, LeafId, MirrorMember, MirrorNode, Node, Op, RegionCall, RegionMap, Role,
@@ -184,7 +185,8 @@ fn a_failed_member_is_left_out(driver: DriverKind) {
             ];
             std::thread::sleep(Duration::from_millis(100));
             assert!(write.try_recv().is_err() && held.iter().all(|h| h.try_recv().is_err()), "nothing is answered");
-            let part = SyncPart { device, offset: 0, len: 4096, from: 0, to: Roles::NONE.with(1) };
+            let part =
+                SyncPart { device, offset: 0, len: 4096, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
             assert_eq!(block_on(engine.sync(part)).unwrap_err().kind, ErrorKind::Busy, "a part is, by an error");
             block_on(engine.publish(device, layout(2, &mirror(leaves, [Role::InSync, Role::Out], &map))));
             ended(&write).result.expect("it stands on the one who is left");
@@ -286,7 +288,12 @@ fn parts_copy(driver: DriverKind) {
                 .map(|k| {
                     let engine = engine.clone();
                     let to = Roles::NONE.with(1);
-                    let part = SyncPart { device, offset: k * part_bytes, len: part_bytes, from: 0, to };
+                    let part = SyncPart {
+                        device,
+                        offset: k * part_bytes,
+                        len: part_bytes,
+                        kind: SyncKind::Copy { from: 0, to },
+                    };
                     scope.spawn(move || block_on(engine.sync(part)))
                 })
                 .collect();
@@ -304,7 +311,8 @@ fn parts_copy(driver: DriverKind) {
         block_on(engine.call(device, ShardId(1), RegionCall::Rewrite));
         let [a, b] = leaves.map(|leaf| content(bed, leaf, SIZE, 4096));
         assert!(a == b && a[16..16 + REGIONS as usize / 8].iter().all(|&b| b == 0xff), "and the bits");
-        let too_long = SyncPart { device, offset: 0, len: 2 << 20, from: 0, to: Roles::NONE.with(1) };
+        let too_long =
+            SyncPart { device, offset: 0, len: 2 << 20, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
         assert_eq!(block_on(engine.sync(too_long)).unwrap_err().kind, ErrorKind::Invalid);
     });
 }
@@ -325,7 +333,7 @@ fn nobody_waits_for_a_ring_that_has_stopped() {
     assert!(!sleeper.is_finished());
     bed.ring.stop();
     sleeper.join().unwrap();
-    let part = SyncPart { device, offset: 0, len: 4096, from: 0, to: Roles::NONE.with(1) };
+    let part = SyncPart { device, offset: 0, len: 4096, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
     assert_eq!(block_on(engine.sync(part)).unwrap_err().kind, ErrorKind::NoDevice);
     block_on(engine.freeze(device));
     block_on(engine.publish(device, None));

@@ -27,7 +27,7 @@ pub enum Told {
     /// Every shard has frozen the device: the freeze of this number is complete.
     Frozen(u64),
     /// The part of a job of this number has ended.
-    Synced(u64, Result<(), IoError>),
+    Synced(u64, Result<u64, IoError>),
     /// The home of an array's regions has done what was asked under this number.
     Called(u64),
     /// A member failed.
@@ -259,19 +259,20 @@ impl Host {
 
     fn begin_sync(&mut self, world: &mut World, shard: u16, number: u64, part: SyncPart) {
         let busy = Err(IoError::of(braid_engine::ErrorKind::Busy));
-        let Some(buf) = world.memory.alloc(part.len as usize) else {
+        let SyncPart { device, offset, len, kind } = part;
+        let memory = kind.memory_bytes(len) as usize;
+        let Some(buf) = world.memory.alloc(memory) else {
             return self.told.push_back(Told::Synced(number, busy));
         };
-        let SyncPart { device, offset, len, from, to } = part;
-        world.note(format_args!("shard {shard} copies {offset}+{len} of device {} from {from} to {to:?}", device.0));
-        self.syncs.insert(number, (buf, len as usize));
-        let request = SyncRequest { device, offset, len, from, to, buf, tag: number };
+        world.note(format_args!("shard {shard} begins {kind:?} of {offset}+{len} of device {}", device.0));
+        self.syncs.insert(number, (buf, memory));
+        let request = SyncRequest { device, offset, len, kind, buf, tag: number };
         if let Err(error) = self.with(world, shard, |shard, sink| shard.sync(&request, sink)) {
             self.end_sync(world, number, Err(error), false);
         }
     }
 
-    fn end_sync(&mut self, world: &mut World, number: u64, result: Result<(), IoError>, lost: bool) {
+    fn end_sync(&mut self, world: &mut World, number: u64, result: Result<u64, IoError>, lost: bool) {
         let (buf, len) = self.syncs.remove(&number).expect("a part that is under way");
         if !lost {
             world.memory.free(buf, len);
@@ -307,7 +308,7 @@ impl Host {
             world.at(at_ns, Happening::Deliver(shard, to.0));
         }
         while let Some(done) = self.shards[at].pop_sync_done() {
-            self.end_sync(world, done.tag, done.result, done.buffer_lost);
+            self.end_sync(world, done.tag, done.result.map(|()| done.differing), done.buffer_lost);
         }
         while let Some(number) = self.shards[at].pop_called() {
             self.told.push_back(Told::Called(number));

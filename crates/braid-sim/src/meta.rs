@@ -148,11 +148,9 @@ impl Port {
     }
 
     /// Answers a part of a job.
-    pub fn answer_sync(&self, id: u64, result: Result<(), IoError>) {
-        self.answer(
-            id,
-            result.map(|()| Vec::new()).map_err(|error| LeafError { kind: error.kind, errno: error.errno }),
-        );
+    pub fn answer_sync(&self, id: u64, result: Result<u64, IoError>) {
+        let answer = result.map(|differing| differing.to_le_bytes().to_vec());
+        self.answer(id, answer.map_err(|error| LeafError { kind: error.kind, errno: error.errno }));
     }
 
     /// Answers one.
@@ -192,11 +190,10 @@ impl EngineIo for Port {
         self.ask(Wanted::Publish(device, layout)).await.expect("publishing cannot fail");
     }
 
-    async fn sync(&self, part: SyncPart) -> Result<(), IoError> {
-        self.ask(Wanted::Sync(part))
-            .await
-            .map(drop)
-            .map_err(|error| IoError { errno: error.errno, ..IoError::of(error.kind) })
+    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+        let answer = self.ask(Wanted::Sync(part)).await;
+        let answer = answer.map_err(|error| IoError { errno: error.errno, ..IoError::of(error.kind) })?;
+        Ok(u64::from_le_bytes(answer.try_into().expect("eight bytes")))
     }
 
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall) {

@@ -6,6 +6,7 @@ use super::flight::Flight;
 use super::{Keeper, KeeperIo, SyncPart};
 use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX};
 use crate::mirror::{MirrorMember, Role, Roles};
+use crate::shard::sync::SyncKind;
 
 /// Before something that could not be done is tried again.
 pub(super) const PAUSE_NS: u64 = 50_000_000;
@@ -256,9 +257,10 @@ async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: P
     let mut copied = Copied::Unreadable;
     for from in &piece.sources {
         let to = piece.others(*from);
-        let part = SyncPart { device, offset: piece.offset, len: piece.len, from: *from, to };
+        let kind = SyncKind::Copy { from: *from, to };
+        let part = SyncPart { device, offset: piece.offset, len: piece.len, kind };
         match io.sync(part).await {
-            Ok(()) => copied = Copied::All,
+            Ok(_) => copied = Copied::All,
             // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
             Err(error) if error.kind == ErrorKind::Busy => copied = Copied::Again,
             Err(_) => continue,

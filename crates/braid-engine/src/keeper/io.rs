@@ -4,25 +4,23 @@ use std::sync::Arc;
 
 use crate::io::{DeviceId, IoError, LeafId, MetaIo, ShardId};
 use crate::layout::DeviceLayout;
-use crate::mirror::Roles;
 use crate::shard::RegionCall;
+use crate::shard::sync::SyncKind;
 use crate::trouble::Trouble;
 
 use super::{Note, Order, Ordered};
 
-/// A part of a job: one contiguous piece of a redundant array, copied from one member to others under the range lock.
+/// A part of a job: one contiguous piece of a redundant array, worked on under the range lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SyncPart {
     /// The array.
     pub device: DeviceId,
     /// First byte on the array.
     pub offset: u64,
-    /// Bytes, at most [`crate::io::LEAF_BYTES_MAX`], within one piece of the geometry.
+    /// Bytes, at most [`crate::io::LEAF_BYTES_MAX`], or [`crate::COMPARE_BYTES_MAX`], within one piece of the geometry.
     pub len: u64,
-    /// The member to read from.
-    pub from: u16,
-    /// The members to write to.
-    pub to: Roles,
+    /// What is done. Its memory, [`SyncKind::memory_bytes`], is at most [`crate::io::LEAF_BYTES_MAX`].
+    pub kind: SyncKind,
 }
 
 /// What the keeper needs of whoever drives the shards.
@@ -37,11 +35,11 @@ pub trait EngineIo: MetaIo {
     /// Publishes a layout on every shard; returns when the last request of all before has ended on all.
     async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>);
 
-    /// Does a part of a job on some shard, with memory of its own.
+    /// Does a part of a job on some shard, with memory of its own. Returns [`crate::SyncDone::differing`].
     ///
     /// # Errors
     /// As [`crate::SyncDone::result`]; `Busy` also where too much is under way.
-    async fn sync(&self, part: SyncPart) -> Result<(), IoError>;
+    async fn sync(&self, part: SyncPart) -> Result<u64, IoError>;
 
     /// Asks something of the home of the device's regions; returns when it is done.
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall);

@@ -4,7 +4,7 @@
 
 use braid_format::{JobKind, JobState};
 
-use super::{Keeper, KeeperIo, Note};
+use super::{Findings, Keeper, KeeperIo, Note};
 use crate::lifecycle::LifecycleError;
 
 /// Between two notes of how far a job has come, at least.
@@ -55,6 +55,8 @@ pub struct JobInfo {
     pub limit_bytes_per_s: u64,
     /// When it began, by [`super::EngineIo::now_ns`].
     pub begun_ns: u64,
+    /// What a check or repair has found.
+    pub findings: Option<Findings>,
 }
 
 impl JobInfo {
@@ -85,6 +87,11 @@ impl Jobs {
     /// The job of this kind for this member.
     pub fn of(&self, kind: JobKind, role: Option<u16>) -> Option<&JobInfo> {
         self.list.iter().map(|job| &job.info).find(|info| (info.kind, info.role) == (kind, role))
+    }
+
+    /// The check or repair.
+    pub fn check(&self) -> Option<&JobInfo> {
+        self.of(JobKind::Check, None).or_else(|| self.of(JobKind::Repair, None))
     }
 
     fn at(&mut self, number: u64) -> Option<&mut Job> {
@@ -129,6 +136,7 @@ impl Keeper {
             rate_bytes_per_s: 0,
             limit_bytes_per_s,
             begun_ns: io.now_ns(),
+            findings: None,
         };
         io.note(self.options.device, Note::Job(info.clone()));
         self.jobs.list.push(Job { told_ns: info.begun_ns, told_bytes: done_bytes, info });
@@ -143,6 +151,7 @@ impl Keeper {
         let mut info = self.jobs.list.remove(at).info;
         (info.stage, info.rate_bytes_per_s, info.total_bytes) = (stage, 0, total);
         info.done_bytes = if stage == JobStage::Done { total } else { done };
+        info.findings = self.findings(kind);
         io.note(self.options.device, Note::Job(info));
     }
 
@@ -164,7 +173,9 @@ impl Keeper {
             return;
         }
         let (done, total) = self.progress(kind, role);
+        let findings = self.findings(kind);
         let job = &mut self.jobs.list[at];
+        job.info.findings = findings;
         (job.info.done_bytes, job.info.total_bytes) = (done, total);
         if job.info.stage != JobStage::Running {
             job.info.rate_bytes_per_s = 0;
@@ -189,6 +200,7 @@ impl Keeper {
                 let total = self.resync_total;
                 (total.saturating_sub(self.regions.unsettled.count()), total)
             }
+            (JobKind::Check | JobKind::Repair, _) => self.check_progress(),
             _ => (0, 0),
         };
         let bytes = |regions: u64| {
@@ -250,6 +262,7 @@ impl Keeper {
             }
             (kind, role) => {
                 self.end_job(io, kind, role, JobStage::Cancelled);
+                self.check = None;
                 Ok(())
             }
         }

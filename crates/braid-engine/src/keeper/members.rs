@@ -3,10 +3,8 @@
 use braid_format::{JobKind, MemberState};
 
 use super::{JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
-use crate::io::{LEAF_BYTES_MAX, LeafId};
-use crate::keeper::SyncPart;
+use crate::io::LeafId;
 use crate::lifecycle::{LifecycleError, Newcomer};
-use crate::mirror::Roles;
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
@@ -104,6 +102,7 @@ impl Keeper {
         let device = self.options.device;
         self.failed = true;
         self.fail_jobs(io);
+        self.check = None;
         self.fills.clear();
         io.note(device, Note::Trouble(error));
         io.note(device, Note::Failed);
@@ -178,6 +177,7 @@ impl Keeper {
             Order::Resume(job) => self.pause(io, job, false).await,
             Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
             Order::Cancel(job) => return self.cancel(io, job).await,
+            Order::Check { repair } => return self.begin_check(io, repair),
             Order::Stop => Ok(()),
         };
         if !matches!(result, Err(LifecycleError::Job { .. })) {
@@ -204,33 +204,5 @@ impl Keeper {
         }
         let reason = "I/O from before is still under way on it; it can return when that has ended".to_owned();
         Err(LifecycleError::NoReturn { leaf, reason })
-    }
-
-    /// Writes what a member could not read with what another one has. Where that does not succeed the next reader tells.
-    async fn repair<I: KeeperIo>(&mut self, io: &I, trouble: &Trouble) {
-        let (mut at, end) = (trouble.offset, (trouble.offset + trouble.len).min(self.array.geometry().size_bytes()));
-        let to = Roles::NONE.with(usize::from(trouble.role));
-        while at < end {
-            let (mut len, mut sources) = ((end - at).min(LEAF_BYTES_MAX), Vec::new());
-            let mut holds = false;
-            self.array.geometry().copies(at, &mut |piece| {
-                len = len.min(piece.len);
-                holds |= piece.member == trouble.role;
-                if piece.member != trouble.role && self.in_sync().has(usize::from(piece.member)) {
-                    sources.push(piece.member);
-                }
-            });
-            let region = self.regions.region_of(at);
-            if holds && self.regions.written.has(region) && !self.regions.unsettled.has(region) {
-                for from in sources {
-                    let part = SyncPart { device: self.options.device, offset: at, len, from, to };
-                    if io.sync(part).await.is_ok() {
-                        io.note(self.options.device, Note::Repaired(trouble.role, at, len));
-                        break;
-                    }
-                }
-            }
-            at += len;
-        }
     }
 }

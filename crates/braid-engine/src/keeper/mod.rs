@@ -7,6 +7,7 @@
 //! It does one thing at a time, and in this order: a trouble that the shards tell, an order, a step of work. Work is given
 //! up in the middle when a trouble comes, and begun again: each step may be repeated. What changes labels never is.
 
+mod check;
 mod clear;
 mod copy;
 mod fill;
@@ -17,6 +18,7 @@ mod members;
 mod orders;
 mod pace;
 mod race;
+mod reread;
 mod resync;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,7 @@ use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
+use check::Check;
 use clear::Clearing;
 use copy::Begun;
 use fill::Fill;
@@ -37,6 +40,7 @@ use jobs::Jobs;
 use pace::Pace;
 use race::{First, at_once, first};
 
+pub use check::{Findings, PLACES_MAX};
 pub use io::{EngineIo, KeeperIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};
@@ -97,6 +101,7 @@ pub struct Keeper {
     pace: Pace,
     fills: BTreeMap<u16, Fill>,
     clearing: Clearing,
+    check: Option<Check>,
     repairs: BTreeMap<u16, u32>,
     /// How often a region could not be copied as some of it could not be read.
     tries: BTreeMap<u32, u32>,
@@ -157,6 +162,7 @@ impl Keeper {
             pace: Pace::new(),
             fills: BTreeMap::new(),
             clearing: Clearing::default(),
+            check: None,
             repairs: BTreeMap::new(),
             tries: BTreeMap::new(),
             posted: 0,
@@ -244,6 +250,9 @@ impl Keeper {
         let wait = self.clear_in_ns(io);
         if wait == 0 {
             return self.clear(io).await;
+        }
+        if let Some(act) = self.check(io).await {
+            return act;
         }
         // Somebody may come to wait for what is unequal, while the resync is paused.
         let looks = if self.regions.unsettled.count() > 0 { copy::PAUSE_NS } else { u64::MAX };

@@ -35,6 +35,11 @@ pub enum Order {
     RemoveSpare(u16),
     /// Gives the array another name.
     Rename(Name),
+    /// Compares all copies of everything that was ever written. What it finds is in the job's notes.
+    Check {
+        /// Makes equal what differs: as most copies have it, else as the first member in sync has it.
+        repair: bool,
+    },
     /// A job waits, by its number. What a resync makes equal because somebody waits for it is made equal all the same.
     Pause(u64),
     /// A job that waits goes on.

@@ -1,11 +1,43 @@
-//! The parts of jobs: one contiguous piece of a redundant array, copied from one member to others under the range lock.
+//! The parts of jobs: one contiguous piece of a redundant array under the range lock, copied from one member to others, or
+//! all copies of it compared and made equal.
 
 use super::slots;
 use super::{Shard, ranges};
-use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, META_BLOCKS, Op};
-use crate::limits::SYNCS_MAX;
-use crate::mirror::{Role, Roles};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafId, LeafIo, LeafSink, META_BLOCKS, Op};
+use crate::limits::{STEP_IOS_MAX, SYNCS_MAX};
+use crate::mirror::{Mirrored, Role, Roles};
 use crate::planted::{Planted, planted};
+
+/// Bytes in which copies are compared, and made equal.
+pub const COMPARE_BLOCK_BYTES: u64 = 4096;
+/// Most bytes of a piece that is compared: a bit for each block is told, and the core is not kept from others for long.
+pub const COMPARE_BYTES_MAX: u64 = 64 * COMPARE_BLOCK_BYTES;
+
+/// What a part of a job does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncKind {
+    /// Reads the piece from one member and writes it to others.
+    Copy {
+        /// The member to read from, in sync.
+        from: u16,
+        /// The members to write to; those that are left out or have no copy of this piece are passed over.
+        to: Roles,
+    },
+    /// Reads all copies on members that are in sync, at most so many, and compares them.
+    Compare(u16),
+    /// The same; and where they differ writes what most of them hold to the others, or what the first holds.
+    Mend(u16),
+}
+
+impl SyncKind {
+    /// Memory that a piece of `len` bytes needs.
+    pub fn memory_bytes(self, len: u64) -> u64 {
+        match self {
+            SyncKind::Copy { .. } => len,
+            SyncKind::Compare(copies) | SyncKind::Mend(copies) => len * u64::from(copies),
+        }
+    }
+}
 
 /// A part of a job.
 #[derive(Clone, Copy, Debug)]
@@ -14,13 +46,12 @@ pub struct SyncRequest {
     pub device: DeviceId,
     /// First byte on the array, a multiple of its block.
     pub offset: u64,
-    /// Bytes, at most [`LEAF_BYTES_MAX`], not beyond the piece of the geometry that holds `offset`.
+    /// Bytes, at most [`LEAF_BYTES_MAX`] to be copied or [`COMPARE_BYTES_MAX`] to be compared, not beyond the piece of the
+    /// geometry that holds `offset`.
     pub len: u64,
-    /// The member to read from, in sync.
-    pub from: u16,
-    /// The members to write to; those that are left out or have no copy of this piece are passed over.
-    pub to: Roles,
-    /// Memory of `len` bytes.
+    /// What is done.
+    pub kind: SyncKind,
+    /// Memory of [`SyncKind::memory_bytes`].
     pub buf: Buf,
     /// Returned with the result.
     pub tag: u64,
@@ -33,6 +64,8 @@ pub struct SyncDone {
     pub tag: u64,
     /// Success; or the first error. `Busy`: the device is frozen, nothing is wrong with this part.
     pub result: Result<(), IoError>,
+    /// Of what was compared, a bit for each block of [`COMPARE_BLOCK_BYTES`] whose copies differed, from the first on.
+    pub differing: u64,
     /// The kernel may still touch the buffer, and always may: it must never be used again.
     pub buffer_lost: bool,
 }
@@ -41,6 +74,8 @@ pub struct SyncDone {
 enum Stage {
     Read,
     Write,
+    /// Blocks that differ are being written, all before this one have been.
+    Mend(u32),
     Done,
 }
 
@@ -48,6 +83,7 @@ enum Stage {
 struct Part {
     request: SyncRequest,
     stage: Stage,
+    differing: u64,
 }
 
 /// The parts that are under way.
@@ -62,7 +98,7 @@ impl Syncs {
 
     fn take(&mut self, request: SyncRequest) -> Option<u32> {
         let at = self.parts.iter().position(Option::is_none)?;
-        self.parts[at] = Some(Part { request, stage: Stage::Read });
+        self.parts[at] = Some(Part { request, stage: Stage::Read, differing: 0 });
         Some(at as u32)
     }
 
@@ -81,7 +117,7 @@ impl Syncs {
             Some(Stage::Read) | None => Op::Read,
             // The stage is that of what comes next.
             Some(Stage::Write) => Op::Read,
-            Some(Stage::Done) => Op::Write,
+            Some(Stage::Mend(_) | Stage::Done) => Op::Write,
         }
     }
 }
@@ -96,9 +132,15 @@ impl Shard {
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         let mirror = layout.mirror().ok_or(IoError::of(ErrorKind::NoDevice))?;
         let end = request.offset.checked_add(request.len).ok_or(IoError::of(ErrorKind::Invalid))?;
-        let source = mirror.members.get(usize::from(request.from)).is_some_and(|m| m.role == Role::InSync);
+        let most = match request.kind {
+            SyncKind::Copy { from, .. } => {
+                let source = mirror.members.get(usize::from(from)).is_some_and(|m| m.role == Role::InSync);
+                if source { LEAF_BYTES_MAX } else { 0 }
+            }
+            SyncKind::Compare(_) | SyncKind::Mend(_) => COMPARE_BYTES_MAX,
+        };
         let mask = u64::from(layout.block_bytes()) - 1;
-        if end > layout.size_bytes() || !(1..=LEAF_BYTES_MAX).contains(&request.len) || !source {
+        if end > layout.size_bytes() || !(1..=most).contains(&request.len) {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         if (request.offset | request.len) & mask != 0 || mirror.geometry.locate(request.offset).len < request.len {
@@ -130,13 +172,25 @@ impl Shard {
     /// The next stage of a part. False: there is none, and the part has ended.
     pub(super) fn sync_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
-        if slot.held.0 == slot.held.1 && !planted(Planted::SyncUnlocked) {
+        let kind = self.syncs.at(slot.sync).request.kind;
+        let compares = !matches!(kind, SyncKind::Copy { .. });
+        let unlocked = planted(Planted::SyncUnlocked) || compares && planted(Planted::RepairUnlocked);
+        if slot.held.0 == slot.held.1 && !unlocked {
             if let Err(bucket) = ranges::hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
                 self.waiting.park(&mut self.slots, index, super::range_key(bucket));
                 return true;
             }
             debug_assert_eq!(slot.held, (slot.start, slot.end), "a part is shorter than what is held at a time");
         }
+        match kind {
+            SyncKind::Copy { from, to } => self.copy_step(index, from, to, sink),
+            SyncKind::Compare(_) => self.compare_step(index, false, sink),
+            SyncKind::Mend(_) => self.compare_step(index, true, sink),
+        }
+    }
+
+    fn copy_step(&mut self, index: u32, from: u16, to: Roles, sink: &mut impl LeafSink) -> bool {
+        let slot = &self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
         let mirror = layout.mirror().expect("parts of jobs are of redundant arrays");
         let part = self.syncs.at(slot.sync);
@@ -144,15 +198,15 @@ impl Shard {
         let writing = match part.stage {
             Stage::Read => false,
             Stage::Write => true,
-            Stage::Done => return false,
+            Stage::Mend(_) | Stage::Done => return false,
         };
         part.stage = if writing { Stage::Done } else { Stage::Write };
         let mut out = 0;
         mirror.geometry.copies(request.offset, &mut |piece| {
             let (role, member) = (usize::from(piece.member), &mirror.members[usize::from(piece.member)]);
             let chosen = match writing {
-                false => piece.member == request.from && member.role == Role::InSync,
-                true => piece.member != request.from && request.to.has(role) && member.role != Role::Out,
+                false => piece.member == from && member.role == Role::InSync,
+                true => piece.member != from && to.has(role) && member.role != Role::Out,
             };
             if chosen {
                 let op = if writing { Op::Write } else { Op::Read };
@@ -173,9 +227,135 @@ impl Shard {
         false
     }
 
+    /// Reads all copies; then compares them; then, if it is to, makes them equal, as many blocks as one step holds.
+    fn compare_step(&mut self, index: u32, mends: bool, sink: &mut impl LeafSink) -> bool {
+        let slot = &self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version);
+        let mirror = layout.mirror().expect("parts of jobs are of redundant arrays");
+        let part = self.syncs.at(slot.sync);
+        let (generation, request) = (slot.generation, part.request);
+        let copies = Copies { mirror, request, count: count_copies(mirror, request.offset) };
+        let mut out = 0;
+        let first = match part.stage {
+            Stage::Read => {
+                part.stage = Stage::Write;
+                if request.kind.memory_bytes(request.len) < copies.count * request.len {
+                    // A member has come since: the caller counts again.
+                    self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
+                    return false;
+                }
+                copies.each(&mut |k, leaf, at| {
+                    let cookie = slots::cookie(index, generation, leaf);
+                    let buf = request.buf.add(k * request.len);
+                    sink.submit(&LeafIo::simple(leaf, Op::Read, Flags::NONE, at, request.len, buf, cookie));
+                    out += 1;
+                });
+                self.slots[index].out = out;
+                return out > 0;
+            }
+            Stage::Write => {
+                part.differing = copies.differing(sink);
+                0
+            }
+            Stage::Mend(next) => next,
+            Stage::Done => return false,
+        };
+        if !mends {
+            return false;
+        }
+        let (mut block, differing) = (first, part.differing);
+        while block < 64 && out as usize + copies.count as usize <= STEP_IOS_MAX {
+            if differing & (1 << block) != 0 {
+                let (skip, len) = copies.block(block);
+                let best = copies.best(block, sink);
+                let right = copies.buf(best, block);
+                copies.each(&mut |k, leaf, at| {
+                    if k == best || sink.is_equal(copies.buf(k, block), right, len) {
+                        return;
+                    }
+                    let cookie = slots::cookie(index, generation, leaf);
+                    sink.submit(&LeafIo::simple(leaf, Op::Write, Flags::NONE, at + skip, len, right, cookie));
+                    out += 1;
+                });
+            }
+            block += 1;
+        }
+        part.stage = Stage::Mend(block);
+        self.slots[index].out = out;
+        out > 0
+    }
+
     /// A part has ended: tells of it.
     pub(super) fn sync_finish(&mut self, index: u32, result: Result<(), IoError>, late: bool) {
         let slot = &self.slots[index];
-        self.sync_done.push_back(SyncDone { tag: slot.tag, result, buffer_lost: late });
+        let differing = self.syncs.at(slot.sync).differing;
+        self.sync_done.push_back(SyncDone { tag: slot.tag, result, differing, buffer_lost: late });
+    }
+}
+
+/// All copies of a piece that are on members in sync, as they were read one after the other into the memory of a part.
+struct Copies<'a> {
+    mirror: &'a Mirrored,
+    request: SyncRequest,
+    count: u64,
+}
+
+fn count_copies(mirror: &Mirrored, offset: u64) -> u64 {
+    let mut count = 0;
+    let mut each = |piece: braid_geometry::Piece| {
+        count += u64::from(mirror.members[usize::from(piece.member)].role == Role::InSync);
+    };
+    mirror.geometry.copies(offset, &mut each);
+    count
+}
+
+impl Copies<'_> {
+    /// Calls `each` with the number of each copy, its disk, and where it begins there.
+    fn each(&self, each: &mut impl FnMut(u64, LeafId, u64)) {
+        let mut k = 0;
+        self.mirror.geometry.copies(self.request.offset, &mut |piece| {
+            let member = &self.mirror.members[usize::from(piece.member)];
+            if member.role == Role::InSync {
+                each(k, member.leaf, member.start + piece.member_offset);
+                k += 1;
+            }
+        });
+    }
+
+    /// Where a block begins within the piece, and its bytes: the last one may be shorter.
+    fn block(&self, block: u32) -> (u64, u64) {
+        let skip = u64::from(block) * COMPARE_BLOCK_BYTES;
+        (skip, (self.request.len - skip).min(COMPARE_BLOCK_BYTES))
+    }
+
+    /// A block of a copy, in memory.
+    fn buf(&self, copy: u64, block: u32) -> Buf {
+        self.request.buf.add(copy * self.request.len + self.block(block).0)
+    }
+
+    /// A bit for each block whose copies differ.
+    fn differing(&self, sink: &mut impl LeafSink) -> u64 {
+        let blocks = self.request.len.div_ceil(COMPARE_BLOCK_BYTES) as u32;
+        let last = if planted(Planted::CheckIgnoresLast) { self.count.saturating_sub(1) } else { self.count };
+        let mut differing = 0;
+        for copy in 1..last {
+            let whole = self.request.buf.add(copy * self.request.len);
+            if sink.is_equal(self.request.buf, whole, self.request.len) {
+                continue;
+            }
+            for block in 0..blocks {
+                let equal = sink.is_equal(self.buf(0, block), self.buf(copy, block), self.block(block).1);
+                differing |= u64::from(!equal) << block;
+            }
+        }
+        differing
+    }
+
+    /// The copy of a block that most others agree with; of several the first.
+    fn best(&self, block: u32, sink: &mut impl LeafSink) -> u64 {
+        let len = self.block(block).1;
+        let mut agree =
+            |a: u64| (0..self.count).filter(|b| sink.is_equal(self.buf(a, block), self.buf(*b, block), len)).count();
+        (0..self.count).rev().max_by_key(|copy| agree(*copy)).unwrap_or(0)
     }
 }

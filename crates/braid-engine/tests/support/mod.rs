@@ -32,6 +32,8 @@ pub struct Sink {
     pub meta: Vec<[u8; 4096]>,
     /// Memory that was to be zeroed.
     pub zeroed: Vec<(u64, u64)>,
+    /// Memory as the disks have filled it.
+    pub filled: Rc<RefCell<Vec<u8>>>,
 }
 
 impl LeafSink for Sink {
@@ -41,8 +43,10 @@ impl LeafSink for Sink {
     fn zero(&mut self, buf: Buf, len: u64) {
         self.zeroed.push((buf.addr, len));
     }
-    fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
-        unreachable!("nothing compares yet")
+    fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
+        let filled = self.filled.borrow();
+        let bytes = |buf: Buf| &filled[buf.addr as usize..][..len as usize];
+        bytes(a) == bytes(b)
     }
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         let buf = Buf { addr: META_ADDR + u64::from(index) * 4096, region: Buf::UNREGISTERED };
@@ -66,6 +70,7 @@ pub struct Rig {
     pub memory: Vec<u8>,
     pub log: Rc<RefCell<Vec<Event>>>,
     pub failing: Option<u32>,
+    filled: Rc<RefCell<Vec<u8>>>,
 }
 
 impl Rig {
@@ -77,11 +82,12 @@ impl Rig {
     pub fn with_table(shards: u16, disks: &[u64], range_table_bits: u32) -> Rig {
         let limits = Limits { slots: 256, devices: 8, range_table_bits };
         let shared = Arc::new(Shared::new(shards, &limits));
+        let filled = Rc::new(RefCell::new(vec![0; 64 << 20]));
         Rig {
             shards: (0..shards)
                 .map(|id| {
-                    let sink =
-                        Sink { queue: VecDeque::new(), meta: vec![[0; 4096]; META_BLOCKS as usize], zeroed: vec![] };
+                    let (meta, filled) = (vec![[0; 4096]; META_BLOCKS as usize], Rc::clone(&filled));
+                    let sink = Sink { queue: VecDeque::new(), meta, zeroed: vec![], filled };
                     (Shard::new(ShardId(id), &limits, Arc::clone(&shared)), sink)
                 })
                 .collect(),
@@ -89,6 +95,7 @@ impl Rig {
             memory: vec![0; 64 << 20],
             log: Rc::default(),
             failing: None,
+            filled,
         }
     }
 
@@ -140,7 +147,10 @@ impl Rig {
                     };
                     let bytes = &mut disk[at..at + len as usize];
                     if io.op == Op::Read {
-                        memory.copy_from_slice(bytes)
+                        memory.copy_from_slice(bytes);
+                        if !meta {
+                            self.filled.borrow_mut()[buf.addr as usize..][..len as usize].copy_from_slice(bytes);
+                        }
                     } else {
                         bytes.copy_from_slice(memory)
                     }

@@ -1,0 +1,233 @@
+//! Going over all that was ever written: comparing the copies, and making equal what differs.
+//!
+//! Each piece is read and compared under its range lock, so that users may go on. What is to be mended is read once more,
+//! under one lock with the writes. A place that a member cannot read is a trouble like any other: it is rewritten from
+//! another copy, and compared then. Where that does not help the check goes on block by block, and counts what no one gives.
+
+use braid_format::JobKind;
+
+use super::copy::PAUSE_NS;
+use super::flight::Flight;
+use super::{Act, JobStage, Keeper, KeeperIo, SyncPart};
+use crate::io::{ErrorKind, IoError, LEAF_BYTES_MAX};
+use crate::lifecycle::LifecycleError;
+use crate::mirror::{MirrorMember, Role};
+use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
+
+/// Places that are remembered.
+pub const PLACES_MAX: usize = 64;
+/// So often a piece is tried before it is gone over block by block, and so often a block before it counts as unreadable.
+const TRIES_MAX: u32 = 3;
+
+/// What a check or repair has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// Blocks of 4 KiB whose copies differed. A repair has made them equal.
+    pub differing_blocks: u64,
+    /// Blocks of 4 KiB of which some copy could not be read, nor be rewritten from another.
+    pub unreadable_blocks: u64,
+    /// Where the first of both kinds begin, in bytes of the array; [`PLACES_MAX`] at most.
+    pub places: Vec<u64>,
+}
+
+impl Findings {
+    fn remember(&mut self, place: u64) {
+        if self.places.len() < PLACES_MAX {
+            self.places.push(place);
+        }
+    }
+}
+
+/// Where a check is.
+pub(super) struct Check {
+    repair: bool,
+    /// Everything before this byte of the array is done.
+    at: u64,
+    /// What differs before this byte has been counted.
+    counted: u64,
+    /// How often what begins at `at` was tried.
+    tries: u32,
+    /// Up to here it goes block by block.
+    blocks_until: u64,
+    findings: Findings,
+}
+
+/// One piece.
+#[derive(Clone, Copy)]
+struct Piece {
+    offset: u64,
+    len: u64,
+    copies: u16,
+}
+
+impl Keeper {
+    /// Begins a check, or a repair.
+    pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, repair: bool) -> Result<(), LifecycleError> {
+        if let Some(info) = self.jobs.check() {
+            let reason = "it goes over the array already; wait for it to end, or cancel it".into();
+            return Err(LifecycleError::Job { number: info.number, reason });
+        }
+        let findings = Findings::default();
+        self.check = Some(Check { repair, at: 0, counted: 0, tries: 0, blocks_until: 0, findings });
+        let kind = if repair { JobKind::Repair } else { JobKind::Check };
+        self.begin_job(io, kind, None, JobStage::Running, 0);
+        Ok(())
+    }
+
+    pub(super) fn findings(&self, kind: JobKind) -> Option<Findings> {
+        let checks = matches!(kind, JobKind::Check | JobKind::Repair);
+        self.check.as_ref().filter(|_| checks).map(|check| check.findings.clone())
+    }
+
+    /// Regions that are done, and of how many.
+    pub(super) fn check_progress(&self) -> (u64, u64) {
+        let Some(check) = &self.check else { return (0, 0) };
+        let written = &self.regions.written;
+        let end = self.regions.region_of(check.at);
+        let (words, rest) = (end as usize / 64, end % 64);
+        let before = (0..words).map(|word| u64::from(written.word(word).count_ones())).sum::<u64>();
+        let last = u64::from((written.word(words) & ((1 << rest) - 1)).count_ones());
+        (before + last, written.count())
+    }
+
+    /// Some pieces of the check. `None`: there is none, or it waits for a person.
+    pub(super) async fn check<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
+        let info = self.jobs.check().filter(|info| info.stage == JobStage::Running)?;
+        let (kind, limit) = (info.kind, info.limit_bytes_per_s);
+        let members = self.members();
+        let map = std::sync::Arc::clone(&self.regions);
+        let hurry = || map.wanted.count() > 0;
+        loop {
+            if self.clear_in_ns(io) == 0 {
+                return Some(Act::Nothing);
+            }
+            let Some(turn) = self.pace.turn(io, self.options.device, limit, hurry).await else {
+                return Some(Act::Nothing);
+            };
+            let pieces = self.pieces(&members, turn.pieces, turn.bytes);
+            if pieces.is_empty() {
+                return Some(self.end_check(io, kind).await);
+            }
+            let check = self.check.as_mut()?;
+            check.tries += 1;
+            let (device, begun_ns) = (self.options.device, io.now_ns());
+            let mut flight = Flight::new();
+            for (k, piece) in pieces.iter().enumerate() {
+                let Piece { offset, len, copies } = *piece;
+                let part = SyncPart { device, offset, len, kind: SyncKind::Compare(copies) };
+                flight.add(async move { (k, io.sync(part).await) });
+            }
+            let mut results: Vec<Result<u64, IoError>> = vec![Err(IoError::of(ErrorKind::Busy)); pieces.len()];
+            while !flight.is_empty() {
+                let (k, result) = flight.next().await;
+                results[k] = result;
+            }
+            let (now, bytes) = (io.now_ns(), pieces.iter().map(|piece| piece.len).sum());
+            if turn.slow {
+                self.pace.ended(now, begun_ns, now - begun_ns, bytes, limit);
+            }
+            for (piece, result) in pieces.into_iter().zip(results) {
+                match self.compared(io, piece, result).await {
+                    Ok(()) => {}
+                    Err(error) => {
+                        if error.kind == ErrorKind::Busy {
+                            io.sleep(PAUSE_NS).await;
+                        }
+                        return Some(Act::Nothing);
+                    }
+                }
+            }
+            self.tell_job(io, kind, None, false);
+        }
+    }
+
+    /// A piece was compared.
+    async fn compared<I: KeeperIo>(
+        &mut self,
+        io: &I,
+        piece: Piece,
+        result: Result<u64, IoError>,
+    ) -> Result<(), IoError> {
+        let Some(check) = &mut self.check else { return Ok(()) };
+        let differing = result?;
+        let end = piece.offset + piece.len;
+        for block in (0..64).filter(|block| differing & (1 << block) != 0) {
+            let place = piece.offset + block * COMPARE_BLOCK_BYTES;
+            if place >= check.counted {
+                check.findings.differing_blocks += 1;
+                check.findings.remember(place);
+            }
+        }
+        check.counted = check.counted.max(end);
+        if differing != 0 && check.repair {
+            let Piece { offset, len, copies } = piece;
+            io.sync(SyncPart { device: self.options.device, offset, len, kind: SyncKind::Mend(copies) }).await?;
+        }
+        if let Some(check) = &mut self.check {
+            (check.at, check.tries) = (end, 0);
+        }
+        Ok(())
+    }
+
+    /// The next pieces, so many and so long at most; none at the end. One alone, where it did not succeed before.
+    fn pieces(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
+        let size = self.array.geometry().size_bytes();
+        let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
+        let Some(check) = &mut self.check else { return Vec::new() };
+        let (mut at, mut pieces) = (check.at, Vec::new());
+        let most = if check.tries > 0 || at < check.blocks_until { 1 } else { most };
+        while at < size && pieces.len() < most {
+            let region = self.regions.region_of(at);
+            let end = self.regions.range(region).1;
+            if !self.regions.written.has(region) || self.regions.unsettled.has(region) {
+                at = end;
+                if pieces.is_empty() {
+                    (check.at, check.tries) = (at, 0);
+                }
+                continue;
+            }
+            let by_block = at < check.blocks_until;
+            let len = if by_block { block } else { bytes.min(COMPARE_BYTES_MAX) };
+            let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0 };
+            self.array.geometry().copies(at, &mut |place| {
+                piece.len = piece.len.min(place.len);
+                piece.copies += u16::from(members[usize::from(place.member)].role == Role::InSync);
+            });
+            let room = LEAF_BYTES_MAX / u64::from(piece.copies.max(1)) / COMPARE_BLOCK_BYTES * COMPARE_BLOCK_BYTES;
+            piece.len = piece.len.min(room);
+            if check.tries >= TRIES_MAX && at == check.at {
+                check.tries = 0;
+                if by_block {
+                    check.findings.unreadable_blocks += 1;
+                    check.findings.remember(at);
+                    at += piece.len;
+                    check.at = at;
+                } else {
+                    check.blocks_until = at + piece.len;
+                }
+                continue;
+            }
+            at += piece.len;
+            if piece.copies > 1 {
+                pieces.push(piece);
+            } else if pieces.is_empty() {
+                (check.at, check.tries) = (at, 0);
+            }
+        }
+        pieces
+    }
+
+    /// Everything has been gone over. What was mended becomes durable.
+    async fn end_check<I: KeeperIo>(&mut self, io: &I, kind: JobKind) -> Act {
+        if kind == JobKind::Repair {
+            for (role, leaf) in self.serving() {
+                if io.flush(leaf).await.is_err() {
+                    return Act::Lose(role);
+                }
+            }
+        }
+        self.end_job(io, kind, None, JobStage::Done);
+        self.check = None;
+        Act::Nothing
+    }
+}

@@ -1,0 +1,62 @@
+//! Mending what a member could not read: just the blocks that it cannot give, and no others. Where copies differ without
+//! anybody knowing, more would carry what is wrong to where it was right.
+
+use super::{Keeper, KeeperIo, Note, SyncPart};
+use crate::io::LeafId;
+use crate::mirror::Roles;
+use crate::shard::sync::{COMPARE_BLOCK_BYTES, SyncKind};
+use crate::trouble::Trouble;
+
+/// Bytes that are read at once to see whether they can be.
+const LOOK_BYTES: u64 = 64 << 10;
+
+impl Keeper {
+    /// Writes what a member cannot read with what another one has. Where that does not succeed the next reader tells.
+    pub(super) async fn repair<I: KeeperIo>(&mut self, io: &I, trouble: &Trouble) {
+        let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);
+        let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
+        let end = end.min(self.array.geometry().size_bytes());
+        let Some(data_start) = self.members().get(usize::from(trouble.role)).map(|member| member.start) else { return };
+        while at < end {
+            let (mut len, mut place, mut sources) = ((end - at).min(LOOK_BYTES), None, Vec::new());
+            self.array.geometry().copies(at, &mut |piece| {
+                len = len.min(piece.len);
+                if piece.member == trouble.role {
+                    place = Some(data_start + piece.member_offset);
+                } else if self.in_sync().has(usize::from(piece.member)) {
+                    sources.push(piece.member);
+                }
+            });
+            let region = self.regions.region_of(at);
+            let counts = self.regions.written.has(region) && !self.regions.unsettled.has(region);
+            if let Some(place) = place.filter(|_| counts)
+                && !can_read(io, trouble.leaf, place, len).await
+            {
+                for skip in (0..len).step_by(COMPARE_BLOCK_BYTES as usize) {
+                    let some = (len - skip).min(COMPARE_BLOCK_BYTES);
+                    if !can_read(io, trouble.leaf, place + skip, some).await {
+                        self.rewrite(io, trouble.role, at + skip, some, &sources).await;
+                    }
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// Copies a block to a member, from the first that can read it.
+    async fn rewrite<I: KeeperIo>(&self, io: &I, role: u16, offset: u64, len: u64, sources: &[u16]) {
+        let (device, to) = (self.options.device, Roles::NONE.with(usize::from(role)));
+        for from in sources {
+            let part = SyncPart { device, offset, len, kind: SyncKind::Copy { from: *from, to } };
+            if io.sync(part).await.is_ok() {
+                return io.note(device, Note::Repaired(role, offset, len));
+            }
+        }
+    }
+}
+
+/// Whether a disk gives these bytes, which need not be whole blocks.
+async fn can_read<I: KeeperIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
+    let len = len.next_multiple_of(COMPARE_BLOCK_BYTES);
+    io.read(leaf, offset, len as usize).await.is_ok()
+}
