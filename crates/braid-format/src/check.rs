@@ -32,6 +32,11 @@ pub struct Problem {
     pub reason: String,
 }
 
+/// Whether these bytes, at most a label's, are all zeros.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes == &[0; LABEL_BYTES][..bytes.len()]
+}
+
 type Found<'a> = &'a mut dyn FnMut(Problem);
 
 fn report(found: Found<'_>, field: &'static str, reason: impl Into<String>) {
@@ -271,7 +276,7 @@ fn members(raw: &RawLabel, found: Found<'_>) -> Option<Vec<MemberEntry>> {
     let count = usize::from(raw.member_count.get());
     // `header` has reported a count out of range.
     let (used, unused) = raw.members.split_at_checked(count).filter(|_| count > 0)?;
-    if unused.iter().any(|m| m.as_bytes().iter().any(|b| *b != 0)) {
+    if !is_zero(unused.as_bytes()) {
         report(found, "members", format!("entries after the {count} used ones are not zero"));
     }
     let mut members: Vec<MemberEntry> = Vec::with_capacity(count);

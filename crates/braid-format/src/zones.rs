@@ -7,6 +7,7 @@
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::check::is_zero;
 use crate::raw::{RawSpan, RawZone, get48, put48};
 use crate::{BLOCK_BYTES, SPANS_MAX, ZONES_MAX};
 
@@ -84,7 +85,7 @@ pub(crate) fn read(form: u8, count: usize, table: &[u8; 1792]) -> Result<Vec<Zon
     }
     let entry_bytes = table.len() / limit;
     let (used, unused) = table.split_at(count * entry_bytes);
-    if unused.iter().any(|b| *b != 0) {
+    if !is_zero(unused) {
         return Err(format!("entries after the {count} used ones are not zero"));
     }
     let bytes = |blocks: [u8; 6]| get48(blocks) * BLOCK_BYTES;

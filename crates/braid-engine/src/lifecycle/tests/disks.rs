@@ -51,11 +51,21 @@ struct Disk {
     cached: Vec<(u64, [u8; 512])>,
 }
 
+/// What was moved so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Transfers {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+}
+
 #[derive(Clone, Default)]
 struct State {
     disks: Vec<Disk>,
     /// Writes and flushes so far.
     steps: u64,
+    transfers: Transfers,
     /// The power goes in the middle of this step.
     cut_at: Option<u64>,
     dead: bool,
@@ -105,6 +115,11 @@ impl Disks {
 
     pub fn steps(&self) -> u64 {
         self.state().steps
+    }
+
+    /// What was moved since this was asked last.
+    pub fn take_transfers(&self) -> Transfers {
+        std::mem::take(&mut self.state().transfers)
     }
 
     /// From now on count steps anew, and die in the middle of step `at`.
@@ -160,8 +175,11 @@ impl Disks {
     pub fn peek(&self, leaf: LeafId, offset: u64, len: usize) -> Vec<u8> {
         let state = self.state();
         let disk = &state.disks[leaf.0 as usize];
-        let sectors = offset / SECTOR..(offset + len as u64) / SECTOR;
-        sectors.flat_map(|sector| disk.get(leaf.0 as usize, sector)).collect()
+        let mut bytes = Vec::with_capacity(len);
+        for sector in offset / SECTOR..(offset + len as u64) / SECTOR {
+            bytes.extend_from_slice(&disk.get(leaf.0 as usize, sector));
+        }
+        bytes
     }
 
     /// Writes durably, behind the back of whoever is tested.
@@ -260,6 +278,8 @@ impl MetaIo for Disks {
         if offset + len as u64 > self.size_bytes(leaf) {
             return Err(LeafError::of(ErrorKind::Invalid));
         }
+        self.state().transfers.reads += 1;
+        self.state().transfers.read_bytes += len as u64;
         Ok(self.peek(leaf, offset, len))
     }
 
@@ -273,7 +293,12 @@ impl MetaIo for Disks {
         if offset + data.len() as u64 > self.size_bytes(leaf) {
             return Err(LeafError::of(ErrorKind::Invalid));
         }
-        let cut = self.state().step(leaf)?;
+        let cut = {
+            let mut state = self.state();
+            let moved = &mut state.transfers;
+            (moved.writes, moved.written_bytes) = (moved.writes + 1, moved.written_bytes + data.len() as u64);
+            state.step(leaf)?
+        };
         self.poke_cached(leaf, offset, &data);
         if cut {
             return Err(LeafError::of(ErrorKind::Gone));

@@ -4,6 +4,8 @@
 //! The judge knows the promises only: who starts by itself holds everything that was acknowledged, whoever else appears
 //! later; and without force or `--degraded` nobody is ever told that members went apart.
 
+use std::ops::Range;
+
 use braid_format::{MemberId, MemberState};
 
 use super::disks::{Chance, Crash, Disks};
@@ -246,7 +248,7 @@ fn judge(
     counts: &mut Counts,
 ) -> Result<(), String> {
     // Once more during the recovery.
-    disks.cut_at(Some(chance.below(14)), chance.next());
+    disks.cut_at(Some(chance.below(15)), chance.next());
     let cut = start_of(disks, present, chance.next());
     let cut_off = !matches!(cut, Ok(Some(_)));
     disks.crash(if chance.below(2) == 0 { Crash::Power } else { Crash::Kill }, chance);
@@ -277,14 +279,14 @@ fn judge(
     }
 }
 
-fn sweep(act: Act, seeds: u64, counts: &mut Counts) -> Result<(), String> {
+fn sweep(act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String> {
     let disks = Disks::new(&[3 << 20; DISKS as usize]);
     let mut array = before(act, &disks);
     disks.cut_at(None, 0);
     perform(act, &disks, &mut array).unwrap();
     let steps = disks.steps() + if act == Act::DropTwo { 8 } else { 0 };
     for step in (0..steps).map(Some).chain([None]) {
-        for seed in 0..seeds {
+        for seed in seeds.clone() {
             for how in [Crash::Power, Crash::Kill] {
                 one(act, step, how, seed, counts)
                     .map_err(|why| format!("{act:?} cut at step {step:?}, {how:?}, seed {seed}: {why}"))?;
@@ -298,7 +300,7 @@ fn sweep(act: Act, seeds: u64, counts: &mut Counts) -> Result<(), String> {
 fn every_step_may_be_the_last() {
     let mut counts = Counts::default();
     for act in ACTS {
-        sweep(act, 6, &mut counts).unwrap();
+        sweep(act, 0..6, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.crashes > 1500 && counts.starts > 3000 && counts.waited > 1000, "{counts:?}");
@@ -392,7 +394,9 @@ fn every_planted_bug_of_mirrors_is_noticed() {
         let caught = std::panic::catch_unwind(|| {
             let found = strangers_are_refused().and_then(|()| the_last_one_fails());
             let found = found.and_then(|()| who_is_being_filled_is_no_copy()).err();
-            found.or_else(|| ACTS.into_iter().find_map(|act| sweep(act, 6, &mut Counts::default()).err()))
+            // Few choices of disks first: seed 0 takes them all.
+            let mut tries = (1..6).chain([0]).flat_map(|seed| ACTS.map(|act| (act, seed..seed + 1)));
+            found.or_else(|| tries.find_map(|(act, seeds)| sweep(act, seeds, &mut Counts::default()).err()))
         });
         plant(None);
         match caught {

@@ -3,8 +3,9 @@
 use braid_format::{JobState, MemberId, MemberState, StartPolicy, bitmap};
 use braid_geometry::{Level, Spec};
 
-use super::disks::{Chance, Crash, Disks};
+use super::disks::{Chance, Crash, Disks, Transfers};
 use super::{leaves, name, request, run};
+use crate::io::LEAF_BYTES_MAX;
 use crate::lifecycle::{
     Array, Candidate, CreateRequest, Filling, LifecycleError, Newcomer, Refusal, Standing, StartOptions, Status,
     assemble, create, delete_found, load_regions, scan, start, store_regions,
@@ -362,6 +363,31 @@ fn bits_found_on_one_member_are_written_on_all() {
     let bits: u32 = forced.dirty.iter().map(|word| word.count_ones()).sum();
     assert_eq!((u64::from(bits), &forced.written), (regions, &forced.dirty));
     assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty, forced.dirty);
+}
+
+/// What a start costs where the bitmap takes all of its space: 7 MiB on each of two disks of 109 TiB.
+#[test]
+fn a_start_reads_the_largest_bitmap_once_and_writes_what_differs() {
+    let disks = Disks::new(&[(217 << 39) + (16 << 20) + 4096; 2]);
+    let array = run(create(&disks, &raid1("m", 1, leaves(2)))).unwrap();
+    assert_eq!(array.geometry().size_bytes(), 217 << 39, "108.5 TiB");
+    disks.take_transfers();
+    let mut bits = run(load_regions(&disks, &array, false)).unwrap();
+    let (bitmap_bytes, piece_bytes) = (7 << 20, LEAF_BYTES_MAX);
+    let reads = 2 * bitmap_bytes / piece_bytes;
+    let equal = Transfers { reads, read_bytes: 2 * bitmap_bytes, writes: 0, written_bytes: 0 };
+    assert_eq!(disks.take_transfers(), equal);
+    // Of one member every hundredth block has a bit more: these blocks are written on the other, each by itself.
+    let words_per_block = bits.written.len() / (bitmap_bytes / 4096) as usize;
+    let blocks: Vec<usize> = (0..1792).step_by(100).collect();
+    blocks.iter().for_each(|block| bits.dirty[block * words_per_block] = 1);
+    run(store_regions(&disks, &array, &[1], &bits.written, &bits.dirty)).unwrap();
+    disks.take_transfers();
+    assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty, bits.dirty);
+    let moved = disks.take_transfers();
+    println!("equal: {equal:?}; {} blocks differ: {moved:?}", blocks.len());
+    let writes = blocks.len() as u64;
+    assert_eq!(moved, Transfers { writes, written_bytes: writes * 4096, ..equal });
 }
 
 #[test]
