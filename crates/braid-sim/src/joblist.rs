@@ -35,6 +35,16 @@ impl JobList {
         Ok(())
     }
 
+    /// The newest job of a device.
+    pub fn newest(&self, device: DeviceId) -> Option<&JobInfo> {
+        self.jobs.get(&device.0)?.last_key_value().map(|(_, info)| info)
+    }
+
+    /// A job, whether it has ended or not.
+    pub fn job(&self, device: DeviceId, number: u64) -> Option<&JobInfo> {
+        self.jobs.get(&device.0)?.get(&number)
+    }
+
     /// The jobs of a device that have not ended.
     pub fn of(&self, device: DeviceId) -> Vec<JobInfo> {
         let all = self.jobs.get(&device.0).into_iter().flat_map(BTreeMap::values);

@@ -30,6 +30,7 @@ pub mod plot;
 pub mod queue;
 pub mod required;
 pub mod rng;
+pub mod rot;
 pub mod runs;
 pub mod sim;
 pub mod trace;

@@ -82,6 +82,17 @@ impl Memory {
         &mut self.bytes[buf.addr as usize..buf.addr as usize + len]
     }
 
+    /// Wherever the one is in memory, as this sector of a block, there is the other.
+    pub fn replace(&mut self, sector: usize, wrong: &[u8], right: &[u8]) {
+        let first = sector * wrong.len();
+        for block in self.bytes[..self.reached * UNIT_BYTES].chunks_exact_mut(UNIT_BYTES) {
+            let bytes = &mut block[first..first + wrong.len()];
+            if *bytes == *wrong {
+                bytes.copy_from_slice(right);
+            }
+        }
+    }
+
     /// Calls `each` with every stretch of memory behind `len` bytes of a leaf I/O from `skip` on, in the leaf's order.
     pub fn stretches(io: &LeafIo, skip: u64, len: u64, mut each: impl FnMut(Buf, usize)) {
         let (mut at, end) = (0u64, skip + len);

@@ -81,6 +81,8 @@ struct Device {
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
+    /// Blocks that are not judged: of those trusted again, reads that began before that.
+    doubted: BTreeMap<u64, u64>,
 }
 
 /// A write that was begun: to be ended by [`Oracle::write_ended`].
@@ -183,6 +185,7 @@ impl Oracle {
             blocks,
             reads: BTreeMap::new(),
             live: true,
+            doubted: BTreeMap::new(),
         };
         self.devices.insert(self.last_device, device);
         self.last_device
@@ -263,6 +266,17 @@ impl Oracle {
         }
     }
 
+    /// A copy of a block has rotted: whatever is read there may be that.
+    pub fn doubt(&mut self, device: u64, block: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, u64::MAX);
+    }
+
+    /// The copies of a block are well again, for those who read from now on.
+    pub fn trust(&mut self, device: u64, block: u64) {
+        let now = self.tick();
+        self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, now);
+    }
+
     /// A read is about to be submitted.
     pub fn read_begun(&mut self, device: u64) -> u64 {
         let now = self.tick();
@@ -284,6 +298,9 @@ impl Oracle {
         let Some(data) = data else { return Ok(()) };
         for (i, bytes) in data.chunks_exact(BLOCK_BYTES).enumerate() {
             let block = first + i as u64;
+            if of.doubted.get(&block).is_some_and(|until| begun < *until) {
+                continue;
+            }
             let judge = Judge { device, block, begun, now, life: self.life, live: &live };
             let versions = &mut of.blocks[block as usize];
             for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {

@@ -175,7 +175,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     if mirrors {
         let members = ["pulling a member", "returning a member", "failing a member"];
-        phases.extend(members.into_iter().chain(["starting a mirror", "filling a new member"]));
+        phases.extend(members.into_iter().chain(["starting a mirror", "filling a new member", "checking a mirror"]));
         phases.extend(MOMENTS);
     }
     match focus {

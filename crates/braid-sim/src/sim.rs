@@ -1,7 +1,7 @@
 //! One run: lives of the process, one after the other, each ended by a crash or by a clean stop.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ use crate::oracle::{Oracle, Violation};
 use crate::plot::mirrors::Mirror;
 use crate::plot::{ArrayState, Plot};
 use crate::rng::Rng;
+use crate::rot::Rot;
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::{Crash, Happening, World};
@@ -43,6 +44,10 @@ pub struct Stage {
     pub mirrors: Vec<Mirror>,
     /// Their jobs, as their keepers tell of them.
     pub jobs: JobList,
+    /// Copies of blocks that have rotted.
+    pub rot: Rot,
+    /// Redundant arrays that serve and have lost a member since they were started.
+    pub lost: BTreeSet<DeviceId>,
     /// Tasks that a task has started.
     pub spawned: Vec<Task>,
     /// Disks that a task wants opened anew, as soon as nothing is under way on them: the number of the wish, and the leaf.
@@ -134,6 +139,8 @@ impl Sim {
             labelled: Vec::new(),
             mirrors: Vec::new(),
             jobs: JobList::default(),
+            rot: Rot::default(),
+            lost: BTreeSet::new(),
             spawned: Vec::new(),
             reopening: Vec::new(),
             label_disks: Vec::new(),
@@ -242,6 +249,9 @@ impl Sim {
         stage.compare.clear();
         stage.spawned.clear();
         stage.jobs.clear();
+        stage.lost.clear();
+        let Stage { rot, oracle, .. } = &mut *stage;
+        rot.undo(&mut self.world, oracle);
         stage.reopening.clear();
         for labelled in &mut stage.labelled {
             labelled.tainted = false;
@@ -472,6 +482,9 @@ impl Run<'_> {
             self.world.counters.add("keepers", kind);
             self.world.moments.push(kind);
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
+            if matches!(note, Note::Dropped(_)) {
+                self.stage.borrow_mut().lost.insert(device);
+            }
             if let Note::Job(info) = &note
                 && let Err(why) = self.stage.borrow_mut().jobs.told(device, info)
             {
@@ -488,6 +501,12 @@ impl Run<'_> {
         let mut stage = self.stage.borrow_mut();
         for note in stage.notes.drain(..) {
             self.world.note(format_args!("admin: {note}"));
+        }
+        {
+            let Stage { rot, oracle, violation, .. } = &mut *stage;
+            if let Err(why) = rot.serve(self.world, oracle) {
+                violation.get_or_insert(why);
+            }
         }
         for copies in std::mem::take(&mut stage.compare) {
             self.world.counters.add("copies", "compared");

@@ -301,6 +301,27 @@ impl SimDisk {
         self.blocks[block].durable = Some(image);
     }
 
+    /// Whether this is anywhere on the disk or in its cache, as this sector of a block.
+    pub fn holds(&self, sector: usize, bytes: &[u8]) -> bool {
+        let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+        self.blocks.iter().any(|slot| {
+            let newest = slot.pending.iter().rev().find(|p| p.sectors & (1 << sector) != 0);
+            newest.map(|p| &p.data).or(slot.durable.as_ref()).is_some_and(|data| data[range.clone()] == *bytes)
+        })
+    }
+
+    /// Wherever the one is on the disk or in its cache, as this sector of a block, there is the other.
+    pub fn replace(&mut self, sector: usize, wrong: &[u8], right: &[u8]) {
+        let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+        for slot in &mut self.blocks {
+            for data in slot.pending.iter_mut().map(|p| &mut p.data).chain(slot.durable.as_mut()) {
+                if data[range.clone()] == *wrong {
+                    data[range.clone()].copy_from_slice(right);
+                }
+            }
+        }
+    }
+
     /// Whether a write to the block at `offset` has landed and is not durable.
     pub fn is_under_way(&self, offset: u64) -> bool {
         self.dirty.contains(&((offset / BLOCK_BYTES as u64) as usize))

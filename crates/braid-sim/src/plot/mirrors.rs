@@ -13,7 +13,7 @@ use braid_engine::io::{DeviceId, LeafId, ShardId};
 use braid_engine::keeper::{EngineIo, Keeper, KeeperOptions, Note, Order};
 use braid_engine::lifecycle::{self, Array, Filling, LifecycleError, Newcomer, StartOptions, Status};
 use braid_format::{MemberId, MemberState, Uuid};
-use braid_geometry::Spec;
+use braid_geometry::{Geometry, Spec};
 
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
@@ -116,7 +116,9 @@ pub struct Kept {
     /// Disks that are out, or were pulled, in this life.
     away: Vec<usize>,
     /// Its regions.
-    regions: Arc<RegionMap>,
+    pub(super) regions: Arc<RegionMap>,
+    /// Where its copies are, if all members were in sync when it was started.
+    pub(super) copies: Option<(Geometry, Vec<(usize, u64)>)>,
 }
 
 impl Admin {
@@ -299,7 +301,7 @@ impl Admin {
         .await
     }
 
-    fn odd(&self, why: String) {
+    pub(super) fn odd(&self, why: String) {
         self.stage.borrow_mut().violation.get_or_insert(Violation(why));
     }
 
@@ -373,6 +375,7 @@ impl Admin {
             number
         };
         let regions = Arc::clone(keeper.regions());
+        let copies = self.whole(keeper.array());
         self.compare(number, keeper.array(), Arc::clone(&regions)).await;
         let ended = Rc::new(RefCell::new(None));
         let (result, port) = (Rc::clone(&ended), self.port.clone());
@@ -385,7 +388,7 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             mirror.disks.iter().chain(&mirror.others).copied().filter(|disk| Some(*disk) != mirror.well).collect()
         };
-        self.kept.insert(index, Kept { id, ended, away, regions });
+        self.kept.insert(index, Kept { id, ended, away, regions, copies });
         self.connect_to(number, id, habits);
         // What is here and out comes back, now or later.
         if self.last || self.rng.coin() {
@@ -411,6 +414,7 @@ impl Admin {
         self.stage.borrow_mut().workload.stop(number);
         self.port.forget(kept.id);
         self.stage.borrow_mut().jobs.forget(kept.id);
+        self.stage.borrow_mut().lost.remove(&kept.id);
         let ended = self.ended(&kept.ended).await;
         self.count("stop a mirror");
         let mut array = ended.array;
@@ -423,6 +427,18 @@ impl Admin {
                 Err(error) => self.stage.borrow_mut().notes.push(format!("not noted as stopped: {error}")),
             }
         }
+    }
+
+    /// Where the copies of an array are whose members are all in sync: the disk of each and where its data begin.
+    fn whole(&self, array: &Array) -> Option<(Geometry, Vec<(usize, u64)>)> {
+        let disk_of = |leaf: LeafId| self.leaves.iter().find(|(_, l)| **l == leaf).map(|(disk, _)| *disk);
+        let mut members = vec![None; usize::from(array.roles())];
+        for member in array.members().filter(|m| m.state == MemberState::InSync) {
+            let start = member.part.places.data.start;
+            members[usize::from(member.role)] = disk_of(member.leaf).map(|disk| (disk, start));
+        }
+        let members: Option<Vec<(usize, u64)>> = members.into_iter().collect();
+        Some((array.geometry().clone(), members?))
     }
 
     /// Whichever member is in sync could have answered: all of them are judged.
@@ -451,7 +467,7 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             (mirror.victims.clone(), mirror.others.clone())
         };
-        let any = self.rng.below(14);
+        let any = self.rng.below(16);
         let like = match habits.aim {
             Some("pulling a member") => 0,
             Some("returning a member") => 3,
@@ -459,6 +475,7 @@ impl Admin {
             Some("adding a spare") => 8,
             Some("filling a new member") => 9,
             Some("starting a mirror" | "stopping a mirror") => 12,
+            Some("checking a mirror") => 13,
             _ => any,
         };
         match if self.rng.coin() { like } else { any } {
@@ -514,6 +531,11 @@ impl Admin {
                 self.stop_mirror(index).await;
                 self.start_mirror(index, Some(habits)).await;
             }
+            13 | 14 => {
+                self.check_mirror(index).await;
+                let number = self.stage.borrow().mirrors[index].number.expect("a served array has a number");
+                self.connect_to(number, id, Some(habits));
+            }
             _ => {
                 let number = self.stage.borrow().mirrors[index].number.expect("a served array has a number");
                 self.connect_to(number, id, Some(habits));
@@ -542,7 +564,7 @@ impl Admin {
     }
 
     /// An order may be refused; that it makes the array fail must not be.
-    fn expect_refusal(&self, error: &LifecycleError) {
+    pub(super) fn expect_refusal(&self, error: &LifecycleError) {
         self.stage.borrow_mut().notes.push(format!("refused: {error}"));
         self.count("order refused");
     }

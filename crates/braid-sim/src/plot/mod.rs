@@ -1,6 +1,7 @@
 //! What the administrator does in one life: starts what there is, lets clients work, changes things
 //! under them, and stops in the end.
 
+mod checks;
 mod labels;
 pub mod mirrors;
 
