@@ -120,6 +120,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FilledWithoutBits, Way::Open),
         (D::DirtyServed, Way::Mirrors(800)),
         (D::SyncUnlocked, Way::Open),
+        (D::RepairUnlocked, Way::Mirrors(800)),
+        (D::CheckIgnoresLast, Way::Mirrors(800)),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
