@@ -32,6 +32,7 @@ pub mod required;
 pub mod rng;
 pub mod rot;
 pub mod runs;
+pub mod shrink;
 pub mod sim;
 pub mod trace;
 pub mod workload;

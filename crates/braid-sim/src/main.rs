@@ -9,9 +9,11 @@ use braid_sim::arrays::Kind;
 use braid_sim::counters::Counters;
 use braid_sim::required;
 use braid_sim::runs::{self, Options};
+use braid_sim::shrink::{self, Bounds};
 
 const USAGE: &str =
     "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10] [--sweep] [--trace]
+       braid-sim --seed N --shrink                        (and then --seed N --bounds lives=2,requests=5 --trace)
        braid-sim --hunt [--seeds A..B]                    (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
 
@@ -20,6 +22,7 @@ struct Arguments {
     seeds: Option<std::ops::Range<u64>>,
     options: Options,
     sweep: bool,
+    shrink: bool,
     /// Not a range of seeds of all levels: no reason to demand that every kind happens.
     restricted: bool,
     /// Levels were named.
@@ -82,6 +85,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 ));
             }
             "--sweep" => parsed.sweep = true,
+            "--shrink" => parsed.shrink = true,
+            "--bounds" => {
+                parsed.options.bounds = Bounds::parse(&value("--bounds lives=2,requests=5")?)?;
+                parsed.restricted = true;
+            }
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}, for example --seeds 0..100")),
         }
@@ -105,6 +113,9 @@ fn main() -> ExitCode {
     if let Some(plant) = arguments.plant {
         return run_planted(plant, &arguments);
     }
+    if arguments.shrink {
+        return shrink_all(&arguments, |seed, options| shrink::failure(seed, options));
+    }
     if arguments.sweep { sweep(&arguments) } else { run(&arguments) }
 }
 
@@ -126,12 +137,8 @@ fn run(arguments: &Arguments) -> ExitCode {
         events += outcome.events;
         if let Some(why) = outcome.violation {
             failed += 1;
-            let levels: Vec<&str> = arguments.options.kinds.iter().map(|k| k.name()).collect();
             println!("seed {seed} FAILED: {why}");
-            println!(
-                "  replay: cargo run -p braid-sim --profile verify -- --seed {seed} --levels {} --trace",
-                levels.join(",")
-            );
+            println!("  replay: {}", replay(seed, &arguments.options));
         }
     }
     println!("{count} seeds, {events} events, {failed} failed");
@@ -141,6 +148,35 @@ fn run(arguments: &Arguments) -> ExitCode {
         println!("FAILED: {lacks}");
     }
     code(failed == 0 && lacks.is_none())
+}
+
+/// The command that runs a seed again.
+fn replay(seed: u64, options: &Options) -> String {
+    let levels: Vec<&str> = options.kinds.iter().map(|k| k.name()).collect();
+    let levels = levels.join(",");
+    let mut command = format!("cargo run -p braid-sim --profile verify -- --seed {seed} --levels {levels}");
+    if options.bounds != Bounds::NONE {
+        command += &format!(" --bounds {}", options.bounds);
+    }
+    command + " --trace"
+}
+
+/// Makes the story of each seed that fails smaller.
+fn shrink_all(arguments: &Arguments, fails: impl Fn(u64, &Options) -> Option<(String, u64)>) -> ExitCode {
+    let quiet = Options { print: false, ..arguments.options.clone() };
+    let mut failed = false;
+    for seed in arguments.seeds() {
+        let Some(found) = shrink::shrink(&quiet, |options| fails(seed, options)) else {
+            println!("seed {seed} does not fail");
+            continue;
+        };
+        failed = true;
+        let options = Options { bounds: found.bounds, ..quiet.clone() };
+        println!("seed {seed} FAILED: {}", found.why);
+        println!("  {} events instead of {}, after {} tries", found.events.1, found.events.0, found.tried);
+        println!("  replay: {}", replay(seed, &options));
+    }
+    code(!failed)
 }
 
 /// Cuts every seed's story at every step.
@@ -166,6 +202,11 @@ fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCod
     let mut found = 0;
     let kinds = if arguments.levels { arguments.options.kinds.clone() } else { plant.kinds() };
     let options = Options { kinds, ..arguments.options.clone() };
+    if arguments.shrink {
+        // With the bug: to learn by what it is found.
+        let shrunk = Arguments { seeds: arguments.seeds.clone(), options, ..Arguments::default() };
+        return shrink_all(&shrunk, |seed, options| plant.during(|| shrink::failure(seed, options)));
+    }
     for seed in arguments.seeds() {
         if let Some(said) = hunt::notices(plant, arguments.sweep, seed, &options) {
             found += 1;

@@ -10,6 +10,7 @@ use crate::labelled;
 use crate::plot::mirrors::Mirror;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
+use crate::shrink::Bounds;
 use crate::sim::{Doom, Outcome, Sim};
 use crate::trace::Trace;
 use crate::world::Crash;
@@ -81,11 +82,13 @@ pub struct Options {
     pub print: bool,
     /// Check by the count of requests, too, that what has drained has no user: off where the data are to show it.
     pub check_drained: bool,
+    /// What a seed draws is cut down to these.
+    pub bounds: Bounds,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true }
+        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true, bounds: Bounds::NONE }
     }
 }
 
@@ -185,7 +188,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
     let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
-    let dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
+    let mut dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
+    let bounds = options.bounds;
+    dooms.truncate(bounds.lives as usize);
     sim.run(&dooms, |rng, doom| {
         let mut habits = match (short, labels) {
             (true, false) if mirrors => Habits::draw_mirrors(rng, faults),
@@ -196,12 +201,16 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         if matches!(focus, Focus::Data | Focus::Failing) {
             habits.actions = if rng.coin() { 0 } else { 1 };
             habits.requests_max = 100;
+            habits.flushes = focus == Focus::Failing || rng.below(3) == 0;
         }
         if let Some(Doom::Within(phase, ..)) = doom {
             habits.aim = Some(phase);
             let busy = !matches!(focus, Focus::Data | Focus::Failing);
             habits.actions = if busy { habits.actions.max(4) } else { habits.actions };
         }
+        habits.actions = habits.actions.min(bounds.actions);
+        habits.clients_max = habits.clients_max.min(u64::from(bounds.clients));
+        habits.requests_max = habits.requests_max.min(u64::from(bounds.requests));
         Plot { habits: doom.is_some().then_some(habits), rng: rng.fork() }
     })
 }
@@ -232,7 +241,18 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         let faulty = faults && (within || careless && sim.rng().coin());
         // The one that is well is the largest: it is part of every zone.
         let more = if number == 0 { 4096 * blocks_max } else { 0 };
-        disks.push(add_disk_of(sim, before + more, blocks_max, faulty));
+        let disk = add_disk_of(sim, before + more, blocks_max, faulty);
+        if faulty && focus == Focus::Failing {
+            let often = sim.rng().between(10_000, 100_000) as u32;
+            let kind = sim.rng().below(4);
+            let profile = &mut sim.world.disks[disk].profile;
+            match kind {
+                0 => profile.flush_error = often,
+                1 => (profile.latent_error, profile.read_error) = (often, often / 4),
+                _ => profile.write_error = often,
+            }
+        }
+        disks.push(disk);
     }
     let others: Vec<usize> = (0..sim.rng().below(3)).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
     let well = (!careless).then_some(disks[0]);
@@ -254,7 +274,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     }
     let unplug = match focus {
         Focus::Data | Focus::Failing => 0,
-        Focus::Members | Focus::All => *sim.rng().pick(&[0, 100_000, 400_000]),
+        Focus::Members | Focus::All => *sim.rng().pick(&[0, 100_000, 500_000]),
     };
     let mirror = Mirror { disks: order, others, well, victims, unplug, wild: focus == Focus::All, ..Mirror::new(spec) };
     sim.stage.borrow_mut().mirrors.push(mirror);
@@ -281,7 +301,9 @@ fn add_disk_of(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faulty: bool) 
 }
 
 fn draw_doom(rng: &mut Rng, short: bool, faults: bool, mirrors: bool, phases: &[&'static str]) -> Doom {
-    let how = if rng.coin() { Crash::Power } else { Crash::Kill };
+    // Bits and what is flushed are about power.
+    let power = if phases == DATA.as_slice() { rng.below(4) > 0 } else { rng.coin() };
+    let how = if power { Crash::Power } else { Crash::Kill };
     match rng.below(16) {
         0 | 1 => Doom::Clean,
         2..=8 => {

@@ -144,6 +144,13 @@ impl Workload {
         });
     }
 
+    /// The client that was connected last asks for no flush, and for more writes instead.
+    pub fn never_flush(&mut self) {
+        let client = self.clients.last_mut().expect("just connected");
+        client.habits.weights[4] = 0;
+        client.habits.weights[1] += 50;
+    }
+
     /// Connects one client that only writes.
     pub fn connect_writer(&mut self, device: u64, id: DeviceId, shard: u16, blocks: u64, requests: u32) {
         self.connect(device, id, shard, blocks, requests);

@@ -235,7 +235,10 @@ impl Keeper {
         if self.failed {
             return std::future::pending().await;
         }
-        if self.posted > POSTED_MAX / 2 {
+        // A part that was begun with the layout before may still copy from a member that has been left out since, which is
+        // another source than the one that its region is settled from now.
+        let unsettled = self.posted > 0 && self.regions.unsettled.count() > 0;
+        if unsettled || self.posted > POSTED_MAX / 2 {
             let layout = self.layout(io);
             io.publish(self.options.device, Some(layout)).await;
             self.posted = 0;

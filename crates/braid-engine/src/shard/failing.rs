@@ -162,7 +162,7 @@ impl Shard {
 
     /// A slot whose failed members are left out by the layout of now has succeeded on all others. One that is not
     /// excused tells again who failed, and waits for the next layout.
-    fn forgive(&mut self, index: u32) {
+    pub(super) fn forgive(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         let failed = slot.failed;
         if slot.error.is_some() {

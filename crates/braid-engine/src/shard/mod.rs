@@ -537,6 +537,12 @@ impl Shard {
                         // Whoever makes the region ready needs the range.
                         release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
                     }
+                    if self.devices.at(device.0).version != self.slots[index].version {
+                        // The layout of now may need nothing, and where it has failed nobody would answer.
+                        self.move_to_current(index);
+                        self.forgive(index);
+                        return self.advance(index, sink);
+                    }
                     self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
                     if home == self.id {
                         self.need(device, region, sink);

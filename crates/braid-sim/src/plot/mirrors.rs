@@ -346,7 +346,7 @@ impl Admin {
             clean,
             force: false,
             clear_after_ns: {
-                let most = *self.rng.pick(&[100_000, 1_000_000, 10_000_000, 200_000_000]);
+                let most = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
                 self.rng.between(most / 10, most)
             },
         };

@@ -50,6 +50,8 @@ pub struct Habits {
     pub pulls: bool,
     /// Somebody reads everything as soon as it is served.
     pub reads_all: bool,
+    /// Clients ask for flushes; else what becomes durable does so by the engine alone.
+    pub flushes: bool,
     /// What the administrator likes to do best: a crash is to come in the middle of it.
     pub aim: Option<&'static str>,
 }
@@ -64,6 +66,7 @@ impl Habits {
             requests_max: rng.between(1, 120),
             pulls: pulls && rng.below(3) == 0,
             reads_all: rng.coin(),
+            flushes: true,
             aim: None,
         }
     }
@@ -77,6 +80,7 @@ impl Habits {
             requests_max: rng.between(1, 20),
             pulls: pulls && rng.below(3) == 0,
             reads_all: rng.below(4) > 0,
+            flushes: true,
             aim: None,
         }
     }
@@ -96,6 +100,7 @@ impl Habits {
             requests_max: rng.between(1, 10),
             pulls: pulls && rng.below(3) == 0,
             reads_all: rng.coin(),
+            flushes: true,
             aim: None,
         }
     }
@@ -359,6 +364,9 @@ impl Admin {
             let shard = self.rng.below(u64::from(self.shards)) as u16;
             let requests = self.rng.between(1, habits.requests_max) as u32;
             stage.workload.connect(number, id, shard, blocks, requests);
+            if !habits.flushes {
+                stage.workload.never_flush();
+            }
         }
     }
 
