@@ -25,8 +25,8 @@ bench: ## the table of speeds, each with its target (FULL=1: long runs; BENCH_FL
 	$(CARGO) build --locked --release -p braid
 	$(CARGO) run --locked --release --quiet -p braid -- bench --table docs/benchmarks.md $(if $(filter 1,$(FULL)),--full) $(BENCH_FLAGS)
 
-sim: ## the simulator from fresh seeds (SIM_FLAGS="--seed N" replays one)
-	$(CARGO) run --locked --profile verify -p braid-sim -- $(SIM_FLAGS)
+sim: ## the simulator (SEEDS=0..200, LEVELS=raid1,raid10; SIM_FLAGS="--seed N" replays one)
+	$(CARGO) run --locked --profile verify -p braid-sim -- $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LEVELS),--levels $(LEVELS)) $(SIM_FLAGS)
 
 fuzz: ## coverage-guided fuzzing of every parser (FUZZ_SECONDS=60 each, FUZZ_TARGET=name for one)
 	scripts/fuzz.sh

@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         return run_planted(plant, &arguments);
     }
     if arguments.shrink {
-        return shrink_all(&arguments, |seed, options| shrink::failure(seed, options));
+        return shrink_all(&arguments, shrink::failure);
     }
     if arguments.sweep { sweep(&arguments) } else { run(&arguments) }
 }

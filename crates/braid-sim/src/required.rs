@@ -62,11 +62,70 @@ pub const REQUIRED: &[&str] = &[
     "actions.deletion finished",
     "actions.assemble",
     "actions.assemble one",
+    "actions.create a mirror",
+    "actions.start a mirror",
+    "actions.stop a mirror",
+    "actions.note a stop",
+    "actions.pull a member",
+    "actions.fail a member",
+    "actions.return a member",
+    "actions.fill a member anew",
+    "actions.order refused",
+    "copies.compared",
+    "crashes.kill while starting a mirror",
+    "crashes.power while starting a mirror",
+    "crashes.power while returning a member",
+    "ends.clean, then power off",
+    "jobs.part",
+    "jobs.part failed",
+    "keepers.clearing",
+    "keepers.dropped",
+    "keepers.filling",
+    "keepers.in sync",
+    "keepers.resynced",
+    "troubles.fatal",
+];
+
+/// So many are enough for what is rare.
+pub const SEEDS_MANY: u64 = 1000;
+
+/// What must have happened at least once in so many: kinds of which a hundred seeds may show none.
+pub const RARE: &[&str] = &[
+    "actions.a mirror waits",
+    "actions.add a spare",
+    "actions.fill a new member",
+    "actions.pull all members",
+    "actions.start half a mirror",
+    "actions.stop half a mirror",
+    "actions.start refused",
+    "actions.pause a job",
+    "actions.resume a job",
+    "crashes.kill while adding a spare",
+    "crashes.kill while creating a mirror",
+    "crashes.kill while failing a member",
+    "crashes.kill while filling a new member",
+    "crashes.kill while pulling a member",
+    "crashes.kill while returning a member",
+    "crashes.kill while stopping a mirror",
+    "crashes.power while adding a spare",
+    "crashes.power while creating a mirror",
+    "crashes.power while failing a member",
+    "crashes.power while filling a new member",
+    "crashes.power while pulling a member",
+    "crashes.power while stopping a mirror",
+    "failed.Failed",
+    "fault.old copy",
+    "keepers.failed",
+    "keepers.repaired",
+    "troubles.to be mended",
 ];
 
 /// What these counts lack, as a sentence; `None` where nothing is missing, or where it may be.
 pub fn lacks(counters: &Counters, seeds: u64) -> Option<String> {
-    let missing = counters.missing(REQUIRED);
+    let mut missing = counters.missing(REQUIRED);
+    if seeds >= SEEDS_MANY {
+        missing.extend(counters.missing(RARE));
+    }
     (seeds >= SEEDS_MIN && !missing.is_empty()).then(|| format!("never exercised: {}", missing.join(", ")))
 }
 
@@ -85,5 +144,6 @@ mod tests {
         assert_eq!(lacks(&counters, 99), None, "too few seeds to tell");
         counters.add("requests", "read");
         assert_eq!(lacks(&counters, 100), None);
+        assert!(lacks(&counters, SEEDS_MANY).is_some_and(|lacks| lacks.contains(RARE[0])));
     }
 }

@@ -81,7 +81,7 @@ pub struct Stage {
 }
 
 /// When nothing is left to happen, tasks are asked so often whether they have something for one another.
-const IDLE_MAX: u32 = 8;
+const IDLE_MAX: u32 = 200;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -469,8 +469,10 @@ impl Run<'_> {
                     self.host.sync(self.world, id, part);
                 }
                 Some(Wanted::Call(device, home, call)) => {
-                    if matches!(call, RegionCall::Settle(_)) {
-                        self.world.moments.push("settling");
+                    match call {
+                        RegionCall::Settle(_) => self.world.moments.push("settling"),
+                        RegionCall::Clear(_) => self.world.counters.add("keepers", "clearing"),
+                        RegionCall::Close(_) | RegionCall::Rewrite => {}
                     }
                     self.host.call(self.world, id, device, home.0, call);
                 }
