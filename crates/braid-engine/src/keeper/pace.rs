@@ -26,6 +26,8 @@ const WINDOW_NS: u64 = 50_000_000;
 const RATE_START: u64 = 8 << 20;
 /// The rate never falls below.
 const RATE_MIN: u64 = 1 << 20;
+/// Nor below this part of the largest that was reached: noise must not end a rebuild.
+const TOP_PART: u64 = 4;
 /// A rate that was found is kept for so long, before a larger one is tried.
 const HOLD_NS: u64 = 5_000_000_000;
 /// Windows in a row with a queue, after which users fill the disks themselves.
@@ -118,10 +120,12 @@ impl Pace {
 
     /// The pieces of a slow turn have ended: so many bytes, begun at `begun_ns`; the longest took so long.
     pub fn ended(&mut self, now_ns: u64, begun_ns: u64, took_ns: u64, bytes: u64, limit: u64) {
+        // Who wakes up late catches up.
+        let from_ns = self.due_ns.clamp(begun_ns.saturating_sub(WINDOW_NS), begun_ns);
         self.due_ns = now_ns;
         if now_ns < self.used_until_ns {
             let pause_max = self.governor.ended(now_ns, took_ns, bytes);
-            let by_rate = begun_ns.saturating_add(time_of(bytes, self.governor.rate));
+            let by_rate = from_ns.saturating_add(time_of(bytes, self.governor.rate));
             self.due_ns = by_rate.min(now_ns.saturating_add(pause_max));
         }
         if limit > 0 {
@@ -149,6 +153,8 @@ struct Governor {
     hold_until_ns: u64,
     crowded: u32,
     longer: u64,
+    /// The largest rate that was reached.
+    top: u64,
 }
 
 impl Governor {
@@ -163,12 +169,13 @@ impl Governor {
             hold_until_ns: 0,
             crowded: 0,
             longer: 1,
+            top: 0,
         }
     }
 
     /// The same, for another time of use: what is known of the disks stays known.
     fn afresh(&self) -> Governor {
-        Governor { longer: self.longer, best_ns: self.best_ns, ..Governor::new() }
+        Governor { longer: self.longer, best_ns: self.best_ns, top: self.top, ..Governor::new() }
     }
 
     /// Bytes of a piece.
@@ -197,13 +204,14 @@ impl Governor {
             }
         }
         let queue = self.best_ns > 0 && mean_ns > self.best_ns + self.best_ns / 2 + SLACK_NS;
+        self.top = self.top.max(reached);
         let tries_again = now_ns >= self.hold_until_ns;
         if queue && self.crowded >= CROWDED && !tries_again {
             // Users fill the disks. What is done besides makes the queue longer, and says nothing.
         } else if queue || reached < self.rate / 4 * 3 {
             self.crowded = if tries_again || !queue { 1 } else { self.crowded + 1 };
             // What was reached may be more than what was asked for, or less.
-            self.rate = (reached.min(self.rate) / 2).max(RATE_MIN);
+            self.rate = (reached.min(self.rate) / 2).max(self.top / TOP_PART).max(RATE_MIN);
             self.hold_until_ns = now_ns + HOLD_NS;
             // Disks change: what was the best once may never come again.
             self.best_ns += self.best_ns / 64;
