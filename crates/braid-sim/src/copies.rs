@@ -32,7 +32,8 @@ impl Copies {
         let block_bytes = BLOCK_BYTES as u64;
         for block in 0..oracle.blocks(self.number) {
             let at = block * block_bytes;
-            if !self.regions.readable.has(self.regions.region_of(at)) {
+            let rotten = oracle.is_doubted(self.number, block);
+            if rotten || !self.regions.readable.has(self.regions.region_of(at)) {
                 continue;
             }
             let mut first: Option<(u16, Vec<u8>)> = None;

@@ -271,6 +271,11 @@ impl Oracle {
         self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, u64::MAX);
     }
 
+    /// Whether a copy of a block has rotted and was not mended.
+    pub fn is_doubted(&self, device: u64, block: u64) -> bool {
+        self.devices[&device].doubted.get(&block) == Some(&u64::MAX)
+    }
+
     /// The copies of a block are well again, for those who read from now on.
     pub fn trust(&mut self, device: u64, block: u64) {
         let now = self.tick();
