@@ -16,13 +16,13 @@ pub enum Plant {
 /// By what a planted bug is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Ordinary seeds from the first on, so many at most.
+    /// Ordinary seeds of arrays without redundancy, so many at most.
     Seeds(u64),
     /// Ordinary seeds of redundant arrays alone, so many at most.
     Mirrors(u64),
     /// Seeds cut at every step, so many at most.
     Sweeps(u64),
-    /// Nobody has found it yet: not looked for by `--hunt`.
+    /// Found by luck, or not yet: not looked for by `--hunt`.
     Open,
 }
 
@@ -52,7 +52,7 @@ impl Plant {
     pub fn kinds(self) -> Vec<Kind> {
         match self.way() {
             Way::Mirrors(_) | Way::Open => Kind::ALL.into_iter().filter(|kind| kind.is_redundant()).collect(),
-            Way::Seeds(_) | Way::Sweeps(_) => Kind::ALL.to_vec(),
+            Way::Seeds(_) | Way::Sweeps(_) => Kind::ALL.into_iter().filter(|kind| !kind.is_redundant()).collect(),
         }
     }
 
@@ -102,10 +102,10 @@ fn table() -> Vec<(Plant, Way)> {
         (D::WriteErrorSwallowed, Way::Seeds(100)),
         (D::FlushErrorSwallowed, Way::Seeds(60)),
         (D::GapForgotten, Way::Seeds(60)),
-        (D::BitOnOneMember, Way::Mirrors(60)),
+        (D::BitOnOneMember, Way::Mirrors(400)),
         (D::ClearedWhileDegraded, Way::Mirrors(150)),
-        (D::ClearedBeforeFlush, Way::Mirrors(600)),
-        (D::ClearedUnderWrites, Way::Mirrors(300)),
+        (D::ClearedBeforeFlush, Way::Open),
+        (D::ClearedUnderWrites, Way::Open),
         (D::DirtyAnsweredUnflushed, Way::Open),
         (D::CheckpointAhead, Way::Open),
         (D::CatchUpForgets, Way::Mirrors(60)),
@@ -117,11 +117,11 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FillingRead, Way::Mirrors(60)),
         (D::FillingMissesWrites, Way::Mirrors(60)),
         (D::FilledBeforeDrained, Way::Open),
-        (D::FilledWithoutBits, Way::Mirrors(600)),
+        (D::FilledWithoutBits, Way::Open),
         (D::DirtyServed, Way::Mirrors(60)),
         (D::SyncUnlocked, Way::Mirrors(200)),
-        (D::RepairUnlocked, Way::Mirrors(800)),
-        (D::CheckIgnoresLast, Way::Mirrors(800)),
+        (D::RepairUnlocked, Way::Mirrors(300)),
+        (D::CheckIgnoresLast, Way::Mirrors(200)),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
@@ -139,9 +139,9 @@ fn table() -> Vec<(Plant, Way)> {
         (L::StaleAccepted, Way::Open),
         (L::DivergedMerged, Way::Open),
         (L::NewcomerLabelFirst, Way::Open),
-        (L::FillingStartedAlone, Way::Mirrors(60)),
-        (L::PromotionWithoutFlush, Way::Mirrors(600)),
-        (L::LastSurvivorRecordedFailed, Way::Mirrors(250)),
+        (L::FillingStartedAlone, Way::Mirrors(120)),
+        (L::PromotionWithoutFlush, Way::Open),
+        (L::LastSurvivorRecordedFailed, Way::Mirrors(400)),
         (L::MergedNotRewritten, Way::Open),
         (L::StopWithoutFlush, Way::Mirrors(60)),
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
