@@ -44,6 +44,14 @@ pub enum MemberState {
     Failing,
     /// The disk is not there any more.
     Gone,
+    /// It takes every write, and is being brought up to date.
+    Filling,
+    /// It was left out: it failed, was not there, or a command said so.
+    Out,
+    /// Nobody has this role.
+    Absent,
+    /// It waits to take over the role of a member that fails.
+    Spare,
 }
 
 impl MemberState {
@@ -54,6 +62,10 @@ impl MemberState {
             MemberState::Missing => "missing",
             MemberState::Failing => "failing",
             MemberState::Gone => "gone",
+            MemberState::Filling => "filling",
+            MemberState::Out => "out",
+            MemberState::Absent => "absent",
+            MemberState::Spare => "spare",
         }
     }
 }
@@ -73,8 +85,78 @@ pub struct Member {
     pub data_bytes: u64,
     /// Where its data area begins on the disk, in bytes; absent while the member is missing.
     pub data_offset_bytes: Option<u64>,
-    /// Counters since the daemon opened the disk; absent while the array is not active.
+    /// Counters since the daemon opened the disk; absent while it is not open.
     pub stats: Option<DiskStats>,
+    /// Of a redundant array: it is read only when no other member can answer.
+    #[serde(default)]
+    pub write_mostly: bool,
+    /// How far it has been brought up to date, while it is filling and that has begun.
+    #[serde(default)]
+    pub progress: Option<Progress>,
+}
+
+/// How a redundant array stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Health {
+    /// Every member is in sync, and all are equal.
+    Whole,
+    /// A crash left some of it unequal; it is being brought together, and all members are there.
+    Resyncing,
+    /// A member is being filled.
+    Rebuilding,
+    /// Members are out, and nobody takes their place.
+    Degraded,
+    /// More members are lost than it tolerates: every request gets an error, and nothing more is written.
+    Failed,
+}
+
+impl Health {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Health::Whole => "whole",
+            Health::Resyncing => "resyncing",
+            Health::Rebuilding => "rebuilding",
+            Health::Degraded => "degraded",
+            Health::Failed => "failed",
+        }
+    }
+}
+
+/// How far some work has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// What is done, in bytes of the array.
+    pub done_bytes: u64,
+    /// What there was to do when it began, in bytes of the array.
+    pub total_bytes: u64,
+    /// How fast it went in the last seconds.
+    pub rate_bytes_per_s: u64,
+    /// What is left at that rate, in seconds; absent while that is not known.
+    pub remaining_s: Option<u64>,
+}
+
+/// What only redundant arrays have, while they serve.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Redundancy {
+    /// How it stands.
+    pub health: Health,
+    /// Copies of every byte, where all members are there.
+    pub copies: u16,
+    /// What one bit of the write-intent bitmap stands for, in bytes.
+    pub region_bytes: u64,
+    /// Regions in all.
+    pub regions: u64,
+    /// Regions that were written since the array was created; the others read as zeros.
+    pub regions_written: u64,
+    /// Regions that were written lately, or that a member that is out may lack.
+    pub regions_dirty: u64,
+    /// How far a crash's traces are removed; absent where there are none.
+    pub resync: Option<Progress>,
+    /// `auto` where it starts by itself without members that may have gone on apart; else `wait`.
+    pub start_degraded: String,
 }
 
 /// A span of an array over which the set of members is the same.
@@ -119,6 +201,9 @@ pub struct Array {
     pub members: Vec<Member>,
     /// Its zones, in the array's order.
     pub zones: Vec<Zone>,
+    /// Of a redundant array that serves.
+    #[serde(default)]
+    pub redundancy: Option<Redundancy>,
     /// Names of its exports.
     pub exports: Vec<String>,
 }
@@ -138,14 +223,51 @@ pub struct CreateArray {
     /// Its name.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     pub name: String,
-    /// `concat` or `raid0`.
+    /// `concat`, `raid0`, `raid1` or `raid10`.
     pub level: String,
+    /// Of raid10: copies of every byte, from 2; 2 if absent.
+    #[serde(default)]
+    pub copies: Option<u16>,
     /// Contiguous bytes on one member before the next member's turn; 64 KiB if absent.
     #[serde(default)]
     pub chunk_bytes: Option<u64>,
     /// The disks, in the order of their roles, named as on the command line with absolute paths.
     pub disks: Vec<String>,
+    /// Of raid1 and raid10: further disks, which take over the roles of members that fail.
+    #[serde(default)]
+    pub spares: Vec<String>,
+    /// Of raid1 and raid10: those of the disks that are read only when no other member can answer, named the same way.
+    #[serde(default)]
+    pub write_mostly: Vec<String>,
+    /// Of raid1 and raid10: `auto` to start by itself without members that may have gone on apart, `wait` (the default) to
+    /// wait for them or for somebody who says so.
+    #[serde(default)]
+    pub start_degraded: Option<String>,
     /// Take disks that carry somebody's data, and destroy it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/arrays/{array}/fail` and `…/remove`: which member.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"member": "1"}))]
+pub struct NameMember {
+    /// Its number, its disk's name, or its identity.
+    pub member: String,
+}
+
+/// `POST /v1/arrays/{array}/disks`: give a disk to a redundant array.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"disk": "mem:64M"}))]
+pub struct AddDisk {
+    /// The disk, named as on the command line with an absolute path.
+    pub disk: String,
+    /// Make it a spare, also where a role is vacant: it takes that over at once, as any spare does.
+    #[serde(default)]
+    pub spare: bool,
+    /// Destroy what is on it. A member that is out is filled anew, too, as a new member.
     #[serde(default)]
     pub force: bool,
 }
@@ -179,9 +301,14 @@ pub struct Assemble {
     /// Disks to look at beside those known and those in the machine, named with absolute paths.
     #[serde(default)]
     pub disks: Vec<String>,
-    /// Use stale members of the array that is named as they are; what was written while they were away may be lost.
+    /// Use stale members of the array that is named as they are, or leave them out where it is redundant; what was written
+    /// while they were away, or to them alone, may be lost.
     #[serde(default)]
     pub force: bool,
+    /// Start the redundant array that is named without absent members that may have gone on apart: what was written to these
+    /// alone is lost.
+    #[serde(default)]
+    pub degraded: bool,
 }
 
 /// What an assembly did.

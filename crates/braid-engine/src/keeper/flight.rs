@@ -4,15 +4,15 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Those that are under way.
-pub(super) struct Flight<'a, T>(Vec<Pin<Box<dyn Future<Output = T> + 'a>>>);
+/// Those that are under way, all of one kind: so it may change threads whenever these may.
+pub(super) struct Flight<F>(Vec<Pin<Box<F>>>);
 
-impl<'a, T> Flight<'a, T> {
-    pub fn new() -> Flight<'a, T> {
+impl<F: Future> Flight<F> {
+    pub fn new() -> Flight<F> {
         Flight(Vec::new())
     }
 
-    pub fn add(&mut self, future: impl Future<Output = T> + 'a) {
+    pub fn add(&mut self, future: F) {
         self.0.push(Box::pin(future));
     }
 
@@ -25,7 +25,7 @@ impl<'a, T> Flight<'a, T> {
     }
 
     /// What the next one that is done came to; never, where there is none.
-    pub async fn next(&mut self) -> T {
+    pub async fn next(&mut self) -> F::Output {
         poll_fn(|cx| {
             for at in 0..self.0.len() {
                 if let Poll::Ready(value) = self.0[at].as_mut().poll(cx) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::io::{DeviceId, IoError, LeafId, MetaIo, ShardId};
 use crate::layout::DeviceLayout;
+use crate::lifecycle::Array;
 use crate::shard::RegionCall;
 use crate::shard::sync::SyncKind;
 use crate::trouble::Trouble;
@@ -75,4 +76,9 @@ pub trait KeeperIo: EngineIo {
 
     /// Tells whoever watches.
     fn note(&self, device: DeviceId, note: Note);
+
+    /// What the labels say from now on; a layout that says the same of the members is on its way to the shards.
+    fn recorded(&self, device: DeviceId, array: &Array) {
+        let _ = (device, array);
+    }
 }

@@ -64,6 +64,8 @@ impl Keeper {
     fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
         if self.has_changed() {
             self.publish_now(io);
+        } else {
+            io.recorded(self.options.device, &self.array);
         }
     }
 
@@ -91,6 +93,7 @@ impl Keeper {
         let layout = self.layout(io);
         self.posted += 1;
         io.post(device, Some(layout));
+        io.recorded(device, &self.array);
     }
 
     fn was_published(&self, role: u16) -> bool {

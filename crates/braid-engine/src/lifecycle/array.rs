@@ -119,6 +119,12 @@ impl Array {
         self.candidates.iter().map(|(candidate, _)| *candidate)
     }
 
+    /// Forgets disks of members that are out, unless they are still here under the number that they had: numbers are given
+    /// to other disks by and by.
+    pub fn retain_candidates(&mut self, mut is_here: impl FnMut(LeafId) -> bool) {
+        self.candidates.retain(|(candidate, _)| is_here(candidate.leaf));
+    }
+
     fn disks(&self) -> impl Iterator<Item = ArrayMember<'_>> {
         self.targets.iter().map(|t| {
             let state = self.state(t.part.role);

@@ -2,10 +2,10 @@
 
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
-use super::{Ask, output};
+use super::{Ask, output, redundant};
 use braid_api::{
-    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Kind, MemberState, RenameArray,
-    StopArray, names,
+    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Health, Kind, MemberState,
+    RenameArray, StopArray, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -26,6 +26,14 @@ pub enum Verb {
     Stop(StopArgs),
     /// Look for members, and start the arrays that are complete
     Assemble(AssembleArgs),
+    /// Leave a member of a redundant array out, as if it had failed
+    Fail(MemberArgs),
+    /// Take a member that is out, or a spare, off the table
+    Remove(MemberArgs),
+    /// Give a disk to a redundant array: a member returns, any other takes a vacant role or becomes a spare
+    Add(AddArgs),
+    /// Give a redundant array a spare, or take one away
+    Spare(SpareArgs),
     /// Delete an array: its labels are removed, its content is lost
     Delete(DeleteArgs),
 }
@@ -35,9 +43,21 @@ pub struct CreateArgs {
     /// Name of the new array
     #[arg(value_parser = name)]
     name: String,
-    /// How the disks are combined: one after the other, or striped
-    #[arg(long, value_parser = ["concat", "raid0"])]
+    /// How the disks are combined: one after the other, striped, mirrored, or mirrored and striped
+    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10"])]
     level: String,
+    /// Copies of every byte at raid10 [default: 2]
+    #[arg(long, value_name = "N")]
+    copies: Option<u16>,
+    /// A further disk that takes over when a member of a raid1 or raid10 fails (may be repeated)
+    #[arg(long = "spare", value_name = "DISK")]
+    spares: Vec<String>,
+    /// One of the disks, read only when no other can answer (may be repeated)
+    #[arg(long, value_name = "DISK")]
+    write_mostly: Vec<String>,
+    /// Whether it starts by itself without members that may have gone on apart [default: wait]
+    #[arg(long, value_parser = ["auto", "wait"])]
+    start_degraded: Option<String>,
     /// Contiguous bytes on one disk before the next disk's turn
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = chunk)]
     chunk: u64,
@@ -95,11 +115,62 @@ pub struct AssembleArgs {
     /// A disk to look at beside those known and those in the machine (may be repeated)
     #[arg(long = "disk", value_name = "DISK")]
     disks: Vec<String>,
-    /// Use stale members as they are; what was written while they were away may be lost
+    /// Use stale members as they are; what was written while they were away may be lost. A redundant array leaves them out
     #[arg(long, requires = "array")]
     force: bool,
+    /// Start a redundant array without absent members that may have gone on apart; what was written to them alone is lost
+    #[arg(long, requires = "array")]
+    degraded: bool,
     #[command(flatten)]
     ask: Ask,
+}
+
+#[derive(Args)]
+pub struct MemberArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    /// The member: its number, or its disk
+    pub(super) member: String,
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+#[derive(Args)]
+pub struct AddArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    /// The disk
+    pub(super) disk: String,
+    /// Destroy what is on it; a former member is filled anew
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+#[derive(Args)]
+pub struct SpareArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    /// The disk; with --remove a spare's number will do
+    pub(super) disk: String,
+    /// Take it away
+    #[arg(long, conflicts_with = "force")]
+    pub(super) remove: bool,
+    /// Destroy what is on it
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) ask: Ask,
 }
 
 #[derive(Args)]
@@ -162,20 +233,34 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Verb::Assemble(args) => assemble(args).await,
+        Verb::Fail(args) => redundant::fail(args).await,
+        Verb::Remove(args) => redundant::remove(args).await,
+        Verb::Add(args) => redundant::add(args).await,
+        Verb::Spare(args) => redundant::spare(args).await,
         Verb::Delete(args) => delete(args).await,
     }
 }
 
 async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
-    let mut disks = Vec::with_capacity(args.disks.len());
-    for disk in &args.disks {
-        disks.push(absolute_for(&args.ask.reach, disk)?.to_string());
-    }
+    let named = |disks: &[String]| {
+        let absolute = |disk: &String| Ok(absolute_for(&args.ask.reach, disk)?.to_string());
+        disks.iter().map(absolute).collect::<anyhow::Result<Vec<String>>>()
+    };
+    let (disks, spares, write_mostly) = (named(&args.disks)?, named(&args.spares)?, named(&args.write_mostly)?);
     if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         confirm(&format!("Whatever is on {} will be lost", args.disks.join(", ")), args.yes)?;
     }
-    let body =
-        CreateArray { name: args.name, level: args.level, chunk_bytes: Some(args.chunk), disks, force: args.force };
+    let body = CreateArray {
+        name: args.name,
+        level: args.level,
+        copies: args.copies,
+        chunk_bytes: Some(args.chunk),
+        disks,
+        spares,
+        write_mostly,
+        start_degraded: args.start_degraded,
+        force: args.force,
+    };
     let array: Array = args.ask.client()?.post("/v1/arrays", &body).await?;
     output::show(args.ask.json, &array, |array| {
         let mut text = format!(
@@ -205,11 +290,12 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
         let mut table = output::table(["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "MEMBERS", "EXPORTS"]);
         for array in &list.arrays {
             let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
-            let members = if present == array.members.len() {
-                present.to_string()
-            } else {
-                format!("{present} of {}", array.members.len())
-            };
+            let spares = array.members.iter().filter(|m| m.state == MemberState::Spare).count();
+            let all = array.members.len() - spares;
+            let mut members = if present == all { present.to_string() } else { format!("{present} of {all}") };
+            if spares > 0 {
+                members.push_str(&format!(" + {spares}"));
+            }
             table.add_row([
                 output::cut(&array.name, 24),
                 array.level.clone(),
@@ -226,8 +312,16 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How an array stands, in a word.
+fn word(array: &Array) -> &'static str {
+    match &array.redundancy {
+        Some(redundancy) if redundancy.health != Health::Whole => redundancy.health.word(),
+        _ => array.state.word(),
+    }
+}
+
 fn state(array: &Array) -> String {
-    let word = array.state.word();
+    let word = word(array);
     if array.state == ArrayState::Active && !array.attention.is_empty() { format!("{word}!") } else { word.to_owned() }
 }
 
@@ -246,7 +340,10 @@ pub fn show(array: &Array) -> String {
     if array.logical_block_bytes > 0 {
         line("block", format!("{} bytes", array.logical_block_bytes));
     }
-    line("state", array.state.word().to_owned());
+    line("state", word(array).to_owned());
+    if let Some(redundancy) = &array.redundancy {
+        redundant::show(array, redundancy, &mut line);
+    }
     if !array.kept {
         line("kept", "no: memory and null disks keep nothing".to_owned());
     }
@@ -269,7 +366,7 @@ fn members(array: &Array) -> String {
         table.add_row([
             member.role.to_string(),
             member.disk.clone().unwrap_or_else(|| format!("(member {})", member.uuid)),
-            member.state.word().to_owned(),
+            redundant::member_state(member),
             format_size(member.data_bytes),
             bytes(stats.map(|s| s.read_bytes)),
             bytes(stats.map(|s| s.written_bytes)),
@@ -302,7 +399,7 @@ async fn assemble(args: AssembleArgs) -> anyhow::Result<ExitCode> {
     for disk in &args.disks {
         disks.push(absolute_for(&args.ask.reach, disk)?.to_string());
     }
-    let body = Assemble { array: args.array, disks, force: args.force };
+    let body = Assemble { array: args.array, disks, force: args.force, degraded: args.degraded };
     let done: Assembled = args.ask.client()?.post("/v1/assemble", &body).await?;
     output::show(args.ask.json, &done, |done| {
         let mut text = String::new();

@@ -11,9 +11,11 @@ mod examples;
 mod export;
 mod export_limits;
 pub mod failure;
+mod job;
 mod man;
 pub mod output;
 mod reach;
+mod redundant;
 pub mod schema;
 mod status;
 #[cfg(test)]
@@ -69,6 +71,12 @@ enum Command {
     Export {
         #[command(subcommand)]
         verb: export::Verb,
+    },
+    /// Look at long work in the background, and steer it
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Job {
+        #[command(subcommand)]
+        verb: job::Verb,
     },
     /// Show everything at once: three disks, one array, one export, verified data
     Demo(crate::demo::DemoArgs),
@@ -136,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Disk { verb } => wait(disk::run(verb)),
         Command::Array { verb } => wait(array::run(verb)),
         Command::Export { verb } => wait(export::run(verb)),
+        Command::Job { verb } => wait(job::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
         Command::Bench(args) => crate::bench::run(args),
         Command::Completions(args) => wait(completions::run(&args)),

@@ -3,7 +3,7 @@
 use super::output;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, HostDiskList, Kind, Limits, Status,
+    ExportList, HostDiskList, JobList, Kind, Limits, Status,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,15 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("array stop", "Array"),
     ("array assemble", "Assembled"),
     ("array delete", "Array"),
+    ("array fail", "Array"),
+    ("array remove", "Array"),
+    ("array add", "Array"),
+    ("array spare", "Array"),
+    ("job list", "JobList"),
+    ("job pause", "Job"),
+    ("job resume", "Job"),
+    ("job limit", "Job"),
+    ("job cancel", "Job"),
     ("export add", "Export"),
     ("export set", "Export"),
     ("export list", "ExportList"),
@@ -134,6 +143,7 @@ struct PlanMap {
     ExaminedDisk,
     Export,
     ExportList,
+    JobList,
     HostDiskList,
     Limits,
     PlanMap,

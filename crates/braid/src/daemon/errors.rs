@@ -68,7 +68,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Geometry(_) | LifecycleError::Label(_) => {
             (Kind::InvalidArgument, "`braid plan` shows what disks of given sizes can become".to_owned())
         }
-        LifecycleError::LevelNotReady { .. } => (Kind::Unsupported, "use --level raid0 or --level concat".to_owned()),
+        LifecycleError::LevelNotReady { .. } => (Kind::Unsupported, "use --level raid10 or --level raid0".to_owned()),
         LifecycleError::NotReady { status } => not_ready(status, array),
         LifecycleError::Beyond { .. } => {
             (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
@@ -79,6 +79,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
             (Kind::InvalidArgument, format!("braid array show {array}"))
         }
+        LifecycleError::Job { .. } => (Kind::InvalidArgument, "braid job list".to_owned()),
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),
         LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
         _ => (Kind::Internal, String::new()),

@@ -15,8 +15,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
-    Activity, AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail, Event,
-    EventList, Export, ExportList, Kind, Limits, RenameArray, RenameExport, SetExport, Status, StopArray,
+    Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail,
+    Event, EventList, Export, ExportList, Job, JobList, Kind, Limits, NameMember, RenameArray, RenameExport, SetExport,
+    SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,12 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}", get(array).delete(delete_array))
         .route("/v1/arrays/{array}/rename", post(rename_array))
         .route("/v1/arrays/{array}/stop", post(stop_array))
+        .route("/v1/arrays/{array}/fail", post(fail_member))
+        .route("/v1/arrays/{array}/remove", post(remove_member))
+        .route("/v1/arrays/{array}/disks", post(add_disk))
         .route("/v1/assemble", post(assemble))
+        .route("/v1/jobs", get(jobs))
+        .route("/v1/jobs/{job}", get(job).patch(set_job).delete(cancel_job))
         .route("/v1/exports", get(exports).post(add_export))
         .route("/v1/exports/{export}", get(export).patch(set_export).delete(remove_export))
         .route("/v1/exports/{export}/rename", post(rename_export))
@@ -76,7 +82,14 @@ pub fn router(control: Arc<Control>) -> Router {
         delete_array,
         rename_array,
         stop_array,
+        fail_member,
+        remove_member,
+        add_disk,
         assemble,
+        jobs,
+        job,
+        set_job,
+        cancel_job,
         exports,
         add_export,
         export,
@@ -283,6 +296,36 @@ async fn stop_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<St
     to_the_end(control, |control| async move { control.stop_array(&name, ask.force).await }).await
 }
 
+/// Leaves a member of a redundant array out, as if it had failed.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/fail", request_body = NameMember,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses((status = 200, body = Array), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
+)]
+async fn fail_member(State(control): Shared, Named(name): Named, Ask(ask): Ask<NameMember>) -> Answer<Array> {
+    to_the_end(control, |control| async move { control.fail_member(&name, &ask.member).await }).await
+}
+
+/// Takes a member that is out, or a spare, off the table of a redundant array.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/remove", request_body = NameMember,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses((status = 200, body = Array), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
+)]
+async fn remove_member(State(control): Shared, Named(name): Named, Ask(ask): Ask<NameMember>) -> Answer<Array> {
+    to_the_end(control, |control| async move { control.remove_member(&name, &ask.member).await }).await
+}
+
+/// Gives a disk to a redundant array: a member that is out returns, any other takes a vacant role or becomes a spare.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/disks", request_body = AddDisk,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses((status = 200, body = Array), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody))
+)]
+async fn add_disk(State(control): Shared, Named(name): Named, Ask(ask): Ask<AddDisk>) -> Answer<Array> {
+    to_the_end(control, |control| async move { control.add_disk(&name, ask).await }).await
+}
+
 /// Looks for members, and starts what is complete.
 #[utoipa::path(
     post, path = "/v1/assemble", request_body = Option<Assemble>,
@@ -290,6 +333,41 @@ async fn stop_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<St
 )]
 async fn assemble(State(control): Shared, Ask(ask): Ask<Assemble>) -> Answer<Assembled> {
     to_the_end(control, |control| async move { control.assemble(ask).await }).await
+}
+
+/// The jobs that have not ended.
+#[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = JobList)))]
+async fn jobs(State(control): Shared) -> Json<JobList> {
+    Json(control.jobs())
+}
+
+/// One job.
+#[utoipa::path(
+    get, path = "/v1/jobs/{job}", params(("job" = String, Path, description = "array and number", example = "data:1")),
+    responses((status = 200, body = Job), (status = 404, body = ErrorBody))
+)]
+async fn job(State(control): Shared, Named(name): Named) -> Answer<Job> {
+    Ok(Json(control.job(&name)?))
+}
+
+/// Lets a job wait or go on, or gives it another limit.
+#[utoipa::path(
+    patch, path = "/v1/jobs/{job}", request_body = SetJob,
+    params(("job" = String, Path, description = "array and number", example = "data:1")),
+    responses((status = 200, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+async fn set_job(State(control): Shared, Named(name): Named, Ask(ask): Ask<SetJob>) -> Answer<Job> {
+    to_the_end(control, |control| async move { control.set_job(&name, ask).await }).await
+}
+
+/// Gives a job up. The member that a rebuild was filling is left out again.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{job}",
+    params(("job" = String, Path, description = "array and number", example = "data:1")),
+    responses((status = 200, body = Job, description = "as it was"), (status = 404, body = ErrorBody))
+)]
+async fn cancel_job(State(control): Shared, Named(name): Named) -> Answer<Job> {
+    to_the_end(control, |control| async move { control.cancel_job(&name).await }).await
 }
 
 /// All exports.
@@ -457,6 +535,9 @@ mod tests {
             include_str!("control/change.rs"),
             include_str!("control/create.rs"),
             include_str!("control/exports.rs"),
+            include_str!("control/keeping/mod.rs"),
+            include_str!("control/keeping/members.rs"),
+            include_str!("control/keeping/notes.rs"),
             include_str!("encryption.rs"),
             include_str!("control/mod.rs"),
             include_str!("control/watch.rs"),

@@ -4,7 +4,10 @@
 use super::control::Control;
 use super::control::tables::Serving;
 use super::control::view;
-use braid_api::{Array, ArrayState, DiskState, Export, ExportState, ExportStats, MemberState, Severity};
+use braid_api::{
+    Array, ArrayState, DiskState, Export, ExportState, ExportStats, Health, Member, MemberState, Progress, Redundancy,
+    Severity,
+};
 use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 use prometheus_client::collector::Collector;
@@ -146,7 +149,8 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         ("array_attention", "Things about the array that need attention", None, |array| array.attention.len() as u64),
         ("array_members", "Members of the array", None, |array| array.members.len() as u64),
         ("array_members_well", "Members that are there and do well", None, |array| {
-            array.members.iter().filter(|member| member.state == MemberState::InSync).count() as u64
+            let is_well = |member: &&Member| matches!(member.state, MemberState::InSync | MemberState::Spare);
+            array.members.iter().filter(is_well).count() as u64
         }),
     ];
     for (name, help, unit, value) in gauges {
@@ -155,6 +159,7 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
             ConstGauge::new(value(array) as i64).encode(family.encode_family(&[("array", array.name.as_str())])?)?;
         }
     }
+    redundant(&list.arrays, encoder)?;
     let states = [ArrayState::Active, ArrayState::Incomplete, ArrayState::Stopped, ArrayState::Failed];
     let mut family =
         encoder.encode_descriptor("array_state", "1 for the state that it is in", None, MetricType::Gauge)?;
@@ -165,6 +170,40 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         }
     }
     Ok(())
+}
+
+/// What only redundant arrays have.
+fn redundant(arrays: &[Array], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type Value = fn(&Array, &Redundancy) -> u64;
+    let gauges: [(&str, &str, Option<&Unit>, Value); 4] = [
+        ("array_degraded", "1 while members of a redundant array are out or being filled", None, |_, redundancy| {
+            u64::from(!matches!(redundancy.health, Health::Whole | Health::Resyncing))
+        }),
+        (
+            "array_regions_dirty",
+            "Regions written lately, or that a member that is out may lack",
+            None,
+            |_, redundancy| redundancy.regions_dirty,
+        ),
+        ("array_resync_left", "What a crash left unequal and is not equal yet", Some(&Unit::Bytes), |_, redundancy| {
+            redundancy.resync.map_or(0, left)
+        }),
+        ("array_filling_left", "What members that are being filled still lack", Some(&Unit::Bytes), |array, _| {
+            array.members.iter().filter_map(|member| member.progress).map(left).sum()
+        }),
+    ];
+    for (name, help, unit, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+        for (array, redundancy) in arrays.iter().filter_map(|array| Some((array, array.redundancy.as_ref()?))) {
+            let labels = [("array", array.name.as_str())];
+            ConstGauge::new(value(array, redundancy) as i64).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn left(progress: Progress) -> u64 {
+    progress.total_bytes - progress.done_bytes
 }
 
 fn exports(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::contract::tool;
+use crate::nbd::Client;
 use crate::support::*;
 
 /// Holds each `N.document` against `N.schema`. What a schema does not name is a mistake, too, except in definitions that are
@@ -54,6 +55,7 @@ fn every_command_prints_what_its_schema_says() {
     };
     let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 16 * MIB));
     let three = daemon.folder.sparse("three", 16 * MIB);
+    let slow = format!("throttled({two},bw=1M)");
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
     // The command that the schema is of, and what is typed.
     let steps: &[(&str, &[&str])] = &[
@@ -81,12 +83,31 @@ fn every_command_prints_what_its_schema_says() {
         ("array list", &["array", "list"]),
         ("array assemble", &["array", "assemble", "renamed"]),
         ("array delete", &["array", "delete", "renamed", "--yes"]),
+        ("array create", &["array", "create", "safe", "--level", "raid1", "--spare", &three, &one, &two]),
+        ("array show", &["array", "show", "safe"]),
+        ("array spare", &["array", "spare", "safe", &three, "--remove"]),
+        ("array fail", &["array", "fail", "safe", "1"]),
+        ("array remove", &["array", "remove", "safe", "1"]),
+        ("array add", &["array", "add", "safe", &slow, "--force"]),
+        ("job list", &["job", "list"]),
+        ("job pause", &["job", "pause", "safe:1"]),
+        ("array show", &["array", "show", "safe"]),
+        ("job limit", &["job", "limit", "safe:1", "1M"]),
+        ("job resume", &["job", "resume", "safe:1"]),
+        ("job cancel", &["job", "cancel", "safe:1"]),
+        ("array delete", &["array", "delete", "safe", "--yes", "--force"]),
         ("disk wipe", &["disk", "wipe", &three]),
         ("events", &["events"]),
         ("bench", &["bench", "--count", "1000", "null:1G"]),
         ("demo", &["demo"]),
     ];
     for (command, typed) in steps {
+        if *command == "array fail" {
+            // Something to copy, for a while.
+            daemon.export("safe");
+            let mut client = Client::open(&daemon.nbd_socket("safe"), "safe").expect("it is served");
+            client.write(0, &noise(8 * MIB, 1)).expect("it writes");
+        }
         let typed: Vec<&str> = typed.iter().copied().chain(["--json"]).collect();
         keep(command, &typed.join(" "), &daemon.braid(&typed));
     }

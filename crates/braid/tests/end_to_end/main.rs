@@ -19,6 +19,7 @@ mod filesystems;
 mod floods;
 mod hostile;
 mod json;
+mod mirrors;
 mod nbd;
 mod network;
 mod renaming;

@@ -2,8 +2,9 @@
 //!
 //! The disks of each array are judged together and the array is started, all arrays at once.
 
+use super::keeping::{Keep, note_seats};
 use super::search::{Harvest, SHORT_PATIENCE, Search, without_size};
-use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, Seat};
 use super::{Control, counted, random, waits};
 use crate::daemon::errors::{not_ready, of_lifecycle};
 use crate::daemon::state::SavedDisk;
@@ -25,8 +26,17 @@ const START_SHORT: Duration = Duration::from_millis(500);
 struct Order {
     /// Only this one, by name or UUID; none: all that no command stopped.
     only: Option<String>,
-    /// Use its stale members as they are.
+    /// Use its stale members as they are; a redundant array leaves them out.
     force: bool,
+    /// Start it without absent members that may have gone on apart.
+    degraded: bool,
+}
+
+/// How one array is to be started.
+#[derive(Clone, Copy, Default)]
+struct How {
+    force: bool,
+    degraded: bool,
 }
 
 impl Control {
@@ -124,7 +134,14 @@ impl Control {
             return Err(ErrorDetail::new(Kind::InvalidArgument, "force is for one array, which has to be named")
                 .remedy("for example: braid array assemble fast --force"));
         }
-        let order = Order { only: ask.array.clone(), force: ask.force };
+        if ask.degraded && ask.array.is_none() {
+            return Err(ErrorDetail::new(Kind::InvalidArgument, "degraded is for one array, which has to be named")
+                .remedy("for example: braid array assemble fast --degraded"));
+        }
+        if let Some(name) = &ask.array {
+            self.stop_failed(name).await;
+        }
+        let order = Order { only: ask.array.clone(), force: ask.force, degraded: ask.degraded };
         let only = ask.array.as_deref();
         let mut harvest = self.look(extra, |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
         // A disk that was named is expected to be there; others only may be.
@@ -198,8 +215,9 @@ impl Control {
             return self.close_disks(disks).await;
         };
         let name = found.name.to_string();
-        if self.already_active(uuid, &name, &disks) {
-            return self.close_disks(disks).await;
+        if let Some(redundant) = self.serves(uuid) {
+            let named = order.only.as_deref().is_some_and(|only| only == name || only == uuid.to_string());
+            return self.on_further_disks(uuid, &name, redundant, named, disks).await;
         }
         if matches!(found.status, lifecycle::Status::InterruptedDelete) {
             return self.finish_deletion(&found, disks).await;
@@ -207,17 +225,12 @@ impl Control {
         let only = order.only.as_deref();
         let named = only.is_some_and(|only| only == name || only == uuid.to_string());
         let kept_idle = self.kept_idle(uuid, &name, only, named);
-        if found.newest.as_ref().is_some_and(|newest| lifecycle::is_redundant(newest.spec.level)) {
-            self.list_unserved(uuid, &name, &found, &disks);
-            return self.close_disks(disks).await;
-        }
-        let forced = named && order.force && may_force(&found.status);
-        let ready = forced || found.status.starts_by_itself();
+        let how = How { force: named && order.force, degraded: named && order.degraded };
         let result = match kept_idle {
-            None if ready => {
-                self.start_found(&found, disks, forced).await.map_err(|(error, disks)| (Some(error), disks))
+            None if may_start(&found, how) => {
+                self.start_found(&found, disks, how).await.map_err(|(error, disks)| (Some(error), disks))
             }
-            Some(idle) if ready || idle.state == ArrayState::Stopped => {
+            Some(idle) if may_start(&found, how) || idle.state == ArrayState::Stopped => {
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
@@ -243,32 +256,58 @@ impl Control {
         }
     }
 
-    /// Lists an array of a level that this version knows the labels of and does not serve.
-    fn list_unserved(&self, uuid: Uuid, name: &str, found: &FoundArray, disks: &[Arc<OpenDisk>]) {
-        let idle = Idle {
-            state: ArrayState::Failed,
-            attention: vec!["arrays of its level are not served by this version".to_owned()],
-            remedy: "use a newer braid".to_owned(),
-            label: None,
-            members: Vec::new(),
-        };
-        self.list_idle(uuid, name, found, idle, disks);
+    /// Whether the array serves already, and then whether it is redundant.
+    fn serves(&self, uuid: Uuid) -> Option<bool> {
+        let tables = self.read();
+        Some(tables.arrays.get(&uuid)?.active()?.keeping().is_some())
     }
 
-    /// Whether the array serves already. Then further disks that bear its label are copies, or the same disk by
-    /// another path.
-    fn already_active(&self, uuid: Uuid, name: &str, disks: &[Arc<OpenDisk>]) -> bool {
-        if self.read().arrays.get(&uuid).is_none_or(|entry| entry.active().is_none()) {
-            return false;
+    /// Whether the disk was here all the time and was left out nevertheless: whether it is well, somebody has to say.
+    fn was_left_out(&self, uuid: Uuid, disk: &str) -> bool {
+        let tables = self.read();
+        let away = |active: &Active| active.away.values().any(|away| away.disk == disk && !away.gone);
+        tables.arrays.get(&uuid).and_then(ArrayEntry::active).is_some_and(away)
+    }
+
+    /// An array that has failed serves nothing; it is started anew with what is here now.
+    async fn stop_failed(self: &Arc<Self>, name: &str) {
+        let failed = |entry: &ArrayEntry| entry.active().is_some_and(Active::has_failed).then_some(entry.uuid);
+        let Some(uuid) = self.read().array(name).ok().and_then(failed) else { return };
+        let Some(_claim) = self.claim_found(uuid, "started") else { return };
+        self.silence_exports(uuid).await;
+        if let Some(stopped) = self.deactivate(uuid, false).await {
+            self.close_disks(stopped.disks).await;
         }
-        for disk in disks {
+    }
+
+    /// Further disks that bear the label of an array that serves: members that return. At other levels they are copies, or
+    /// the same disk by another path.
+    async fn on_further_disks(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        name: &str,
+        redundant: bool,
+        named: bool,
+        disks: Vec<Arc<OpenDisk>>,
+    ) {
+        if redundant {
+            for disk in disks {
+                if !named && self.was_left_out(uuid, &disk.name) {
+                    self.close_disks(vec![disk]).await;
+                    continue;
+                }
+                self.return_disk(uuid, disk).await;
+            }
+            return;
+        }
+        for disk in &disks {
             self.events().warning(
                 "disk_is_a_copy",
                 format!("disk {} bears the label of a member of array {name}, which is active: it is a copy; wipe its label, or detach it", disk.name),
                 &[("array", name), ("disk", &disk.name)],
             );
         }
-        true
+        self.close_disks(disks).await;
     }
 
     /// How a complete array is listed that is not to be started now; none if it is.
@@ -313,10 +352,12 @@ impl Control {
         self: &Arc<Self>,
         found: &FoundArray,
         disks: Vec<Arc<OpenDisk>>,
-        force: bool,
+        how: How,
     ) -> Result<(), (ErrorDetail, Vec<Arc<OpenDisk>>)> {
         let name = found.name.to_string();
-        let options = random().and_then(|session| Ok(StartOptions { force, ..StartOptions::new(session, random()?) }));
+        let options = random().and_then(|session| {
+            Ok(StartOptions { force: how.force, degraded: how.degraded, ..StartOptions::new(session, random()?) })
+        });
         let options = match options {
             Ok(options) => options,
             Err(error) => return Err((error, disks)),
@@ -329,6 +370,11 @@ impl Control {
                 return Err((error, disks));
             }
         };
+        if array.is_redundant() {
+            let clean = found.newest.as_ref().is_some_and(|newest| newest.clean);
+            let keep = Keep { clean, force: how.force };
+            return self.start_kept(array, disks, keep).await;
+        }
         // By role, and without those that bear the label and are no members.
         let mut by_role = Vec::with_capacity(disks.len());
         for member in array.members() {
@@ -345,6 +391,48 @@ impl Control {
             }
             Err(error) => Err((error, disks)),
         }
+    }
+
+    /// Serves a redundant array that was started. Members that are out and whose disks are here return.
+    async fn start_kept(
+        self: &Arc<Self>,
+        array: lifecycle::Array,
+        disks: Vec<Arc<OpenDisk>>,
+        keep: Keep,
+    ) -> Result<(), (ErrorDetail, Vec<Arc<OpenDisk>>)> {
+        let (uuid, name) = (array.uuid(), array.name().to_string());
+        let out: Vec<u16> = array.out();
+        let returning: Vec<LeafId> = array.candidates().filter(|c| c.returns).map(|c| c.leaf).collect();
+        let holds: Vec<LeafId> = array.members().chain(array.spares()).map(|m| m.leaf).collect();
+        let (mine, others): (Vec<_>, Vec<_>) = disks.into_iter().partition(|disk| holds.contains(&disk.leaf));
+        if let Err(error) = self.keep(array, &mine, keep).await {
+            return Err((error, [mine, others].concat()));
+        }
+        let changed = note_seats(&mut self.write(), uuid, &name);
+        if changed {
+            self.save_or_warn();
+        }
+        let missing: Vec<String> = out.iter().map(u16::to_string).collect();
+        if missing.is_empty() {
+            self.events().info("array_started", format!("array {name} is active"), &[("array", &name)]);
+        } else {
+            let message = format!("array {name} is active, degraded: without member {}", missing.join(", "));
+            self.events().warning("array_started", message, &[("array", &name)]);
+        }
+        for disk in others {
+            if returning.contains(&disk.leaf) {
+                self.return_disk(uuid, disk).await;
+            } else {
+                let message = format!(
+                    "disk {} bears an old label of array {name} and is no member of it now; \
+                     braid array add {name} {} --force fills it anew",
+                    disk.name, disk.name
+                );
+                self.events().warning("disk_is_old", message, &[("array", &name), ("disk", &disk.name)]);
+                self.close_disks(vec![disk]).await;
+            }
+        }
+        Ok(())
     }
 
     /// Notes where an array's disks are now, instead of where they were.
@@ -382,13 +470,21 @@ impl Control {
             self.write().give_device(device);
             return Err(crate::daemon::errors::of_ring(&error, &name));
         }
+        let seat = |(role, (disk, (_, data))): (usize, (Arc<OpenDisk>, &(LeafId, braid_format::Extent)))| Seat {
+            role: role as u16,
+            disk,
+            data_offset_bytes: data.start,
+        };
         let active = Active {
-            handle: Arc::new(tokio::sync::Mutex::new(array)),
+            handle: Handle::Plain(Arc::new(tokio::sync::Mutex::new(array))),
             label,
             device,
-            layout,
-            disks,
-            data_offsets: members.iter().map(|(_, data)| data.start).collect(),
+            size_bytes: layout.size_bytes(),
+            block_bytes: layout.block_bytes(),
+            layout: Some(layout),
+            disks: disks.into_iter().zip(&members).enumerate().map(seat).collect(),
+            guests: Vec::new(),
+            away: BTreeMap::new(),
         };
         self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
         self.restore_exports(uuid).await;
@@ -406,6 +502,7 @@ impl Control {
             id: member.entry.id.map(|id| id.to_string()).unwrap_or_default(),
             data_bytes: member.entry.data_bytes,
             disk: disk_of(member),
+            state: member.entry.state,
             present: member.disk.is_some(),
         });
         let idle = Idle { label: found.newest.clone(), members: members.collect(), ..idle };
@@ -473,6 +570,7 @@ impl Control {
                 id: String::new(),
                 data_bytes: 0,
                 disk: Some(disk.disk.clone()),
+                state: braid_format::MemberState::InSync,
                 present: false,
             });
             let stopped = tables.stopped.contains(&uuid);
@@ -524,9 +622,19 @@ fn refusal(reason: &Refusal, name: &dyn Fn(&LeafId) -> String) -> String {
     }
 }
 
-/// Whether all that stands in the way can be overridden.
-fn may_force(status: &lifecycle::Status) -> bool {
-    matches!(status, lifecycle::Status::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced))
+/// Whether an array can be started so.
+fn may_start(found: &FoundArray, how: How) -> bool {
+    let redundant = found.newest.as_ref().is_some_and(|newest| lifecycle::is_redundant(newest.spec.level));
+    let may = |status: &lifecycle::Status| {
+        status.starts_by_itself() || how.degraded && matches!(status, lifecycle::Status::Waiting { .. })
+    };
+    match (&found.status, &found.forced) {
+        (_, Some(forced)) if how.force && redundant => may(forced),
+        (lifecycle::Status::Refused { reasons }, _) if how.force && !redundant => {
+            reasons.iter().all(Refusal::can_be_forced)
+        }
+        (status, _) => may(status),
+    }
 }
 
 /// Why an array that was named is not active.

@@ -1,11 +1,13 @@
 //! Changing arrays that are there: another name, stop, delete.
 
-use super::tables::{Active, ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk};
 use super::{Claim, Control};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
+use braid_engine::keeper::Order;
 use braid_engine::{DeviceId, lifecycle};
 use braid_format::Name;
+use braid_ring::RingHandle;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -24,7 +26,7 @@ impl Control {
             let tables = self.read();
             let entry = tables.array(array)?;
             let active = entry.active().ok_or_else(|| inactive(entry, "renamed"))?;
-            (Arc::clone(&active.handle), entry.name.clone(), active.disks.clone())
+            (active.handle.clone(), entry.name.clone(), active.open_disks())
         };
         if old_name == new_name {
             return self.array(array);
@@ -32,11 +34,18 @@ impl Control {
         let _name = self.claim_name(new_name)?;
         let name = Name::new(new_name)
             .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("name", new_name))?;
-        let label = {
-            let mut handle = handle.lock().await;
-            let renamed = handle.rename(&self.meta, name).await;
-            renamed.map_err(|error| of_lifecycle(&error, &old_name, &Control::name_in(&disks)))?;
-            handle.label().clone()
+        let label = match handle {
+            Handle::Plain(handle) => {
+                let mut handle = handle.lock().await;
+                let renamed = handle.rename(&self.meta, name).await;
+                renamed.map_err(|error| of_lifecycle(&error, &old_name, &Control::name_in(&disks)))?;
+                Some(handle.label().clone())
+            }
+            // What the labels say then, the keeper tells by itself.
+            Handle::Kept(_) => {
+                self.give_order(claim.uuid, Order::Rename(name)).await?;
+                None
+            }
         };
         {
             let mut tables = self.write();
@@ -48,7 +57,7 @@ impl Control {
             }
             if let Some(entry) = tables.arrays.get_mut(&claim.uuid) {
                 new_name.clone_into(&mut entry.name);
-                if let Condition::Active(active) = &mut entry.condition {
+                if let (Condition::Active(active), Some(label)) = (&mut entry.condition, label) {
                     active.label = label;
                 }
             }
@@ -79,7 +88,9 @@ impl Control {
             refuse_exported(entry, &tables.exports_of(claim.uuid), force, "their clients are cut off, and they wait")?;
         }
         self.silence_exports(claim.uuid).await;
-        let Some((entry, disks)) = self.deactivate(claim.uuid, true).await else { return self.array(array) };
+        let Some(Deactivated { entry, disks, .. }) = self.deactivate(claim.uuid, true).await else {
+            return self.array(array);
+        };
         let shown = {
             let mut tables = self.write();
             let kept = entry.active().is_none_or(Active::is_kept);
@@ -143,13 +154,26 @@ impl Control {
     }
 
     async fn delete_active(self: &Arc<Self>, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
-        let Some((entry, disks)) = self.deactivate(uuid, false).await else { return Ok(()) };
-        let handle = entry.active().map(|active| Arc::clone(&active.handle));
-        let deleted = match handle {
-            Some(handle) => handle.lock().await.delete(&self.meta).await.map(drop),
-            None => Ok(()),
+        let Some(Deactivated { entry, disks, array }) = self.deactivate(uuid, false).await else { return Ok(()) };
+        let deleted = match array {
+            Some(Ended::Plain(array)) => array.lock().await.delete(&self.meta).await,
+            Some(Ended::Kept(kept)) => {
+                let mut array = kept.array;
+                array.retain_candidates(|leaf| disks.iter().any(|disk| disk.leaf == leaf));
+                array.delete(&self.meta).await
+            }
+            None => Ok(Vec::new()),
         };
-        let result = deleted.map_err(|error| of_lifecycle(&error, name, &Control::name_in(&disks)));
+        let left = deleted.as_ref().ok().filter(|left| !left.is_empty()).cloned();
+        if let Some(left) = left {
+            let roles: Vec<String> = left.iter().map(u16::to_string).collect();
+            let message = format!(
+                "array {name} was deleted, but members {} are not here and keep their labels: wipe those disks when they return",
+                roles.join(", ")
+            );
+            self.events().warning("labels_left", message, &[("array", name)]);
+        }
+        let result = deleted.map(drop).map_err(|error| of_lifecycle(&error, name, &Control::name_in(&disks)));
         if let Err(error) = &result {
             // Neither active nor deleted: what is on the disks decides at the next look.
             let idle = Idle {
@@ -190,16 +214,14 @@ impl Control {
     /// Takes an array from the shards; it is listed as stopped from now on. When this returns nothing is in flight on
     /// it, unless a disk hangs: then, after the time limit of an I/O, that disk is left to the shards, which close it
     /// when it answers. With `clean` its labels note that it stopped in order.
-    pub(super) async fn deactivate(
-        self: &Arc<Self>,
-        uuid: Uuid,
-        clean: bool,
-    ) -> Option<(ArrayEntry, Vec<Arc<OpenDisk>>)> {
+    pub(super) async fn deactivate(self: &Arc<Self>, uuid: Uuid, clean: bool) -> Option<Deactivated> {
         let (entry, taken) = self.take_active(uuid)?;
-        let mut drained = self.ring.publish_and_drain(taken.device, None);
-        match tokio::time::timeout(DRAINING_MAX, &mut drained).await {
-            // An error says that the shards have ended: then nothing is in flight either.
-            Ok(_) => self.write().give_device(taken.device),
+        let mut drained = Box::pin(end_service(self.ring.clone(), taken.device, taken.handle.clone()));
+        let mut ended = match tokio::time::timeout(DRAINING_MAX, &mut drained).await {
+            Ok(ended) => {
+                self.write().give_device(taken.device);
+                ended
+            }
             Err(_) => {
                 let message = format!(
                     "array {} stopped, but a disk of it still hangs; it becomes free when it answers, or when the daemon ends",
@@ -209,33 +231,39 @@ impl Control {
                 self.note_leaving(&taken.disks);
                 let control = Arc::clone(self);
                 tokio::spawn(async move {
-                    let _ = drained.await;
+                    drop(drained.await);
                     control.write().give_device(taken.device);
                     control.close_disks(taken.disks).await;
                 });
-                return Some((entry, Vec::new()));
+                return Some(Deactivated { entry, disks: Vec::new(), array: None });
             }
+        };
+        if clean && let Some(ended) = &mut ended {
+            self.mark_clean(&entry.name, &taken.disks, ended).await;
         }
-        if clean {
-            self.mark_clean(&entry.name, &taken).await;
-        }
-        Some((entry, taken.disks))
+        Some(Deactivated { entry, disks: taken.disks, array: ended })
     }
 
     /// Lists an active array as stopped, and gives what belonged to it. One caller gets it.
     pub(super) fn take_active(&self, uuid: Uuid) -> Option<(ArrayEntry, Taken)> {
         let mut tables = self.write();
         let entry = tables.arrays.get(&uuid)?;
-        let Active { device, handle, disks, .. } = entry.active()?;
-        let taken = Taken { device: *device, handle: Arc::clone(handle), disks: disks.clone() };
+        let active = entry.active()?;
+        let taken = Taken { device: active.device, handle: active.handle.clone(), disks: active.open_disks() };
         let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
         Some((tables.arrays.insert(uuid, idle)?, taken))
     }
 
-    /// Notes in the labels that the array stopped in order; nothing is in flight on it.
-    pub(super) async fn mark_clean(&self, name: &str, taken: &Taken) {
-        if let Err(error) = taken.handle.lock().await.stop(&self.meta).await {
-            let error = of_lifecycle(&error, name, &Control::name_in(&taken.disks));
+    /// Notes in the labels that the array stopped in order; nothing is in flight on it. Where members may differ, a
+    /// redundant array has not, and the next start brings them together.
+    pub(super) async fn mark_clean(&self, name: &str, disks: &[Arc<OpenDisk>], ended: &mut Ended) {
+        let marked = match ended {
+            Ended::Plain(array) => array.lock().await.stop(&self.meta).await,
+            Ended::Kept(kept) if kept.equal => kept.array.stop(&self.meta).await,
+            Ended::Kept(_) => return,
+        };
+        if let Err(error) = marked {
+            let error = of_lifecycle(&error, name, &Control::name_in(disks));
             let message = format!("array {name} stopped, but its labels could not be marked clean: {}", error.message);
             self.events().warning("not_marked_clean", message, &[("array", name)]);
         }
@@ -245,8 +273,36 @@ impl Control {
 /// What belonged to an array that was active.
 pub(super) struct Taken {
     pub(super) device: DeviceId,
-    handle: Arc<tokio::sync::Mutex<lifecycle::Array>>,
+    pub(super) handle: Handle,
     pub(super) disks: Vec<Arc<OpenDisk>>,
+}
+
+/// An array on which nothing is in flight any more.
+pub(super) struct Deactivated {
+    /// As it was listed.
+    pub(super) entry: ArrayEntry,
+    /// Its disks; none where one hangs.
+    pub(super) disks: Vec<Arc<OpenDisk>>,
+    /// Through which its labels are changed.
+    array: Option<Ended>,
+}
+
+/// An array that serves no more.
+pub(super) enum Ended {
+    Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
+    Kept(Box<braid_engine::keeper::Kept>),
+}
+
+/// Ends the service of a device: when this returns nothing is in flight on it. None where its keeper is lost.
+pub(super) async fn end_service(ring: RingHandle, device: DeviceId, handle: Handle) -> Option<Ended> {
+    match handle {
+        Handle::Plain(array) => {
+            // An error says that the shards have ended: then nothing is in flight either.
+            let _ = ring.publish_and_drain(device, None).await;
+            Some(Ended::Plain(array))
+        }
+        Handle::Kept(keeping) => keeping.stop().await.map(|kept| Ended::Kept(Box::new(kept))),
+    }
 }
 
 /// How an active array is listed once it is stopped.
@@ -255,12 +311,16 @@ fn entry_idle(entry: &ArrayEntry) -> Idle {
         Some(active) => (Some(active.label.clone()), active.disks.as_slice()),
         None => (None, [].as_slice()),
     };
-    let members = label.iter().flat_map(|label| &label.members).enumerate().map(|(role, member)| IdleMember {
-        role: role as u16,
-        id: member.id.map(|id| id.to_string()).unwrap_or_default(),
-        data_bytes: member.data_bytes,
-        disk: disks.get(role).map(|disk| disk.name.clone()),
-        present: true,
+    let members = label.iter().flat_map(|label| &label.members).enumerate().map(|(role, member)| {
+        let seat = disks.iter().find(|seat| usize::from(seat.role) == role);
+        IdleMember {
+            role: role as u16,
+            id: member.id.map(|id| id.to_string()).unwrap_or_default(),
+            data_bytes: member.data_bytes,
+            disk: seat.map(|seat| seat.disk.name.clone()),
+            state: member.state,
+            present: seat.is_some(),
+        }
     });
     Idle {
         state: ArrayState::Stopped,

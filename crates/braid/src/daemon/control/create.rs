@@ -1,6 +1,7 @@
 //! Making an array of disks.
 
 use super::disks::remove_files;
+use super::keeping::Keep;
 use super::tables::OpenDisk;
 use super::{Control, counted, random, random_uuid};
 use crate::daemon::errors::of_lifecycle;
@@ -24,7 +25,11 @@ type Noted = Vec<(String, Option<SavedDisk>)>;
 struct Wanted {
     name: Name,
     spec: Spec,
+    /// The members, then the spares.
     disks: Vec<DiskSpec>,
+    spares: usize,
+    write_mostly: Vec<u16>,
+    start_policy: StartPolicy,
     force: bool,
 }
 
@@ -61,7 +66,7 @@ impl Control {
 
     /// Takes the paths of disks for one create, refuses disks in use, and says which are not there yet: files that this
     /// makes are removed again when it fails. Looks at files, which may block.
-    fn check_paths(self: &Arc<Self>, specs: &[DiskSpec]) -> Result<(PathClaim, Vec<PathBuf>), ErrorDetail> {
+    pub(super) fn check_paths(self: &Arc<Self>, specs: &[DiskSpec]) -> Result<(PathClaim, Vec<PathBuf>), ErrorDetail> {
         let claim = self.claim_paths(specs)?;
         self.check_use(specs)?;
         let paths = specs.iter().filter_map(DiskSpec::path);
@@ -91,14 +96,18 @@ impl Control {
 
     async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
         let name = wanted.name.to_string();
-        if !matches!(wanted.spec.level, Level::Concat | Level::Raid0) {
+        let redundant = lifecycle::is_redundant(wanted.spec.level);
+        if !redundant && !matches!(wanted.spec.level, Level::Concat | Level::Raid0) {
             let level = wanted.spec.level;
             let message = format!(
-                "array {name}: arrays of level {level} cannot be created by this version; it creates concat and raid0"
+                "array {name}: arrays of level {level} cannot be created by this version; it creates concat, raid0, raid1 and raid10"
             );
             return Err(ErrorDetail::new(Kind::Unsupported, message)
                 .with("array", &name)
-                .remedy("use --level raid0 or --level concat"));
+                .remedy("use --level raid10 or --level raid0"));
+        }
+        if redundant {
+            check_blocks(&name, disks)?;
         }
         let request = request(wanted, disks)?;
         let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
@@ -106,6 +115,7 @@ impl Control {
         let created = lifecycle::create(&self.meta, &request).await;
         let array = created.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(disks)));
         let activated = match array {
+            Ok(array) if redundant => self.keep(array, disks, Keep { clean: true, force: false }).await,
             Ok(array) => self.activate(array, disks.to_vec()).await,
             Err(error) => Err(error),
         };
@@ -210,7 +220,7 @@ impl Drop for NameClaim<'_> {
 }
 
 /// Paths of disks that are taken as long as this lives.
-struct PathClaim {
+pub(super) struct PathClaim {
     control: Arc<Control>,
     paths: BTreeSet<PathBuf>,
 }
@@ -242,10 +252,46 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
     if let Some(chunk_bytes) = ask.chunk_bytes {
         spec.chunk_bytes = chunk_bytes;
     }
+    if let Some(copies) = ask.copies {
+        // A mirror of all its members has as many copies as members; saying so is no mistake.
+        if level != Level::Raid10 && !(level == Level::Raid1 && usize::from(copies) == ask.disks.len()) {
+            return Err(invalid(format!("{copies} copies: {level} has none to choose, only raid10 has"))
+                .remedy("leave --copies out, or use --level raid10 --copies N"));
+        }
+        if level == Level::Raid10 {
+            spec.copies = copies;
+        }
+    }
+    let redundant = lifecycle::is_redundant(level);
+    let extras = [
+        (!ask.spares.is_empty(), "spares"),
+        (!ask.write_mostly.is_empty(), "members that are read last"),
+        (ask.start_degraded.is_some(), "a rule for starting degraded"),
+    ];
+    if let Some((_, what)) = extras.iter().find(|(given, _)| *given && !redundant) {
+        return Err(invalid(format!("{level} has no redundancy, and so no use for {what}"))
+            .remedy("use --level raid1 or --level raid10, or leave that out"));
+    }
+    if redundant && ask.disks.len() < 2 {
+        return Err(invalid(format!("{level} needs 2 disks or more, not {}", ask.disks.len()))
+            .remedy("name further disks; spares are none of them"));
+    }
+    if ask.disks.len() + ask.spares.len() > ARRAY_MEMBERS_MAX {
+        let count = ask.disks.len() + ask.spares.len();
+        return Err(invalid(format!("an array has at most {ARRAY_MEMBERS_MAX} disks, spares included, not {count}")));
+    }
+    let start_policy = match ask.start_degraded.as_deref() {
+        None | Some("wait") => StartPolicy::ByLevel,
+        Some("auto") => StartPolicy::Auto,
+        Some(other) => {
+            return Err(invalid(format!("start_degraded: {other:?} is neither auto nor wait"))
+                .remedy("auto starts without members that may have gone on apart; wait, the default, does not"));
+        }
+    };
     spec.check(ask.disks.len())
         .map_err(|error| invalid(error.to_string()).remedy("`braid plan` shows what is possible"))?;
     let mut disks = Vec::with_capacity(ask.disks.len());
-    for disk in &ask.disks {
+    for disk in ask.disks.iter().chain(&ask.spares) {
         let disk = read_disk(disk)?;
         if let Some(path) = disk.path()
             && disks.iter().any(|other: &DiskSpec| other.path() == Some(path))
@@ -255,7 +301,19 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
         disks.push(disk);
     }
     let name = Name::new(&ask.name).map_err(|error| invalid(error.to_string()))?;
-    Ok(Wanted { name, spec, disks, force: ask.force })
+    let mut write_mostly = Vec::with_capacity(ask.write_mostly.len());
+    for named in &ask.write_mostly {
+        let disk = read_disk(named)?;
+        let role = disks.iter().take(ask.disks.len()).position(|other| *other == disk);
+        let role = role.ok_or_else(|| {
+            invalid(format!("{named} is to be read last and is no member of the array"))
+                .with("disk", named)
+                .remedy("name it among the disks, too, written the same way")
+        })?;
+        write_mostly.push(role as u16);
+    }
+    let spares = ask.spares.len();
+    Ok(Wanted { name, spec, disks, spares, write_mostly, start_policy, force: ask.force })
 }
 
 /// Reads a disk's name as it comes over the API: with an absolute path.
@@ -271,6 +329,25 @@ pub(super) fn read_disk(name: &str) -> Result<DiskSpec, ErrorDetail> {
     }
 }
 
+/// Copies of one block have to be alike: a mirror of disks with other logical blocks would change its own when one of them
+/// is away.
+fn check_blocks(name: &str, disks: &[Arc<OpenDisk>]) -> Result<(), ErrorDetail> {
+    let Some(first) = disks.first() else { return Ok(()) };
+    let block = |disk: &OpenDisk| disk.disk.logical_block_bytes();
+    let Some(other) = disks.iter().find(|disk| block(disk) != block(first)) else { return Ok(()) };
+    let message = format!(
+        "array {name}: disk {} has logical blocks of {} bytes and disk {} of {} bytes; the members of a redundant array have the same",
+        first.name,
+        block(first),
+        other.name,
+        block(other)
+    );
+    Err(ErrorDetail::new(Kind::InvalidArgument, message)
+        .with("array", name)
+        .with("disk", &other.name)
+        .remedy("use disks with the same blocks; some disks can be reformatted (nvme format, sg_format)"))
+}
+
 fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, ErrorDetail> {
     let mut member_ids: Vec<MemberId> = Vec::with_capacity(disks.len());
     while member_ids.len() < disks.len() {
@@ -279,15 +356,17 @@ fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, Er
             member_ids.push(id);
         }
     }
+    let (members, spares) = disks.split_at(disks.len() - wanted.spares);
+    let spare_ids = member_ids.split_off(members.len());
     Ok(CreateRequest {
         name: wanted.name.clone(),
         spec: wanted.spec,
-        leaves: disks.iter().map(|disk| disk.leaf).collect(),
+        leaves: members.iter().map(|disk| disk.leaf).collect(),
         uuid: random_uuid()?,
         member_ids,
-        spares: Vec::new(),
-        write_mostly: Vec::new(),
-        start_policy: StartPolicy::ByLevel,
+        spares: spares.iter().map(|disk| disk.leaf).zip(spare_ids).collect(),
+        write_mostly: wanted.write_mostly.clone(),
+        start_policy: wanted.start_policy,
         lineage: random()?,
         session: random()?,
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

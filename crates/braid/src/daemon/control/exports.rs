@@ -288,7 +288,7 @@ impl Control {
             let Some((entry, active)) = tables.arrays.get(&saved.array).and_then(|e| Some((e, e.active()?))) else {
                 return Ok(Serving::Waiting);
             };
-            let block_bytes = active.layout.block_bytes();
+            let block_bytes = active.block_bytes;
             let info = ExportInfo {
                 read_only: saved.read_only,
                 block_bytes_min: block_bytes,
@@ -301,8 +301,10 @@ impl Control {
                 },
                 limits: limits_of(saved),
                 uuid: Some(*saved.uuid.as_bytes()),
-                allocation: holes.filter(|holes| holes.are_of(&active.layout)).map(|holes| Arc::new(holes) as _),
-                ..ExportInfo::new(saved.name.clone(), active.device, active.layout.size_bytes())
+                allocation: holes
+                    .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
+                    .map(|holes| Arc::new(holes) as _),
+                ..ExportInfo::new(saved.name.clone(), active.device, active.size_bytes)
             };
             if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
                 return Err(ErrorDetail::new(
@@ -334,7 +336,7 @@ impl Control {
         let (layout, disks) = {
             let tables = self.read();
             let active = tables.arrays.get(&array)?.active()?;
-            (Arc::clone(&active.layout), active.disks.clone())
+            (Arc::clone(active.layout.as_ref()?), active.open_disks())
         };
         // Opening a file may take as long as its file system likes; nothing else waits for that.
         let opened = tokio::task::spawn_blocking(move || Holes::of(layout, &disks));

@@ -12,6 +12,7 @@ mod create;
 mod disks;
 mod exports;
 mod holes;
+pub mod keeping;
 mod search;
 mod shutdown;
 pub mod tables;

@@ -4,6 +4,7 @@
 //! and left as a death of the daemon would leave it: the next start copes.
 
 use super::Control;
+use super::change::end_service;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -91,13 +92,13 @@ impl Control {
     async fn close_array(self: &Arc<Self>, uuid: Uuid, deadline: Instant) -> Option<String> {
         let (entry, taken) = self.take_active(uuid)?;
         let not_clean = |why: &str| Some(format!("array {} is not marked clean: {why}", entry.name));
-        let drained = self.ring.publish_and_drain(taken.device, None);
-        // An error says that the shards have ended: then nothing is in flight either.
-        if timeout_at(deadline, drained).await.is_err() {
+        let drained = end_service(self.ring.clone(), taken.device, taken.handle.clone());
+        let Ok(ended) = timeout_at(deadline, drained).await else {
             self.note_leaving(&taken.disks);
             return not_clean(&format!("requests to it have not ended within {} s", IN_FLIGHT_MAX.as_secs()));
-        }
-        if timeout(MARKING_MAX, self.mark_clean(&entry.name, &taken)).await.is_err() {
+        };
+        let Some(mut ended) = ended else { return not_clean("its keeper is lost") };
+        if timeout(MARKING_MAX, self.mark_clean(&entry.name, &taken.disks, &mut ended)).await.is_err() {
             self.note_leaving(&taken.disks);
             return not_clean(&format!("a disk took longer than {} s for it", MARKING_MAX.as_secs()));
         }

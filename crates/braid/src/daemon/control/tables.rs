@@ -1,5 +1,6 @@
 //! What the control plane knows: arrays, exports, where disks were. Plain data, changed under one short lock.
 
+use super::keeping::Keeping;
 use crate::daemon::address::Address;
 use crate::daemon::state::{SavedDisk, SavedExport, State};
 use crate::disk::host::Identity;
@@ -7,7 +8,7 @@ use braid_api::limits::ARRAYS_MAX;
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
 use braid_engine::{DeviceId, LeafId};
-use braid_format::ArrayPart;
+use braid_format::{ArrayPart, MemberState};
 use braid_nbd::ExportTable;
 use braid_ring::Disk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,30 +63,87 @@ pub struct IdleMember {
     pub data_bytes: u64,
     /// The disk that it was found on, now closed again.
     pub disk: Option<String>,
+    /// What the labels say of it.
+    pub state: MemberState,
     /// Whether it was found.
     pub present: bool,
 }
 
+/// Who changes the labels of an array that serves.
+#[derive(Clone)]
+pub enum Handle {
+    /// Whoever has the lock.
+    Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
+    /// Its keeper, which takes orders.
+    Kept(Arc<Keeping>),
+}
+
+/// An open disk of an array that serves.
+#[derive(Clone)]
+pub struct Seat {
+    /// Its number in the table of members.
+    pub role: u16,
+    /// The disk.
+    pub disk: Arc<OpenDisk>,
+    /// Where its data area begins, in bytes.
+    pub data_offset_bytes: u64,
+}
+
 /// An array that serves.
 pub struct Active {
-    /// The handle through which its labels are changed.
-    pub handle: Arc<tokio::sync::Mutex<lifecycle::Array>>,
+    /// Through which its labels are changed.
+    pub handle: Handle,
     /// What its labels say.
     pub label: ArrayPart,
     /// The device that requests name.
     pub device: DeviceId,
-    /// Its layout.
-    pub layout: Arc<braid_engine::DeviceLayout>,
-    /// Its disks, by role.
-    pub disks: Vec<Arc<OpenDisk>>,
-    /// Where each disk's data area begins, in bytes, by role.
-    pub data_offsets: Vec<u64>,
+    /// Its layout, where that stays as it is: not of a redundant array.
+    pub layout: Option<Arc<braid_engine::DeviceLayout>>,
+    /// What can be written, in bytes.
+    pub size_bytes: u64,
+    /// Its logical block in bytes.
+    pub block_bytes: u32,
+    /// Its disks that are here, by number.
+    pub disks: Vec<Seat>,
+    /// Disks that are open and that its keeper is about to take, perhaps.
+    pub guests: Vec<Arc<OpenDisk>>,
+    /// Members without a disk, by number.
+    pub away: BTreeMap<u16, Away>,
+}
+
+/// What is known of a member whose disk was let go of.
+#[derive(Clone, Debug)]
+pub struct Away {
+    /// The disk, as it was called.
+    pub disk: String,
+    /// What was wrong with it, in one sentence.
+    pub why: String,
+    /// It was not there at a look since: when it is there again it returns by itself.
+    pub gone: bool,
 }
 
 impl Active {
     /// Whether it is found again after the daemon ends.
     pub fn is_kept(&self) -> bool {
-        self.disks.iter().all(|disk| !disk.disk.spec().keeps_nothing())
+        self.disks.iter().all(|seat| !seat.disk.disk.spec().keeps_nothing())
+    }
+
+    /// Its disks that are open, whoever holds them.
+    pub fn open_disks(&self) -> Vec<Arc<OpenDisk>> {
+        self.disks.iter().map(|seat| Arc::clone(&seat.disk)).chain(self.guests.iter().cloned()).collect()
+    }
+
+    /// Its keeper, where it has one.
+    pub fn keeping(&self) -> Option<&Arc<Keeping>> {
+        match &self.handle {
+            Handle::Kept(keeping) => Some(keeping),
+            Handle::Plain(_) => None,
+        }
+    }
+
+    /// Whether more members are lost than it tolerates: every request fails.
+    pub fn has_failed(&self) -> bool {
+        self.keeping().is_some_and(|keeping| keeping.has_failed())
     }
 }
 
@@ -282,9 +340,10 @@ impl Tables {
     /// Every open disk, with its array and role.
     pub fn open_disks(&self) -> impl Iterator<Item = (&ArrayEntry, u16, &Arc<OpenDisk>)> {
         self.arrays.values().flat_map(|entry| {
-            entry.active().into_iter().flat_map(move |active| {
-                active.disks.iter().enumerate().map(move |(role, disk)| (entry, role as u16, disk))
-            })
+            entry
+                .active()
+                .into_iter()
+                .flat_map(move |active| active.disks.iter().map(move |seat| (entry, seat.role, &seat.disk)))
         })
     }
 

@@ -1,7 +1,8 @@
 //! What the API shows of the tables.
 
 use super::Control;
-use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Serving, Tables};
+use super::keeping::health;
+use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
@@ -23,33 +24,36 @@ impl Control {
     }
 
     fn show_active(&self, entry: &ArrayEntry, active: &Active, exports: Vec<String>) -> Array {
-        let members = active.disks.iter().enumerate().map(|(role, disk)| {
-            let state = match disk_state(disk).0 {
-                DiskState::Ok => MemberState::InSync,
-                DiskState::Gone => MemberState::Gone,
-                _ => MemberState::Failing,
-            };
+        let members = active.label.members.iter().zip(0..).map(|(entry, role)| {
+            let seat = active.disks.iter().find(|seat| seat.role == role);
             Member {
-                role: role as u16,
-                uuid: member_id(&active.label, role),
-                disk: Some(disk.name.clone()),
-                state,
-                data_bytes: active.label.members.get(role).map_or(0, |m| m.data_bytes),
-                data_offset_bytes: active.data_offsets.get(role).copied(),
-                stats: Some(self.stats_of(disk)),
+                role,
+                uuid: entry.id.map(|id| id.to_string()).unwrap_or_default(),
+                disk: seat.map(|s| s.disk.name.clone()).or_else(|| Some(active.away.get(&role)?.disk.clone())),
+                state: state_of(entry.state, seat.map(|seat| &*seat.disk)),
+                data_bytes: entry.data_bytes,
+                data_offset_bytes: seat.map(|seat| seat.data_offset_bytes),
+                stats: seat.map(|seat| self.stats_of(&seat.disk)),
+                write_mostly: entry.write_mostly,
+                progress: active
+                    .keeping()
+                    .filter(|_| entry.state == braid_format::MemberState::Filling)
+                    .and_then(|keeping| keeping.progress(Some(role))),
             }
         });
-        let attention = active.disks.iter().filter_map(|disk| {
+        let disks = active.disks.iter().filter_map(|Seat { disk, .. }| {
             let (state, trouble) = disk_state(disk);
             (state != DiskState::Ok).then(|| trouble_of(disk, state, trouble.as_deref()))
         });
+        let missing = health::of(active).map(|health| health::sentences(active, health)).unwrap_or_default();
         Array {
-            size_bytes: active.layout.size_bytes(),
-            logical_block_bytes: active.layout.block_bytes(),
-            state: ArrayState::Active,
-            attention: attention.collect(),
+            size_bytes: active.size_bytes,
+            logical_block_bytes: active.block_bytes,
+            state: if active.has_failed() { ArrayState::Failed } else { ArrayState::Active },
+            attention: missing.into_iter().chain(disks).collect(),
             kept: active.is_kept(),
             members: members.collect(),
+            redundancy: health::redundancy(active),
             ..of_label(entry, Some(&active.label), exports)
         }
     }
@@ -99,8 +103,19 @@ fn trouble_of(disk: &OpenDisk, state: DiskState, trouble: Option<&str>) -> Strin
     format!("disk {} is {}: {}", disk.name, state.word(), trouble.unwrap_or("no reason known"))
 }
 
-fn member_id(label: &ArrayPart, role: usize) -> String {
-    label.members.get(role).and_then(|m| m.id).map(|id| id.to_string()).unwrap_or_default()
+/// How a member does: what the labels say of it, and its disk.
+fn state_of(entry: braid_format::MemberState, disk: Option<&OpenDisk>) -> MemberState {
+    use braid_format::MemberState as Said;
+    match (entry, disk.map(|disk| disk_state(disk).0)) {
+        (Said::Out, _) => MemberState::Out,
+        (Said::Absent, _) => MemberState::Absent,
+        (_, None) => MemberState::Missing,
+        (_, Some(DiskState::Gone)) => MemberState::Gone,
+        (Said::Filling, Some(_)) => MemberState::Filling,
+        (Said::Spare, Some(DiskState::Ok)) => MemberState::Spare,
+        (_, Some(DiskState::Ok)) => MemberState::InSync,
+        (_, Some(_)) => MemberState::Failing,
+    }
 }
 
 /// What a label says of an array, with the rest to be filled in.
@@ -127,6 +142,7 @@ fn of_label(entry: &ArrayEntry, label: Option<&ArrayPart>, exports: Vec<String>)
         kept: true,
         members: Vec::new(),
         zones: zones.collect(),
+        redundancy: None,
         exports,
     }
 }
@@ -139,10 +155,19 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
         role: member.role,
         uuid: member.id.clone(),
         disk: member.disk.clone().or_else(|| last_seen(member.role)),
-        state: if member.present { MemberState::InSync } else { MemberState::Missing },
+        state: match member.state {
+            braid_format::MemberState::Out => MemberState::Out,
+            braid_format::MemberState::Absent => MemberState::Absent,
+            _ if !member.present => MemberState::Missing,
+            braid_format::MemberState::Filling => MemberState::Filling,
+            braid_format::MemberState::Spare => MemberState::Spare,
+            _ => MemberState::InSync,
+        },
         data_bytes: member.data_bytes,
         data_offset_bytes: None,
         stats: None,
+        write_mostly: false,
+        progress: None,
     });
     Array {
         state: idle.state,
@@ -221,7 +246,8 @@ pub(super) fn export_latency(entry: &ExportEntry) -> Vec<LatencyBucket> {
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let arrays = tables.arrays.values().flat_map(|entry| match &entry.condition {
         Condition::Idle(idle) if idle.state != ArrayState::Stopped => of_idle(tables, entry, idle),
-        _ => Vec::new(),
+        Condition::Active(active) => health::attention(&entry.name, active).into_iter().collect(),
+        Condition::Idle(_) => Vec::new(),
     });
     let disks = tables.open_disks().filter_map(|(entry, _, disk)| of_disk(entry, disk));
     let exports = tables.exports.values().filter_map(|entry| of_export(tables, entry));
@@ -256,8 +282,10 @@ fn of_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle) -> Vec<Attention> {
 
 fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
     let (state, trouble) = disk_state(disk);
+    let redundant = entry.active().is_some_and(|active| active.keeping().is_some());
     let meaning = match state {
         DiskState::Ok => return None,
+        DiskState::Failing if redundant => "What it could not read came from another member.",
         DiskState::Failing => "Some reads or writes of this array get errors.",
         DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
         _ => "Reads and writes that need it get errors.",

@@ -5,6 +5,7 @@ use super::{Control, counted};
 use braid_api::{DiskState, Severity};
 use braid_nbd::NbdEvent;
 use braid_ring::LeafStats;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ impl Control {
     /// Watches until the daemon stops.
     pub async fn watch(self: Arc<Self>) {
         let mut stopping = self.stopping();
-        let mut looks = 0u32;
+        let (mut looks, mut absent) = (0u32, BTreeSet::new());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -28,6 +29,8 @@ impl Control {
             }
             looks = looks.wrapping_add(1);
             self.watch_disks();
+            self.watch_away().await;
+            self.watch_waiting(&mut absent).await;
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
                 self.retry_exports().await;

@@ -1,0 +1,100 @@
+//! `braid job …`.
+
+use super::{Ask, output, redundant};
+use braid_api::{Job, JobList, SetJob};
+use braid_geometry::units::{format_size, parse_size};
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// List the jobs that have not ended, with how far each has come
+    List(Ask),
+    /// Let a job wait; what clients wait for is done all the same
+    Pause(JobArgs),
+    /// Let a job go on
+    Resume(JobArgs),
+    /// Limit how fast a job reads or writes on one disk; 0: it gives way to clients by itself
+    Limit(LimitArgs),
+    /// Give a job up; the member that a rebuild was filling is left out again
+    Cancel(JobArgs),
+}
+
+#[derive(Args)]
+pub struct JobArgs {
+    /// The job, as ARRAY:NUMBER
+    job: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct LimitArgs {
+    /// The job, as ARRAY:NUMBER
+    job: String,
+    /// Bytes a second at most
+    #[arg(value_name = "RATE", value_parser = rate)]
+    rate: u64,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Runs one of the commands.
+pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::List(ask) => {
+            let list: JobList = ask.client()?.get("/v1/jobs").await?;
+            output::show(ask.json, &list, table);
+        }
+        Verb::Pause(args) => set(&args, SetJob { paused: Some(true), ..SetJob::default() }).await?,
+        Verb::Resume(args) => set(&args, SetJob { paused: Some(false), ..SetJob::default() }).await?,
+        Verb::Limit(args) => {
+            let limit = SetJob { limit_bytes_per_s: Some(args.rate), ..SetJob::default() };
+            set(&JobArgs { job: args.job, ask: args.ask }, limit).await?;
+        }
+        Verb::Cancel(args) => {
+            let job: Job = args.ask.client()?.delete(&format!("/v1/jobs/{}", args.job)).await?;
+            output::show(args.ask.json, &job, |job| format!("job {} was given up\n", job.name));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn set(args: &JobArgs, body: SetJob) -> anyhow::Result<()> {
+    let job: Job = args.ask.client()?.patch(&format!("/v1/jobs/{}", args.job), &body).await?;
+    output::show(args.ask.json, &job, line);
+    Ok(())
+}
+
+fn line(job: &Job) -> String {
+    let waits = if job.paused { ", waits" } else { "" };
+    format!("job {} ({}): {}{waits}\n", job.name, job.kind, redundant::progress(&job.progress))
+}
+
+fn table(list: &JobList) -> String {
+    if list.jobs.is_empty() {
+        return "no jobs\n".to_owned();
+    }
+    let mut table = output::table(["JOB", "KIND", "MEMBER", "STATE", "DONE", "LIMIT"]);
+    for job in &list.jobs {
+        table.add_row([
+            job.name.clone(),
+            job.kind.clone(),
+            job.member.map_or("all".to_owned(), |member| member.to_string()),
+            if job.paused { "paused" } else { "running" }.to_owned(),
+            redundant::progress(&job.progress),
+            match job.limit_bytes_per_s {
+                0 => "none".to_owned(),
+                limit => format!("{}/s", format_size(limit)),
+            },
+        ]);
+    }
+    output::render(&table)
+}

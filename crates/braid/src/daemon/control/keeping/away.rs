@@ -1,0 +1,108 @@
+//! Disks that were gone and are there again: members return by themselves, and arrays that waited for them start.
+
+use super::super::Control;
+use super::super::tables::{Active, Condition};
+use braid_api::{ArrayState, Assemble};
+use braid_engine::lifecycle;
+use braid_ring::DiskSpec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Longest that looking at paths may take; what does not answer by then is looked at again later.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// A member that is away, and where its disk was.
+type AwayDisk = (Uuid, u16, DiskSpec);
+
+impl Control {
+    /// Looks once for members that arrays wait for: who was not there and is now makes all arrays that wait be looked at
+    /// again.
+    pub(in super::super) async fn watch_waiting(self: &Arc<Self>, absent: &mut BTreeSet<String>) {
+        let waited: BTreeMap<String, DiskSpec> = {
+            let tables = self.read();
+            let waits = |uuid: &Uuid| match tables.arrays.get(uuid).map(|entry| &entry.condition) {
+                Some(Condition::Idle(idle)) if idle.state == ArrayState::Incomplete => {
+                    idle.label.as_ref().is_some_and(|label| lifecycle::is_redundant(label.spec.level))
+                }
+                _ => false,
+            };
+            let saved = tables.disks.values().filter(|saved| waits(&saved.array));
+            saved.filter_map(|saved| Some((saved.disk.clone(), DiskSpec::parse(&saved.disk).ok()?))).collect()
+        };
+        if waited.is_empty() {
+            return absent.clear();
+        }
+        let looked = tokio::task::spawn_blocking(move || {
+            let there = |spec: &DiskSpec| spec.path().is_some_and(std::path::Path::exists);
+            waited.into_iter().filter(|(_, spec)| !there(spec)).map(|(name, _)| name).collect::<BTreeSet<_>>()
+        });
+        let Ok(Ok(now)) = tokio::time::timeout(LOOK_MAX, looked).await else { return };
+        let appeared = absent.iter().any(|name| !now.contains(name));
+        *absent = now;
+        if appeared {
+            let control = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(error) = control.assemble(Assemble::default()).await {
+                    tracing::warn!("{}", error.message);
+                }
+            });
+        }
+    }
+
+    /// Looks once for disks that had gone.
+    pub(in super::super) async fn watch_away(self: &Arc<Self>) {
+        let away = self.away();
+        if away.is_empty() {
+            return;
+        }
+        // A path may lie on a file system that does not answer.
+        let looked = tokio::task::spawn_blocking(move || {
+            let there = |spec: &DiskSpec| spec.path().is_some_and(std::path::Path::exists);
+            away.into_iter().map(|away| (there(&away.2), away)).collect::<Vec<_>>()
+        });
+        let Ok(Ok(looked)) = tokio::time::timeout(LOOK_MAX, looked).await else { return };
+        for (uuid, role, spec) in self.appeared(looked) {
+            let control = Arc::clone(self);
+            tokio::spawn(async move {
+                // A disk that somebody else uses, or that is not ready yet, is tried again when it has gone and come.
+                match control.open_disk(spec, Duration::from_secs(1)).await {
+                    Ok(disk) => drop(control.return_disk(uuid, disk).await),
+                    Err(error) => tracing::warn!("member {role} does not return: {}", error.message),
+                }
+            });
+        }
+    }
+
+    /// Members without a disk that was let go of entirely.
+    fn away(&self) -> Vec<AwayDisk> {
+        let leaving: Vec<String> =
+            self.leaving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let tables = self.read();
+        let serving = |active: &&Active| active.keeping().is_some() && !active.has_failed();
+        let active = tables.arrays.values().filter_map(|e| Some((e.uuid, e.active().filter(serving)?)));
+        let away = active.flat_map(|(uuid, active)| active.away.iter().map(move |(role, away)| (uuid, *role, away)));
+        let away = away.filter(|(_, _, away)| !away.disk.is_empty() && !leaving.contains(&away.disk));
+        away.filter_map(|(uuid, role, away)| Some((uuid, role, DiskSpec::parse(&away.disk).ok()?))).collect()
+    }
+
+    /// Of these, those that had gone and are there again. Each is told of once.
+    fn appeared(&self, looked: Vec<(bool, AwayDisk)>) -> Vec<AwayDisk> {
+        let mut tables = self.write();
+        let mut appeared = Vec::new();
+        for (there, (uuid, role, spec)) in looked {
+            let Some(Condition::Active(active)) = tables.arrays.get_mut(&uuid).map(|entry| &mut entry.condition) else {
+                continue;
+            };
+            let Some(away) = active.away.get_mut(&role) else { continue };
+            if !there {
+                "its disk is not there any more".clone_into(&mut away.why);
+            }
+            if std::mem::replace(&mut away.gone, !there) && there {
+                appeared.push((uuid, role, spec));
+            }
+        }
+        appeared
+    }
+}

@@ -1,0 +1,140 @@
+//! What a keeper needs of this daemon: the ring's door to the shards, and orders, numbers and notes.
+
+use super::super::Control;
+use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
+use braid_engine::lifecycle::{Array, LifecycleError};
+use braid_engine::{DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, ShardId, Trouble};
+use braid_ring::RingEngine;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+/// An order, and where what comes of it is to go.
+pub(super) struct Asked {
+    pub(super) order: Order,
+    pub(super) answer: Option<oneshot::Sender<Ordered>>,
+}
+
+/// The door of the keeper of one array.
+pub(super) struct Door {
+    engine: RingEngine,
+    control: Arc<Control>,
+    uuid: Uuid,
+    /// Locked while the keeper waits for the next; nobody else does.
+    asked: tokio::sync::Mutex<mpsc::Receiver<Asked>>,
+    answers: Mutex<(u64, BTreeMap<u64, oneshot::Sender<Ordered>>)>,
+}
+
+impl Door {
+    pub(super) fn new(control: &Arc<Control>, uuid: Uuid, asked: mpsc::Receiver<Asked>) -> Door {
+        Door {
+            engine: control.ring.engine(),
+            control: Arc::clone(control),
+            uuid,
+            asked: tokio::sync::Mutex::new(asked),
+            answers: Mutex::default(),
+        }
+    }
+}
+
+impl MetaIo for Door {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.engine.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        self.engine.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        self.engine.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.engine.flush(leaf).await
+    }
+}
+
+impl EngineIo for Door {
+    async fn freeze(&self, device: DeviceId) {
+        self.engine.freeze(device).await;
+    }
+
+    fn post(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
+        self.engine.post(device, layout);
+    }
+
+    async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
+        self.engine.publish(device, layout).await;
+    }
+
+    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+        self.engine.sync(part).await
+    }
+
+    async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall) {
+        self.engine.call(device, home, call).await;
+    }
+
+    async fn trouble(&self, device: DeviceId) -> Trouble {
+        self.engine.trouble(device).await
+    }
+
+    async fn is_idle(&self, leaf: LeafId) -> bool {
+        self.engine.is_idle(leaf).await
+    }
+
+    async fn sleep(&self, ns: u64) {
+        self.engine.sleep(ns).await;
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.engine.now_ns()
+    }
+
+    async fn requests(&self, device: DeviceId) -> u64 {
+        self.engine.requests(device).await
+    }
+}
+
+impl KeeperIo for Door {
+    fn next_version(&self, _device: DeviceId) -> u32 {
+        self.control.write().next_version()
+    }
+
+    /// Given up in the middle, it has taken nothing.
+    async fn order(&self, _device: DeviceId) -> (u64, Order) {
+        let asked = self.asked.lock().await.recv().await;
+        let Some(asked) = asked else {
+            // Nobody can order anything any more: the control plane has forgotten the array, or is gone.
+            return (0, Order::Stop);
+        };
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.0 += 1;
+        let id = answers.0;
+        answers.1.extend(asked.answer.map(|answer| (id, answer)));
+        (id, asked.order)
+    }
+
+    fn ordered(&self, id: u64, result: Ordered) {
+        let answer = self.answers.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&id);
+        if let Some(answer) = answer {
+            // Whoever asked may have gone away.
+            let _ = answer.send(result);
+        }
+    }
+
+    fn note(&self, _device: DeviceId, note: Note) {
+        self.control.on_note(self.uuid, note);
+    }
+
+    fn recorded(&self, _device: DeviceId, array: &Array) {
+        self.control.on_recorded(self.uuid, array);
+    }
+}
+
+/// Whether the reason is that the array has too few members left.
+pub(super) fn is_beyond(error: &LifecycleError) -> bool {
+    matches!(error, LifecycleError::Beyond { .. })
+}

@@ -1,0 +1,106 @@
+//! How a redundant array stands, and what its user may do about it.
+
+use super::super::tables::Active;
+use braid_api::{Attention, Health, Redundancy};
+use braid_engine::keeper::JobStage;
+use braid_format::{MemberState, StartPolicy};
+use braid_geometry::Level;
+
+/// How it stands; none at levels without redundancy.
+pub fn of(active: &Active) -> Option<Health> {
+    let keeping = active.keeping()?;
+    let roles = super::members::roles_of(&active.label);
+    let has = |wanted: &[MemberState]| active.label.members.iter().take(roles).any(|m| wanted.contains(&m.state));
+    Some(if keeping.has_failed() {
+        Health::Failed
+    } else if has(&[MemberState::Out, MemberState::Absent]) {
+        Health::Degraded
+    } else if has(&[MemberState::Filling]) {
+        Health::Rebuilding
+    } else if keeping.regions().unsettled.count() > 0 {
+        Health::Resyncing
+    } else {
+        Health::Whole
+    })
+}
+
+/// What only redundant arrays have.
+pub fn redundancy(active: &Active) -> Option<Redundancy> {
+    let (keeping, health) = (active.keeping()?, of(active)?);
+    let regions = keeping.regions();
+    let copies = match active.label.spec.level {
+        Level::Raid1 => super::members::roles_of(&active.label) as u16,
+        _ => active.label.spec.copies,
+    };
+    Some(Redundancy {
+        health,
+        copies,
+        region_bytes: keeping.region_bytes(),
+        regions: active.size_bytes.div_ceil(keeping.region_bytes().max(1)),
+        regions_written: regions.written.count(),
+        regions_dirty: regions.dirty.count(),
+        resync: keeping.progress(None),
+        start_degraded: if active.label.start_policy == StartPolicy::Auto { "auto" } else { "wait" }.to_owned(),
+    })
+}
+
+/// What is amiss, a sentence each.
+pub fn sentences(active: &Active, health: Health) -> Vec<String> {
+    if health == Health::Failed {
+        return vec![
+            "more members are lost than it tolerates: nothing more is written, and every request fails".to_owned(),
+        ];
+    }
+    let roles = super::members::roles_of(&active.label);
+    let members = active.label.members.iter().take(roles).zip(0u16..);
+    let mut sentences: Vec<String> = members
+        .filter_map(|(entry, role)| match (entry.state, active.away.get(&role)) {
+            (MemberState::Out, Some(away)) if !away.disk.is_empty() => {
+                Some(format!("member {role} (disk {}) is out: {}", away.disk, away.why))
+            }
+            (MemberState::Out, _) => Some(format!("member {role} is out")),
+            (MemberState::Absent, _) => Some(format!("nobody is member {role}")),
+            (MemberState::Filling, _) => {
+                let progress = active.keeping().and_then(|keeping| keeping.progress(Some(role)));
+                let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
+                Some(format!("member {role} is brought up to date: {share} % done"))
+            }
+            _ => None,
+        })
+        .collect();
+    let jobs = active.keeping().map(|keeping| keeping.jobs()).unwrap_or_default();
+    let waiting = jobs.iter().filter(|job| job.stage == JobStage::Paused);
+    sentences.extend(waiting.map(|job| format!("job {} waits, by command", job.number)));
+    sentences
+}
+
+/// What needs attention.
+pub fn attention(name: &str, active: &Active) -> Option<Attention> {
+    let health = of(active)?;
+    let show = format!("braid array show {name}");
+    let (meaning, remedy, commands) = match health {
+        Health::Failed => (
+            "Its clients get errors. What was flushed before is on its disks, which are left alone.",
+            "attach its disks again, then start it anew",
+            vec![show, format!("braid array assemble {name}")],
+        ),
+        Health::Rebuilding => (
+            "It serves as usual. Until this is done another failure may be one too many.",
+            "wait until it is done",
+            vec![show],
+        ),
+        Health::Degraded => (
+            "It serves as usual. Another failure may be one too many.",
+            "attach the disk again if it is well, or add another one",
+            vec![show, format!("braid array add {name} DISK")],
+        ),
+        _ => return None,
+    };
+    Some(Attention {
+        subject: format!("array {name}"),
+        message: format!("{}: {}", health.word(), sentences(active, health).join("; ")),
+        meaning: meaning.to_owned(),
+        remedy: remedy.to_owned(),
+        commands,
+    })
+}

@@ -1,0 +1,290 @@
+//! Redundant arrays that serve: one task keeps each, and takes orders.
+//!
+//! The keeper itself is the engine's. Here is its door to this daemon, what its notes become, and what is asked of it.
+
+mod away;
+mod door;
+pub mod health;
+mod jobs;
+mod members;
+mod notes;
+
+use super::Control;
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
+use crate::daemon::errors::of_lifecycle;
+use braid_api::{ArrayState, ErrorDetail, Kind};
+use braid_engine::keeper::{JobInfo, Keeper, KeeperOptions, Kept, Order, Ordered};
+use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
+use door::{Asked, Door};
+pub(super) use notes::note_seats;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+/// Dirty bits that nobody has needed for so long are taken away.
+const CLEAR_AFTER_NS: u64 = 5_000_000_000;
+/// Orders that wait for a keeper; whoever gives more waits.
+const ORDERS_MAX: usize = 16;
+
+/// The keeper of one array, as seen by the control plane.
+pub struct Keeping {
+    orders: mpsc::Sender<Asked>,
+    /// What the keeper leaves when it has ended; none if it panicked.
+    ended: Mutex<Option<oneshot::Receiver<Kept>>>,
+    regions: Arc<RegionMap>,
+    region_bytes: u64,
+    failed: AtomicBool,
+    /// The jobs that have not ended, by number.
+    jobs: Mutex<BTreeMap<u64, JobInfo>>,
+}
+
+impl Keeping {
+    /// Gives an order, and waits for what comes of it.
+    ///
+    /// # Errors
+    /// The keeper's; [`None`] where it has ended.
+    pub async fn order(&self, order: Order) -> Option<Ordered> {
+        let (answer, answered) = oneshot::channel();
+        self.orders.send(Asked { order, answer: Some(answer) }).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// Ends the keeper: when this returns nothing is in flight on the array. None if the keeper is not there any more.
+    pub async fn stop(&self) -> Option<Kept> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        // Where it has ended already, what it left is there.
+        let _ = self.orders.send(Asked { order: Order::Stop, answer: None }).await;
+        ended.await.ok()
+    }
+
+    /// Whether more members are lost than the array tolerates.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The array's regions.
+    pub fn regions(&self) -> &RegionMap {
+        &self.regions
+    }
+
+    /// Bytes of each region.
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    /// The jobs that have not ended, by number.
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// How far work has come: for a member, or for all after a crash. None where there is none.
+    pub fn progress(&self, role: Option<u16>) -> Option<braid_api::Progress> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.values().find(|job| job.role == role).map(progress)
+    }
+
+    /// A job has come further, or has ended.
+    fn note_job(&self, job: JobInfo) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if job.stage.is_over() {
+            jobs.remove(&job.number);
+        } else {
+            jobs.insert(job.number, job);
+        }
+    }
+}
+
+/// How far a job has come.
+pub(super) fn progress(job: &JobInfo) -> braid_api::Progress {
+    braid_api::Progress {
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        rate_bytes_per_s: job.rate_bytes_per_s,
+        remaining_s: job.left_ns().map(|ns| ns.div_ceil(1_000_000_000)),
+    }
+}
+
+/// How a redundant array is to be served.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Keep {
+    /// It was stopped in order, or is new.
+    pub clean: bool,
+    /// Go on where bits are damaged on every member.
+    pub force: bool,
+}
+
+impl Control {
+    /// Serves a started redundant array, and lets its keeper keep it. Of `disks` those that are no members are guests.
+    ///
+    /// # Errors
+    /// Its regions cannot be read, or there is no room for another device.
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        array: lifecycle::Array,
+        disks: &[Arc<OpenDisk>],
+        keep: Keep,
+    ) -> Result<(), ErrorDetail> {
+        let (uuid, name, label) = (array.uuid(), array.name().to_string(), array.label().clone());
+        let seats = seats_of(&array, disks);
+        let seated = |leaf: LeafId| seats.iter().any(|seat| seat.disk.leaf == leaf);
+        let guests: Vec<_> = disks.iter().filter(|disk| !seated(disk.leaf)).cloned().collect();
+        let away = array.out().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
+        let block_bytes = seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(512).max(512);
+        let size_bytes = array.geometry().size_bytes();
+        let device = self.write().take_device()?;
+        let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
+        let options = KeeperOptions {
+            device,
+            block_bytes,
+            home,
+            clean: keep.clean,
+            force: keep.force,
+            clear_after_ns: CLEAR_AFTER_NS,
+        };
+        let (orders, asked) = mpsc::channel(ORDERS_MAX);
+        let door = Door::new(self, uuid, asked);
+        let keeper = match Keeper::start(&door, array, options).await {
+            Ok(keeper) => keeper,
+            Err(error) => {
+                self.write().give_device(device);
+                return Err(of_lifecycle(&error, &name, &Control::name_in(disks)));
+            }
+        };
+        let (leave, ended) = oneshot::channel();
+        let regions = Arc::clone(keeper.regions());
+        let keeping = Arc::new(Keeping {
+            orders,
+            ended: Mutex::new(Some(ended)),
+            regions,
+            region_bytes: u64::from(label.region_bytes),
+            failed: AtomicBool::new(false),
+            // Those that begin later are told to the door.
+            jobs: Mutex::new(keeper.jobs().map(|job| (job.number, job.clone())).collect()),
+        });
+        if let Some(resync) = keeping.progress(None) {
+            let message = format!(
+                "array {name} was not stopped in order: {} of it are brought together",
+                braid_geometry::units::format_size(resync.total_bytes)
+            );
+            self.events().info("resyncing", message, &[("array", &name)]);
+        }
+        let active = Active {
+            handle: Handle::Kept(keeping),
+            label,
+            device,
+            layout: None,
+            size_bytes,
+            block_bytes,
+            disks: seats,
+            guests,
+            away,
+        };
+        self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
+        self.run_keeper(uuid, keeper, door, leave);
+        self.restore_exports(uuid).await;
+        Ok(())
+    }
+
+    /// Runs a keeper in a task of its own. One that panics has left the array without anybody who looks after it: it is
+    /// stopped at once, and shown as failed.
+    fn run_keeper(self: &Arc<Self>, uuid: Uuid, keeper: Keeper, door: Door, leave: oneshot::Sender<Kept>) {
+        let control = Arc::clone(self);
+        let running = tokio::spawn(async move { keeper.run(&door).await });
+        tokio::spawn(async move {
+            match running.await {
+                // Nobody waits for it where the daemon ends.
+                Ok(kept) => drop(leave.send(kept)),
+                Err(error) => {
+                    drop(leave);
+                    control.on_keeper_lost(uuid, &error.to_string()).await;
+                }
+            }
+        });
+    }
+
+    async fn on_keeper_lost(self: &Arc<Self>, uuid: Uuid, why: &str) {
+        let Some((entry, taken)) = self.take_active(uuid) else { return };
+        let name = entry.name.clone();
+        let message = format!("array {name} is stopped: its keeper has ended unexpectedly ({why})");
+        self.events().error("array_failed", &message, &[("array", &name)]);
+        if let Some(Condition::Idle(idle)) = self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
+            *idle = Idle {
+                state: ArrayState::Failed,
+                attention: vec![message],
+                remedy: format!("braid array assemble {name}; this is a mistake in Braid, please report it"),
+                label: idle.label.take(),
+                members: std::mem::take(&mut idle.members),
+            };
+        }
+        self.silence_exports(uuid).await;
+        let _ = self.ring.publish_and_drain(taken.device, None).await;
+        self.write().give_device(taken.device);
+        drop(entry);
+        self.close_disks(taken.disks).await;
+    }
+
+    /// Where a member was seen last.
+    fn last_seen(&self, uuid: Uuid, role: u16) -> super::tables::Away {
+        let tables = self.read();
+        let seen = tables.disks.values().find(|saved| saved.array == uuid && saved.role == role);
+        super::tables::Away {
+            disk: seen.map(|seen| seen.disk.clone()).unwrap_or_default(),
+            why: "it was not here at the start".to_owned(),
+            gone: true,
+        }
+    }
+
+    /// The keeper of an array that serves.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], [`Kind::Inactive`], or [`Kind::InvalidArgument`] where the array has no redundancy.
+    pub(super) fn keeping(&self, name: &str) -> Result<Arc<Keeping>, ErrorDetail> {
+        let tables = self.read();
+        let entry = tables.array(name)?;
+        let name = &entry.name;
+        let active = entry.active().ok_or_else(|| {
+            ErrorDetail::new(Kind::Inactive, format!("array {name} is not active"))
+                .with("array", name)
+                .remedy(format!("braid array assemble {name}"))
+        })?;
+        let level = active.label.spec.level;
+        active.keeping().cloned().ok_or_else(|| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("array {name} is {level}, which has no redundancy"))
+                .with("array", name)
+                .remedy("only members of raid1 and raid10 arrays can be left out, replaced and filled")
+        })
+    }
+
+    /// Gives an order to the keeper of an array.
+    ///
+    /// # Errors
+    /// The keeper's, in words.
+    pub(super) async fn give_order(&self, uuid: Uuid, order: Order) -> Result<(), ErrorDetail> {
+        let keeping = self.keeping(&uuid.to_string())?;
+        let (name, disks) = {
+            let tables = self.read();
+            let entry = tables.array(&uuid.to_string())?;
+            (entry.name.clone(), entry.active().map(Active::open_disks).unwrap_or_default())
+        };
+        match keeping.order(order).await {
+            Some(result) => result.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(&disks))),
+            None => Err(ErrorDetail::new(Kind::Inactive, format!("array {name} was stopped meanwhile"))
+                .with("array", &name)
+                .remedy(format!("braid array show {name}"))),
+        }
+    }
+}
+
+/// The disks that hold something of the array, by number.
+pub(super) fn seats_of(array: &lifecycle::Array, disks: &[Arc<OpenDisk>]) -> Vec<Seat> {
+    let seat = |member: lifecycle::ArrayMember<'_>| {
+        let disk = disks.iter().find(|disk| disk.leaf == member.leaf)?;
+        let data_offset_bytes = member.part.places.data.start;
+        Some(Seat { role: member.role, disk: Arc::clone(disk), data_offset_bytes })
+    };
+    let mut seats: Vec<Seat> = array.members().chain(array.spares()).filter_map(seat).collect();
+    seats.sort_by_key(|seat| seat.role);
+    seats
+}

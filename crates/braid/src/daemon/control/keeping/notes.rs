@@ -1,0 +1,174 @@
+//! What a keeper tells becomes events, and what the tables say of its array.
+
+use super::super::tables::{Active, Away, Condition, OpenDisk, Tables};
+use super::super::view;
+use super::super::{Control, counted};
+use super::door::is_beyond;
+use super::seats_of;
+use crate::daemon::errors::of_lifecycle;
+use crate::daemon::state::SavedDisk;
+use braid_api::Severity;
+use braid_engine::keeper::Note;
+use braid_engine::lifecycle::Array;
+use braid_format::MemberState;
+use braid_geometry::units::format_size;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use uuid::Uuid;
+
+impl Control {
+    /// Remembers and logs what a keeper tells.
+    pub(super) fn on_note(&self, uuid: Uuid, note: Note) {
+        let Some((name, disks, failed)) = self.about(uuid) else { return };
+        let member = |role: u16| match disks.iter().find(|(other, _)| *other == role) {
+            Some((_, disk)) => format!("member {role} (disk {}) of array {name}", disk.name),
+            None => format!("member {role} of array {name}"),
+        };
+        let tell = |severity: Severity, kind: &str, message: String, role: Option<u16>| {
+            let disk = role.and_then(|role| disks.iter().find(|(other, _)| *other == role));
+            let role = role.map(|role| role.to_string());
+            let mut context = vec![("array", name.as_str())];
+            context.extend(role.iter().map(|role| ("member", role.as_str())));
+            context.extend(disk.iter().map(|(_, disk)| ("disk", disk.name.as_str())));
+            self.events().add(severity, kind, message, &context);
+        };
+        match note {
+            Note::Dropped(roles) => {
+                for role in roles {
+                    let why = disks.iter().find(|(other, _)| *other == role).map(|(_, disk)| self.why_dropped(disk));
+                    let why = why.unwrap_or_default();
+                    let message = format!("{} is left out: {why}; the array goes on without it", member(role));
+                    tell(Severity::Error, "member_dropped", message, Some(role));
+                }
+            }
+            Note::Filling(role) => {
+                let message = format!("{} is brought up to date", member(role));
+                tell(Severity::Info, "member_filling", message, Some(role));
+            }
+            Note::InSync(role) => {
+                tell(Severity::Info, "member_in_sync", format!("{} is in sync", member(role)), Some(role));
+            }
+            Note::Job(job) => self.with_keeping(uuid, |keeping| keeping.note_job(job)),
+            Note::Resynced => {
+                let message = format!("all members of array {name} are equal again");
+                tell(Severity::Info, "resynced", message, None);
+            }
+            Note::Failed => {
+                self.with_keeping(uuid, |keeping| keeping.failed.store(true, Ordering::Relaxed));
+                let message = format!(
+                    "array {name} has failed: more members are lost than it tolerates; nothing more is written to it"
+                );
+                tell(Severity::Error, "array_failed", message, None);
+            }
+            Note::Repaired(role, offset, len) => {
+                let message = format!(
+                    "{} could not read {} at byte {offset} of the array; it was written again from another member",
+                    member(role),
+                    format_size(len)
+                );
+                tell(Severity::Warning, "read_repaired", message, Some(role));
+            }
+            // That one is told by `Failed`, which comes next.
+            Note::Trouble(error) if is_beyond(&error) && failed => {}
+            Note::Trouble(error) => {
+                let name_of = |leaf| disks.iter().find(|(_, d)| d.leaf == leaf).map(|(_, d)| d.name.clone());
+                let message = of_lifecycle(&error, &name, &name_of).message;
+                tell(Severity::Warning, "array_trouble", message, None);
+            }
+        }
+    }
+
+    /// The array's name and its disks by role, and whether it has failed.
+    #[allow(clippy::type_complexity)]
+    fn about(&self, uuid: Uuid) -> Option<(String, Vec<(u16, Arc<OpenDisk>)>, bool)> {
+        let tables = self.read();
+        let entry = tables.arrays.get(&uuid)?;
+        let active = entry.active()?;
+        let seats = active.disks.iter().map(|seat| (seat.role, Arc::clone(&seat.disk)));
+        // Guests have no number so far; their names count all the same.
+        let disks = seats.chain(active.guests.iter().map(|disk| (u16::MAX, Arc::clone(disk)))).collect();
+        Some((entry.name.clone(), disks, active.has_failed()))
+    }
+
+    fn with_keeping(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping)) {
+        let keeping = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.keeping().cloned());
+        if let Some(keeping) = keeping {
+            work(&keeping);
+        }
+    }
+
+    /// Why a member was left out, as far as its disk tells.
+    fn why_dropped(&self, disk: &OpenDisk) -> String {
+        let stats = self.ring.leaf_stats(disk.leaf).unwrap_or_default();
+        match (stats.errors, view::disk_state(disk).1) {
+            (0, None) => "by command".to_owned(),
+            (0, Some(trouble)) => trouble,
+            (errors, _) => counted(errors as usize, "I/O failed", "I/Os failed"),
+        }
+    }
+
+    /// The labels say something new: so do the tables. Disks that are no members any more are closed.
+    pub(super) fn on_recorded(self: &Arc<Self>, uuid: Uuid, array: &Array) {
+        let (leaving, changed) = {
+            let mut tables = self.write();
+            let Some(entry) = tables.arrays.get_mut(&uuid) else { return };
+            let name = entry.name.clone();
+            let Condition::Active(active) = &mut entry.condition else { return };
+            let leaving = self.seat(active, array);
+            self.note_leaving(&leaving);
+            let changed = active.is_kept() && note_seats(&mut tables, uuid, &name);
+            (leaving, changed)
+        };
+        if leaving.is_empty() && !changed {
+            return;
+        }
+        let control = Arc::clone(self);
+        tokio::spawn(async move {
+            control.close_disks(leaving).await;
+            if changed {
+                control.save_or_warn();
+            }
+        });
+    }
+
+    /// Gives the disks of an array their numbers. Returns those that have none any more.
+    fn seat(&self, active: &mut Active, array: &Array) -> Vec<Arc<OpenDisk>> {
+        let known = active.open_disks();
+        let before = std::mem::take(&mut active.disks);
+        active.label = array.label().clone();
+        active.disks = seats_of(array, &known);
+        let seated = |disk: &Arc<OpenDisk>| active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf);
+        active.guests.retain(|guest| !seated(guest));
+        let left: Vec<_> = before.into_iter().filter(|seat| !seated(&seat.disk)).collect();
+        active.away.retain(|role, _| array.state(*role) == MemberState::Out);
+        for seat in &left {
+            if array.state(seat.role) == MemberState::Out {
+                // Whether it is gone the next look says: asking may block.
+                let away = Away { disk: seat.disk.name.clone(), why: self.why_dropped(&seat.disk), gone: false };
+                active.away.insert(seat.role, away);
+            }
+        }
+        left.into_iter().map(|seat| seat.disk).collect()
+    }
+}
+
+/// Notes where an array's disks are now; those of members that are out stay noted where they were. Says whether that is new.
+pub(in super::super) fn note_seats(tables: &mut Tables, uuid: Uuid, name: &str) -> bool {
+    let Some(active) = tables.arrays.get(&uuid).and_then(|entry| entry.active()) else { return false };
+    let mut noted: BTreeMap<String, SavedDisk> = BTreeMap::new();
+    let mut note = |disk: &str, role: u16| {
+        let saved = SavedDisk { disk: disk.to_owned(), array: uuid, array_name: name.to_owned(), role };
+        noted.insert(disk.to_owned(), saved);
+    };
+    active.away.iter().filter(|(_, away)| !away.disk.is_empty()).for_each(|(role, away)| note(&away.disk, *role));
+    active.disks.iter().for_each(|seat| note(&seat.disk.name, seat.role));
+    let before: BTreeMap<String, SavedDisk> =
+        tables.disks.iter().filter(|(_, saved)| saved.array == uuid).map(|(k, v)| (k.clone(), v.clone())).collect();
+    if before == noted {
+        return false;
+    }
+    tables.disks.retain(|_, saved| saved.array != uuid);
+    tables.disks.extend(noted);
+    true
+}
