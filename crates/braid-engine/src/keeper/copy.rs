@@ -228,6 +228,11 @@ impl Keeper {
         }
         self.begun.remove(&region);
         self.tries.remove(&region);
+        if going.unreadable && matches!(goal, Goal::Lacking) {
+            // A member that lacks what nobody can read is never promoted: it would answer with what it happens to hold.
+            self.stuck.insert(region);
+            return;
+        }
         match goal {
             Goal::Wanted(_) | Goal::Unequal(_) => drop(self.copied.insert(region)),
             Goal::Lacking => course.closing |= self.filled(io, region, going.to),

@@ -110,6 +110,9 @@ impl Keeper {
             if word == from as usize / 64 {
                 some &= u64::MAX << (from % 64);
             }
+            for region in self.stuck.range(word as u32 * 64..word as u32 * 64 + 64) {
+                some &= !(1 << (region % 64));
+            }
             if some != 0 {
                 let region = word as u32 * 64 + some.trailing_zeros();
                 let lacks = running.iter().filter(|(_, fill)| fill.has(region));

@@ -71,6 +71,7 @@ impl Keeper {
 
     /// Publishes the layout of now: it ends a freeze.
     fn publish_now<I: KeeperIo>(&mut self, io: &I) {
+        self.stuck.clear();
         let device = self.options.device;
         let out: Vec<u16> =
             self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();

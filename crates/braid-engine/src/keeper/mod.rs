@@ -105,6 +105,9 @@ pub struct Keeper {
     repairs: BTreeMap<u16, u32>,
     /// How often a region could not be copied as some of it could not be read.
     tries: BTreeMap<u32, u32>,
+    /// Regions that a member which is being filled lacks, and that no member can read: it is not promoted. They are tried
+    /// again when the members change, and at the next start.
+    stuck: BTreeSet<u32>,
     /// Layouts published since the last one that has drained for certain.
     posted: u32,
     /// Regions of which something is copied, as long as the members stay the same.
@@ -165,6 +168,7 @@ impl Keeper {
             check: None,
             repairs: BTreeMap::new(),
             tries: BTreeMap::new(),
+            stuck: BTreeSet::new(),
             posted: 0,
             begun: BTreeMap::new(),
             copied: BTreeSet::new(),
