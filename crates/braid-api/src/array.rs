@@ -93,6 +93,9 @@ pub struct Member {
     /// How far it has been brought up to date, while it is filling and that has begun.
     #[serde(default)]
     pub progress: Option<Progress>,
+    /// The job that fills it, as in `data:3`.
+    #[serde(default)]
+    pub job: Option<String>,
 }
 
 /// How a redundant array stands.

@@ -4,7 +4,7 @@ use crate::Progress;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One job that has not ended.
+/// One job that goes on, or has ended lately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its name: array and number, as in `data:3`.
@@ -13,19 +13,96 @@ pub struct Job {
     pub array: String,
     /// Its number: of this array, since it serves.
     pub number: u64,
-    /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date.
+    /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `check` compares all copies of
+    /// everything that was ever written, and `repair` makes equal what differs.
     pub kind: String,
     /// The member that a rebuild fills.
     pub member: Option<u16>,
+    /// Where it stands.
+    #[serde(default)]
+    pub state: JobState,
     /// Whether it waits, by command.
     pub paused: bool,
     /// Bytes a second that it may read or write on one member at most; 0: it gives way to clients by itself.
     pub limit_bytes_per_s: u64,
     /// How far it has come.
     pub progress: Progress,
+    /// What a check or repair has found so far; of a rebuild, what it could not read, if there is any.
+    #[serde(default)]
+    pub findings: Option<Findings>,
 }
 
-/// Every job that has not ended.
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum JobState {
+    /// It goes on by itself.
+    #[default]
+    Running,
+    /// It waits, by command.
+    Paused,
+    /// It has done what it should.
+    Done,
+    /// It was given up, by command.
+    Cancelled,
+    /// It could not go on: its member, or its array, has failed.
+    Failed,
+}
+
+impl JobState {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Paused => "paused",
+            JobState::Done => "done",
+            JobState::Cancelled => "cancelled",
+            JobState::Failed => "failed",
+        }
+    }
+
+    /// Whether it has ended.
+    pub const fn is_over(self) -> bool {
+        !matches!(self, JobState::Running | JobState::Paused)
+    }
+}
+
+/// What a job has found that is not as it should be. All counts are of blocks of `block_bytes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Findings {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks of which at least two copies were compared.
+    pub compared_blocks: u64,
+    /// Blocks whose copies differed.
+    pub differing_blocks: u64,
+    /// Blocks whose copies a repair has made equal.
+    pub mended_blocks: u64,
+    /// Blocks that no disk, or not every disk, can read.
+    pub unreadable_blocks: u64,
+    /// Where the first differing and unreadable blocks begin, in bytes of the array.
+    pub places_bytes: Vec<u64>,
+}
+
+impl Findings {
+    /// Blocks that are still not as they should be.
+    pub const fn left_blocks(&self) -> u64 {
+        self.differing_blocks.saturating_sub(self.mended_blocks) + self.unreadable_blocks
+    }
+}
+
+/// `POST /v1/arrays/{array}/check`: what is absent is no.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"repair": false}))]
+pub struct CheckArray {
+    /// Make equal what differs: as most copies have it, else as the first member in sync has it.
+    #[serde(default)]
+    pub repair: bool,
+}
+
+/// The jobs that go on, and those that have ended lately.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobList {
     /// The jobs, by array and number.

@@ -15,6 +15,7 @@ mod config;
 mod daemon;
 mod demo;
 mod disk;
+mod findings;
 mod places;
 mod plan;
 mod tls;

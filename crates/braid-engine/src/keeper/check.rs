@@ -14,6 +14,8 @@ use crate::lifecycle::LifecycleError;
 use crate::mirror::{MirrorMember, Role};
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
 
+/// What findings count is of so many bytes.
+pub const FINDINGS_BLOCK_BYTES: u64 = COMPARE_BLOCK_BYTES;
 /// Places that are remembered.
 pub const PLACES_MAX: usize = 64;
 /// So often a piece is tried before it is gone over block by block, and so often a block before it counts as unreadable.
@@ -22,8 +24,12 @@ const TRIES_MAX: u32 = 3;
 /// What a check or repair has found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Blocks of 4 KiB whose copies differed. A repair has made them equal.
+    /// Blocks of 4 KiB of which at least two copies were compared.
+    pub compared_blocks: u64,
+    /// Blocks of 4 KiB whose copies differed.
     pub differing_blocks: u64,
+    /// Blocks of 4 KiB that a repair has made equal.
+    pub mended_blocks: u64,
     /// Blocks of 4 KiB of which some copy could not be read, nor be rewritten from another.
     pub unreadable_blocks: u64,
     /// Where the first of both kinds begin, in bytes of the array; [`PLACES_MAX`] at most.
@@ -158,12 +164,17 @@ impl Keeper {
                 check.findings.remember(place);
             }
         }
+        let new = end.saturating_sub(check.counted.max(piece.offset));
+        check.findings.compared_blocks += new.div_ceil(COMPARE_BLOCK_BYTES);
         check.counted = check.counted.max(end);
         if differing != 0 && check.repair {
             let Piece { offset, len, copies } = piece;
             io.sync(SyncPart { device: self.options.device, offset, len, kind: SyncKind::Mend(copies) }).await?;
         }
         if let Some(check) = &mut self.check {
+            if check.repair {
+                check.findings.mended_blocks += u64::from(differing.count_ones());
+            }
             (check.at, check.tries) = (end, 0);
         }
         Ok(())

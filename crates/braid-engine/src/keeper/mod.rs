@@ -40,7 +40,7 @@ use jobs::Jobs;
 use pace::Pace;
 use race::{First, at_once, first};
 
-pub use check::{Findings, PLACES_MAX};
+pub use check::{FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
 pub use io::{EngineIo, KeeperIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};

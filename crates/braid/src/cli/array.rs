@@ -2,6 +2,7 @@
 
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
+use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
     Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Health, Kind, MemberState,
@@ -34,6 +35,10 @@ pub enum Verb {
     Add(AddArgs),
     /// Give a redundant array a spare, or take one away
     Spare(SpareArgs),
+    /// Compare all copies of everything that was ever written to a redundant array; 7 if some differ
+    Check(CheckArgs),
+    /// The same, and make equal what differs: as most copies have it, else as the first member has it
+    Repair(CheckArgs),
     /// Delete an array: its labels are removed, its content is lost
     Delete(DeleteArgs),
 }
@@ -136,6 +141,17 @@ pub struct MemberArgs {
     pub(super) ask: Ask,
 }
 
+/// Whether what is on a disk is destroyed.
+#[derive(Args, Clone, Copy)]
+pub struct Overwrite {
+    /// Destroy what is on the disk; a former member is filled anew
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+}
+
 #[derive(Args)]
 pub struct AddArgs {
     /// The array, by name or UUID
@@ -143,12 +159,10 @@ pub struct AddArgs {
     pub(super) array: String,
     /// The disk
     pub(super) disk: String,
-    /// Destroy what is on it; a former member is filled anew
-    #[arg(long)]
-    pub(super) force: bool,
-    /// Do not ask
-    #[arg(long)]
-    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) what: Overwrite,
+    #[command(flatten)]
+    pub(super) wait: Wait,
     #[command(flatten)]
     pub(super) ask: Ask,
 }
@@ -163,12 +177,19 @@ pub struct SpareArgs {
     /// Take it away
     #[arg(long, conflicts_with = "force")]
     pub(super) remove: bool,
-    /// Destroy what is on it
-    #[arg(long)]
-    pub(super) force: bool,
-    /// Do not ask
-    #[arg(long)]
-    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) what: Overwrite,
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    #[command(flatten)]
+    pub(super) wait: Wait,
     #[command(flatten)]
     pub(super) ask: Ask,
 }
@@ -237,6 +258,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Remove(args) => redundant::remove(args).await,
         Verb::Add(args) => redundant::add(args).await,
         Verb::Spare(args) => redundant::spare(args).await,
+        Verb::Check(args) => redundant::check(args, false).await,
+        Verb::Repair(args) => redundant::check(args, true).await,
         Verb::Delete(args) => delete(args).await,
     }
 }

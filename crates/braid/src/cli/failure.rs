@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 /// Done, but something needs attention.
 pub const ATTENTION: u8 = 5;
+/// Damage was found.
+pub const DAMAGE: u8 = 7;
 
 /// Prints an error and returns its exit status. With `json`, standard output gets the error in the shape of
 /// the API; standard error always gets it for people.

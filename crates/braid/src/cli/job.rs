@@ -8,8 +8,10 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// List the jobs that have not ended, with how far each has come
+    /// List the jobs with how far each has come, and how those have ended that did lately
     List(Ask),
+    /// Watch a job, or all there are, to the end; 7 if it has found damage
+    Watch(WatchArgs),
     /// Let a job wait; what clients wait for is done all the same
     Pause(JobArgs),
     /// Let a job go on
@@ -24,6 +26,14 @@ pub enum Verb {
 pub struct JobArgs {
     /// The job, as ARRAY:NUMBER
     job: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct WatchArgs {
+    /// The job, as ARRAY:NUMBER [default: all that go on]
+    job: Vec<String>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -53,6 +63,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let list: JobList = ask.client()?.get("/v1/jobs").await?;
             output::show(ask.json, &list, table);
         }
+        Verb::Watch(args) => return watch(args).await,
         Verb::Pause(args) => set(&args, SetJob { paused: Some(true), ..SetJob::default() }).await?,
         Verb::Resume(args) => set(&args, SetJob { paused: Some(false), ..SetJob::default() }).await?,
         Verb::Limit(args) => {
@@ -67,6 +78,26 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+async fn watch(args: WatchArgs) -> anyhow::Result<ExitCode> {
+    let client = args.ask.client()?;
+    let mut names = args.job;
+    if names.is_empty() {
+        let going = client.get::<JobList>("/v1/jobs").await?.jobs.into_iter().filter(|job| !job.state.is_over());
+        names = going.map(|job| job.name).collect();
+    }
+    let Some(jobs) = super::watch::follow(&client, &names, args.ask.json).await? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let status = super::watch::status(&jobs);
+    output::show(args.ask.json, &JobList { jobs }, |list| {
+        if list.jobs.is_empty() {
+            return "no job goes on\n".to_owned();
+        }
+        list.jobs.iter().map(super::watch::ended).collect()
+    });
+    Ok(status)
+}
+
 async fn set(args: &JobArgs, body: SetJob) -> anyhow::Result<()> {
     let job: Job = args.ask.client()?.patch(&format!("/v1/jobs/{}", args.job), &body).await?;
     output::show(args.ask.json, &job, line);
@@ -74,8 +105,13 @@ async fn set(args: &JobArgs, body: SetJob) -> anyhow::Result<()> {
 }
 
 fn line(job: &Job) -> String {
-    let waits = if job.paused { ", waits" } else { "" };
-    format!("job {} ({}): {}{waits}\n", job.name, job.kind, redundant::progress(&job.progress))
+    format!("job {}\n", super::watch::going(job))
+}
+
+/// What came of a job that has ended.
+fn outcome(job: &Job) -> String {
+    let share = format!("{} of {}", format_size(job.progress.done_bytes), format_size(job.progress.total_bytes));
+    job.findings.as_ref().map_or(share, crate::findings::sentence)
 }
 
 fn table(list: &JobList) -> String {
@@ -88,8 +124,8 @@ fn table(list: &JobList) -> String {
             job.name.clone(),
             job.kind.clone(),
             job.member.map_or("all".to_owned(), |member| member.to_string()),
-            if job.paused { "paused" } else { "running" }.to_owned(),
-            redundant::progress(&job.progress),
+            job.state.word().to_owned(),
+            if job.state.is_over() { outcome(job) } else { redundant::progress(&job.progress) },
             match job.limit_bytes_per_s {
                 0 => "none".to_owned(),
                 limit => format!("{}/s", format_size(limit)),

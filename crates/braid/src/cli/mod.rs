@@ -21,6 +21,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod top;
+mod watch;
 
 use crate::client::Client;
 use anyhow::Context;

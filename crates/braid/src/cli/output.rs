@@ -52,8 +52,12 @@ fn text_to(stream: &mut impl Write, text: &str) {
 
 /// Columns of the terminal, or 80.
 pub fn columns() -> usize {
-    let stdout = std::io::stdout();
-    let size = if stdout.is_terminal() { rustix::termios::tcgetwinsize(&stdout).ok() } else { None };
+    columns_of(&std::io::stdout())
+}
+
+/// Columns of the terminal that this is, or 80.
+pub fn columns_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> usize {
+    let size = if stream.is_terminal() { rustix::termios::tcgetwinsize(stream).ok() } else { None };
     usize::from(size.map(|size| size.ws_col).filter(|columns| *columns > 0).unwrap_or(WIDTH))
 }
 

@@ -1,10 +1,10 @@
-//! `braid array fail|remove|add|spare`, and what `show` says of redundant arrays.
+//! `braid array fail|remove|add|spare|check|repair`, and what `show` says of redundant arrays.
 
-use super::array::{AddArgs, MemberArgs, SpareArgs};
+use super::array::{AddArgs, CheckArgs, MemberArgs, Overwrite, SpareArgs};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
-use super::{Ask, output};
-use braid_api::{AddDisk, Array, Health, Member, MemberState, NameMember, Progress, Redundancy};
+use super::{Ask, output, watch};
+use braid_api::{AddDisk, Array, CheckArray, Health, Job, Member, MemberState, NameMember, Progress, Redundancy};
 use braid_geometry::units::format_size;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -46,7 +46,48 @@ pub async fn remove(args: MemberArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
-    give(&args.array, &args.disk, false, (args.force, args.yes), &args.ask).await
+    let give = Give { array: &args.array, disk: &args.disk, spare: false, what: args.what, ask: &args.ask };
+    let array = give.now().await?;
+    let disk = absolute_for(&args.ask.reach, &args.disk)?.to_string();
+    let job = array.members.iter().find(|member| same_disk(member, &disk)).and_then(|member| member.job.clone());
+    let Some(job) = job.filter(|_| args.wait.is_wanted()) else {
+        output::show(args.ask.json, &array, stands);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let client = args.ask.client()?;
+    if !args.ask.json {
+        output::text(&stands(&array));
+    }
+    let Some(jobs) = watch::follow(&client, &[job], args.ask.json).await? else { return Ok(ExitCode::FAILURE) };
+    if args.ask.json {
+        output::json(&client.get::<Array>(&format!("/v1/arrays/{}", array.uuid)).await?);
+    } else {
+        jobs.iter().for_each(|job| output::text(&watch::ended(job)));
+    }
+    Ok(watch::status(&jobs))
+}
+
+/// Whether a member is on the disk of that name, with or without what it was to be made of.
+fn same_disk(member: &Member, disk: &str) -> bool {
+    let path = |name: &str| braid_ring::DiskSpec::parse(name).ok().and_then(|spec| spec.path().map(ToOwned::to_owned));
+    let known = member.disk.as_deref().unwrap_or_default();
+    known == disk || path(known).is_some() && path(known) == path(disk)
+}
+
+pub async fn check(args: CheckArgs, repair: bool) -> anyhow::Result<ExitCode> {
+    let client = args.ask.client()?;
+    let job: Job = client.post(&format!("/v1/arrays/{}/check", args.array), &CheckArray { repair }).await?;
+    if !args.wait.is_wanted() {
+        output::show(args.ask.json, &job, |job| {
+            format!("{} of array {} begins; watch it with: braid job watch {}\n", job.kind, job.array, job.name)
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(jobs) = watch::follow(&client, &[job.name], args.ask.json).await? else { return Ok(ExitCode::FAILURE) };
+    for job in &jobs {
+        output::show(args.ask.json, job, watch::ended);
+    }
+    Ok(watch::status(&jobs))
 }
 
 pub async fn spare(args: SpareArgs) -> anyhow::Result<ExitCode> {
@@ -54,15 +95,31 @@ pub async fn spare(args: SpareArgs) -> anyhow::Result<ExitCode> {
         let body = NameMember { member: member(&args.ask, &args.disk) };
         return ask(&args.array, "remove", &body, &args.ask).await;
     }
-    give(&args.array, &args.disk, true, (args.force, args.yes), &args.ask).await
+    let give = Give { array: &args.array, disk: &args.disk, spare: true, what: args.what, ask: &args.ask };
+    let array = give.now().await?;
+    output::show(args.ask.json, &array, stands);
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn give(array: &str, disk: &str, spare: bool, (force, yes): (bool, bool), to: &Ask) -> anyhow::Result<ExitCode> {
-    let disk = absolute_for(&to.reach, disk)?.to_string();
-    if force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        confirm(&format!("Whatever is on {disk} will be lost"), yes)?;
+/// A disk that an array is to be given.
+struct Give<'a> {
+    array: &'a str,
+    disk: &'a str,
+    spare: bool,
+    what: Overwrite,
+    ask: &'a Ask,
+}
+
+impl Give<'_> {
+    async fn now(self) -> anyhow::Result<Array> {
+        let Overwrite { force, yes } = self.what;
+        let disk = absolute_for(&self.ask.reach, self.disk)?.to_string();
+        if force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+            confirm(&format!("Whatever is on {disk} will be lost"), yes)?;
+        }
+        let body = AddDisk { disk, spare: self.spare, force };
+        Ok(self.ask.client()?.post(&format!("/v1/arrays/{}/disks", self.array), &body).await?)
     }
-    ask(array, "disks", &AddDisk { disk, spare, force }, to).await
 }
 
 /// How a member does, in words.
@@ -77,8 +134,13 @@ pub fn member_state(member: &Member) -> String {
     text
 }
 
+/// How far some work has come, in percent.
+pub fn percent(progress: &Progress) -> u64 {
+    (100 * u128::from(progress.done_bytes) / u128::from(progress.total_bytes.max(1))) as u64
+}
+
 fn share(progress: &Progress) -> String {
-    format!("{} %", 100 * progress.done_bytes / progress.total_bytes.max(1))
+    format!("{} %", percent(progress))
 }
 
 /// The lines of `show` about redundancy.
@@ -107,7 +169,8 @@ pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, 
 
 /// How far some work has come, in words.
 pub fn progress(progress: &Progress) -> String {
-    let left = progress.remaining_s.map_or(String::new(), |seconds| format!(", {seconds} s left"));
+    let left =
+        progress.remaining_s.map_or(String::new(), |seconds| format!(", {} left", output::duration(seconds * 1000)));
     format!(
         "{} of {} ({}), {}/s{left}",
         format_size(progress.done_bytes),

@@ -52,6 +52,7 @@ impl Modify for Everywhere {
 fn usual(status: &str) -> &'static str {
     match status {
         "200" => "done; what was asked for, or what it is now",
+        "202" => "it has begun and goes on as a job",
         "404" => "there is no such thing",
         "409" => "refused as things are now",
         _ => "an error",

@@ -15,9 +15,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
-    Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CreateArray, DiskList, ErrorBody, ErrorDetail,
-    Event, EventList, Export, ExportList, Job, JobList, Kind, Limits, NameMember, RenameArray, RenameExport, SetExport,
-    SetJob, Status, StopArray,
+    Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
+    ErrorDetail, Event, EventList, Export, ExportList, Job, JobList, Kind, Limits, NameMember, RenameArray,
+    RenameExport, SetExport, SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/fail", post(fail_member))
         .route("/v1/arrays/{array}/remove", post(remove_member))
         .route("/v1/arrays/{array}/disks", post(add_disk))
+        .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
         .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{job}", get(job).patch(set_job).delete(cancel_job))
@@ -85,6 +86,7 @@ pub fn router(control: Arc<Control>) -> Router {
         fail_member,
         remove_member,
         add_disk,
+        check_array,
         assemble,
         jobs,
         job,
@@ -178,10 +180,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 }
 
 /// Does a change to its end, also when the client goes away in the middle: half of a change helps nobody.
-async fn to_the_end<T: Serialize + Send + 'static, F>(
-    control: Arc<Control>,
-    change: impl FnOnce(Arc<Control>) -> F,
-) -> Answer<T>
+async fn to_the_end<T: Send + 'static, F>(control: Arc<Control>, change: impl FnOnce(Arc<Control>) -> F) -> Answer<T>
 where
     F: Future<Output = Result<T, ErrorDetail>> + Send + 'static,
 {
@@ -320,10 +319,45 @@ async fn remove_member(State(control): Shared, Named(name): Named, Ask(ask): Ask
 #[utoipa::path(
     post, path = "/v1/arrays/{array}/disks", request_body = AddDisk,
     params(("array" = String, Path, description = "name or UUID", example = "fast")),
-    responses((status = 200, body = Array), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody))
+    responses(
+        (status = 200, body = Array, description = "it is a spare"),
+        (status = 202, body = Array, description = "a job fills it: the member names it, and the header Location"),
+        (status = 400, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
 )]
-async fn add_disk(State(control): Shared, Named(name): Named, Ask(ask): Ask<AddDisk>) -> Answer<Array> {
-    to_the_end(control, |control| async move { control.add_disk(&name, ask).await }).await
+async fn add_disk(State(control): Shared, Named(name): Named, Ask(ask): Ask<AddDisk>) -> Result<Response, Refusal> {
+    let done = to_the_end(control, |control| async move { control.add_disk(&name, ask).await }).await?;
+    let Json((array, job)) = done;
+    Ok(match job {
+        Some(job) => begun(&job, &array),
+        None => Json(array).into_response(),
+    })
+}
+
+/// Compares all copies of everything that was ever written; with `repair` what differs is made equal.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/check", request_body = Option<CheckArray>,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses(
+        (status = 202, body = Job, description = "it has begun"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "in_use: it is gone over already")
+    )
+)]
+async fn check_array(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<CheckArray>,
+) -> Result<Response, Refusal> {
+    let Json(job) = to_the_end(control, |control| async move { control.check_array(&name, ask).await }).await?;
+    Ok(begun(&job.name, &job))
+}
+
+/// The answer to a change that has begun and goes on as a job.
+fn begun(job: &str, body: &impl Serialize) -> Response {
+    let place = [(header::LOCATION, format!("/v1/jobs/{job}"))];
+    (place, json(StatusCode::ACCEPTED, body)).into_response()
 }
 
 /// Looks for members, and starts what is complete.
@@ -335,7 +369,7 @@ async fn assemble(State(control): Shared, Ask(ask): Ask<Assemble>) -> Answer<Ass
     to_the_end(control, |control| async move { control.assemble(ask).await }).await
 }
 
-/// The jobs that have not ended.
+/// The jobs that go on, and those that have ended lately.
 #[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = JobList)))]
 async fn jobs(State(control): Shared) -> Json<JobList> {
     Json(control.jobs())

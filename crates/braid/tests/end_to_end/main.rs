@@ -7,6 +7,7 @@
 mod api;
 mod bench;
 mod bench_page;
+mod checks;
 mod clients;
 mod command_line;
 mod configuration;

@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use crate::nbd::Client;
 use crate::support::*;
 
-const BLOCK: u64 = 64 * KIB;
+pub const BLOCK: u64 = 64 * KIB;
 
-fn files(daemon: &Daemon, names: &[&str]) -> Vec<String> {
+pub fn files(daemon: &Daemon, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| daemon.folder.sparse(name, 80 * MIB)).collect()
 }
 
-fn create(daemon: &Daemon, level: &str, disks: &[&str], more: &[&str]) -> Client {
+pub fn create(daemon: &Daemon, level: &str, disks: &[&str], more: &[&str]) -> Client {
     let mut arguments = vec!["array", "create", "data", "--level", level];
     arguments.extend(more);
     arguments.extend(disks);
@@ -22,28 +22,28 @@ fn create(daemon: &Daemon, level: &str, disks: &[&str], more: &[&str]) -> Client
     client(daemon)
 }
 
-fn client(daemon: &Daemon) -> Client {
+pub fn client(daemon: &Daemon) -> Client {
     wait_for("the export", || Client::open(&daemon.nbd_socket("data"), "data").ok())
 }
 
-fn show(daemon: &Daemon) -> Value {
+pub fn show(daemon: &Daemon) -> Value {
     daemon.json(&["array", "show", "data"])
 }
 
-fn health(daemon: &Daemon) -> String {
+pub fn health(daemon: &Daemon) -> String {
     show(daemon)["redundancy"]["health"].as_str().unwrap_or("none").to_owned()
 }
 
-fn wait_for_health(daemon: &Daemon, health: &str) {
+pub fn wait_for_health(daemon: &Daemon, health: &str) {
     wait_for(&format!("the array to be {health}"), || (self::health(daemon) == health).then_some(()));
 }
 
-fn member_state(daemon: &Daemon, role: usize) -> String {
+pub fn member_state(daemon: &Daemon, role: usize) -> String {
     show(daemon)["members"][role]["state"].as_str().expect("a state").to_owned()
 }
 
 /// Everything in the data area of a member's file.
-fn data_of(daemon: &Daemon, role: usize, path: &str, len: usize) -> Vec<u8> {
+pub fn data_of(daemon: &Daemon, role: usize, path: &str, len: usize) -> Vec<u8> {
     let start = show(daemon)["members"][role]["data_offset_bytes"].as_u64().expect("its place is known");
     let mut data = vec![0; len];
     File::open(path).and_then(|file| file.read_exact_at(&mut data, start)).expect("the member's file can be read");
@@ -51,14 +51,14 @@ fn data_of(daemon: &Daemon, role: usize, path: &str, len: usize) -> Vec<u8> {
 }
 
 /// Writes blocks and remembers their seeds.
-fn write(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
+pub fn write(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
     for block in blocks {
         client.write(block * BLOCK, &noise(BLOCK, seed + block)).expect("it writes");
     }
 }
 
 #[track_caller]
-fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
+pub fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
     for block in blocks {
         let back = client.read(block * BLOCK, BLOCK as usize).expect("it reads");
         assert!(back == noise(BLOCK, seed + block), "block {block} is not what was written");
@@ -153,23 +153,23 @@ fn a_spare_takes_over_by_itself() {
     assert!(said.contains("no copy left"), "{said}");
 }
 
-fn away(path: &str) {
+pub fn away(path: &str) {
     std::fs::rename(path, format!("{path}.away")).expect("a file can be moved");
 }
 
-fn back(path: &str) {
+pub fn back(path: &str) {
     std::fs::rename(format!("{path}.away"), path).expect("a file can be moved");
 }
 
 /// Moves a member to another folder, where it is not looked for.
-fn hide(daemon: &Daemon, path: &str) {
+pub fn hide(daemon: &Daemon, path: &str) {
     let hidden = daemon.folder.join("hidden");
     std::fs::create_dir_all(&hidden).expect("a folder can be made");
     let name = path.rsplit('/').next().expect("a path has a name");
     std::fs::rename(path, format!("{hidden}/{name}")).expect("a file can be moved");
 }
 
-fn unhide(daemon: &Daemon, path: &str) {
+pub fn unhide(daemon: &Daemon, path: &str) {
     let name = path.rsplit('/').next().expect("a path has a name");
     std::fs::rename(daemon.folder.join(&format!("hidden/{name}")), path).expect("a file can be moved");
 }

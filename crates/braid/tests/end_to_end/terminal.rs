@@ -287,6 +287,32 @@ fn top_shows_what_happens_and_gives_the_terminal_back() {
 }
 
 #[test]
+fn long_work_shows_a_line_that_lives_and_goes_on_without_it() {
+    let daemon = Daemon::start();
+    let disks: Vec<String> =
+        ["a", "b"].iter().map(|name| format!("throttled({},bw=8M)", daemon.folder.sparse(name, 80 * MIB))).collect();
+    daemon.array("data", "raid1", &[&disks[0], &disks[1]]);
+    let mut client = wait_for("the export", || crate::nbd::Client::open(&daemon.nbd_socket("data"), "data").ok());
+    client.write(0, &noise(16 * MIB, 1)).expect("it writes");
+    let mut check = Terminal::start(&daemon, (80, 24), BRAID, &["array", "check", "data"], &[]);
+    check.wait_for_text("data:1 check:");
+    check.wait_for_text("/s");
+    check.type_in("\x03");
+    assert_eq!(check.wait().code(), Some(1));
+    check.wait_for_text("it goes on: braid job watch data:1");
+    check.is_given_back();
+    assert_eq!(daemon.json(&["job", "list"])["jobs"][0]["state"], "running");
+    // Watched to the end it says what came of it.
+    daemon.braid(&["job", "limit", "data:1", "512M"]);
+    let mut watch = Terminal::start(&daemon, (80, 24), BRAID, &["job", "watch"], &[]);
+    watch.wait_for_text("check (job data:1) is done");
+    watch.wait_for_text("no copies differ");
+    assert_eq!(watch.wait().code(), Some(0));
+    let begun = Terminal::start(&daemon, (80, 24), BRAID, &["array", "check", "data", "--no-wait"], &[]);
+    begun.wait_for_text("braid job watch data:2");
+}
+
+#[test]
 fn shells_complete_commands_options_and_names() {
     let daemon = Daemon::start();
     let script = |shell: &str| {
@@ -301,7 +327,7 @@ fn shells_complete_commands_options_and_names() {
         script("bash")
     );
     let out = run("bash", &["--norc", "-c", &bash]);
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["array", "create", "--check", "concat raid0"]);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["array", "create", "--check", "concat raid0 raid1 raid10"]);
     let fish = format!(
         "source {}; complete -C 'braid arr'; complete -C 'braid array cre'; complete -C 'braid status --che'",
         script("fish")

@@ -1,7 +1,7 @@
 //! What the API shows of the tables.
 
 use super::Control;
-use super::keeping::health;
+use super::keeping::{health, name_of};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
@@ -9,7 +9,7 @@ use braid_api::{
     Array, ArrayState, Attention, Disk, DiskActivity, DiskState, DiskStats, Export, ExportState, ExportStats,
     ExportTls, LatencyBucket, Member, MemberState, Zone,
 };
-use braid_format::ArrayPart;
+use braid_format::{ArrayPart, JobKind};
 use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 
@@ -24,6 +24,7 @@ impl Control {
     }
 
     fn show_active(&self, entry: &ArrayEntry, active: &Active, exports: Vec<String>) -> Array {
+        let name = &entry.name;
         let members = active.label.members.iter().zip(0..).map(|(entry, role)| {
             let seat = active.disks.iter().find(|seat| seat.role == role);
             Member {
@@ -38,7 +39,11 @@ impl Control {
                 progress: active
                     .keeping()
                     .filter(|_| entry.state == braid_format::MemberState::Filling)
-                    .and_then(|keeping| keeping.progress(Some(role))),
+                    .and_then(|keeping| keeping.progress(JobKind::Rebuild, Some(role))),
+                job: active
+                    .keeping()
+                    .and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)))
+                    .map(|job| name_of(name, job.number)),
             }
         });
         let disks = active.disks.iter().filter_map(|Seat { disk, .. }| {
@@ -168,6 +173,7 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
         stats: None,
         write_mostly: false,
         progress: None,
+        job: None,
     });
     Array {
         state: idle.state,
@@ -246,7 +252,7 @@ pub(super) fn export_latency(entry: &ExportEntry) -> Vec<LatencyBucket> {
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let arrays = tables.arrays.values().flat_map(|entry| match &entry.condition {
         Condition::Idle(idle) if idle.state != ArrayState::Stopped => of_idle(tables, entry, idle),
-        Condition::Active(active) => health::attention(&entry.name, active).into_iter().collect(),
+        Condition::Active(active) => health::attention(&entry.name, active),
         Condition::Idle(_) => Vec::new(),
     });
     let disks = tables.open_disks().filter_map(|(entry, _, disk)| of_disk(entry, disk));

@@ -1,9 +1,10 @@
 //! How a redundant array stands, and what its user may do about it.
 
 use super::super::tables::Active;
+use super::findings;
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
-use braid_format::{MemberState, StartPolicy};
+use braid_format::{JobKind, MemberState, StartPolicy};
 use braid_geometry::Level;
 
 /// How it stands; none at levels without redundancy.
@@ -39,7 +40,7 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
         regions: active.size_bytes.div_ceil(keeping.region_bytes().max(1)),
         regions_written: regions.written.count(),
         regions_dirty: regions.dirty.count(),
-        resync: keeping.progress(None),
+        resync: keeping.progress(JobKind::Resync, None),
         start_degraded: if active.label.start_policy == StartPolicy::Auto { "auto" } else { "wait" }.to_owned(),
     })
 }
@@ -61,7 +62,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
             (MemberState::Out, _) => Some(format!("member {role} is out")),
             (MemberState::Absent, _) => Some(format!("nobody is member {role}")),
             (MemberState::Filling, _) => {
-                let progress = active.keeping().and_then(|keeping| keeping.progress(Some(role)));
+                let progress = active.keeping().and_then(|keeping| keeping.progress(JobKind::Rebuild, Some(role)));
                 let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
                 Some(format!("member {role} is brought up to date: {share} % done"))
             }
@@ -75,8 +76,13 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
 }
 
 /// What needs attention.
-pub fn attention(name: &str, active: &Active) -> Option<Attention> {
-    let health = of(active)?;
+pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
+    let checked = active.keeping().and_then(|keeping| keeping.last_check());
+    let damage = checked.and_then(|job| findings::attention(name, &job));
+    of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(damage).collect()
+}
+
+fn of_health(name: &str, active: &Active, health: Health) -> Option<Attention> {
     let show = format!("braid array show {name}");
     let (meaning, remedy, commands) = match health {
         Health::Failed => (

@@ -2,15 +2,15 @@
 
 use super::super::Control;
 use super::super::tables::{ArrayEntry, Tables};
-use super::progress;
-use braid_api::{ErrorDetail, Job, JobList, Kind, SetJob};
-use braid_engine::keeper::{JobInfo, JobStage, Order};
+use super::board::{is_check, progress};
+use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob};
+use braid_engine::keeper::{FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
 use braid_format::JobKind;
 use std::sync::Arc;
 use uuid::Uuid;
 
 impl Control {
-    /// Every job that has not ended.
+    /// Every job that goes on, or has ended lately.
     pub fn jobs(&self) -> JobList {
         let tables = self.read();
         let mut jobs: Vec<Job> = all(&tables).map(|(entry, job)| show(&entry.name, &job)).collect();
@@ -29,13 +29,32 @@ impl Control {
         jobs.next().map(|(entry, job)| show(&entry.name, &job)).ok_or_else(|| missing(name))
     }
 
+    /// Begins to compare all copies of everything that was ever written, or to make equal what differs.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], the array has no redundancy, or it is gone over already.
+    pub async fn check_array(self: &Arc<Self>, array: &str, ask: CheckArray) -> Result<Job, ErrorDetail> {
+        let claim = self.claim(array, "checked")?;
+        let keeping = self.keeping(array)?;
+        let name = self.read().array(&claim.uuid.to_string())?.name.clone();
+        if let Some(job) = keeping.newest(|job| is_check(job.kind) && !job.stage.is_over()) {
+            let job = name_of(&name, job.number);
+            return Err(ErrorDetail::new(Kind::InUse, format!("array {name} is gone over already: job {job}"))
+                .with("array", &name)
+                .with("job", &job)
+                .remedy(format!("wait for it (braid job watch {job}), or give it up (braid job cancel {job})")));
+        }
+        self.give_order(claim.uuid, Order::Check { repair: ask.repair }).await?;
+        let job = keeping.newest(|job| is_check(job.kind)).ok_or_else(|| missing(&name))?;
+        Ok(show(&name, &job))
+    }
+
     /// Lets a job wait or go on, or gives it another limit.
     ///
     /// # Errors
     /// [`Kind::NotFound`], or what the labels of the array say to it.
     pub async fn set_job(self: &Arc<Self>, name: &str, ask: SetJob) -> Result<Job, ErrorDetail> {
-        let (uuid, number) = self.find_job(name)?;
-        let before = self.job(name)?;
+        let (uuid, number, before) = self.going_job(name)?;
         if let Some(rate_bytes_per_s) = ask.limit_bytes_per_s {
             self.give_order(uuid, Order::Limit { job: number, rate_bytes_per_s }).await?;
         }
@@ -53,10 +72,19 @@ impl Control {
     /// # Errors
     /// [`Kind::NotFound`], or it cannot be given up.
     pub async fn cancel_job(self: &Arc<Self>, name: &str) -> Result<Job, ErrorDetail> {
-        let (uuid, number) = self.find_job(name)?;
-        let before = self.job(name)?;
+        let (uuid, number, before) = self.going_job(name)?;
         self.give_order(uuid, Order::Cancel(number)).await?;
         Ok(before)
+    }
+
+    /// A job that has not ended.
+    fn going_job(&self, name: &str) -> Result<(Uuid, u64, Job), ErrorDetail> {
+        let (uuid, number) = self.find_job(name)?;
+        let job = self.job(name)?;
+        if job.state.is_over() {
+            return Err(missing(name));
+        }
+        Ok((uuid, number, job))
     }
 
     fn find_job(&self, name: &str) -> Result<(Uuid, u64), ErrorDetail> {
@@ -74,9 +102,14 @@ fn all(tables: &Tables) -> impl Iterator<Item = (&ArrayEntry, JobInfo)> {
     })
 }
 
+/// The name of a job: array and number.
+pub fn name_of(array: &str, number: u64) -> String {
+    format!("{array}:{number}")
+}
+
 fn show(array: &str, job: &JobInfo) -> Job {
     Job {
-        name: format!("{array}:{}", job.number),
+        name: name_of(array, job.number),
         array: array.to_owned(),
         number: job.number,
         kind: match job.kind {
@@ -88,9 +121,29 @@ fn show(array: &str, job: &JobInfo) -> Job {
         }
         .to_owned(),
         member: job.role,
+        state: match job.stage {
+            JobStage::Running => JobState::Running,
+            JobStage::Paused => JobState::Paused,
+            JobStage::Done => JobState::Done,
+            JobStage::Cancelled => JobState::Cancelled,
+            JobStage::Failed => JobState::Failed,
+        },
         paused: job.stage == JobStage::Paused,
         limit_bytes_per_s: job.limit_bytes_per_s,
         progress: progress(job),
+        findings: job.findings.as_ref().map(findings),
+    }
+}
+
+/// What a job has found, as the API shows it.
+pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
+    Findings {
+        block_bytes: BLOCK_BYTES,
+        compared_blocks: found.compared_blocks,
+        differing_blocks: found.differing_blocks,
+        mended_blocks: found.mended_blocks,
+        unreadable_blocks: found.unreadable_blocks,
+        places_bytes: found.places.clone(),
     }
 }
 

@@ -5,11 +5,12 @@ use super::super::disks::remove_files;
 use super::super::search::without_size;
 use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random};
+use super::name_of;
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{AddDisk, Array, ErrorDetail, Kind};
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{self, DiskVerdict, Filling, LifecycleError, Newcomer};
-use braid_format::{ArrayPart, MemberId, MemberState};
+use braid_format::{ArrayPart, JobKind, MemberId, MemberState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,13 +94,14 @@ impl Control {
         self.array(&claim.uuid.to_string())
     }
 
-    /// Adds a disk: a member that is out returns; any other disk takes a vacant role, or becomes a spare.
+    /// Adds a disk: a member that is out returns; any other disk takes a vacant role, or becomes a spare. Gives the job that
+    /// fills it, too, if there is one.
     ///
     /// # Errors
     /// The disk cannot be used, is not empty, or is too small.
-    pub async fn add_disk(self: &Arc<Self>, array: &str, ask: AddDisk) -> Result<Array, ErrorDetail> {
+    pub async fn add_disk(self: &Arc<Self>, array: &str, ask: AddDisk) -> Result<(Array, Option<String>), ErrorDetail> {
         let claim = self.claim(array, "changed")?;
-        self.keeping(array)?;
+        let keeping = self.keeping(array)?;
         let spec = read_disk(&ask.disk)?;
         let (control, specs) = (Arc::clone(self), vec![spec.clone()]);
         let checked = tokio::task::spawn_blocking(move || control.check_paths(&specs)).await;
@@ -111,7 +113,12 @@ impl Control {
         match self.add_open(claim.uuid, &disk, &ask).await {
             Ok(()) => {
                 self.save_or_warn();
-                self.array(&claim.uuid.to_string())
+                let array = self.array(&claim.uuid.to_string())?;
+                let role = array.members.iter().find(|member| member.disk.as_ref() == Some(&disk.name));
+                let role = role.map(|member| member.role);
+                let job = keeping.newest(|job| job.kind == JobKind::Rebuild && job.role == role && role.is_some());
+                let job = job.map(|job| name_of(&array.name, job.number));
+                Ok((array, job))
             }
             Err(error) => {
                 remove_files(&made_by(&disk, &absent));

@@ -3,7 +3,9 @@
 //! The keeper itself is the engine's. Here is its door to this daemon, what its notes become, and what is asked of it.
 
 mod away;
+mod board;
 mod door;
+mod findings;
 pub mod health;
 mod jobs;
 mod members;
@@ -12,12 +14,14 @@ mod notes;
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
 use crate::daemon::errors::of_lifecycle;
+use board::Board;
 use braid_api::{ArrayState, ErrorDetail, Kind};
-use braid_engine::keeper::{JobInfo, Keeper, KeeperOptions, Kept, Order, Ordered};
+use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered};
 use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
+use braid_format::JobKind;
 use door::{Asked, Door};
+pub use jobs::name_of;
 pub(super) use notes::note_seats;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
@@ -36,8 +40,7 @@ pub struct Keeping {
     regions: Arc<RegionMap>,
     region_bytes: u64,
     failed: AtomicBool,
-    /// The jobs that have not ended, by number.
-    jobs: Mutex<BTreeMap<u64, JobInfo>>,
+    jobs: Mutex<Board>,
 }
 
 impl Keeping {
@@ -72,37 +75,6 @@ impl Keeping {
     /// Bytes of each region.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
-    }
-
-    /// The jobs that have not ended, by number.
-    pub fn jobs(&self) -> Vec<JobInfo> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
-    /// How far work has come: for a member, or for all after a crash. None where there is none.
-    pub fn progress(&self, role: Option<u16>) -> Option<braid_api::Progress> {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.values().find(|job| job.role == role).map(progress)
-    }
-
-    /// A job has come further, or has ended.
-    fn note_job(&self, job: JobInfo) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if job.stage.is_over() {
-            jobs.remove(&job.number);
-        } else {
-            jobs.insert(job.number, job);
-        }
-    }
-}
-
-/// How far a job has come.
-pub(super) fn progress(job: &JobInfo) -> braid_api::Progress {
-    braid_api::Progress {
-        done_bytes: job.done_bytes,
-        total_bytes: job.total_bytes,
-        rate_bytes_per_s: job.rate_bytes_per_s,
-        remaining_s: job.left_ns().map(|ns| ns.div_ceil(1_000_000_000)),
     }
 }
 
@@ -161,9 +133,9 @@ impl Control {
             region_bytes: u64::from(label.region_bytes),
             failed: AtomicBool::new(false),
             // Those that begin later are told to the door.
-            jobs: Mutex::new(keeper.jobs().map(|job| (job.number, job.clone())).collect()),
+            jobs: Mutex::new(keeper.jobs().cloned().collect()),
         });
-        if let Some(resync) = keeping.progress(None) {
+        if let Some(resync) = keeping.progress(JobKind::Resync, None) {
             let message = format!(
                 "array {name} was not stopped in order: {} of it are brought together",
                 braid_geometry::units::format_size(resync.total_bytes)

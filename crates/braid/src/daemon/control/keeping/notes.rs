@@ -3,8 +3,9 @@
 use super::super::tables::{Active, Away, Condition, OpenDisk, Tables};
 use super::super::view;
 use super::super::{Control, counted};
+use super::board::is_check;
 use super::door::is_beyond;
-use super::seats_of;
+use super::{findings, seats_of};
 use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
 use braid_api::Severity;
@@ -49,13 +50,19 @@ impl Control {
             Note::InSync(role) => {
                 tell(Severity::Info, "member_in_sync", format!("{} is in sync", member(role)), Some(role));
             }
-            Note::Job(job) => self.with_keeping(uuid, |keeping| keeping.note_job(job)),
+            Note::Job(job) => {
+                let about = is_check(job.kind).then(|| job.clone());
+                let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
+                if let Some((severity, kind, message)) = about.and_then(|job| findings::event(&name, &job, is_new)) {
+                    tell(severity, kind, message, None);
+                }
+            }
             Note::Resynced => {
                 let message = format!("all members of array {name} are equal again");
                 tell(Severity::Info, "resynced", message, None);
             }
             Note::Failed => {
-                self.with_keeping(uuid, |keeping| keeping.failed.store(true, Ordering::Relaxed));
+                let _ = self.with_keeping(uuid, |keeping| keeping.failed.store(true, Ordering::Relaxed));
                 let message = format!(
                     "array {name} has failed: more members are lost than it tolerates; nothing more is written to it"
                 );
@@ -91,11 +98,9 @@ impl Control {
         Some((entry.name.clone(), disks, active.has_failed()))
     }
 
-    fn with_keeping(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping)) {
+    fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping) -> T) -> Option<T> {
         let keeping = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.keeping().cloned());
-        if let Some(keeping) = keeping {
-            work(&keeping);
-        }
+        keeping.map(|keeping| work(&keeping))
     }
 
     /// Why a member was left out, as far as its disk tells.

@@ -1,0 +1,149 @@
+//! Watching jobs: a live line at a terminal, lines now and then elsewhere, and how each has ended.
+
+use super::{failure, output, redundant};
+use crate::client::Client;
+use crate::findings::sentence;
+use braid_api::{Job, JobState};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+/// Where there is no terminal a line is printed for each such part of a job, in percent.
+const LINE_EVERY_PERCENT: u64 = 10;
+
+/// Whether a command that begins a job waits for its end.
+#[derive(Args, Clone, Copy)]
+pub struct Wait {
+    /// Wait for the end of the job, as at a terminal
+    #[arg(long, conflicts_with = "no_wait")]
+    wait: bool,
+    /// Do not wait at a terminal either: the job goes on by itself
+    #[arg(long)]
+    no_wait: bool,
+}
+
+impl Wait {
+    /// Whether it does.
+    pub fn is_wanted(self) -> bool {
+        self.wait || !self.no_wait && std::io::stdout().is_terminal() && std::io::stderr().is_terminal()
+    }
+}
+
+/// Watches jobs until all have ended; none, if that was interrupted. With `quiet` nothing but the live line is shown.
+///
+/// # Errors
+/// The daemon's: also where a job is not known any more.
+pub async fn follow(client: &Client, names: &[String], quiet: bool) -> anyhow::Result<Option<Vec<Job>>> {
+    let mut line = Line::new(quiet);
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    loop {
+        let mut jobs: Vec<Job> = Vec::with_capacity(names.len());
+        for name in names {
+            jobs.push(client.get(&format!("/v1/jobs/{name}")).await?);
+        }
+        line.show(&jobs);
+        if jobs.iter().all(|job| job.state.is_over()) {
+            line.clear();
+            return Ok(Some(jobs));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            _ = &mut interrupted => {
+                line.clear();
+                let going = jobs.iter().filter(|job| !job.state.is_over());
+                let names = going.map(|job| job.name.clone()).collect::<Vec<_>>().join(" ");
+                output::complain(&format!("not waited for any longer; it goes on: braid job watch {names}\n"));
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Where it is shown how jobs do.
+enum Line {
+    Live(ProgressBar),
+    /// How far each was when a line was printed last, in percent.
+    Lines(BTreeMap<String, (JobState, u64)>),
+    Nowhere,
+}
+
+impl Line {
+    fn new(quiet: bool) -> Line {
+        if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{msg}") {
+                bar.set_style(style);
+            }
+            return Line::Live(bar);
+        }
+        if quiet { Line::Nowhere } else { Line::Lines(BTreeMap::new()) }
+    }
+
+    fn show(&mut self, jobs: &[Job]) {
+        match self {
+            Line::Live(bar) => {
+                let width = output::columns_of(&std::io::stderr());
+                let lines: Vec<String> = jobs.iter().map(|job| output::cut(&going(job), width)).collect();
+                bar.set_message(lines.join("\n"));
+            }
+            Line::Lines(told) => {
+                for job in jobs.iter().filter(|job| !job.state.is_over()) {
+                    let now = (job.state, redundant::percent(&job.progress) / LINE_EVERY_PERCENT);
+                    if told.insert(job.name.clone(), now) != Some(now) {
+                        output::text(&(going(job) + "\n"));
+                    }
+                }
+            }
+            Line::Nowhere => {}
+        }
+    }
+
+    fn clear(&self) {
+        if let Line::Live(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// How a job does, in one line.
+pub fn going(job: &Job) -> String {
+    let waits = if job.state == JobState::Paused { ", waits" } else { "" };
+    let found = match &job.findings {
+        Some(found) if found.left_blocks() > 0 => format!(", {} blocks not as they should be", found.left_blocks()),
+        _ => String::new(),
+    };
+    format!("{} {}: {}{found}{waits}", job.name, what(job), redundant::progress(&job.progress))
+}
+
+/// How a job has ended, in a sentence.
+pub fn ended(job: &Job) -> String {
+    let end = match job.state {
+        JobState::Failed => "could not go on",
+        JobState::Cancelled => "was given up",
+        _ => "is done",
+    };
+    let found = job.findings.as_ref().map(|found| format!(": {}", sentence(found))).unwrap_or_default();
+    format!("{} (job {}) {end}{found}\n", what(job), job.name)
+}
+
+fn what(job: &Job) -> String {
+    match job.member {
+        Some(member) => format!("{} of member {member}", job.kind),
+        None => job.kind.clone(),
+    }
+}
+
+/// The exit status of having watched this job to its end.
+pub fn status(jobs: &[Job]) -> ExitCode {
+    if jobs.iter().any(|job| job.state != JobState::Done) {
+        return ExitCode::FAILURE;
+    }
+    let damaged = jobs.iter().any(|job| job.findings.as_ref().is_some_and(|found| found.left_blocks() > 0));
+    if damaged { ExitCode::from(failure::DAMAGE) } else { ExitCode::SUCCESS }
+}

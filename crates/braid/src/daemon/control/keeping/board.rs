@@ -1,0 +1,128 @@
+//! The jobs of one array, as its keeper tells of them: those that go on, and how those have ended that did lately.
+
+use super::Keeping;
+use braid_engine::keeper::{JobInfo, JobStage};
+use braid_format::JobKind;
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Jobs that are remembered after their end; the last check always is.
+const ENDED_MAX: usize = 16;
+
+/// Jobs by number.
+#[derive(Default)]
+pub struct Board(BTreeMap<u64, JobInfo>);
+
+impl FromIterator<JobInfo> for Board {
+    fn from_iter<T: IntoIterator<Item = JobInfo>>(jobs: T) -> Board {
+        Board(jobs.into_iter().map(|job| (job.number, job)).collect())
+    }
+}
+
+impl Board {
+    /// A job has begun, has come further or has ended. Says whether it is new here.
+    fn note(&mut self, job: JobInfo) -> bool {
+        let is_new = self.0.insert(job.number, job).is_none();
+        let last_check = self.last_check().map(|job| job.number);
+        let ended: Vec<u64> = self.0.values().filter(|job| job.stage.is_over()).map(|job| job.number).collect();
+        let surplus = ended.len().saturating_sub(ENDED_MAX);
+        for number in ended.into_iter().take(surplus).filter(|number| Some(*number) != last_check) {
+            self.0.remove(&number);
+        }
+        is_new
+    }
+
+    fn last_check(&self) -> Option<&JobInfo> {
+        self.0.values().rev().find(|job| is_check(job.kind) && job.stage == JobStage::Done)
+    }
+}
+
+/// Whether such a job goes over all copies.
+pub(super) fn is_check(kind: JobKind) -> bool {
+    matches!(kind, JobKind::Check | JobKind::Repair)
+}
+
+impl Keeping {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Board::note`].
+    pub(super) fn note_job(&self, job: JobInfo) -> bool {
+        self.board().note(job)
+    }
+
+    /// All jobs that are known, by number.
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        self.board().0.values().cloned().collect()
+    }
+
+    /// The job of this kind that goes on: for a member, or for all.
+    pub fn going(&self, kind: JobKind, role: Option<u16>) -> Option<JobInfo> {
+        let board = self.board();
+        board.0.values().find(|job| (job.kind, job.role) == (kind, role) && !job.stage.is_over()).cloned()
+    }
+
+    /// The job that was begun last, of those of which this is true.
+    pub(super) fn newest(&self, is: impl Fn(&JobInfo) -> bool) -> Option<JobInfo> {
+        self.board().0.values().rev().find(|job| is(job)).cloned()
+    }
+
+    /// The check or repair that was the last to go over everything.
+    pub(super) fn last_check(&self) -> Option<JobInfo> {
+        self.board().last_check().cloned()
+    }
+
+    /// How far such work has come. None where there is none.
+    pub fn progress(&self, kind: JobKind, role: Option<u16>) -> Option<braid_api::Progress> {
+        self.going(kind, role).as_ref().map(progress)
+    }
+}
+
+/// How far a job has come.
+pub(super) fn progress(job: &JobInfo) -> braid_api::Progress {
+    braid_api::Progress {
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        rate_bytes_per_s: job.rate_bytes_per_s,
+        remaining_s: job.left_ns().map(|ns| ns.div_ceil(1_000_000_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(number: u64, kind: JobKind, stage: JobStage) -> JobInfo {
+        JobInfo {
+            number,
+            kind,
+            role: None,
+            stage,
+            done_bytes: 0,
+            total_bytes: 0,
+            rate_bytes_per_s: 0,
+            limit_bytes_per_s: 0,
+            begun_ns: 0,
+            findings: None,
+        }
+    }
+
+    #[test]
+    fn ended_jobs_are_forgotten_but_not_the_last_check() {
+        let mut board = Board::default();
+        assert!(board.note(job(1, JobKind::Rebuild, JobStage::Running)));
+        board.note(job(2, JobKind::Check, JobStage::Done));
+        for number in 3..40 {
+            assert!(board.note(job(number, JobKind::Rebuild, JobStage::Running)));
+            assert!(!board.note(job(number, JobKind::Rebuild, JobStage::Failed)));
+        }
+        let left: Vec<u64> = board.0.keys().copied().collect();
+        assert_eq!(left[..2], [1, 2], "the one that goes on, and the check");
+        assert_eq!((left.len(), left[2..].to_vec()), (2 + 16, (24..40).collect::<Vec<_>>()));
+        board.note(job(40, JobKind::Repair, JobStage::Done));
+        board.note(job(41, JobKind::Rebuild, JobStage::Done));
+        assert_eq!(board.last_check().map(|job| job.number), Some(40));
+        assert!(!board.0.contains_key(&2));
+    }
+}

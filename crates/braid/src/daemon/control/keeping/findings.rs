@@ -1,0 +1,64 @@
+//! What checks and repairs have found, in words: events, and what needs attention.
+
+use super::jobs;
+use crate::findings::sentence;
+use braid_api::{Attention, Findings, Severity};
+use braid_engine::keeper::{JobInfo, JobStage};
+use braid_format::JobKind;
+use braid_geometry::units::format_size;
+
+/// The event that a check or repair is, if it is one now: it begins, or has ended.
+pub fn event(array: &str, job: &JobInfo, is_new: bool) -> Option<(Severity, &'static str, String)> {
+    let found = of(job);
+    let what = if job.kind == JobKind::Repair { "repair" } else { "check" };
+    let name = jobs::name_of(array, job.number);
+    Some(match job.stage {
+        JobStage::Running | JobStage::Paused if is_new => {
+            let over = format_size(job.total_bytes);
+            (Severity::Info, "check_begun", format!("{what} of array {array} begins (job {name}), over {over}"))
+        }
+        JobStage::Running | JobStage::Paused => return None,
+        JobStage::Done if found.left_blocks() > 0 => {
+            (Severity::Error, "damage_found", format!("{what} of array {array}: {}", sentence(&found)))
+        }
+        JobStage::Done if found.differing_blocks > 0 => {
+            (Severity::Warning, "damage_mended", format!("{what} of array {array}: {}", sentence(&found)))
+        }
+        JobStage::Done => (Severity::Info, "check_done", format!("{what} of array {array}: {}", sentence(&found))),
+        JobStage::Cancelled | JobStage::Failed => {
+            let why = if job.stage == JobStage::Failed { "could not go on" } else { "was given up" };
+            let rest = sentence(&found);
+            (Severity::Warning, "check_ended", format!("{what} of array {array} {why}; until then: {rest}"))
+        }
+    })
+}
+
+fn of(job: &JobInfo) -> Findings {
+    job.findings.as_ref().map(jobs::findings).unwrap_or_default()
+}
+
+/// What needs attention since a check that has gone over everything.
+pub fn attention(array: &str, job: &JobInfo) -> Option<Attention> {
+    let found = of(job);
+    if found.left_blocks() == 0 {
+        return None;
+    }
+    let (remedy, commands) = if job.kind == JobKind::Repair {
+        (
+            "what cannot be read is lost unless a backup has it: write those places again, then check once more",
+            vec!["braid job list".to_owned(), format!("braid array check {array}")],
+        )
+    } else {
+        (
+            "make the copies equal: as most have it, else as the first member has it; then look at the disks",
+            vec![format!("braid array repair {array}"), format!("braid array show {array}")],
+        )
+    };
+    Some(Attention {
+        subject: format!("array {array}"),
+        message: format!("its check found damage: {}", sentence(&found)),
+        meaning: "It serves as usual. Which copy of such a block a client reads is a matter of chance.".to_owned(),
+        remedy: remedy.to_owned(),
+        commands,
+    })
+}

@@ -1,0 +1,71 @@
+//! What a job has found that is not as it should be, in words: the same in events, in `braid status` and in `braid job watch`.
+
+use braid_api::Findings;
+use braid_geometry::units::format_size;
+
+/// Places that a sentence names.
+const NAMED_MAX: usize = 3;
+
+/// What was found: how much was compared, what differs, what cannot be read, and where the first of it is.
+pub fn sentence(found: &Findings) -> String {
+    let mut parts = Vec::new();
+    if found.compared_blocks > 0 || found.unreadable_blocks == 0 {
+        parts.push(format!("{} of {} compared", count(found.compared_blocks), format_size(found.block_bytes)));
+        parts.push(differing(found));
+    }
+    if found.unreadable_blocks > 0 {
+        parts.push(format!("{} cannot be read", count(found.unreadable_blocks)));
+    }
+    let mut text = parts.join(", ");
+    let places: Vec<String> = found.places_bytes.iter().take(NAMED_MAX).map(u64::to_string).collect();
+    if !places.is_empty() {
+        let more = if found.places_bytes.len() > NAMED_MAX { ", …" } else { "" };
+        text.push_str(&format!(", at byte {}{more}", places.join(", ")));
+    }
+    text
+}
+
+fn differing(found: &Findings) -> String {
+    let some = found.differing_blocks;
+    let verb = if some == 1 { "differs" } else { "differ" };
+    match found.mended_blocks {
+        _ if some == 0 => "no copies differ".to_owned(),
+        0 => format!("{} {verb}", count(some)),
+        mended if mended >= some => {
+            format!("{} differed and {} equal now", count(some), if some == 1 { "is" } else { "are" })
+        }
+        mended => format!("{} {verb}, {mended} of them equal now", count(some)),
+    }
+}
+
+fn count(blocks: u64) -> String {
+    if blocks == 1 { "1 block".to_owned() } else { format!("{blocks} blocks") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_sentences() {
+        let found = |differing, mended, unreadable, places: &[u64]| Findings {
+            block_bytes: 4096,
+            compared_blocks: 100,
+            differing_blocks: differing,
+            mended_blocks: mended,
+            unreadable_blocks: unreadable,
+            places_bytes: places.to_vec(),
+        };
+        assert_eq!(sentence(&found(0, 0, 0, &[])), "100 blocks of 4.00 KiB compared, no copies differ");
+        assert_eq!(
+            sentence(&found(1, 0, 0, &[8192])),
+            "100 blocks of 4.00 KiB compared, 1 block differs, at byte 8192"
+        );
+        assert_eq!(
+            sentence(&found(5, 5, 1, &[0, 4096, 8192, 12288])),
+            "100 blocks of 4.00 KiB compared, 5 blocks differed and are equal now, 1 block cannot be read, at byte 0, 4096, 8192, …"
+        );
+        let rebuild = Findings { compared_blocks: 0, ..found(0, 0, 2, &[4096]) };
+        assert_eq!(sentence(&rebuild), "2 blocks cannot be read, at byte 4096");
+    }
+}

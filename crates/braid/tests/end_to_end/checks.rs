@@ -1,0 +1,140 @@
+//! Checks and repairs of mirrors, and jobs that are watched.
+
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::mirrors::*;
+use crate::support::*;
+
+/// Changes bytes of a member behind the daemon's back: what a disk does that rots.
+fn rot(daemon: &Daemon, role: usize, path: &str, offset: u64, bytes: u64) {
+    let start = show(daemon)["members"][role]["data_offset_bytes"].as_u64().expect("its place is known");
+    let file = File::options().write(true).open(path).expect("the member's file can be opened");
+    file.write_all_at(&noise(bytes, 99), start + offset).and_then(|()| file.sync_all()).expect("it can be written");
+}
+
+/// Runs a check or repair to its end: the exit status, and the job.
+#[track_caller]
+fn gone_over(daemon: &Daemon, verb: &str) -> (Option<i32>, Value) {
+    let out = daemon.any(&["array", verb, "data", "--wait", "--json"]);
+    let job = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error} in {}", said(&out)));
+    (out.status.code(), job)
+}
+
+#[track_caller]
+fn found(job: &Value, what: &str) -> u64 {
+    job["findings"][what].as_u64().unwrap_or_else(|| panic!("no {what} in {job}"))
+}
+
+#[test]
+fn rot_is_found_by_a_check_and_mended_by_a_repair() {
+    let daemon = Daemon::start();
+    let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
+    let mut client = create(&daemon, "raid1", &[a, b, c], &[]);
+    write(&mut client, 0..200, 1);
+    client.flush().expect("it flushes");
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, &job["state"], found(&job, "differing_blocks")), (Some(0), &"done".into(), 0), "{job}");
+    // Whole regions are gone over: also what was zeroed beside what was written.
+    assert!(found(&job, "compared_blocks") >= 200 * BLOCK / 4096, "{job}");
+    assert_eq!(job["progress"]["done_bytes"], job["progress"]["total_bytes"]);
+
+    // Two blocks of one member, and one of another: two copies of each are right.
+    rot(&daemon, 0, a, 40 * BLOCK, 8192);
+    rot(&daemon, 2, c, 150 * BLOCK + 4096, 100);
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "mended_blocks")), (Some(7), 3, 0), "{job}");
+    let places = [40 * BLOCK, 40 * BLOCK + 4096, 150 * BLOCK + 4096];
+    assert_eq!(job["findings"]["places_bytes"], serde_json::json!(places));
+    assert!(daemon.events().contains("damage_found") && daemon.events().contains(&places[2].to_string()));
+    let status = daemon.any(&["status", "--check", "--json"]);
+    assert_eq!(status.status.code(), Some(5), "{}", said(&status));
+    assert!(said(&status).contains("braid array repair data") && said(&status).contains("3 blocks differ"));
+    // It stays in the list, with what came of it.
+    let listed = daemon.braid(&["job", "list"]);
+    assert!(listed.contains("done") && listed.contains(&places[0].to_string()), "{listed}");
+    assert_eq!(daemon.any(&["job", "watch", job["name"].as_str().expect("a name")]).status.code(), Some(7));
+
+    let (status, job) = gone_over(&daemon, "repair");
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "mended_blocks")), (Some(0), 3, 3), "{job}");
+    assert!(daemon.events().contains("damage_mended"), "{}", daemon.events());
+    assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
+    let len = 200 * BLOCK as usize;
+    let copies = [(0, a), (1, b), (2, c)].map(|(role, path)| data_of(&daemon, role, path, len));
+    assert!(copies[0] == copies[1] && copies[1] == copies[2], "the members differ");
+    crate::mirrors::check(&mut client, 0..200, 1);
+    assert_eq!(gone_over(&daemon, "check").0, Some(0));
+}
+
+#[test]
+fn a_check_mends_what_a_member_cannot_read_and_goes_on() {
+    let daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    let faulty = format!("faulty({b},read-error@2M-2049K*3)");
+    let mut client = create(&daemon, "raid1", &[a, &faulty], &[]);
+    write(&mut client, 0..64, 1);
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "unreadable_blocks")), (Some(0), 0, 0), "{job}");
+    assert!(daemon.events().contains("read_repaired"), "{}", daemon.events());
+    assert_eq!(health(&daemon), "whole");
+}
+
+#[test]
+fn a_check_is_a_job_that_is_paused_limited_and_given_up() {
+    let daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    let slow = |path: &str| format!("throttled({path},bw=8M)");
+    let mut client = create(&daemon, "raid1", &[&slow(a), &slow(b)], &[]);
+    write(&mut client, 0..300, 1);
+    let begun = daemon.json(&["array", "check", "data"]);
+    assert_eq!((&begun["kind"], &begun["state"]), (&"check".into(), &"running".into()), "{begun}");
+    let name = begun["name"].as_str().expect("a name");
+    let refused = daemon.refused(4, &["array", "repair", "data"]);
+    assert!(refused.contains(name) && refused.contains("job cancel"), "{refused}");
+    daemon.braid(&["job", "pause", name]);
+    let job = |name: &str| {
+        let jobs = daemon.json(&["job", "list"])["jobs"].clone();
+        jobs.as_array().expect("a list").iter().find(|job| job["name"] == name).cloned().expect("it is listed")
+    };
+    assert_eq!((&job(name)["state"], &job(name)["paused"]), (&"paused".into(), &true.into()));
+    // Clients go on.
+    crate::mirrors::check(&mut client, 0..4, 1);
+    daemon.braid(&["job", "limit", name, "64M"]);
+    daemon.braid(&["job", "resume", name]);
+    assert_eq!((&job(name)["state"], &job(name)["limit_bytes_per_s"]), (&"running".into(), &(64 * MIB).into()));
+    wait_for("some progress", || (job(name)["progress"]["done_bytes"].as_u64()? > 0).then_some(()));
+    daemon.braid(&["job", "cancel", name]);
+    assert_eq!(job(name)["state"], "cancelled");
+    assert!(daemon.refused(3, &["job", "resume", name]).contains("no job"));
+    assert_eq!(daemon.any(&["job", "watch", name]).status.code(), Some(1));
+    assert!(daemon.events().contains("check_ended"), "{}", daemon.events());
+
+    // Over HTTP it is accepted, and says where it goes on.
+    let socket = daemon.folder.join("api.sock");
+    let answer = run("curl", &["-si", "--unix-socket", &socket, "-X", "POST", "http://braid/v1/arrays/data/check"]);
+    assert!(answer.starts_with("HTTP/1.1 202") && answer.contains("location: /v1/jobs/data:"), "{answer}");
+    // An array that stops takes its jobs with it.
+    drop(client);
+    daemon.braid(&["array", "stop", "data", "--force"]);
+    assert_eq!(daemon.json(&["job", "list"])["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn where_there_is_one_copy_nothing_is_compared_and_plain_arrays_are_refused() {
+    let daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    let mut client = create(&daemon, "raid1", &[a, b], &[]);
+    write(&mut client, 0..20, 1);
+    daemon.braid(&["array", "fail", "data", "1"]);
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "compared_blocks")), (Some(0), 0), "{job}");
+    daemon.braid(&["array", "create", "plain", "--level", "raid0", "mem:32M"]);
+    assert!(daemon.refused(2, &["array", "check", "plain"]).contains("no redundancy"));
+    assert!(daemon.refused(3, &["array", "repair", "nobody"]).contains("nobody"));
+    assert!(daemon.refused(3, &["job", "watch", "data:77"]).contains("no job"));
+    // Added and waited for in one go.
+    let out = daemon.braid(&["array", "add", "data", b, "--wait"]);
+    assert!(out.contains("rebuild of member 1") && out.contains("is done"), "{out}");
+    assert_eq!(health(&daemon), "whole");
+}
