@@ -51,6 +51,13 @@ pub enum GeometryError {
     },
     /// All members together have more than [`TOTAL_BYTES_MAX`] bytes.
     TooLarge,
+    /// Members have no new room that the array could take up.
+    NoGrowth {
+        /// On how many members a zone must lie.
+        needed: usize,
+        /// Whether the array has one zone only, on all members.
+        single_zone: bool,
+    },
     /// A table of zones that cannot be true.
     BadZone {
         /// Which zone, counted from 0.
@@ -143,6 +150,17 @@ impl fmt::Display for GeometryError {
             GeometryError::TooLarge => {
                 write!(f, "the members together have more than {}", format_size(TOTAL_BYTES_MAX))
             }
+            GeometryError::NoGrowth { single_zone: true, .. } => {
+                write!(
+                    f,
+                    "nothing would be gained: the array has a single zone, which grows only when all members have"
+                )
+            }
+            GeometryError::NoGrowth { needed: 1, .. } => write!(f, "nothing would be gained: no member has new room"),
+            GeometryError::NoGrowth { needed, .. } => write!(
+                f,
+                "nothing would be gained: a further zone needs {needed} members with new room at the same place, above all that they hold"
+            ),
             GeometryError::BadZone { zone, fault } => write!(f, "zone {zone}: {fault}"),
         }
     }

@@ -1,6 +1,9 @@
 //! The table of zones: deriving one from the members' sizes, and checking one that was read from a label.
 
-use crate::{BLOCK_BYTES, GeometryError, Level, Spec, TOTAL_BYTES_MAX, ZoneFault, ZonePolicy};
+use crate::{BLOCK_BYTES, GeometryError, Level, MEMBERS_MAX, Spec, TOTAL_BYTES_MAX, ZoneFault, ZonePolicy};
+
+/// More zones than this no array has: twice as many as it may have members.
+const ZONES_MAX: usize = 2 * MEMBERS_MAX;
 
 /// A span of an array over which the set of members is the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +35,7 @@ impl Zone {
     }
 }
 
-fn check_total(member_data_bytes: &[u64]) -> Result<(), GeometryError> {
+pub(crate) fn check_total(member_data_bytes: &[u64]) -> Result<(), GeometryError> {
     let mut total: u64 = 0;
     for &bytes in member_data_bytes {
         total = total.checked_add(bytes).filter(|&sum| sum <= TOTAL_BYTES_MAX).ok_or(GeometryError::TooLarge)?;
@@ -106,8 +109,8 @@ pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> R
     spec.check(member_data_bytes.len())?;
     check_total(member_data_bytes)?;
     let shared = spec.level != Level::Concat;
-    // More zones than this cannot come about by planning and growing; the bound keeps the check below short.
-    let zones_max = if shared && spec.zones == ZonePolicy::Single { 1 } else { 2 * member_data_bytes.len() };
+    // Each growth may add some; the bound keeps the check below short.
+    let zones_max = if shared && spec.zones == ZonePolicy::Single { 1 } else { ZONES_MAX };
     if zones.is_empty() || zones.len() > zones_max {
         return Err(GeometryError::BadZone { zone: zones.len().min(zones_max), fault: ZoneFault::Count });
     }

@@ -30,7 +30,7 @@ fn fault(level: Level, zone: usize, change: impl Fn(&mut Vec<Zone>)) -> ZoneFaul
 fn each_fault_is_named() {
     let level = Level::Raid0;
     assert_eq!(fault(level, 0, Vec::clear), ZoneFault::Count);
-    assert_eq!(fault(level, 8, |z| z.resize(9, z[0].clone())), ZoneFault::Count);
+    assert_eq!(fault(level, 256, |z| z.resize(257, z[0].clone())), ZoneFault::Count);
     let start = 40 * C;
     assert_eq!(fault(level, 1, |z| z[1].array_start += C), ZoneFault::Start { expected: start, found: start + C });
     assert_eq!(fault(level, 0, |z| drop(z.remove(0))), ZoneFault::Start { expected: 0, found: start });
