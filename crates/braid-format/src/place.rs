@@ -110,6 +110,28 @@ impl Places {
         })
     }
 
+    /// The same on a disk that has become larger: the copy of the label is in its last whole block, and everything else where
+    /// it was. So behind the data area is room, which [`Places::with_data`] takes up. `None` where nothing is gained.
+    pub fn on_larger(&self, device_bytes: u64) -> Option<Places> {
+        let copy_start = copy_offset(device_bytes.min(DEVICE_BYTES_MAX))?;
+        let is_last = self.copy_start >= self.data.end()?;
+        let larger = device_bytes > self.device_bytes && copy_start > self.copy_start;
+        (is_last && larger).then_some(Places { device_bytes, copy_start, ..*self })
+    }
+
+    /// Room for data from where the data area begins to the copy of the label, in bytes.
+    pub fn room_bytes(&self) -> u64 {
+        self.copy_start.saturating_sub(self.data.start).max(self.data.bytes)
+    }
+
+    /// The same with a data area of another size; `None` where it has no room.
+    pub fn with_data(&self, data_bytes: u64) -> Option<Places> {
+        let places = Places { data: Extent::new(self.data.start, data_bytes), ..*self };
+        let mut sound = true;
+        places.problems(&mut |_, _| sound = false);
+        (data_bytes == self.data.bytes || sound).then_some(places)
+    }
+
     /// What is wrong with these places, as field and reason; each at most once.
     pub(crate) fn problems(&self, found: &mut dyn FnMut(&'static str, String)) {
         let parts = [
@@ -150,6 +172,22 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_move_with_the_end_of_a_disk_that_grows() {
+        let places = Places::for_device((64 << 20) + 512).unwrap();
+        assert_eq!(places.on_larger((64 << 20) + 1024), None, "no whole block more");
+        assert_eq!(places.on_larger(32 << 20), None);
+        let larger = places.on_larger(2 << 30).unwrap();
+        assert_eq!((larger.data, larger.bitmap, larger.journal), (places.data, places.bitmap, places.journal));
+        assert_eq!(larger.copy_start, (2 << 30) - 4096);
+        assert_eq!(larger.room_bytes(), (2 << 30) - 4096 - (1 << 20));
+        let taken = larger.with_data(larger.room_bytes()).unwrap();
+        taken.problems(&mut |field, reason| panic!("{field}: {reason}"));
+        assert_eq!(larger.with_data(larger.room_bytes() + 4096), None, "it would overlap the copy");
+        assert_eq!(taken.with_data(places.data.bytes).unwrap(), larger);
+        assert_eq!(places.with_data(places.data.bytes + 4096), None);
+    }
 
     #[test]
     fn defaults_are_sound_for_every_size() {

@@ -30,6 +30,8 @@ pub struct Array {
     pub(super) found_sequence: u64,
     /// In sync by a label that is not complete yet: while that is so they do not count as copies.
     pub(super) unproven: Vec<u16>,
+    /// While it grows: what it will be. Nobody is left out whom that could not do without.
+    pub(super) growing: Option<Geometry>,
 }
 
 /// How a member is brought up to date.
@@ -76,7 +78,8 @@ impl Array {
         targets.sort_by_key(|target| target.part.role);
         let (candidates, lines, unproven) = (Vec::new(), Lines::new(random), Vec::new());
         let (written, found_sequence) = (label.clone(), 0);
-        Array { written, label, geometry, targets, candidates, lines, found_sequence, unproven }
+        let growing = None;
+        Array { written, label, geometry, targets, candidates, lines, found_sequence, unproven, growing }
     }
 
     /// Whether it goes on when members fail.
@@ -248,11 +251,7 @@ impl Array {
         if self.is_redundant() {
             return self.change_dropping(io, edit).await.map(drop);
         }
-        if self.written.sequence != self.label.sequence {
-            let written = self.written.clone();
-            write_labels(io, &mut self.targets, &written).await?;
-            self.label.sequence = written.sequence;
-        }
+        self.catch_up(io).await?;
         let mut next = self.label.clone();
         next.sequence += 1;
         edit(&mut next);
@@ -261,6 +260,29 @@ impl Array {
         write_labels(io, &mut self.targets, &next).await?;
         self.label = next;
         Ok(())
+    }
+
+    /// Completes a label that was begun at a level without redundancy. What it said does not count: the next one says that.
+    pub(super) async fn catch_up<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
+        if self.written.sequence != self.label.sequence {
+            let written = self.written.clone();
+            fit_data_areas(&mut self.targets, &written);
+            write_labels(io, &mut self.targets, &written).await?;
+            self.label.sequence = written.sequence;
+            fit_data_areas(&mut self.targets, &self.label);
+            // Further disks that it named: they are no members.
+            self.targets.retain(|target| usize::from(target.part.role) < self.label.members.len());
+        }
+        Ok(())
+    }
+}
+
+/// Data areas as a label has them: a growth that did not succeed has begun to make them larger.
+fn fit_data_areas(targets: &mut [Target], label: &ArrayPart) {
+    for target in targets {
+        let Some(entry) = label.members.get(usize::from(target.part.role)) else { continue };
+        let places = &mut target.part.places;
+        *places = places.with_data(entry.data_bytes).unwrap_or(*places);
     }
 }
 

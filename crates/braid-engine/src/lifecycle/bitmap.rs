@@ -34,6 +34,11 @@ pub(super) fn regions_of(array_bytes: u64, region_bytes: u32) -> u64 {
     array_bytes.div_ceil(u64::from(region_bytes.max(1)))
 }
 
+/// The largest array with regions of this size whose bitmap has room on this disk, in bytes.
+pub(super) fn largest_bytes(places: &Places, region_bytes: u32) -> u64 {
+    places.bitmap.bytes / BLOCK_BYTES * u64::from(REGIONS_PER_BLOCK) * u64::from(region_bytes)
+}
+
 /// Refuses a disk on which the bitmap of such an array has no room.
 pub(super) fn check_room(
     leaf: LeafId,
@@ -43,11 +48,10 @@ pub(super) fn check_room(
 ) -> Result<(), LifecycleError> {
     let needed_bytes = bytes_for(regions_of(array_bytes, region_bytes));
     let room_bytes = places.bitmap.bytes;
-    if needed_bytes <= room_bytes {
+    if region_bytes == 0 || needed_bytes <= room_bytes {
         return Ok(());
     }
-    let regions = room_bytes / BLOCK_BYTES * u64::from(REGIONS_PER_BLOCK);
-    let largest_bytes = regions * u64::from(braid_format::bitmap::REGION_BYTES_MAX);
+    let largest_bytes = largest_bytes(places, braid_format::bitmap::REGION_BYTES_MAX);
     Err(LifecycleError::BitmapRoom { leaf, array_bytes, needed_bytes, room_bytes, largest_bytes })
 }
 
@@ -65,6 +69,21 @@ pub(super) async fn write_empty<M: MetaIo>(
     let words = vec![0; blocks_of(label) * WORDS_PER_BLOCK];
     let (words, label) = (&words, label);
     try_join_all(targets.iter().map(|target| store_on(io, label, target, words, words))).await?;
+    Ok(())
+}
+
+/// Writes the blocks empty that an array has which grows to so many bytes, beyond those that it has now; durably.
+pub(super) async fn write_further<M: MetaIo>(
+    io: &M,
+    label: &ArrayPart,
+    target: &Target,
+    array_bytes: u64,
+) -> Result<(), LifecycleError> {
+    let blocks = blocks_of(label)..(bytes_for(regions_of(array_bytes, label.region_bytes)) / BLOCK_BYTES) as usize;
+    for first in blocks.clone().step_by(PIECE_BLOCKS) {
+        let count = PIECE_BLOCKS.min(blocks.end - first);
+        write_blocks(io, label, target, first, &vec![BlockBits::EMPTY; count]).await?;
+    }
     Ok(())
 }
 

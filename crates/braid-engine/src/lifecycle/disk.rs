@@ -130,7 +130,10 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
     };
     match (start, end) {
         (Read::Whole(start), Read::Whole(end)) => {
-            if (start.array.uuid, &start.member) != (end.array.uuid, &end.member) {
+            let same_member = (start.array.uuid, start.member.id) == (end.array.uuid, end.member.id);
+            // A label may say another role or other places than the one before it; two of one number say the same.
+            let one_number = start.order() == end.order();
+            if !same_member || one_number && start.member != end.member {
                 unusable(DiskProblem::TwoMembers, None)
             } else if start.order() > end.order() {
                 let other = format!("the copy at the end is older (sequence {})", end.array.sequence);

@@ -126,6 +126,16 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
+    /// The array cannot become larger as it is.
+    #[error("the array cannot grow: {reason}")]
+    NoGrowth {
+        /// Which disk stands in the way, where one does.
+        leaf: Option<LeafId>,
+        /// Why not, in words.
+        reason: String,
+        /// What would help.
+        remedy: String,
+    },
     /// Parts of the write-intent bitmap are damaged on every member.
     #[error("{sectors} sectors of the write-intent bitmap are damaged on every member: which of {} were being written is not known; --force takes all of them as written and brings their copies together",
         format_size(*.bytes))]
@@ -170,6 +180,7 @@ impl LifecycleError {
             | LifecycleError::TooSmall { leaf, .. }
             | LifecycleError::NoReturn { leaf, .. }
             | LifecycleError::NotEmpty { leaf, .. } => Some(*leaf),
+            LifecycleError::NoGrowth { leaf, .. } => *leaf,
             LifecycleError::CreateFailed { source, .. } => source.leaf(),
             LifecycleError::Beyond { source: Some(source), .. } => source.leaf(),
             _ => None,

@@ -92,9 +92,9 @@ impl Array {
         if self.targets.iter().any(|t| t.part.id == id) {
             return Err(no("that member is here already: this is a copy of it, or the same disk by a second path"));
         }
-        if disk.label.member.places.data.bytes != self.label.members[usize::from(role)].data_bytes {
-            return Err(no("its data area has another size than the member had"));
-        }
+        let own = &disk.label.member;
+        let places = own.places.with_data(self.label.members[usize::from(role)].data_bytes);
+        let places = places.ok_or_else(|| no("its data area has another size than the member had"))?;
         let here = self.members().filter(|m| m.state == MemberState::InSync);
         let here = here.map(|m| (m.part.id, &self.label)).collect();
         match standing(&self.label, role, &disk, &here) {
@@ -109,7 +109,8 @@ impl Array {
         }
         let (from, position_bytes) = way_back(&self.label, role, &disk).unwrap_or((Filling::FromBitmap, 0));
         let candidate = Candidate { role, leaf, from, position_bytes, returns: true };
-        let target = Target { leaf, part: MemberPart { role, ..disk.label.member }, doubtful: disk.doubtful };
+        let part = MemberPart { role, places, ..disk.label.member };
+        let target = Target { leaf, part, doubtful: disk.doubtful };
         self.note_candidate(candidate, target);
         Ok(candidate)
     }
@@ -379,7 +380,7 @@ impl Array {
 
     /// Checks a disk that is to be a new member and clears it. Only labels, and signatures that stand in the way, are
     /// written.
-    async fn new_member<M: MetaIo>(
+    pub(super) async fn new_member<M: MetaIo>(
         &self,
         io: &M,
         leaf: LeafId,

@@ -38,6 +38,7 @@ mod create;
 mod disk;
 mod erase;
 mod error;
+mod grow;
 mod join;
 mod lines;
 mod members;
@@ -57,6 +58,7 @@ pub use create::{CreateRequest, create};
 pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
+pub use grow::{GrowRequest, Growth, plan_growth};
 pub use lines::Standing;
 pub use members::Newcomer;
 #[cfg(feature = "planted")]

@@ -47,6 +47,16 @@ pub enum Planted {
     MergedNotRewritten,
     /// An array is noted as stopped in order while what was written is still in caches.
     StopWithoutFlush,
+    /// The label at the start of a disk that has grown names another place for its copy before that is there.
+    CopyMovedFirst,
+    /// The copy of the label stays where the disk ended before it grew.
+    OldCopyLeft,
+    /// The larger array is recorded on its members before those that are new bear a label.
+    GrownBeforeNewcomers,
+    /// What a growth adds to the array's last region is not zeroed.
+    GrownTailNotZeroed,
+    /// The blocks of the bitmap that a growth adds are not written.
+    GrownBitmapNotWritten,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
 }

@@ -48,7 +48,8 @@ impl Array {
     /// Whether every byte keeps a copy that is in sync without these members, beside those that are out already.
     pub fn tolerates(&self, lost: &[u16]) -> bool {
         let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
-        covers(&self.geometry, |role| self.counts(role) && !left_out(&role))
+        let holds = |role: u16| self.counts(role) && !left_out(&role);
+        covers(&self.geometry, holds) && self.growing.as_ref().is_none_or(|geometry| covers(geometry, holds))
     }
 
     /// Whether this member is in sync by a completed label, and takes labels.
@@ -259,6 +260,7 @@ impl Array {
         self.written = label.clone();
         if let Ok(geometry) = label.geometry() {
             self.geometry = geometry;
+            self.growing = None;
         }
         self.label = label;
         let (left, gone): (Vec<Target>, Vec<Target>) =

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberState, Name, Uuid};
+use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberPart, MemberState, Name, Uuid};
 
 use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, look};
 use super::join::join_all;
@@ -43,6 +43,16 @@ pub struct FoundArray {
     pub remnants: Vec<(LeafId, Box<Header>)>,
     /// Other arrays here with the same name, those aside that are only half made or half removed.
     pub same_name: Vec<Uuid>,
+}
+
+impl FoundMember {
+    /// What the disk that is here says of itself, as the newest label has it: its role, and the size of its data area.
+    pub(super) fn part(&self) -> Option<MemberPart> {
+        let disk = self.disk.as_ref()?;
+        let own = &disk.label.member;
+        let places = own.places.with_data(self.entry.data_bytes).unwrap_or(own.places);
+        Some(MemberPart { role: self.role, places, ..own.clone() })
+    }
 }
 
 /// One role of an array that was found.
@@ -403,7 +413,8 @@ impl Group<'_> {
                 continue;
             }
             let (found, expected) = (disk.label.member.places.data.bytes, member.entry.data_bytes);
-            if found != expected {
+            // While an array grows a label may stand one step from a larger data area, or back from one; the room is there.
+            if disk.label.member.places.with_data(expected).is_none() {
                 reasons.push(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected });
             }
             member.disk = Some((*disk).clone());

@@ -1,10 +1,10 @@
 //! Starting arrays that were found.
 
-use braid_format::{ANCESTORS_MAX, Ancestor, JobKind, MemberPart, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, Ancestor, JobKind, MemberState, Name, Uuid};
 
 use super::array::{Array, Candidate, Filling};
 use super::disk::{FoundDisk, MemberDisk};
-use super::erase::finish_delete;
+use super::erase::{finish_delete, wipe};
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
 use super::lines::{Standing, part, way_back};
@@ -118,7 +118,10 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
         return Err(not_ready());
     };
     let geometry = newest.geometry()?;
-    let mut targets = targets_of(found);
+    let seats = geometry.members().len();
+    // Disks that were to become members when a growth was interrupted: the array never began to use them.
+    let (mut targets, newcomers): (Vec<Target>, Vec<Target>) =
+        targets_of(found).into_iter().partition(|target| usize::from(target.part.role) < seats);
     if !planted(Planted::StartWithoutFlush) {
         try_join_all(targets.iter().map(|target| flush(io, target.leaf))).await?;
     }
@@ -141,8 +144,13 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     let change = array.change(io, |label| {
         label.session = options.session;
         label.clean = false;
+        label.members.truncate(seats);
     });
     change.await?;
+    let left_over = newcomers.iter().map(|target| wipe(io, target.leaf));
+    // What stays of them is no member, and says so.
+    drop(join_all(left_over).await);
+    array.clear_old_copies(io).await;
     Ok(array)
 }
 
@@ -197,6 +205,7 @@ async fn start_redundant<M: MetaIo>(
     if !planted(Planted::ServedAfterOneLabel) {
         array.record(io, array.next(), Losses::default()).await?;
     }
+    array.clear_old_copies(io).await;
     for (candidate, target) in seats.candidates {
         match array.state(candidate.role) {
             MemberState::Absent | MemberState::Out => array.note_candidate(candidate, target),
@@ -232,7 +241,7 @@ impl Seated {
                 seated.lost.extend(holds.then_some(member.role));
                 continue;
             };
-            let part = MemberPart { role: member.role, ..disk.label.member.clone() };
+            let Some(part) = member.part() else { continue };
             let target = Target { leaf: disk.leaf, part, doubtful: disk.doubtful };
             let (role, leaf) = (member.role, disk.leaf);
             match standing {
@@ -276,10 +285,9 @@ fn only_forcible(found: &FoundArray) -> bool {
 
 /// The members that are here, as targets for labels.
 pub(super) fn targets_of(found: &FoundArray) -> Vec<Target> {
-    let target = |role: u16, disk: &super::MemberDisk| {
-        let mut part = disk.label.member.clone();
-        part.role = role;
-        Target { leaf: disk.leaf, part, doubtful: disk.doubtful }
+    let target = |member: &super::FoundMember| {
+        let disk = member.disk.as_ref()?;
+        Some(Target { leaf: disk.leaf, part: member.part()?, doubtful: disk.doubtful })
     };
-    found.members.iter().filter_map(|m| m.disk.as_ref().map(|disk| target(m.role, disk))).collect()
+    found.members.iter().filter_map(target).collect()
 }

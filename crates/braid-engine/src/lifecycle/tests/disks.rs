@@ -71,6 +71,8 @@ struct State {
     dead: bool,
     /// This disk's writes fail from this step on, for so many steps.
     failing: Option<(LeafId, u64, u64)>,
+    /// A power cut never spoils the sector that is being written.
+    gentle: bool,
     /// How often each operation yields first; varies the interleaving.
     chance: Option<Chance>,
 }
@@ -140,6 +142,11 @@ impl Disks {
         self.state().cut_at = at;
     }
 
+    /// From now on a power cut leaves each sector as it was or as it was to be.
+    pub fn be_gentle(&self) {
+        self.state().gentle = true;
+    }
+
     pub fn heal(&self) {
         self.state().failing = None;
     }
@@ -151,6 +158,7 @@ impl Disks {
         if how == Crash::Kill {
             return;
         }
+        let gentle = state.gentle;
         for disk in &mut state.disks {
             // All lost, all kept, or each by chance; some disks tear at 512 bytes, some at 4096.
             let kept = [0, 50, 100][chance.below(3) as usize];
@@ -162,7 +170,7 @@ impl Disks {
                 if !whole_blocks || last.0 != sector / 8 {
                     last = (sector / 8, chance.below(100) < kept);
                 }
-                if chance.below(100) < spoiled {
+                if chance.below(100) < spoiled && !gentle {
                     disk.durable.insert(sector, first_content(99, chance.next()));
                 } else if last.1 {
                     disk.durable.insert(sector, bytes);

@@ -3,6 +3,7 @@
 
 mod disks;
 mod failing;
+mod grow_sweep;
 mod histories;
 mod mirror_sweep;
 mod mirrors;

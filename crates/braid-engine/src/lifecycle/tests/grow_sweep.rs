@@ -1,0 +1,426 @@
+//! The power, or the process, is cut at every step of a growth, and once more during the recovery.
+//!
+//! The judge knows the promises only: with all disks here the array starts, as the smaller or the larger one, and as the
+//! larger one once that was acknowledged; what it held is where it was; what is new in a redundant array reads as zeros; no
+//! label is left where a copy was. With some disks here a mirror starts as it would at any other time.
+
+use std::ops::Range;
+
+use braid_format::{Label, MAGIC, MemberId, MemberState, copy_offset};
+use braid_geometry::{Level, Spec};
+
+use super::disks::{Chance, Crash, Disks};
+use super::mirrors::{raid1, raid10};
+use super::{leaves, request, run};
+use crate::LeafId;
+use crate::MetaIo;
+use crate::lifecycle::planted::{Planted, plant};
+use crate::lifecycle::{
+    Array, CreateRequest, DiskVerdict, GrowRequest, LifecycleError, StartOptions, Status, create, load_regions, scan,
+    start,
+};
+
+const MIB: u64 = 1 << 20;
+/// Old members, and disks that are new.
+const OLD: u32 = 3;
+const DISKS: u32 = 5;
+
+/// What grows, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    /// Two further disks.
+    ConcatByDisks,
+    Raid0ByDisks,
+    /// A member has become larger.
+    ConcatByMember,
+    /// All have, and there is a further disk.
+    Raid0ByBoth,
+    Raid1,
+    /// To more than one block of the bitmap holds; with a spare, which has become larger as well.
+    Raid1Far,
+    /// Two of three members.
+    Raid10,
+}
+
+const ACTS: [Act; 7] = [
+    Act::ConcatByDisks,
+    Act::Raid0ByDisks,
+    Act::ConcatByMember,
+    Act::Raid0ByBoth,
+    Act::Raid1,
+    Act::Raid1Far,
+    Act::Raid10,
+];
+
+impl Act {
+    fn is_redundant(self) -> bool {
+        matches!(self, Act::Raid1 | Act::Raid1Far | Act::Raid10)
+    }
+
+    fn create(self) -> CreateRequest {
+        let plain = |level: Level| request("g", Spec { chunk_bytes: 65_536, ..Spec::new(level) }, 1, leaves(OLD));
+        match self {
+            Act::ConcatByDisks | Act::ConcatByMember => plain(Level::Concat),
+            Act::Raid0ByDisks | Act::Raid0ByBoth => plain(Level::Raid0),
+            Act::Raid1 => raid1("g", 1, leaves(OLD)),
+            Act::Raid1Far => {
+                CreateRequest { spares: vec![(LeafId(3), MemberId::from_random(0x5a))], ..raid1("g", 1, leaves(OLD)) }
+            }
+            Act::Raid10 => raid10("g", 1, leaves(OLD)),
+        }
+    }
+
+    /// Disks that are larger when it begins, and how large they are.
+    fn larger(self) -> Vec<(LeafId, u64)> {
+        let all = |size: u64, count: u32| leaves(count).into_iter().map(|leaf| (leaf, size)).collect::<Vec<_>>();
+        match self {
+            Act::ConcatByDisks | Act::Raid0ByDisks => Vec::new(),
+            Act::ConcatByMember => vec![(LeafId(1), 5 * MIB)],
+            Act::Raid0ByBoth => all(4 * MIB, OLD),
+            Act::Raid1 => vec![(LeafId(0), 5 * MIB), (LeafId(1), 6 * MIB), (LeafId(2), 6 * MIB + 512)],
+            Act::Raid1Far => all(1100 * MIB, 4),
+            Act::Raid10 => vec![(LeafId(0), 7 * MIB), (LeafId(2), 5 * MIB)],
+        }
+    }
+
+    fn request(self) -> GrowRequest {
+        let new: &[u32] = match self {
+            Act::ConcatByDisks | Act::Raid0ByDisks => &[3, 4],
+            Act::Raid0ByBoth => &[3],
+            _ => &[],
+        };
+        let id = |leaf: &u32| (LeafId(*leaf), MemberId::from_random(0xf00 + u64::from(*leaf)));
+        GrowRequest { newcomers: new.iter().map(id).collect(), force: false }
+    }
+}
+
+/// A block of the array says where it is, on every copy.
+fn stamp(disks: &Disks, array: &Array, at: u64) {
+    for (leaf, offset) in copies(array, at) {
+        let mut bytes = vec![0; 512];
+        bytes[..8].copy_from_slice(&at.to_le_bytes());
+        bytes[8..16].copy_from_slice(b"stamped!");
+        disks.poke(leaf, offset, &bytes);
+    }
+}
+
+fn copies(array: &Array, at: u64) -> Vec<(LeafId, u64)> {
+    let mut found = Vec::new();
+    array.geometry().copies(at, &mut |piece| {
+        let member = array.members().find(|m| m.role == piece.member && m.state == MemberState::InSync);
+        found.extend(member.map(|m| (m.leaf, m.part.places.data.start + piece.member_offset)));
+    });
+    found
+}
+
+/// Places all over the smaller array, its ends among them.
+fn places(size: u64) -> Vec<u64> {
+    (0..16).map(|k| size / 16 * k / 4096 * 4096).chain([size - 4096]).collect()
+}
+
+/// The array before, with something in it; its disks have become larger then.
+fn before(act: Act, disks: &Disks) -> Array {
+    let array = run(create(disks, &act.create())).unwrap();
+    places(array.geometry().size_bytes()).into_iter().for_each(|at| stamp(disks, &array, at));
+    act.larger().into_iter().for_each(|(leaf, size)| disks.resize(leaf, size));
+    array
+}
+
+fn new_disks() -> Disks {
+    Disks::new(&[3 * MIB, 4 * MIB, 3 * MIB + 512, 4 * MIB, 3 * MIB])
+}
+
+fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Array>, String> {
+    let found = run(scan(disks, present));
+    let Some(array) = found.arrays.iter().find(|a| a.uuid.as_bytes()[0] == 1) else { return Ok(None) };
+    if let Status::Refused { .. } = array.status {
+        return Err(format!("refused: {}", array.status));
+    }
+    if !array.status.starts_by_itself() {
+        return Ok(None);
+    }
+    let started = run(start(disks, array, StartOptions::new(random, random)));
+    started.map(Some).map_err(|error| format!("{} and not started: {error}", array.status))
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    crashes: u64,
+    second_crashes: u64,
+    smaller: u64,
+    larger: u64,
+    waited: u64,
+    pulled: u64,
+}
+
+struct Sizes {
+    before: u64,
+    after: u64,
+}
+
+/// An array that has started with all of its disks holds its promises.
+fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, String> {
+    let size = array.geometry().size_bytes();
+    if size != array.label().array_bytes || size != sizes.before && size != sizes.after {
+        return Err(format!("it has {size} bytes, neither {} nor {}", sizes.before, sizes.after));
+    }
+    for at in places(sizes.before) {
+        for (leaf, offset) in copies(array, at) {
+            let bytes = disks.peek(leaf, offset, 512);
+            if bytes[..8] != at.to_le_bytes() || &bytes[8..16] != b"stamped!" {
+                return Err(format!("byte {at} of the array is not on disk {} at {offset}", leaf.0));
+            }
+        }
+    }
+    let larger = size == sizes.after;
+    if act.is_redundant() {
+        let bits = run(load_regions(disks, array, false)).map_err(|error| error.to_string())?;
+        if bits.damaged_blocks > 0 || bits.written.iter().chain(&bits.dirty).any(|word| *word != 0) {
+            return Err(format!("bits that nobody set: {} blocks damaged", bits.damaged_blocks));
+        }
+        let region = u64::from(array.label().region_bytes);
+        let end = sizes.before.next_multiple_of(region).min(size);
+        for at in (sizes.before..end).step_by(4096).filter(|_| larger) {
+            for (leaf, offset) in copies(array, at) {
+                if disks.peek(leaf, offset, 4096).iter().any(|byte| *byte != 0) {
+                    return Err(format!("byte {at}, which is new, is not zero on disk {}", leaf.0));
+                }
+            }
+        }
+    }
+    for member in array.members().chain(array.spares()) {
+        let places = &member.part.places;
+        if !disks.peek(member.leaf, places.copy_start, 4096).starts_with(&MAGIC) {
+            return Err(format!("disk {} has no copy where its label says", member.leaf.0));
+        }
+        let sizes = [3 * MIB, 4 * MIB, 3 * MIB + 512, disks.size_bytes(member.leaf)];
+        for at in sizes.into_iter().filter_map(copy_offset).filter(|at| *at != places.copy_start) {
+            if Label::decode(&disks.peek(member.leaf, at, 4096)).is_ok() {
+                return Err(format!("disk {} has a second copy at {at}", member.leaf.0));
+            }
+        }
+    }
+    Ok(larger)
+}
+
+fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
+    let mut chance = Chance(seed);
+    let disks = new_disks();
+    let mut array = before(act, &disks);
+    let sizes = sizes_of(act);
+    disks.cut_at(step, seed);
+    let acknowledged = run(array.grow(&disks, &act.request())).is_ok();
+    disks.crash(how, &mut chance);
+    counts.crashes += 1;
+    pulled(&disks.clone(), act, &sizes, acknowledged, &mut chance, counts)?;
+    // Once more during the recovery. A disk that has become larger, and whose label does not say so yet, has its copy where
+    // nobody finds it once the sector is spoiled that says where it is.
+    disks.be_gentle();
+    let mut everybody = leaves(DISKS);
+    chance.shuffle(&mut everybody);
+    disks.cut_at(Some(chance.below(25)), chance.next());
+    let cut_off = !matches!(start_of(&disks, &everybody, chance.next()), Ok(Some(_)));
+    disks.crash(if chance.below(2) == 0 { Crash::Power } else { Crash::Kill }, &mut chance);
+    counts.second_crashes += u64::from(cut_off);
+    let mut array = start_of(&disks, &everybody, chance.next())?.ok_or("does not start with all disks here")?;
+    let larger = holds(&disks, &array, act, &sizes)?;
+    if acknowledged && !larger {
+        return Err("acknowledged, and the array is the smaller one".into());
+    }
+    *(if larger { &mut counts.larger } else { &mut counts.smaller }) += 1;
+    // As the smaller one it grows now.
+    if !larger {
+        let again = GrowRequest { force: true, ..act.request() };
+        run(array.grow(&disks, &again)).map_err(|error| format!("a second attempt: {error}"))?;
+        if !holds(&disks, &array, act, &sizes)? {
+            return Err("a second attempt gave nothing".into());
+        }
+    }
+    disks.crash(Crash::Power, &mut chance);
+    let array = start_of(&disks, &everybody, chance.next())?.ok_or("does not start at last")?;
+    if !holds(&disks, &array, act, &sizes)? {
+        return Err("it is the smaller one again".into());
+    }
+    shrunk(&disks, act)
+}
+
+/// Not all disks are here at first: then a mirror goes on without, or waits; everybody is there again later.
+fn pulled(
+    disks: &Disks,
+    act: Act,
+    sizes: &Sizes,
+    acknowledged: bool,
+    chance: &mut Chance,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let mask = if act.is_redundant() { 1 + chance.below(30) } else { 0b111 };
+    let present: Vec<LeafId> = leaves(DISKS).into_iter().filter(|leaf| mask >> leaf.0 & 1 == 1).collect();
+    counts.pulled += 1;
+    match start_of(disks, &present, chance.next()).map_err(|why| format!("with {present:?} only: {why}"))? {
+        None => counts.waited += 1,
+        Some(array) => {
+            let larger = holds(disks, &array, act, sizes).map_err(|why| format!("with {present:?} only: {why}"))?;
+            if acknowledged && !larger {
+                return Err(format!("with {present:?} only it is the smaller one, though acknowledged"));
+            }
+        }
+    }
+    disks.crash(Crash::Power, chance);
+    let all = start_of(disks, &leaves(DISKS), chance.next()).map_err(|why| format!("after {present:?} only: {why}"))?;
+    let array = all.ok_or(format!("after {present:?} only it does not start with all disks here"))?;
+    holds(disks, &array, act, sizes).map_err(|why| format!("after {present:?} only: {why}")).map(drop)
+}
+
+/// A disk that has shrunk again, and whose first block is damaged, does not pass for what it was.
+fn shrunk(disks: &Disks, act: Act) -> Result<(), String> {
+    for (leaf, _) in act.larger() {
+        let disks = disks.clone();
+        let was = [3 * MIB, 4 * MIB, 3 * MIB + 512, 4 * MIB, 3 * MIB][leaf.0 as usize];
+        if was == disks.size_bytes(leaf) {
+            continue;
+        }
+        disks.resize(leaf, was);
+        disks.poke(leaf, 0, &[0xee; 4096]);
+        if let DiskVerdict::Member(disk) = &run(scan(&disks, &[leaf])).disks[0].verdict {
+            return Err(format!("disk {} passes for what it was: {disk:?}", leaf.0));
+        }
+    }
+    Ok(())
+}
+
+fn sizes_of(act: Act) -> Sizes {
+    let disks = new_disks();
+    let mut array = before(act, &disks);
+    let before = array.geometry().size_bytes();
+    let growth = run(array.grow(&disks, &act.request())).unwrap();
+    assert!(growth.before_bytes == before && growth.after_bytes() > before);
+    assert_eq!(array.geometry().size_bytes(), growth.after_bytes());
+    Sizes { before, after: growth.after_bytes() }
+}
+
+fn sweep(act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String> {
+    let disks = new_disks();
+    let mut array = before(act, &disks);
+    disks.cut_at(None, 0);
+    run(array.grow(&disks, &act.request())).map_err(|error| error.to_string())?;
+    for step in (0..disks.steps()).map(Some).chain([None]) {
+        for seed in seeds.clone() {
+            for how in [Crash::Power, Crash::Kill] {
+                one(act, step, how, seed, counts)
+                    .map_err(|why| format!("{act:?} cut at step {step:?}, {how:?}, seed {seed}: {why}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_step_of_a_growth_may_be_the_last() {
+    let mut counts = Counts::default();
+    for act in ACTS {
+        sweep(act, 0..12, &mut counts).unwrap();
+    }
+    println!("{counts:?}");
+    assert!(counts.crashes > 2000 && counts.second_crashes > 1000 && counts.waited > 200, "{counts:?}");
+    assert!(counts.smaller > 500 && counts.larger > 500, "{counts:?}");
+}
+
+/// Any disk fails once, at any step: the array goes on, and says no more than it can keep.
+#[test]
+fn a_disk_that_fails_on_the_way_leaves_the_one_or_the_other() {
+    let (mut refused, mut grown) = (0, 0);
+    for act in ACTS {
+        let sizes = sizes_of(act);
+        for leaf in leaves(DISKS) {
+            for (at, count) in (0..30).flat_map(|at| [(at, 1), (at, u64::MAX)]) {
+                let disks = new_disks();
+                let mut array = before(act, &disks);
+                disks.fail(leaf, at, count);
+                let result = run(array.grow(&disks, &act.request()));
+                *(if result.is_ok() { &mut grown } else { &mut refused }) += 1;
+                let here = (act, leaf, at, count, result.as_ref().err().map(LifecycleError::to_string));
+                let expected = if result.is_ok() { sizes.after } else { sizes.before };
+                assert_eq!(array.geometry().size_bytes(), expected, "{here:?}");
+                disks.heal();
+                // It goes on with its labels, and starts again.
+                run(array.rename(&disks, super::name("h"))).unwrap_or_else(|error| panic!("{here:?}: {error}"));
+                disks.crash(Crash::Power, &mut Chance(at));
+                let back = start_of(&disks, &leaves(DISKS), 4).unwrap_or_else(|why| panic!("{here:?}: {why}"));
+                let back = back.unwrap_or_else(|| panic!("{here:?}: does not start"));
+                let larger = holds(&disks, &back, act, &sizes).unwrap_or_else(|why| panic!("{here:?}: {why}"));
+                assert_eq!(larger, result.is_ok(), "{here:?}");
+            }
+        }
+    }
+    println!("{refused} refused, {grown} grown");
+    assert!(refused > 300 && grown > 300, "{refused} refused, {grown} grown");
+}
+
+#[test]
+fn what_cannot_grow_is_refused_before_anything_is_written() {
+    let refused = |array: &mut Array, disks: &Disks, request: GrowRequest| {
+        let sequence = array.label().sequence;
+        disks.take_transfers();
+        let error = run(array.grow(disks, &request)).unwrap_err();
+        assert_eq!((disks.take_transfers().writes, array.label().sequence), (0, sequence), "{error}");
+        error.to_string()
+    };
+    let new = |leaf: u32| GrowRequest { newcomers: vec![(LeafId(leaf), MemberId::from_random(0xf0))], force: false };
+    let disks = Disks::new(&[3 * MIB; 5]);
+    let mut mirror = run(create(&disks, &Act::Raid1.create())).unwrap();
+    let nothing = "the array cannot grow: nothing would be gained: a further zone needs 2 members with new room at the same place, above all that they hold";
+    assert_eq!(refused(&mut mirror, &disks, GrowRequest::default()), nothing);
+    disks.resize(LeafId(0), 9 * MIB);
+    assert_eq!(refused(&mut mirror, &disks, GrowRequest::default()), nothing);
+    let text = refused(&mut mirror, &disks, new(3));
+    assert!(text.contains("without moving what it holds"), "{text}");
+    disks.resize(LeafId(1), 60 << 30);
+    disks.resize(LeafId(2), 60 << 30);
+    let text = refused(&mut mirror, &disks, GrowRequest::default());
+    assert!(text.contains("regions of 64.00 KiB"), "{text}");
+    disks.resize(LeafId(1), 9 * MIB);
+    run(mirror.drop_members(&disks, &[2])).unwrap();
+    let text = refused(&mut mirror, &disks, GrowRequest::default());
+    assert!(text.contains("not all of its members are in sync"), "{text}");
+
+    let disks = Disks::new(&[3 * MIB; 5]);
+    let mut plain = run(create(&disks, &Act::Raid0ByDisks.create())).unwrap();
+    assert!(refused(&mut plain, &disks, GrowRequest::default()).ends_with("no member has new room"));
+    assert!(refused(&mut plain, &disks, new(1)).contains("given twice"));
+    let twice = GrowRequest { newcomers: [new(3), new(3)].map(|new| new.newcomers[0]).to_vec(), force: false };
+    assert!(refused(&mut plain, &disks, twice).contains("given twice"));
+    disks.resize(LeafId(4), MIB);
+    assert!(refused(&mut plain, &disks, new(4)).contains("the smallest that Braid can use"));
+    disks.resize(LeafId(4), MIB + 8192);
+    assert!(refused(&mut plain, &disks, new(4)).contains("one chunk needs 64.00 KiB"));
+    drop(run(create(&disks, &request("other", Spec::new(Level::Concat), 7, vec![LeafId(3)]))).unwrap());
+    assert!(refused(&mut plain, &disks, new(3)).contains("use --force"));
+}
+
+#[test]
+fn every_planted_bug_of_growing_is_noticed() {
+    let bugs = [
+        Planted::BothCopiesAtOnce,
+        Planted::NotDurable,
+        Planted::CopyMovedFirst,
+        Planted::OldCopyLeft,
+        Planted::GrownBeforeNewcomers,
+        Planted::GrownTailNotZeroed,
+        Planted::GrownBitmapNotWritten,
+    ];
+    let mut missed = Vec::new();
+    for bug in bugs {
+        plant(Some(bug));
+        let caught = std::panic::catch_unwind(|| {
+            let mut tries = (0..40).flat_map(|seed| ACTS.map(|act| (act, seed..seed + 1)));
+            tries.find_map(|(act, seeds)| sweep(act, seeds, &mut Counts::default()).err())
+        });
+        plant(None);
+        match caught {
+            Ok(Some(how)) => println!("{bug:?}: {how}"),
+            Ok(None) => missed.push(bug),
+            Err(_) => println!("{bug:?}: an array could not be set up"),
+        }
+    }
+    assert!(missed.is_empty(), "unnoticed: {missed:?}");
+}
