@@ -275,6 +275,37 @@ pub struct AddDisk {
     pub force: bool,
 }
 
+/// `POST /v1/arrays/{array}/grow`: take up what the array's disks have gained, and further disks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"disks": ["mem:64M"], "dry_run": true}))]
+pub struct GrowArray {
+    /// Of concat and raid0: disks that become members, named as on the command line with absolute paths.
+    #[serde(default)]
+    pub disks: Vec<String>,
+    /// Take further disks that carry somebody's data, and destroy it.
+    #[serde(default)]
+    pub force: bool,
+    /// Change nothing, and say what would come of it.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What growing an array has given, or would give.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Growth {
+    /// The array's name.
+    pub array: String,
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// What the user could write before, in bytes.
+    pub before_bytes: u64,
+    /// What the user can write now, in bytes.
+    pub size_bytes: u64,
+    /// The zones, those of before first; the last of these may have become higher.
+    pub zones: Vec<Zone>,
+}
+
 /// `POST /v1/arrays/{array}/rename`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -67,6 +67,8 @@ pub enum Planted {
     RepairUnlocked,
     /// The last copy is not compared.
     CheckIgnoresLast,
+    /// The map of the regions is made longer while its home still changes the shorter one.
+    GrownUnfrozen,
     /// An old layout counts as drained while requests still use it.
     FreedTooEarly,
     /// A write may overlap one that is late.

@@ -33,6 +33,11 @@ impl Plane {
         self.0.get(index).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// The same bits, and those of further regions, which are not set.
+    fn longer(&self, regions: u32) -> Plane {
+        Plane((0..u64::from(regions).div_ceil(64)).map(|word| AtomicU64::new(self.word(word as usize))).collect())
+    }
+
     fn add(&self, word: usize, bits: u64) {
         if bits != 0 {
             self.0[word].fetch_or(bits, Ordering::Release);
@@ -134,6 +139,29 @@ impl RegionMap {
             map.writable.add(word, written & dirty & !unsettled);
         }
         map
+    }
+
+    /// The map of the same array when it has become larger: what is known of its regions stays known, further ones are
+    /// unwritten. Nobody may change this one any more: the device is frozen.
+    ///
+    /// # Panics
+    /// When there are 2^32 regions or more.
+    pub fn grown(&self, size_bytes: u64) -> RegionMap {
+        let regions = u32::try_from(size_bytes.div_ceil(1 << self.shift)).expect("fewer than 2^32 regions");
+        let longer = |plane: &Plane| plane.longer(regions.max(self.regions));
+        RegionMap {
+            home: self.home,
+            array: self.array,
+            shift: self.shift,
+            regions: regions.max(self.regions),
+            size_bytes: size_bytes.max(self.size_bytes),
+            written: longer(&self.written),
+            dirty: longer(&self.dirty),
+            readable: longer(&self.readable),
+            writable: longer(&self.writable),
+            unsettled: longer(&self.unsettled),
+            wanted: longer(&self.wanted),
+        }
     }
 
     /// The shard that alone changes it.
@@ -266,6 +294,21 @@ mod tests {
         assert_eq!((map.regions(), map.range(1), map.written.count()), (2, (1 << 16, (1 << 16) + 512), 2));
         assert!(map.covers((1 << 16) + 512) && !map.covers((1 << 16) + 513));
         assert_eq!((map.written.next(0), map.written.next(1), map.written.next(2)), (Some(0), Some(1), None));
+    }
+
+    #[test]
+    fn a_longer_map_knows_what_the_shorter_one_knew() {
+        let shorter = RegionMap::new(ShardId(0), Uuid::nil(), (1 << 16) + 512, 1 << 16, (&[0b11], &[0b10]), true);
+        shorter.close(1);
+        let longer = shorter.grown(70 << 16);
+        assert_eq!(
+            (longer.regions(), longer.range(1), longer.range(69)),
+            (70, (1 << 16, 2 << 16), (69 << 16, 70 << 16))
+        );
+        let states = |r| (longer.written.has(r), longer.dirty.has(r), longer.readable.has(r), longer.writable.has(r));
+        assert_eq!((states(0), states(1)), ((true, false, true, false), (true, true, true, false)));
+        assert!((2..70).all(|region| states(region) == (false, false, false, false)));
+        assert_eq!((longer.covers(70 << 16), longer.covers((70 << 16) + 1)), (true, false));
     }
 
     #[test]

@@ -178,10 +178,23 @@ pub struct ExportStats {
     pub errors: u64,
 }
 
+/// Where the holes are, if that is known; it changes when the device becomes larger.
+struct Holes(RwLock<Option<Arc<dyn Allocation>>>);
+
+impl fmt::Debug for Holes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holes").finish_non_exhaustive()
+    }
+}
+
 /// One export, as connections hold it.
 #[derive(Debug)]
 pub struct Export {
     info: ExportInfo,
+    /// What `info.size_bytes` began as. Connections keep the size that they were told.
+    size_bytes: AtomicU64,
+    /// What `info.allocation` began as.
+    allocation: Holes,
     /// What `info.limits` began as.
     limits: RwLock<Arc<ExportLimits>>,
     throttle: Throttle,
@@ -195,6 +208,8 @@ pub struct Export {
 impl Export {
     fn new(info: ExportInfo) -> Export {
         Export {
+            size_bytes: AtomicU64::new(info.size_bytes),
+            allocation: Holes(RwLock::new(info.allocation.clone())),
             limits: RwLock::new(Arc::new(info.limits.clone())),
             throttle: Throttle::of_rates(&info.limits.rates),
             info,
@@ -210,6 +225,24 @@ impl Export {
     #[inline]
     pub fn info(&self) -> &ExportInfo {
         &self.info
+    }
+
+    /// Its size in bytes, as clients learn it that connect now.
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Where the holes are, if that is known.
+    pub fn allocation(&self) -> Option<Arc<dyn Allocation>> {
+        self.allocation.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The device has become larger: clients that connect from now on learn it. The protocol cannot tell those that are
+    /// connected.
+    pub fn grow(&self, size_bytes: u64, allocation: Option<Arc<dyn Allocation>>) {
+        *self.allocation.0.write().unwrap_or_else(PoisonError::into_inner) = allocation;
+        self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
     /// What its clients may take now.

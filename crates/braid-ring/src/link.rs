@@ -56,6 +56,7 @@ impl MetaRequest {
 pub(crate) enum Control {
     AddLeaf { id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters> },
     RemoveLeaf { id: LeafId, gone: Arc<Countdown> },
+    ResizeLeaf { id: LeafId, known: Arc<Countdown> },
     Publish { device: DeviceId, layout: Option<Arc<DeviceLayout>>, drained: Arc<Countdown> },
     Post { frontend: usize, message: Box<dyn Any + Send> },
     Meta(Box<MetaRequest>),
@@ -120,6 +121,7 @@ impl Link {
         for control in rest.into_iter().flatten() {
             match control {
                 Control::RemoveLeaf { gone: told, .. }
+                | Control::ResizeLeaf { known: told, .. }
                 | Control::Publish { drained: told, .. }
                 | Control::Freeze { frozen: told, .. } => told.arrive(),
                 _ => {}

@@ -385,6 +385,18 @@ impl RingHandle {
         answer
     }
 
+    /// Tells all shards how large a disk is by now ([`Disk::look_again`]); the answer comes when all know.
+    pub fn resize_leaf(&self, leaf: LeafId) -> Pending<()> {
+        let (promise, answer) = pending();
+        let known = Countdown::new(self.inner.links.len(), Box::new(move || promise.keep(())));
+        for link in &self.inner.links {
+            if !link.send(Control::ResizeLeaf { id: leaf, known: Arc::clone(&known) }) {
+                known.arrive();
+            }
+        }
+        answer
+    }
+
     /// The disk that a number stands for.
     pub fn disk(&self, leaf: LeafId) -> Option<Arc<Disk>> {
         self.inner.leaves(|leaves| match leaves.get(leaf.0 as usize) {

@@ -305,6 +305,10 @@ impl Runner {
                     disk.faults.iter().for_each(|f| f.attach(&self.link.wake));
                     self.core.port.add_leaf(id, disk, counters);
                 }
+                Control::ResizeLeaf { id, known } => {
+                    self.core.port.resize_leaf(id);
+                    known.arrive();
+                }
                 Control::RemoveLeaf { id, gone } => self.removing.push((id, gone)),
                 Control::Publish { device, layout, drained } => {
                     match self.core.engine.publish(device, layout, &mut self.core.port) {

@@ -72,11 +72,14 @@ impl Copies {
 pub fn label_on(world: &World, disk: usize) -> Option<Label> {
     let disk = &world.disks[disk];
     let places = Places::for_device(disk.size_bytes()).ok()?;
-    let copies = [places.label_start, places.copy_start].map(|at| {
+    let label_at = |at: u64| {
         let mut bytes = vec![0; 4096];
         disk.read(at, &mut bytes).then(|| Label::decode(&bytes).ok()).flatten()
-    });
-    copies.into_iter().flatten().max_by_key(|label| label.array.order())
+    };
+    let start = label_at(places.label_start);
+    // The disk may have become larger since the label was written.
+    let copy_start = start.as_ref().map_or(places.copy_start, |label| label.member.places.copy_start);
+    [start, label_at(copy_start)].into_iter().flatten().max_by_key(|label| label.array.order())
 }
 
 /// Whether a disk that lost what it had answered (it was pulled, or a flush of it failed) is still called in sync by the

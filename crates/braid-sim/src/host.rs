@@ -214,6 +214,12 @@ impl Host {
         self.shards.iter().map(|shard| shard.counters(device).requests()).sum()
     }
 
+    /// Whether every shard has a layout of the device that is so large.
+    pub fn offers(&self, device: DeviceId, size_bytes: u64) -> bool {
+        let is = |shard: &Shard| shard.layout(device).is_some_and(|layout| layout.size_bytes() >= size_bytes);
+        self.shards.iter().all(is)
+    }
+
     /// Does a part of a job, on any shard.
     pub fn sync(&mut self, world: &mut World, number: u64, part: SyncPart) {
         let shard = self.rng.index(self.shards.len());

@@ -39,6 +39,8 @@ pub struct Labelled {
     pub promise: Promise,
     /// Its disks, by role.
     pub disks: Vec<usize>,
+    /// A growth was begun and not answered: it may be larger, on these disks.
+    pub growing: Option<Vec<usize>>,
     /// How it is put together.
     pub spec: Spec,
     /// The oracle's number, from the first time it was served.

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use braid_engine::io::{DeviceId, IoError, LeafError, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::layout::DeviceLayout;
-use braid_engine::{RegionCall, Trouble};
+use braid_engine::{RegionCall, RegionMap, Trouble};
 
 /// Something that a task wants to happen.
 #[derive(Debug)]
@@ -58,6 +58,7 @@ struct Shelf {
     orders: BTreeMap<u32, VecDeque<(u64, Order)>>,
     ordered: BTreeMap<u64, Ordered>,
     notes: VecDeque<(DeviceId, Note)>,
+    grown: BTreeMap<u32, Arc<RegionMap>>,
 }
 
 /// Where tasks put what they want and find what came of it. Also the [`MetaIo`] of the simulated disks.
@@ -140,6 +141,16 @@ impl Port {
         let mut shelf = self.0.borrow_mut();
         shelf.troubles.remove(&device.0);
         shelf.orders.remove(&device.0);
+    }
+
+    /// A disk has become larger.
+    pub fn set_size(&self, leaf: LeafId, size_bytes: u64) {
+        self.0.borrow_mut().sizes[leaf.0 as usize] = size_bytes;
+    }
+
+    /// The regions of a device that has grown since this was asked last.
+    pub fn take_grown(&self, device: DeviceId) -> Option<Arc<RegionMap>> {
+        self.0.borrow_mut().grown.remove(&device.0)
     }
 
     /// What keepers have told since the last call.
@@ -247,6 +258,10 @@ impl KeeperIo for Port {
 
     fn ordered(&self, id: u64, result: Ordered) {
         self.0.borrow_mut().ordered.insert(id, result);
+    }
+
+    fn grown(&self, device: DeviceId, regions: &Arc<RegionMap>) {
+        self.0.borrow_mut().grown.insert(device.0, Arc::clone(regions));
     }
 
     fn note(&self, device: DeviceId, note: Note) {

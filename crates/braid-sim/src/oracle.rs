@@ -27,6 +27,8 @@ const ALL: u8 = 0xff;
 pub enum Content {
     /// What stood on the disks when the device was made: anything but data of a device that is in use.
     Initial,
+    /// The same of what a device has taken up as it grew, when there were devices up to this number.
+    Found(u64),
     /// Blocks that identify themselves.
     Data,
     /// Zeros.
@@ -165,18 +167,7 @@ impl Oracle {
 
     fn make(&mut self, name: &str, blocks: u64, redundant: bool) -> u64 {
         self.last_device += 1;
-        let now = self.tick();
-        let initial = Version {
-            id: 0,
-            content: if redundant { Content::Zero } else { Content::Initial },
-            state: State::Acknowledged,
-            begun: now,
-            ended: now,
-            possible: ALL,
-            required: ALL,
-            hidden: NEVER,
-            life: self.life,
-        };
+        let initial = self.first(if redundant { Content::Zero } else { Content::Initial });
         let blocks = (0..blocks).map(|_| vec![initial.clone()]).collect();
         let device = Device {
             name: name.to_owned(),
@@ -189,6 +180,29 @@ impl Oracle {
         };
         self.devices.insert(self.last_device, device);
         self.last_device
+    }
+
+    fn first(&mut self, content: Content) -> Version {
+        let now = self.tick();
+        Version {
+            id: 0,
+            content,
+            state: State::Acknowledged,
+            begun: now,
+            ended: now,
+            possible: ALL,
+            required: ALL,
+            hidden: NEVER,
+            life: self.life,
+        }
+    }
+
+    /// The device has grown to so many blocks.
+    pub fn grown(&mut self, device: u64, blocks: u64) {
+        let redundant = self.is_redundant(device);
+        let initial = self.first(if redundant { Content::Zero } else { Content::Found(self.last_device) });
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        of.blocks.resize(blocks as usize, vec![initial]);
     }
 
     /// The device was deleted: what stood on it may be seen by a bare array made later.
@@ -358,10 +372,11 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn initial(&self, seen: &Sector) -> bool {
+    fn initial(&self, seen: &Sector, last: u64) -> bool {
         match seen {
             Sector::Data(id) | Sector::Damaged(id) => {
-                id.device < self.device && self.live.binary_search(&id.device).is_err()
+                let other = id.device <= last && id.device != self.device;
+                other && self.live.binary_search(&id.device).is_err()
             }
             Sector::Poison => false,
             Sector::Zero | Sector::Junk | Sector::Other => true,
@@ -370,7 +385,8 @@ impl Judge<'_> {
 
     fn shows(&self, version: &Version, seen: &Sector) -> bool {
         match (version.content, seen) {
-            (Content::Initial, seen) => self.initial(seen),
+            (Content::Initial, seen) => self.initial(seen, self.device),
+            (Content::Found(last), seen) => self.initial(seen, last),
             (Content::Data, Sector::Data(id)) => {
                 *id == Identity { device: self.device, block: self.block, version: version.id }
             }
@@ -398,7 +414,7 @@ impl Judge<'_> {
             return Ok(());
         }
         // What a disk held at first is not known: where it may be what was seen, nothing follows either.
-        let initial = |v: &Version| v.content == Content::Initial && found.contains(&v.id);
+        let initial = |v: &Version| matches!(v.content, Content::Initial | Content::Found(_)) && found.contains(&v.id);
         if versions.iter().any(initial) {
             return Ok(());
         }

@@ -121,6 +121,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::DirtyServed, Way::Mirrors(60)),
         (D::SyncUnlocked, Way::Mirrors(200)),
         (D::RepairUnlocked, Way::Mirrors(300)),
+        (D::GrownUnfrozen, Way::Open),
         (D::CheckIgnoresLast, Way::Mirrors(200)),
     ];
     let labels = [
@@ -144,6 +145,11 @@ fn table() -> Vec<(Plant, Way)> {
         (L::LastSurvivorRecordedFailed, Way::Mirrors(400)),
         (L::MergedNotRewritten, Way::Open),
         (L::StopWithoutFlush, Way::Mirrors(60)),
+        (L::GrownTailNotZeroed, Way::Mirrors(300)),
+        (L::GrownBeforeNewcomers, Way::Seeds(300)),
+        (L::CopyMovedFirst, Way::Open),
+        (L::OldCopyLeft, Way::Open),
+        (L::GrownBitmapNotWritten, Way::Open),
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));

@@ -167,6 +167,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     for _ in 0..count {
         add_array(&mut sim, &plain, blocks_max, faults);
     }
+    // A stream of its own: seeds in which nothing grows stay what they are.
+    let mut growth = Rng::new(seed ^ 0x6772_6f77);
+    let grows = growth.below(4) == 0 && (labels || mirrors && focus != Focus::All);
+    sim.stage.borrow_mut().growth = grows.then(|| growth.fork());
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {
@@ -185,6 +189,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         Focus::Data => phases = DATA.to_vec(),
         Focus::Failing => phases = FAILING.to_vec(),
         Focus::Members | Focus::All => {}
+    }
+    if grows {
+        let often = phases.len() / 2;
+        phases.extend(std::iter::repeat_n("growing", often.max(2)));
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
     let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
@@ -206,7 +214,11 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         if let Some(Doom::Within(phase, ..)) = doom {
             habits.aim = Some(phase);
             let busy = !matches!(focus, Focus::Data | Focus::Failing);
+            let busy = busy || phase == "growing";
             habits.actions = if busy { habits.actions.max(4) } else { habits.actions };
+        }
+        if grows {
+            habits.actions = habits.actions.max(3);
         }
         habits.actions = habits.actions.min(bounds.actions);
         habits.clients_max = habits.clients_max.min(u64::from(bounds.clients));

@@ -76,6 +76,16 @@ pub struct Stage {
     pub pull: Vec<usize>,
     /// Half a redundant array, while it serves apart from the other.
     pub half: Option<DeviceId>,
+    /// Chance for what grows, where something does: of its own, so that seeds in which nothing grows stay as they are.
+    pub growth: Option<Rng>,
+    /// Disks that a task wants to be larger: the leaf, and the size in bytes.
+    pub enlarge: Vec<(LeafId, u64)>,
+    /// Devices that have grown, and their sizes in bytes, as long as some shard does not know.
+    pub spreading: Vec<(DeviceId, u64)>,
+    /// Disks that have become larger, and whose labels do not say so.
+    pub enlarged: BTreeSet<usize>,
+    /// Disks that were to become further members when the growth was interrupted, and that may bear a label of it.
+    pub half_taken: BTreeSet<usize>,
     /// Redundant arrays that nobody uses, all copies of which must be equal.
     pub compare: Vec<Copies>,
 }
@@ -155,6 +165,11 @@ impl Sim {
             notes: Vec::new(),
             pull: Vec::new(),
             half: None,
+            growth: None,
+            enlarge: Vec::new(),
+            spreading: Vec::new(),
+            enlarged: BTreeSet::new(),
+            half_taken: BTreeSet::new(),
             compare: Vec::new(),
         };
         Sim { world, stage: Rc::new(RefCell::new(stage)), rng }
@@ -247,6 +262,8 @@ impl Sim {
         stage.pull.clear();
         stage.half = None;
         stage.compare.clear();
+        stage.enlarge.clear();
+        stage.spreading.clear();
         stage.spawned.clear();
         stage.jobs.clear();
         stage.lost.clear();
@@ -398,7 +415,7 @@ impl Sim {
 fn labels_under_way(world: &World, stage: &Stage) -> Vec<(usize, usize, u64)> {
     let mut found = Vec::new();
     for (index, array) in stage.labelled.iter().enumerate().filter(|(_, l)| l.promise == Promise::Alive) {
-        for disk in &array.disks {
+        for disk in array.disks.iter().filter(|disk| !stage.enlarged.contains(disk)) {
             let copies = [0, world.disks[*disk].size_bytes() - 4096];
             found.extend(copies.into_iter().filter(|at| world.is_under_way(*disk, *at)).map(|at| (index, *disk, at)));
         }
@@ -421,7 +438,7 @@ fn spoil_labels(world: &mut World, stage: &mut Stage, under_way: Vec<(usize, usi
 /// Between lives one copy of a label may rot away: the other must do.
 fn rot_labels(world: &mut World, stage: &Stage, rng: &mut Rng) {
     for array in stage.labelled.iter().filter(|l| l.promise == Promise::Alive && l.sound) {
-        for disk in &array.disks {
+        for disk in array.disks.iter().filter(|disk| !stage.enlarged.contains(disk)) {
             if rng.below(8) == 0 {
                 let disk = &mut world.disks[*disk];
                 let offset = if rng.coin() { 0 } else { disk.size_bytes() - 4096 };
@@ -525,6 +542,15 @@ impl Run<'_> {
             }
             !done
         });
+        let host = &self.host;
+        stage.spreading.retain(|(device, size_bytes)| !host.offers(*device, *size_bytes));
+        for (leaf, size_bytes) in std::mem::take(&mut stage.enlarge) {
+            let disk = self.world.leaves[leaf.0 as usize];
+            self.world.note(format_args!("disk {disk} has {size_bytes} bytes now"));
+            self.world.disks[disk].enlarge(size_bytes);
+            self.port.set_size(leaf, size_bytes);
+            stage.enlarged.insert(disk);
+        }
         for disk in std::mem::take(&mut stage.pull) {
             self.world.pull(disk);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::io::{DeviceId, IoError, LeafId, MetaIo, ShardId};
 use crate::layout::DeviceLayout;
 use crate::lifecycle::Array;
+use crate::regions::RegionMap;
 use crate::shard::RegionCall;
 use crate::shard::sync::SyncKind;
 use crate::trouble::Trouble;
@@ -76,6 +77,11 @@ pub trait KeeperIo: EngineIo {
 
     /// Tells whoever watches.
     fn note(&self, device: DeviceId, note: Note);
+
+    /// The array has grown: these are its regions from now on.
+    fn grown(&self, device: DeviceId, regions: &Arc<RegionMap>) {
+        let _ = (device, regions);
+    }
 
     /// What the labels say from now on; a layout that says the same of the members is on its way to the shards.
     fn recorded(&self, device: DeviceId, array: &Array) {

@@ -70,7 +70,7 @@ impl Keeper {
     }
 
     /// Publishes the layout of now: it ends a freeze.
-    fn publish_now<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) fn publish_now<I: KeeperIo>(&mut self, io: &I) {
         self.stuck.clear();
         let device = self.options.device;
         let out: Vec<u16> =
@@ -115,7 +115,7 @@ impl Keeper {
     }
 
     /// Lets spares take the roles of members that are out.
-    async fn use_spares<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn use_spares<I: KeeperIo>(&mut self, io: &I) {
         while !self.failed {
             let vacant = (0..self.array.roles())
                 .find(|role| matches!(self.array.state(*role), MemberState::Out | MemberState::Absent));
@@ -181,6 +181,7 @@ impl Keeper {
             Order::Resume(job) => self.pause(io, job, false).await,
             Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
             Order::Cancel(job) => return self.cancel(io, job).await,
+            Order::Grow => return self.grow(io).await,
             Order::Check { repair } => return self.begin_check(io, repair),
             Order::Stop => Ok(()),
         };

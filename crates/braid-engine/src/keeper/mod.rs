@@ -12,6 +12,7 @@ mod clear;
 mod copy;
 mod fill;
 mod flight;
+mod grow;
 mod io;
 mod jobs;
 mod members;
@@ -83,6 +84,8 @@ pub enum Note {
     Failed,
     /// A place that could not be read was mended: the member, the first byte on the array, and bytes.
     Repaired(u16, u64, u64),
+    /// The array has grown: its sizes in bytes, before and now.
+    Grown(u64, u64),
     /// A job has begun, has come further (told a few times a second at most), waits, goes on, or has ended.
     Job(JobInfo),
     /// Something did not succeed.

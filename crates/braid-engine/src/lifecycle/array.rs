@@ -270,8 +270,6 @@ impl Array {
             write_labels(io, &mut self.targets, &written).await?;
             self.label.sequence = written.sequence;
             fit_data_areas(&mut self.targets, &self.label);
-            // Further disks that it named: they are no members.
-            self.targets.retain(|target| usize::from(target.part.role) < self.label.members.len());
         }
         Ok(())
     }

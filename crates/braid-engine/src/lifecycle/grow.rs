@@ -376,28 +376,24 @@ impl Array {
     }
 
     /// A growth that failed on the way is undone where there is no redundancy: labels say the smaller array again, and the
-    /// further disks bear none. As far as the members can be written; else the next change does it.
+    /// further disks bear none. As far as the members can be written; else the next change and the next start do it. Whatever
+    /// comes of it, the further disks are nobody's when this returns: their numbers are given to others.
     async fn take_back<M: MetaIo>(&mut self, io: &M) {
         let roles = self.roles();
         let is_new = |target: &Target| target.part.role >= roles;
         let newcomers: Vec<Target> = self.targets.iter().filter(|t| is_new(t)).cloned().collect();
         self.targets.retain(|target| !is_new(target));
-        if self.catch_up(io).await.is_err() {
-            self.targets.extend(newcomers);
-            return;
-        }
-        if self.change(io, |label| label.members.truncate(usize::from(roles))).await.is_ok() {
+        if self.catch_up(io).await.is_ok()
+            && self.change(io, |label| label.members.truncate(usize::from(roles))).await.is_ok()
+        {
             drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
         }
     }
 
-    /// Disks of a growth that failed before, and could not be taken back then.
+    /// Disks of a growth that failed before, and that could not be taken off the table then.
     fn forget_newcomers(&mut self) {
         let roles = self.roles();
-        if self.written.sequence == self.label.sequence {
-            self.targets.retain(|target| target.part.role < roles);
-            self.label.members.truncate(usize::from(roles));
-        }
+        self.label.members.truncate(usize::from(roles));
     }
 
     /// Zeroes copies of labels that a growth has left behind which was interrupted: where the data area ends below the copy,

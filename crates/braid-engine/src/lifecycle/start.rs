@@ -137,6 +137,8 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
             targets.iter_mut().filter(|t| t.leaf == laggard.leaf).for_each(|t| *t = laggard.clone());
         }
     }
+    // They lose their labels while the array's still name them: afterwards nobody would look for them.
+    drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
     let mut array = Array::new(newest, geometry, targets, options.lineage);
     if planted(Planted::NewestNotWritten) {
         return Ok(array);
@@ -147,9 +149,6 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
         label.members.truncate(seats);
     });
     change.await?;
-    let left_over = newcomers.iter().map(|target| wipe(io, target.leaf));
-    // What stays of them is no member, and says so.
-    drop(join_all(left_over).await);
     array.clear_old_copies(io).await;
     Ok(array)
 }

@@ -259,6 +259,10 @@ impl Shard {
         let Some(map) = self.map_of(device) else {
             return self.tell_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
         };
+        if region >= map.regions() {
+            // The asker has the layout of a larger array already. This shard is frozen until it has that, too.
+            return self.wish(device, block, Wish::Open(region), false, sink);
+        }
         if map.unsettled.has(region) {
             // The control plane makes it equal, this one first, and says so.
             return map.want(region);
@@ -599,14 +603,19 @@ impl Shard {
 
     /// A layout was published: rounds of the device begin anew with it.
     pub(super) fn home_published(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        let map = self.map_of(device);
         for at in 0..META_BLOCKS {
             let Some(round) = self.home.rounds[at as usize].as_mut().filter(|r| r.device == device) else { continue };
             round.again = true;
+            if let Some(map) = &map {
+                // It may be a longer one.
+                round.map = Some(Arc::clone(map));
+            }
             if round.stage == Stage::Held {
                 self.begin_round(at, sink);
             }
         }
-        if self.map_of(device).is_none() {
+        if map.is_none() {
             let (gone, kept): (Vec<Call>, Vec<Call>) =
                 std::mem::take(&mut self.home.calls).into_iter().partition(|call| call.device == device);
             self.home.calls = kept;

@@ -340,12 +340,13 @@ impl Handshake {
             Err(Refused::Address) => return Step::Close(Cause::NotAllowed),
         };
         let Some(open) = export.open() else { return Step::Close(Cause::NoPlace(name.to_owned())) };
-        out.extend_from_slice(&export.info().size_bytes.to_be_bytes());
+        let size_bytes = export.size_bytes();
+        out.extend_from_slice(&size_bytes.to_be_bytes());
         out.extend_from_slice(&export.info().transmission_flags(self.structured).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
-        Step::Enter(self.session(&export, open))
+        Step::Enter(self.session(&export, open, size_bytes))
     }
 
     /// INFO and GO differ only in what follows.
@@ -374,18 +375,20 @@ impl Handshake {
         };
         debug_assert_eq!(fields.rest().len(), 2 * usize::from(wants));
         let wanted = |info: u16| fields.rest().chunks_exact(2).any(|pair| pair == info.to_be_bytes());
-        reply::infos(out, option, export.info(), self.structured, wanted);
+        let size_bytes = export.size_bytes();
+        reply::infos(out, option, export.info(), size_bytes, self.structured, wanted);
         reply::ack(out, option);
         match open {
-            Some(open) => Step::Enter(self.session(&export, open)),
+            Some(open) => Step::Enter(self.session(&export, open, size_bytes)),
             None => Step::More,
         }
     }
 
-    fn session(&self, export: &Export, open: OpenExport) -> Session {
+    /// `size_bytes`: as the client was told; it keeps that.
+    fn session(&self, export: &Export, open: OpenExport, size_bytes: u64) -> Session {
         let info = export.info();
         let terms = Terms {
-            size_bytes: info.size_bytes,
+            size_bytes,
             block_bytes_min: info.block_bytes_min,
             read_only: info.read_only,
             structured: self.structured,

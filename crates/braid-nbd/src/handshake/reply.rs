@@ -50,6 +50,7 @@ pub(super) fn infos(
     out: &mut Vec<u8>,
     option: u32,
     export: &ExportInfo,
+    size_bytes: u64,
     structured: bool,
     wanted: impl Fn(u16) -> bool,
 ) {
@@ -58,7 +59,7 @@ pub(super) fn infos(
         reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), &body]);
     };
     let flags = export.transmission_flags(structured);
-    tell(info::EXPORT, &[&export.size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
+    tell(info::EXPORT, &[&size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
     if wanted(info::NAME) {
         tell(info::NAME, &[export.name.as_bytes()]);
     }

@@ -10,7 +10,7 @@ use super::request::{Failure, Kind, Slot};
 use super::shared::Shared;
 use crate::codec::{Asked, EXTENT_BYTES, EXTENT_EXT_BYTES, encode_extent, encode_extent_ext};
 use crate::errno::Errno;
-use crate::export::ExportInfo;
+use crate::export::Allocation;
 
 /// Longest extent that its field can hold and that is a multiple of every block size.
 const EXTENT_BYTES_MAX: u64 = u32::MAX as u64 & !0xffff;
@@ -62,11 +62,18 @@ impl Gather<'_> {
 }
 
 /// Puts extents for a range into `out`; returns how many bytes they take. `one`: no more than one, not
-/// longer than asked.
-fn describe(info: &ExportInfo, offset: u64, len: u64, one: bool, extended: bool, out: &mut [u8]) -> usize {
+/// longer than asked. Of `size_bytes` in all, as the client knows it.
+fn describe(
+    allocation: Option<&dyn Allocation>,
+    size_bytes: u64,
+    (offset, len): (u64, u64),
+    one: bool,
+    extended: bool,
+    out: &mut [u8],
+) -> usize {
     let limit = if one { 1 } else { EXTENTS_MAX };
     let mut gather = Gather { out, used: 0, limit, extended, open: None };
-    match &info.allocation {
+    match allocation {
         Some(map) => {
             let mut left = len;
             map.extents(offset, len, &mut |extent, state| {
@@ -79,8 +86,8 @@ fn describe(info: &ExportInfo, offset: u64, len: u64, one: bool, extended: bool,
         None => {
             let reach = match (one, extended) {
                 (true, _) => len,
-                (false, true) => info.size_bytes - offset,
-                (false, false) => (info.size_bytes - offset).min(EXTENT_BYTES_MAX),
+                (false, true) => size_bytes - offset,
+                (false, false) => (size_bytes - offset).min(EXTENT_BYTES_MAX),
             };
             gather.add(reach, 0);
         }
@@ -110,9 +117,10 @@ impl<S: Copy> Connection<S> {
             self.finish_part(host, slot);
             return Turn::Again;
         };
-        let info = self.session.as_ref().expect("there are no requests before transmission").export.info();
+        let session = self.session.as_ref().expect("there are no requests before transmission");
+        let (allocation, size_bytes) = (session.export.allocation(), session.terms.size_bytes);
         let out = host.memory(buf, room);
-        let used = describe(info, header.offset, header.len, one, extended, out);
+        let used = describe(allocation.as_deref(), size_bytes, (header.offset, header.len), one, extended, out);
         let slot = self.open(host, Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
         if used == 0 {
             // A map that says nothing is wrong; the client gets an error, not a broken stream.

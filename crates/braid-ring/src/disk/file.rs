@@ -44,6 +44,13 @@ impl FileDisk {
             Err(e) => Err(RingError::os(e, format!("opening {}", path.display()))),
         }
     }
+
+    /// How large it is by now, in whole blocks.
+    pub(crate) fn size_now(&self) -> io::Result<u64> {
+        let file = File::from(self.fd.try_clone()?);
+        let raw_size = if self.block_device { block_device_bytes(&file)? } else { file.metadata()?.len() };
+        Ok(raw_size - raw_size % u64::from(self.logical_block_bytes))
+    }
 }
 
 fn existing(

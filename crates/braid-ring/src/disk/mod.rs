@@ -5,7 +5,7 @@ mod holder;
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use file::FileDisk;
 
@@ -42,7 +42,7 @@ pub(crate) enum Base {
 pub struct Disk {
     spec: DiskSpec,
     base: Base,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
     /// From the outermost `throttled(…)` to the innermost.
     pub(crate) throttles: Vec<Throttle>,
     /// From the outermost `faulty(…)` to the innermost.
@@ -95,7 +95,7 @@ impl Disk {
         Ok(Disk {
             spec: spec.clone(),
             base,
-            size_bytes,
+            size_bytes: AtomicU64::new(size_bytes),
             throttles,
             faults,
             write: options.write,
@@ -110,7 +110,20 @@ impl Disk {
 
     /// Bytes that it holds, a multiple of [`Disk::logical_block_bytes`].
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Asks the operating system how large the file or block device is by now. Where it has become larger, that is its size
+    /// from now on; the shards learn it by [`crate::RingHandle::resize_leaf`]. May block.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn look_again(&self) -> Result<u64, RingError> {
+        if let Base::File(file) = &self.base {
+            let found = file.size_now().map_err(|e| RingError::os(e, format!("asking the size of {}", self.spec)))?;
+            self.size_bytes.fetch_max(found, Ordering::AcqRel);
+        }
+        Ok(self.size_bytes())
     }
 
     /// What offsets and lengths must be multiples of, in bytes: 512 or 4096 on most disks.
@@ -189,6 +202,6 @@ impl Disk {
 
 impl std::fmt::Debug for Disk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Disk").field("spec", &self.spec.to_string()).field("size_bytes", &self.size_bytes).finish()
+        f.debug_struct("Disk").field("spec", &self.spec.to_string()).field("size_bytes", &self.size_bytes()).finish()
     }
 }

@@ -222,6 +222,14 @@ impl Port {
         };
     }
 
+    /// Takes note of how large a leaf's disk is now.
+    pub(crate) fn resize_leaf(&mut self, id: LeafId) {
+        let leaf = &mut self.leaves[id.0 as usize];
+        if let Some(disk) = &leaf.disk {
+            leaf.size_bytes = disk.size_bytes();
+        }
+    }
+
     /// Forgets a leaf, unless I/Os of it are still out: then false.
     pub(crate) fn remove_leaf(&mut self, id: LeafId) -> bool {
         let leaf = &mut self.leaves[id.0 as usize];

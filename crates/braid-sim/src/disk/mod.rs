@@ -92,6 +92,12 @@ impl SimDisk {
         (self.blocks.len() * BLOCK_BYTES) as u64
     }
 
+    /// It has become larger; what it held is where it was. `size_bytes` is a multiple of 4096.
+    pub fn enlarge(&mut self, size_bytes: u64) {
+        assert!(size_bytes >= self.size_bytes() && size_bytes.is_multiple_of(BLOCK_BYTES as u64));
+        self.blocks.resize((size_bytes / BLOCK_BYTES as u64) as usize, Slot::default());
+    }
+
     /// Sectors that are in the cache only.
     pub fn dirty_sectors(&self) -> u64 {
         self.dirty.iter().flat_map(|b| &self.blocks[*b].pending).map(|p| u64::from(p.sectors.count_ones())).sum()

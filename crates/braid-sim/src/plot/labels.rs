@@ -70,7 +70,7 @@ impl Admin {
     }
 
     /// An error is only right when a disk made one.
-    fn expect_fault(&self, error: &LifecycleError, what: &str) {
+    pub(super) fn expect_fault(&self, error: &LifecycleError, what: &str) {
         self.stage.borrow_mut().notes.push(format!("{what}: {error}"));
         if !self.stage.borrow().had_faults {
             self.wrong(format!("{what} without a reason: {error}"));
@@ -90,7 +90,10 @@ impl Admin {
         };
         let disks: Vec<usize> = array.members().map(|m| self.disk_of(m.leaf)).collect();
         let mut stage = self.stage.borrow_mut();
-        let Labelled { promise, names, disks: known, .. } = &mut stage.labelled[index];
+        let Labelled { promise, names, disks: known, growing, .. } = &mut stage.labelled[index];
+        if growing.as_ref() == Some(&disks) {
+            known.clone_from(&disks);
+        }
         let wrong = match promise {
             Promise::Gone | Promise::Fading => Some(format!("array {name} is served, which had been deleted")),
             Promise::Interrupted => Some(format!("array {name} is served, whose creation was interrupted")),
@@ -218,6 +221,9 @@ impl Admin {
             let known = stage.labelled[index].number;
             let number = known.unwrap_or_else(|| stage.oracle.device_made(&name, blocks));
             stage.labelled[index].number = Some(number);
+            if stage.labelled[index].growing.take().is_some() && blocks > stage.oracle.blocks(number) {
+                stage.oracle.grown(number, blocks);
+            }
             if stage.oracle.blocks(number) != blocks {
                 drop(stage);
                 return self.wrong(format!("{name} has {blocks} blocks now"));
@@ -230,7 +236,7 @@ impl Admin {
         self.connect_to(number, id, habits);
     }
 
-    async fn publish_labelled(&mut self, index: usize) {
+    pub(super) async fn publish_labelled(&mut self, index: usize) {
         let Serving { id, array } = &self.serving[&index];
         let leaf = |m: lifecycle::ArrayMember<'_>| {
             let data = m.part.places.data;
@@ -273,11 +279,12 @@ impl Admin {
     }
 
     /// Disks that belong to no array, as far as the administrator knows.
-    fn free_disks(&self) -> Vec<usize> {
+    pub(super) fn free_disks(&self) -> Vec<usize> {
         let stage = self.stage.borrow();
         let gone = |l: &Labelled| matches!(l.promise, Promise::Gone | Promise::Fading);
         let used = |d: &usize| stage.labelled.iter().any(|l| !gone(l) && l.disks.contains(d));
-        stage.label_disks.iter().copied().filter(|d| self.leaves.contains_key(d) && !used(d)).collect()
+        let known = |d: &usize| self.leaves.contains_key(d) && !stage.half_taken.contains(d);
+        stage.label_disks.iter().copied().filter(|d| known(d) && !used(d)).collect()
     }
 
     /// Makes an array of some free disks, in any order.
@@ -298,6 +305,7 @@ impl Admin {
             names: [request.name.as_str().to_owned()].into(),
             promise: Promise::Unborn,
             disks,
+            growing: None,
             spec,
             number: None,
             sound: false,

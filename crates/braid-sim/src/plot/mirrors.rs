@@ -38,6 +38,10 @@ pub struct Mirror {
     pub well: Option<usize>,
     /// Those of `disks` that may be pulled or failed.
     pub victims: Vec<usize>,
+    /// A growth was begun and not answered: it may be larger.
+    pub growing: bool,
+    /// Blocks that it has at least: a growth was acknowledged.
+    pub owed: u64,
     /// The oracle's number, from the first time that it was served.
     pub number: Option<u64>,
     /// Its creation was acknowledged.
@@ -66,6 +70,8 @@ impl Mirror {
             others: Vec::new(),
             well: None,
             victims: Vec::new(),
+            growing: false,
+            owed: 0,
             number: None,
             exists: false,
             unplug: 0,
@@ -369,6 +375,14 @@ impl Admin {
             let name = format!("mirror {index}");
             let number = known.unwrap_or_else(|| stage.oracle.redundant_made(&name, blocks));
             stage.mirrors[index].number = Some(number);
+            let larger = stage.mirrors[index].growing && blocks > stage.oracle.blocks(number);
+            if larger {
+                stage.oracle.grown(number, blocks);
+            }
+            if blocks != stage.oracle.blocks(number) || blocks < stage.mirrors[index].owed {
+                drop(stage);
+                return self.odd(format!("mirror {index} has {blocks} blocks now"));
+            }
             if well.is_none() {
                 stage.oracle.may_fail(number);
             }
@@ -638,6 +652,7 @@ pub fn kind_of(note: &Note) -> &'static str {
         Note::Filling(_) => "filling",
         Note::InSync(_) => "in sync",
         Note::Resynced => "resynced",
+        Note::Grown(..) => "grown",
         Note::Failed => "failed",
         Note::Repaired(..) => "repaired",
         Note::Job(_) => "job",

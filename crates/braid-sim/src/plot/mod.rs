@@ -2,6 +2,7 @@
 //! under them, and stops in the end.
 
 mod checks;
+mod grow;
 mod labels;
 pub mod mirrors;
 
@@ -244,6 +245,9 @@ impl Admin {
 
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
+        if self.grow_something(habits).await {
+            return;
+        }
         if !self.stage.borrow().mirrors.is_empty() {
             return self.act_on_mirrors(habits).await;
         }

@@ -5,8 +5,8 @@ use super::disk_names::absolute_for;
 use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
-    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, Health, Kind, MemberState,
-    RenameArray, StopArray, names,
+    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, GrowArray, Growth, Health, Kind,
+    MemberState, RenameArray, StopArray, Zone, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -35,6 +35,8 @@ pub enum Verb {
     Add(AddArgs),
     /// Give a redundant array a spare, or take one away
     Spare(SpareArgs),
+    /// Take up what an array's disks have gained and, at concat and raid0, further disks
+    Grow(GrowArgs),
     /// Compare all copies of everything that was ever written to a redundant array; 7 if some differ
     Check(CheckArgs),
     /// The same, and make equal what differs: as most copies have it, else as the first member has it
@@ -184,6 +186,27 @@ pub struct SpareArgs {
 }
 
 #[derive(Args)]
+pub struct GrowArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    array: String,
+    /// Disks that become further members; none: only what its disks have gained is taken up
+    #[arg(value_name = "DISK")]
+    disks: Vec<String>,
+    /// Change nothing, and say what would come of it
+    #[arg(long)]
+    dry_run: bool,
+    /// Take disks that carry somebody's data, and destroy it
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
 pub struct CheckArgs {
     /// The array, by name or UUID
     #[arg(value_parser = name_or_uuid)]
@@ -258,10 +281,40 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Remove(args) => redundant::remove(args).await,
         Verb::Add(args) => redundant::add(args).await,
         Verb::Spare(args) => redundant::spare(args).await,
+        Verb::Grow(args) => grow(args).await,
         Verb::Check(args) => redundant::check(args, false).await,
         Verb::Repair(args) => redundant::check(args, true).await,
         Verb::Delete(args) => delete(args).await,
     }
+}
+
+async fn grow(args: GrowArgs) -> anyhow::Result<ExitCode> {
+    let absolute = |disk: &String| Ok(absolute_for(&args.ask.reach, disk)?.to_string());
+    let disks = args.disks.iter().map(absolute).collect::<anyhow::Result<Vec<String>>>()?;
+    let GrowArgs { force, yes, .. } = args;
+    if force && !args.dry_run && !disks.is_empty() && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        confirm(&format!("Whatever is on {} will be lost", args.disks.join(", ")), yes)?;
+    }
+    let body = GrowArray { disks, force, dry_run: args.dry_run };
+    let growth: Growth = args.ask.client()?.post(&format!("/v1/arrays/{}/grow", args.array), &body).await?;
+    output::show(args.ask.json, &growth, grown);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn grown(growth: &Growth) -> String {
+    let verb = if growth.dry_run { "would grow" } else { "has grown" };
+    let mut text = format!(
+        "array {} {verb} from {} to {} ({} bytes)\n",
+        growth.array,
+        format_size(growth.before_bytes),
+        format_size(growth.size_bytes),
+        growth.size_bytes
+    );
+    text.push_str(&zones(&growth.zones));
+    if !growth.dry_run {
+        text.push_str("clients that are connected to its exports learn it when they connect again\n");
+    }
+    text
 }
 
 async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
@@ -377,7 +430,7 @@ pub fn show(array: &Array) -> String {
     text.push('\n');
     text.push_str(&members(array));
     text.push('\n');
-    text.push_str(&zones(array));
+    text.push_str(&zones(&array.zones));
     text
 }
 
@@ -400,9 +453,9 @@ fn members(array: &Array) -> String {
     output::render(&table)
 }
 
-fn zones(array: &Array) -> String {
+fn zones(zones: &[Zone]) -> String {
     let mut table = output::table(["ZONE", "FROM", "SIZE", "MEMBERS", "ON EACH MEMBER FROM", "HEIGHT"]);
-    for (number, zone) in array.zones.iter().enumerate() {
+    for (number, zone) in zones.iter().enumerate() {
         let members: Vec<String> = zone.members.iter().map(u16::to_string).collect();
         table.add_row([
             number.to_string(),

@@ -55,6 +55,10 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("array remove", &["braid array remove safe 1"]),
     ("array add", &["braid array add safe /dev/sdc", "braid array add safe file:c.img,size=50G"]),
     ("array spare", &["braid array spare safe /dev/sdd", "braid array spare safe /dev/sdd --remove"]),
+    (
+        "array grow",
+        &["braid array grow fast /dev/sdd --dry-run", "braid array grow fast /dev/sdd", "braid array grow safe"],
+    ),
     ("array check", &["braid array check safe", "braid array check safe --wait --json"]),
     ("array repair", &["braid array repair safe"]),
     ("job list", &["braid job list"]),

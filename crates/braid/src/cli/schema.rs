@@ -34,6 +34,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("array remove", "Array"),
     ("array add", "Array"),
     ("array spare", "Array"),
+    ("array grow", "Growth"),
     ("array check", "Job"),
     ("array repair", "Job"),
     ("job list", "JobList"),

@@ -57,6 +57,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Size { .. } | LifecycleError::TooSmall { .. } | LifecycleError::BitmapRoom { .. } => {
             (Kind::InvalidArgument, "use a disk of another size".to_owned())
         }
+        LifecycleError::NoGrowth { remedy, .. } => (Kind::InvalidArgument, remedy.clone()),
         LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
         LifecycleError::NotEmpty { .. } => (
             Kind::WouldDestroy,

@@ -16,8 +16,8 @@ use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
-    ErrorDetail, Event, EventList, Export, ExportList, Job, JobList, Kind, Limits, NameMember, RenameArray,
-    RenameExport, SetExport, SetJob, Status, StopArray,
+    ErrorDetail, Event, EventList, Export, ExportList, GrowArray, Growth, Job, JobList, Kind, Limits, NameMember,
+    RenameArray, RenameExport, SetExport, SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/fail", post(fail_member))
         .route("/v1/arrays/{array}/remove", post(remove_member))
         .route("/v1/arrays/{array}/disks", post(add_disk))
+        .route("/v1/arrays/{array}/grow", post(grow_array))
         .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
         .route("/v1/jobs", get(jobs))
@@ -86,6 +87,7 @@ pub fn router(control: Arc<Control>) -> Router {
         fail_member,
         remove_member,
         add_disk,
+        grow_array,
         check_array,
         assemble,
         jobs,
@@ -333,6 +335,21 @@ async fn add_disk(State(control): Shared, Named(name): Named, Ask(ask): Ask<AddD
         Some(job) => begun(&job, &array),
         None => Json(array).into_response(),
     })
+}
+
+/// Takes up what the array's disks have gained, and at concat and raid0 further disks, while it serves.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/grow", request_body = Option<GrowArray>,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses(
+        (status = 200, body = Growth),
+        (status = 400, body = ErrorBody, description = "nothing would be gained, or not so"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+async fn grow_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<GrowArray>) -> Answer<Growth> {
+    to_the_end(control, |control| async move { control.grow_array(&name, ask).await }).await
 }
 
 /// Compares all copies of everything that was ever written; with `repair` what differs is made equal.

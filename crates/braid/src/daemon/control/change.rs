@@ -331,7 +331,7 @@ fn entry_idle(entry: &ArrayEntry) -> Idle {
     }
 }
 
-fn inactive(entry: &ArrayEntry, done: &str) -> ErrorDetail {
+pub(super) fn inactive(entry: &ArrayEntry, done: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, format!("array {} is not active and so cannot be {done}", entry.name))
         .with("array", &entry.name)
         .remedy(format!("braid array assemble {}", entry.name))

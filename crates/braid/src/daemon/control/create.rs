@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 /// What was noted of disks, by name, before it was changed.
-type Noted = Vec<(String, Option<SavedDisk>)>;
+pub(super) type Noted = Vec<(String, Option<SavedDisk>)>;
 
 /// What was asked for, understood.
 struct Wanted {
@@ -111,7 +111,7 @@ impl Control {
         }
         let request = request(wanted, disks)?;
         let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
-        let before = if kept { self.remember(request.uuid, &name, disks)? } else { Noted::new() };
+        let before = if kept { self.remember(request.uuid, &name, disks, 0)? } else { Noted::new() };
         let created = lifecycle::create(&self.meta, &request).await;
         let array = created.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(disks)));
         let activated = match array {
@@ -136,7 +136,7 @@ impl Control {
     }
 
     /// Opens all of them, or none; then those of `absent` that this has made are gone again.
-    async fn open_disks(
+    pub(super) async fn open_disks(
         self: &Arc<Self>,
         specs: &[DiskSpec],
         absent: &[PathBuf],
@@ -157,13 +157,23 @@ impl Control {
         Ok(disks)
     }
 
-    /// Notes in the state file where an array's disks are. Returns what was noted of them before.
-    fn remember(&self, uuid: Uuid, name: &str, disks: &[Arc<OpenDisk>]) -> Result<Noted, ErrorDetail> {
+    /// Notes in the state file where an array's disks are, whose roles begin with `first_role`. Returns what was noted of them before.
+    pub(super) fn remember(
+        &self,
+        uuid: Uuid,
+        name: &str,
+        disks: &[Arc<OpenDisk>],
+        first_role: u16,
+    ) -> Result<Noted, ErrorDetail> {
         let before = {
             let mut tables = self.write();
             let note = |(role, disk): (usize, &Arc<OpenDisk>)| {
-                let saved =
-                    SavedDisk { disk: disk.name.clone(), array: uuid, array_name: name.to_owned(), role: role as u16 };
+                let saved = SavedDisk {
+                    disk: disk.name.clone(),
+                    array: uuid,
+                    array_name: name.to_owned(),
+                    role: first_role + role as u16,
+                };
                 (disk.name.clone(), tables.disks.insert(disk.name.clone(), saved))
             };
             disks.iter().enumerate().map(note).collect::<Noted>()
@@ -178,7 +188,7 @@ impl Control {
     }
 
     /// Undoes [`Control::remember`].
-    fn take_back(&self, before: Noted) {
+    pub(super) fn take_back(&self, before: Noted) {
         let mut tables = self.write();
         for (name, saved) in before {
             match saved {

@@ -11,6 +11,7 @@ mod complaints;
 mod create;
 mod disks;
 mod exports;
+mod grow;
 mod holes;
 pub mod keeping;
 mod search;

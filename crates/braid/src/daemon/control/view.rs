@@ -190,7 +190,7 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
     let (state, reason, size_bytes, connections) = match &entry.serving {
         Serving::Listening(export) => {
             stats = Some(export_stats(export));
-            (ExportState::Listening, None, Some(export.info().size_bytes), export.connections())
+            (ExportState::Listening, None, Some(export.size_bytes()), export.connections())
         }
         Serving::Waiting => {
             let reason = match tables.arrays.get(&saved.array) {

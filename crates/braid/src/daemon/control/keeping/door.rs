@@ -3,7 +3,9 @@
 use super::super::Control;
 use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::lifecycle::{Array, LifecycleError};
-use braid_engine::{DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, ShardId, Trouble};
+use braid_engine::{
+    DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, RegionMap, ShardId, Trouble,
+};
 use braid_ring::RingEngine;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -127,6 +129,10 @@ impl KeeperIo for Door {
 
     fn note(&self, _device: DeviceId, note: Note) {
         self.control.on_note(self.uuid, note);
+    }
+
+    fn grown(&self, _device: DeviceId, regions: &Arc<RegionMap>) {
+        let _ = self.control.with_keeping(self.uuid, |keeping| keeping.set_regions(regions));
     }
 
     fn recorded(&self, _device: DeviceId, array: &Array) {

@@ -254,7 +254,7 @@ pub(in super::super) fn roles_of(label: &ArrayPart) -> usize {
     label.geometry().map_or(0, |geometry| geometry.members().len())
 }
 
-fn check_fit(name: &str, active: &Active, disk: &OpenDisk) -> Result<(), ErrorDetail> {
+pub(in super::super) fn check_fit(name: &str, active: &Active, disk: &OpenDisk) -> Result<(), ErrorDetail> {
     let refused = |why: String, remedy: &str| {
         Err(ErrorDetail::new(Kind::InvalidArgument, why).with("array", name).with("disk", &disk.name).remedy(remedy))
     };

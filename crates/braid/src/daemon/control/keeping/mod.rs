@@ -21,6 +21,7 @@ use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
 use braid_format::JobKind;
 use door::{Asked, Door};
 pub use jobs::name_of;
+pub(super) use members::check_fit;
 pub(super) use notes::note_seats;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +38,8 @@ pub struct Keeping {
     orders: mpsc::Sender<Asked>,
     /// What the keeper leaves when it has ended; none if it panicked.
     ended: Mutex<Option<oneshot::Receiver<Kept>>>,
-    regions: Arc<RegionMap>,
+    /// Another map once the array has grown.
+    regions: Mutex<Arc<RegionMap>>,
     region_bytes: u64,
     failed: AtomicBool,
     jobs: Mutex<Board>,
@@ -68,8 +70,13 @@ impl Keeping {
     }
 
     /// The array's regions.
-    pub fn regions(&self) -> &RegionMap {
-        &self.regions
+    pub fn regions(&self) -> Arc<RegionMap> {
+        Arc::clone(&self.regions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The array has grown: these are its regions from now on.
+    fn set_regions(&self, regions: &Arc<RegionMap>) {
+        *self.regions.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(regions);
     }
 
     /// Bytes of each region.
@@ -129,7 +136,7 @@ impl Control {
         let keeping = Arc::new(Keeping {
             orders,
             ended: Mutex::new(Some(ended)),
-            regions,
+            regions: Mutex::new(regions),
             region_bytes: u64::from(label.region_bytes),
             failed: AtomicBool::new(false),
             // Those that begin later are told to the door.

@@ -1,6 +1,6 @@
 //! What a keeper tells becomes events, and what the tables say of its array.
 
-use super::super::tables::{Active, Away, Condition, OpenDisk, Tables};
+use super::super::tables::{Active, Away, Condition, OpenDisk, Serving, Tables};
 use super::super::view;
 use super::super::{Control, counted};
 use super::board::is_check;
@@ -50,6 +50,7 @@ impl Control {
             Note::InSync(role) => {
                 tell(Severity::Info, "member_in_sync", format!("{} is in sync", member(role)), Some(role));
             }
+            Note::Grown(before_bytes, after_bytes) => self.tell_grown(&name, before_bytes, after_bytes),
             Note::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
                 let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
@@ -98,7 +99,7 @@ impl Control {
         Some((entry.name.clone(), disks, active.has_failed()))
     }
 
-    fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping) -> T) -> Option<T> {
+    pub(super) fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping) -> T) -> Option<T> {
         let keeping = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.keeping().cloned());
         keeping.map(|keeping| work(&keeping))
     }
@@ -115,16 +116,27 @@ impl Control {
 
     /// The labels say something new: so do the tables. Disks that are no members any more are closed.
     pub(super) fn on_recorded(self: &Arc<Self>, uuid: Uuid, array: &Array) {
-        let (leaving, changed) = {
+        let (leaving, changed, grown) = {
             let mut tables = self.write();
             let Some(entry) = tables.arrays.get_mut(&uuid) else { return };
             let name = entry.name.clone();
             let Condition::Active(active) = &mut entry.condition else { return };
+            let size_bytes = active.size_bytes;
             let leaving = self.seat(active, array);
+            let grown = active.size_bytes > size_bytes;
             self.note_leaving(&leaving);
             let changed = active.is_kept() && note_seats(&mut tables, uuid, &name);
-            (leaving, changed)
+            (leaving, changed, grown)
         };
+        if grown {
+            // Nobody knows of holes here. Shards meet the larger layout before those who connect from now on.
+            let tables = self.read();
+            for export in tables.exports.values().filter(|export| export.saved.array == uuid) {
+                if let Serving::Listening(export) = &export.serving {
+                    export.grow(array.geometry().size_bytes(), None);
+                }
+            }
+        }
         if leaving.is_empty() && !changed {
             return;
         }
@@ -142,6 +154,7 @@ impl Control {
         let known = active.open_disks();
         let before = std::mem::take(&mut active.disks);
         active.label = array.label().clone();
+        active.size_bytes = array.geometry().size_bytes();
         active.disks = seats_of(array, &known);
         let seated = |disk: &Arc<OpenDisk>| active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf);
         active.guests.retain(|guest| !seated(guest));

@@ -1,0 +1,172 @@
+//! Arrays that grow: their disks become larger, and those without redundancy get further ones.
+//!
+//! What an array was may be what it is after a crash, or what it was to be; acknowledged, only that. What is new reads as
+//! zeros on a mirror, and shows what its disks held elsewhere.
+
+use braid_engine::io::{LeafId, MetaIo};
+use braid_engine::keeper::Order;
+use braid_engine::lifecycle::GrowRequest;
+use braid_format::MemberId;
+
+use super::{Admin, Habits};
+use crate::content::BLOCK_BYTES;
+use crate::labelled::Promise;
+
+impl Admin {
+    /// Lets an array grow, now and then, in seeds in which something grows. Says whether it did.
+    pub async fn grow_something(&mut self, habits: Habits) -> bool {
+        let chosen = {
+            let mut stage = self.stage.borrow_mut();
+            let Some(growth) = &mut stage.growth else { return false };
+            growth.below(if habits.aim == Some("growing") { 2 } else { 4 }) == 0
+        };
+        if !chosen {
+            return false;
+        }
+        if let Some(index) = self.kept.keys().next().copied() {
+            self.grow_mirror(index, habits).await;
+            return true;
+        }
+        match self.serving.keys().next().copied() {
+            Some(index) => self.grow_labelled(index, habits).await,
+            None => return false,
+        }
+        true
+    }
+
+    /// A number from the growths' own chance.
+    fn draw(&self, from: u64, to: u64) -> u64 {
+        self.stage.borrow_mut().growth.as_mut().map_or(from, |growth| growth.between(from, to))
+    }
+
+    /// Lets disks become larger that are here.
+    async fn enlarge(&mut self, disks: &[usize], all: bool, at_least: u64) {
+        for disk in disks {
+            let Some(leaf) = self.leaves.get(disk).copied() else { continue };
+            if all || self.draw(0, 2) > 0 {
+                let size_bytes = self.port.size_bytes(leaf).max(at_least) + BLOCK_BYTES as u64 * self.draw(1, 60);
+                self.stage.borrow_mut().enlarge.push((leaf, size_bytes));
+            }
+        }
+        self.until(|stage| stage.enlarge.is_empty()).await;
+    }
+
+    async fn grow_mirror(&mut self, index: usize, habits: Habits) {
+        let id = self.kept[&index].id;
+        let (number, mut disks, well) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            (mirror.number.expect("a served array has a number"), mirror.disks.clone(), mirror.well)
+        };
+        disks.retain(|disk| Some(*disk) != well);
+        self.phase("growing");
+        let all = self.draw(0, 1) == 0;
+        // Above what any of them holds, mostly: there they have room together.
+        let sizes = disks.iter().filter_map(|disk| self.leaves.get(disk)).map(|leaf| self.port.size_bytes(*leaf));
+        let largest = if self.draw(0, 3) > 0 { sizes.max().unwrap_or(0) } else { 0 };
+        self.enlarge(&disks, all, largest).await;
+        // The one that is well is the largest: it is part of every zone.
+        if let Some(well) = well.and_then(|well| self.leaves.get(&well)).copied() {
+            let sizes = disks.iter().filter_map(|disk| self.leaves.get(disk)).map(|leaf| self.port.size_bytes(*leaf));
+            let largest = sizes.max().unwrap_or(0).max(self.port.size_bytes(well)) + BLOCK_BYTES as u64;
+            self.stage.borrow_mut().enlarge.push((well, largest));
+            self.until(|stage| stage.enlarge.is_empty()).await;
+        }
+        self.stage.borrow_mut().mirrors[index].growing = true;
+        match self.port.give_order(id, Order::Grow).await {
+            Ok(()) => {
+                self.count("grow a mirror");
+                let regions = self.port.take_grown(id).expect("who has grown has a longer map");
+                let range = regions.range(regions.regions() - 1);
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.mirrors[index].owed = range.1 / BLOCK_BYTES as u64;
+                    disks.extend(well);
+                    stage.enlarged.retain(|disk| !disks.contains(disk));
+                    // A client that knows the size comes to a shard after the layout that has it; here it would come at once.
+                    stage.spreading.push((id, range.1));
+                }
+                self.until(|stage| stage.spreading.is_empty()).await;
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.mirrors[index].growing = false;
+                    stage.oracle.grown(number, range.1 / BLOCK_BYTES as u64);
+                }
+                if let Some(kept) = self.kept.get_mut(&index) {
+                    kept.regions = regions;
+                    // Where its copies are now, the keeper knows: nothing of it rots for the rest of this life.
+                    kept.copies = None;
+                }
+                self.connect_to(number, id, Some(habits));
+            }
+            Err(error) => {
+                self.count("growth refused");
+                self.expect_refusal(&error);
+            }
+        }
+    }
+
+    async fn grow_labelled(&mut self, index: usize, habits: Habits) {
+        let (number, mut disks, idle) = {
+            let stage = self.stage.borrow();
+            let labelled = &stage.labelled[index];
+            let idle = labelled.tainted || labelled.promise != Promise::Alive;
+            (labelled.number.expect("a served array has a number"), labelled.disks.clone(), idle)
+        };
+        if idle {
+            return;
+        }
+        self.phase("growing");
+        let what = self.draw(0, 3);
+        // A disk that is half taken and not here would turn up again when its array is deleted.
+        let calm = !habits.pulls && !self.stage.borrow().had_faults;
+        let mut further = if calm && what > 0 { self.free_disks() } else { Vec::new() };
+        further.truncate(self.draw(1, 2) as usize);
+        if what != 1 {
+            self.enlarge(&disks, what == 2, 0).await;
+        }
+        let mut newcomers: Vec<(LeafId, MemberId)> = Vec::new();
+        for disk in &further {
+            newcomers.push((self.leaves[disk], MemberId::from_random(self.draw(1, u64::MAX >> 1))));
+        }
+        let after: Vec<usize> = disks.iter().chain(&further).copied().collect();
+        {
+            let mut stage = self.stage.borrow_mut();
+            stage.half_taken.extend(&further);
+            stage.labelled[index].growing = Some(after.clone());
+        }
+        let Some(serving) = self.serving.get_mut(&index) else { return };
+        let request = GrowRequest { newcomers, force: true };
+        let grown = serving.array.grow(&self.port, &request).await;
+        match grown {
+            Ok(growth) => {
+                self.count(if further.is_empty() { "grow" } else { "grow by disks" });
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.labelled[index].disks.clone_from(&after);
+                    stage.half_taken.retain(|disk| !further.contains(disk));
+                    disks.extend(&further);
+                    stage.enlarged.retain(|disk| !disks.contains(disk));
+                }
+                self.publish_labelled(index).await;
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.labelled[index].growing = None;
+                    stage.oracle.grown(number, growth.after_bytes() / BLOCK_BYTES as u64);
+                }
+                let id = self.serving[&index].id;
+                self.connect_to(number, id, Some(habits));
+            }
+            Err(braid_engine::lifecycle::LifecycleError::NoGrowth { .. }) => {
+                self.count("growth refused");
+                let mut stage = self.stage.borrow_mut();
+                stage.labelled[index].growing = None;
+                stage.half_taken.retain(|disk| !further.contains(disk));
+            }
+            Err(error) => {
+                self.expect_fault(&error, "an array could not grow");
+                self.stage.borrow_mut().labelled[index].tainted = true;
+            }
+        }
+    }
+}
