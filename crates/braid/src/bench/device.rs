@@ -185,5 +185,11 @@ fn mirrored(geometry: Geometry, nodes: &[Node]) -> Node {
     let all = vec![u64::MAX; words as usize];
     let regions = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), region_bytes, (&all, &all), true);
     let members = nodes.iter().map(member).collect();
-    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(regions), failed: false }))
+    Node::Mirrored(Box::new(MirrorNode {
+        geometry,
+        members,
+        successors: Vec::new(),
+        regions: Arc::new(regions),
+        failed: false,
+    }))
 }

@@ -83,6 +83,16 @@ pub struct Report {
     pub bytes_per_second: f64,
     /// Processor time of the bench for each I/O, in nanoseconds.
     pub cpu_ns_per_io: f64,
+    /// How long they took.
+    #[serde(default)]
+    pub latency: Latency,
+}
+
+/// How long I/Os took.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Latency {
+    /// Of a hundred, the longest but one, in nanoseconds.
+    pub p99_ns: u64,
 }
 
 /// Runs `braid bench` with these arguments on a core, as one slice, and gives what it found.

@@ -76,6 +76,20 @@ impl Daemon {
         Ok(())
     }
 
+    /// The same with `--json`: what it prints.
+    ///
+    /// # Errors
+    /// It fails, or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> anyhow::Result<serde_json::Value> {
+        let mut command = Command::new(braid()?);
+        places(&mut command, &self.folder);
+        let out = command.args(arguments).arg("--json").stdin(Stdio::null()).output()?;
+        if !out.status.success() {
+            bail!("braid {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+        }
+        serde_json::from_slice(&out.stdout).with_context(|| format!("what braid {} prints", arguments.join(" ")))
+    }
+
     /// A path in its folder.
     pub fn join(&self, name: &str) -> String {
         self.folder.join(name)

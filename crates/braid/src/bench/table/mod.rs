@@ -12,6 +12,7 @@ mod files;
 mod generator;
 
 mod markdown;
+mod mirrors;
 mod nbd;
 mod ring;
 mod throttled;
@@ -137,6 +138,11 @@ const PARTS: &[Part] = &[
     Part { name: "files", title: "A raw file through Braid against fio", measure: files::measure },
     Part { name: "throttled", title: "Three disks against one", measure: throttled::measure },
     Part { name: "concat", title: "The chunk of a concat", measure: throttled::concat },
+    Part { name: "depths", title: "Mirrors: deeper queues", measure: mirrors::depths },
+    Part { name: "unlike", title: "Mirrors: members of unlike speed", measure: mirrors::unlike },
+    Part { name: "bitmap", title: "Mirrors: the write-intent bitmap", measure: mirrors::bitmap },
+    Part { name: "rebuild", title: "Mirrors: rebuilds", measure: mirrors::rebuild },
+    Part { name: "away", title: "Mirrors: a member that was away", measure: mirrors::away },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
