@@ -96,6 +96,9 @@ pub struct Member {
     /// The job that fills it, as in `data:3`.
     #[serde(default)]
     pub job: Option<String>,
+    /// The member whose place it takes when it holds everything.
+    #[serde(default)]
+    pub replaces: Option<u16>,
 }
 
 /// How a redundant array stands.
@@ -304,6 +307,22 @@ pub struct Growth {
     pub size_bytes: u64,
     /// The zones, those of before first; the last of these may have become higher.
     pub zones: Vec<Zone>,
+}
+
+/// `POST /v1/arrays/{array}/replace`: let a disk take the place of a member of a redundant array, which serves until then.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"member": "0", "disk": "mem:64M"}))]
+pub struct ReplaceMember {
+    /// The member: its number, its disk or its identity.
+    pub member: String,
+    /// The disk that takes its place, named as on the command line with an absolute path, or a spare; without it any spare that is
+    /// large enough.
+    #[serde(default)]
+    pub disk: Option<String>,
+    /// Destroy what is on the disk.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/arrays/{array}/rename`.

@@ -13,10 +13,11 @@ pub struct Job {
     pub array: String,
     /// Its number: of this array, since it serves.
     pub number: u64,
-    /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `check` compares all copies of
+    /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `replace` fills a
+    /// disk that is to take a member's place; `check` compares all copies of
     /// everything that was ever written, and `repair` makes equal what differs.
     pub kind: String,
-    /// The member that a rebuild fills.
+    /// The member that a rebuild or a replacement fills.
     pub member: Option<u16>,
     /// Where it stands.
     #[serde(default)]

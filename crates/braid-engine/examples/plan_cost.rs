@@ -85,7 +85,13 @@ fn mirrored(level: Level, members: u32) -> Node {
         write_mostly: false,
     };
     let members = (0..members).map(member).collect();
-    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(map), failed: false }))
+    Node::Mirrored(Box::new(MirrorNode {
+        geometry,
+        members,
+        successors: Vec::new(),
+        regions: Arc::new(map),
+        failed: false,
+    }))
 }
 
 fn main() {

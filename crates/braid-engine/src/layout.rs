@@ -142,7 +142,10 @@ impl Direct {
                 }
             }
             Node::Mirrored(mirror) => match CopyPlaces::new(&mirror.geometry) {
-                Some(places) if !mirror.failed => Direct::Mirrored(Box::new(ShortMirror::new(mirror, places))),
+                // While a member is being replaced, everything goes the long way.
+                Some(places) if !mirror.failed && mirror.successors.is_empty() => {
+                    Direct::Mirrored(Box::new(ShortMirror::new(mirror, places)))
+                }
                 _ => Direct::No,
             },
         }

@@ -31,7 +31,7 @@ pub use braid_format::Uuid;
 pub use io::*;
 pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
-pub use mirror::{MirrorMember, MirrorNode, Role, Roles};
+pub use mirror::{MirrorMember, MirrorNode, Role, Roles, Successor};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use regions::RegionMap;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_geometry::{CopyPlaces, Geometry};
+use braid_geometry::{CopyPlaces, Geometry, Piece};
 
 use crate::io::LeafId;
 use crate::regions::RegionMap;
@@ -35,13 +35,36 @@ pub struct MirrorMember {
     pub write_mostly: bool,
 }
 
+/// A member that holds what another one holds, at the same places, and is to take its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Successor {
+    /// The number of the member that it replaces: one of the geometry's.
+    pub role: u16,
+    /// Its own number, beyond those.
+    pub member: u16,
+}
+
+/// Gives every copy of a byte as [`Geometry::copies`] does, and after each those on its member's successors.
+#[inline]
+pub fn copies_of(geometry: &Geometry, successors: &[Successor], offset: u64, out: &mut impl FnMut(Piece)) {
+    if successors.is_empty() {
+        return geometry.copies(offset, out);
+    }
+    geometry.copies(offset, &mut |piece| {
+        out(piece);
+        successors.iter().filter(|s| s.role == piece.member).for_each(|s| out(Piece { member: s.member, ..piece }));
+    });
+}
+
 /// A redundant array: raid1 or raid10.
 #[derive(Clone, Debug)]
 pub struct MirrorNode {
     /// Where each copy of each byte lives.
     pub geometry: Geometry,
-    /// The members, in the order of the geometry.
+    /// The members, in the order of the geometry; after them any numbers that are nobody's, and successors.
     pub members: Vec<MirrorMember>,
+    /// Members that hold what another one holds, and are to take its place.
+    pub successors: Vec<Successor>,
     /// Its regions.
     pub regions: Arc<RegionMap>,
     /// More members are lost than it tolerates: every request fails, and nothing is written.
@@ -53,6 +76,7 @@ pub struct MirrorNode {
 pub(crate) struct Mirrored {
     pub geometry: Geometry,
     pub members: Box<[MirrorMember]>,
+    pub successors: Box<[Successor]>,
     pub regions: Arc<RegionMap>,
     pub failed: bool,
     /// Where the bitmap is on each member that bears it.
@@ -61,9 +85,16 @@ pub(crate) struct Mirrored {
 
 impl Mirrored {
     pub fn new(node: &MirrorNode) -> Mirrored {
-        assert_eq!(node.members.len(), node.geometry.members().len(), "members of a mirrored node");
-        for (member, bytes) in node.members.iter().zip(node.geometry.members()) {
-            assert!(member.role == Role::Out || member.len >= *bytes, "a member is smaller than its geometry says");
+        let seats = node.geometry.members().len();
+        assert!(node.members.len() >= seats, "members of a mirrored node");
+        let fits = |member: u16, seat: u16| {
+            let member = &node.members[usize::from(member)];
+            let zones = node.geometry.zones().iter().filter(|zone| zone.members.contains(&seat));
+            member.role == Role::Out || member.len >= zones.map(|zone| zone.member_end()).max().unwrap_or(0)
+        };
+        let of_geometry = (0..seats as u16).map(|role| (role, role));
+        for (member, seat) in of_geometry.chain(node.successors.iter().map(|s| (s.member, s.role))) {
+            assert!(fits(member, seat), "a member is smaller than its geometry says");
         }
         assert!(node.regions.covers(node.geometry.size_bytes()), "the map of regions is shorter than the device");
         let serves = |m: &&MirrorMember| m.role != Role::Out;
@@ -71,6 +102,7 @@ impl Mirrored {
             geometry: node.geometry.clone(),
             bitmaps: node.members.iter().filter(serves).map(|m| (m.leaf, m.bitmap_start)).collect(),
             members: node.members.clone().into(),
+            successors: node.successors.clone().into(),
             regions: Arc::clone(&node.regions),
             failed: node.failed,
         }
@@ -81,15 +113,25 @@ impl Mirrored {
         self.members.iter().position(|m| m.leaf == leaf && m.role != Role::Out)
     }
 
-    /// Whether every one of these members, by number, is left out.
-    pub fn leaves_out(&self, roles: Roles) -> bool {
-        let out = |(role, m): (usize, &MirrorMember)| !roles.has(role) || m.role == Role::Out;
-        self.members.iter().enumerate().all(out)
+    /// The numbers that these members, by number here, have in another layout of the array. A successor that has taken its
+    /// member's place has another one; those that are left out there have none.
+    #[cold]
+    pub fn renumber(&self, roles: Roles, other: &Mirrored) -> Roles {
+        let numbers = (0..self.members.len()).filter(|role| roles.has(*role));
+        numbers.filter_map(|role| other.role_of(self.members[role].leaf)).fold(Roles::NONE, Roles::with)
     }
 
-    /// Whether all members are in sync.
+    /// Whether all members are in sync, and successors as well.
     pub fn is_whole(&self) -> bool {
-        self.members.iter().all(|m| m.role == Role::InSync)
+        let in_sync = |member: &MirrorMember| member.role == Role::InSync;
+        self.members[..self.geometry.members().len()].iter().all(in_sync)
+            && self.successors.iter().all(|s| in_sync(&self.members[usize::from(s.member)]))
+    }
+
+    /// Every copy of a byte, successors' too.
+    #[inline]
+    pub fn copies(&self, offset: u64, out: &mut impl FnMut(Piece)) {
+        copies_of(&self.geometry, &self.successors, offset, out);
     }
 }
 

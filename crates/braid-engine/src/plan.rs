@@ -207,7 +207,7 @@ pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Option<(LeafId, u64
             return (None, len);
         }
         let (mut place, mut holds) = (None, len);
-        mirror.geometry.copies(at, &mut |piece| {
+        mirror.copies(at, &mut |piece| {
             let member = &mirror.members[usize::from(piece.member)];
             if place.is_none() || member.role == Role::InSync {
                 place = Some((member.leaf, member.start + piece.member_offset));
@@ -278,7 +278,7 @@ fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], load
         };
     }
     let mut count = 0;
-    mirror.geometry.copies(at, &mut |piece| {
+    mirror.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
         let misses = planted(Planted::FillingMissesWrites) && member.role == Role::Filling;
@@ -301,7 +301,7 @@ fn to_read(
     loads: &mut Loads,
 ) -> Resolved {
     let mut best: Option<(Place, bool)> = None;
-    mirror.geometry.copies(at, &mut |piece| {
+    mirror.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
         let filling = planted(Planted::FillingRead) && member.role == Role::Filling;

@@ -65,7 +65,13 @@ fn mirror(leaves: [LeafId; 2], roles: [Role; 2], regions: &Arc<RegionMap>) -> No
         |(leaf, role)| MirrorMember { leaf, start: 0, len: SIZE, bitmap_start: SIZE, role, write_mostly: false };
     let members = leaves.into_iter().zip(roles).map(member).collect();
     let geometry = Geometry::plan(Spec::new(Level::Raid1), &[SIZE; 2]).unwrap();
-    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::clone(regions), failed: false }))
+    Node::Mirrored(Box::new(MirrorNode {
+        geometry,
+        members,
+        successors: Vec::new(),
+        regions: Arc::clone(regions),
+        failed: false,
+    }))
 }
 
 fn layout(version: u32, node: &Node) -> Option<Arc<DeviceLayout>> {

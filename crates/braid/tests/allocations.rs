@@ -171,7 +171,13 @@ fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
         _ => unreachable!("the members are disks"),
     };
     let members = members.iter().map(member).collect();
-    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::new(map), failed: false }))
+    Node::Mirrored(Box::new(MirrorNode {
+        geometry,
+        members,
+        successors: Vec::new(),
+        regions: Arc::new(map),
+        failed: false,
+    }))
 }
 
 /// Files of 16 MiB that are gone at the end.

@@ -11,7 +11,7 @@ use super::flight::Flight;
 use super::{Act, JobStage, Keeper, KeeperIo, SyncPart};
 use crate::io::{ErrorKind, IoError, LEAF_BYTES_MAX};
 use crate::lifecycle::LifecycleError;
-use crate::mirror::{MirrorMember, Role};
+use crate::mirror::{MirrorMember, Role, copies_of};
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
 
 /// What findings count is of so many bytes.
@@ -184,6 +184,7 @@ impl Keeper {
     fn pieces(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
         let size = self.array.geometry().size_bytes();
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
+        let successors: Vec<_> = self.array.successors().collect();
         let Some(check) = &mut self.check else { return Vec::new() };
         let (mut at, mut pieces) = (check.at, Vec::new());
         let most = if check.tries > 0 || at < check.blocks_until { 1 } else { most };
@@ -200,7 +201,7 @@ impl Keeper {
             let by_block = at < check.blocks_until;
             let len = if by_block { block } else { bytes.min(COMPARE_BYTES_MAX) };
             let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0 };
-            self.array.geometry().copies(at, &mut |place| {
+            copies_of(self.array.geometry(), &successors, at, &mut |place| {
                 piece.len = piece.len.min(place.len);
                 piece.copies += u16::from(members[usize::from(place.member)].role == Role::InSync);
             });

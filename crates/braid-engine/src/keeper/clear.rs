@@ -34,7 +34,8 @@ impl Keeper {
     pub(super) async fn clear<I: KeeperIo>(&mut self, io: &I) -> Act {
         let half = self.options.clear_after_ns / 2;
         let now = io.now_ns();
-        let whole = self.array.is_whole() || planted(Planted::ClearedWhileDegraded);
+        let replaces = self.array.successors().next().is_some();
+        let whole = self.array.is_whole() && !replaces || planted(Planted::ClearedWhileDegraded);
         if !whole || self.failed {
             self.clearing = Clearing { due_ns: Some(now.saturating_add(half)), ..Clearing::default() };
             return Act::Nothing;

@@ -242,7 +242,7 @@ impl Keeper {
     /// The piece at `at`, at most so long.
     fn piece(&self, members: &[MirrorMember], at: u64, len: u64, to: Roles) -> Piece {
         let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE };
-        self.array.geometry().copies(at, &mut |place| {
+        self.copies(at, &mut |place| {
             let role = usize::from(place.member);
             piece.len = piece.len.min(place.len);
             if members[role].role == Role::InSync {

@@ -1,6 +1,6 @@
 //! Bringing members up to date that are being filled: each region is copied to all of them at once that lack it.
 
-use braid_format::{JobKind, JobState, MemberState};
+use braid_format::{JobState, MemberState};
 
 use super::copy::Goal;
 use super::{Act, JobStage, Keeper, KeeperIo};
@@ -91,12 +91,12 @@ impl Keeper {
 
     /// Those who are being filled and need not wait.
     fn running(&self) -> impl Iterator<Item = u16> {
-        self.fills.keys().copied().filter(|role| self.jobs.runs(JobKind::Rebuild, Some(*role)))
+        self.fills.keys().copied().filter(|role| self.jobs.runs(self.fill_kind(*role), Some(*role)))
     }
 
     /// The least limit of those that there are.
     pub(super) fn fill_limit(&self) -> u64 {
-        let limits = self.running().map(|role| self.jobs.limit(JobKind::Rebuild, Some(role)));
+        let limits = self.running().map(|role| self.jobs.limit(self.fill_kind(role), Some(role)));
         limits.filter(|limit| *limit > 0).min().unwrap_or(0)
     }
 
@@ -135,7 +135,7 @@ impl Keeper {
                 fill.since_checkpoint += 1;
                 due |= fill.since_checkpoint >= every;
             }
-            self.tell_job(io, JobKind::Rebuild, Some(role), false);
+            self.tell_job(io, self.fill_kind(role), Some(role), false);
         }
         due
     }
@@ -181,16 +181,17 @@ impl Keeper {
         let new = |keeper: &Keeper, role: u16| {
             keeper.array.state(role) == MemberState::Filling && !keeper.fills.contains_key(&role)
         };
-        let roles: Vec<u16> = (0..self.array.roles()).filter(|role| new(self, *role)).collect();
+        let roles: Vec<u16> = self.array.members().map(|m| m.role).filter(|role| new(self, *role)).collect();
         for role in roles {
             let job = self.array.rebuild(role).copied();
             let full_from = job.map(|job| job.position_bytes);
             let fill = Fill { full_from, left: None, left_count: 0, total: 0, since_checkpoint: 0 };
             self.fills.insert(role, fill);
+            self.repairs.remove(&role);
             let paused = job.is_some_and(|job| job.state == JobState::Paused);
             let stage = if paused { JobStage::Paused } else { JobStage::Running };
             let limit = job.map_or(0, |job| job.rate_bytes_per_s);
-            self.begin_job(io, JobKind::Rebuild, Some(role), stage, limit);
+            self.begin_job(io, self.fill_kind(role), Some(role), stage, limit);
         }
     }
 }

@@ -39,9 +39,9 @@ impl JobStage {
 pub struct JobInfo {
     /// Its number: of this array, since it is served; from 1.
     pub number: u64,
-    /// What it does: resync, rebuild, check or repair.
+    /// What it does: resync, rebuild, replace, check or repair.
     pub kind: JobKind,
-    /// The member that a rebuild fills.
+    /// The member that is filled, by its number: of a role, or of a successor.
     pub role: Option<u16>,
     /// Whether it goes on.
     pub stage: JobStage,
@@ -195,7 +195,7 @@ impl Keeper {
     /// Bytes of the array that a job is done with, and that it goes over.
     fn progress(&self, kind: JobKind, role: Option<u16>) -> (u64, u64) {
         let (done, total) = match (kind, role.and_then(|role| self.fills.get(&role))) {
-            (JobKind::Rebuild, Some(fill)) => fill.progress(&self.regions),
+            (JobKind::Rebuild | JobKind::Replace, Some(fill)) => fill.progress(&self.regions),
             (JobKind::Resync, _) => {
                 let total = self.resync_total;
                 (total.saturating_sub(self.regions.unsettled.count()), total)
@@ -255,9 +255,9 @@ impl Keeper {
                     "a resync cannot be cancelled, as what a crash left unequal cannot be read before; pause it";
                 Err(LifecycleError::Job { number, reason: reason.into() })
             }
-            (JobKind::Rebuild, Some(role)) => {
-                self.end_job(io, JobKind::Rebuild, Some(role), JobStage::Cancelled);
-                self.lose(io, &[role]).await;
+            (kind @ (JobKind::Rebuild | JobKind::Replace), Some(role)) => {
+                self.end_job(io, kind, Some(role), JobStage::Cancelled);
+                self.lose(io, &[role], kind == JobKind::Replace).await;
                 Ok(())
             }
             (kind, role) => {

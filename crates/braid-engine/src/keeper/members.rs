@@ -1,6 +1,6 @@
 //! Members that fail, return, are filled and promoted; spares.
 
-use braid_format::{JobKind, MemberState};
+use braid_format::MemberState;
 
 use super::{JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
 use crate::io::LeafId;
@@ -9,28 +9,31 @@ use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
 impl Keeper {
-    /// Whether the trouble is of a member that still serves on that disk.
-    pub(super) fn is_current(&self, trouble: &Trouble) -> bool {
-        self.array.members().any(|m| m.role == trouble.role && m.leaf == trouble.leaf)
+    /// The number that the member of a trouble has now, if it still serves on that disk.
+    pub(super) fn troubled(&self, trouble: &Trouble) -> Option<u16> {
+        self.array.members().find(|m| m.leaf == trouble.leaf).map(|m| m.role)
     }
 
     pub(super) async fn on_trouble<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
-        if self.failed || !self.is_current(&trouble) {
-            return;
-        }
+        let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { return };
         if trouble.is_fatal() {
-            return self.lose(io, &[trouble.role]).await;
+            return self.lose(io, &[role], false).await;
         }
-        let count = self.repairs.entry(trouble.role).or_default();
+        let count = self.repairs.entry(role).or_default();
         *count += 1;
         if *count > REPAIRS_MAX {
-            return self.lose(io, &[trouble.role]).await;
+            return self.lose(io, &[role], false).await;
         }
         self.repair(io, &trouble).await;
     }
 
-    /// Leaves members out. A spare takes over.
-    pub(super) async fn lose<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) {
+    /// Leaves members out. A spare takes over. A successor that is given up loses its label as well.
+    pub(super) async fn lose<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
+        self.leave_out(io, roles, given_up).await;
+        self.settle_roles(io).await;
+    }
+
+    pub(super) async fn leave_out<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
         if self.failed {
             return;
         }
@@ -39,12 +42,19 @@ impl Keeper {
             let layout = self.layout_without(io, roles);
             io.post(self.options.device, Some(layout));
         }
-        let result = self.array.drop_members(io, roles).await;
+        let result = match (roles, given_up) {
+            ([successor], true) => self.array.abandon(io, *successor).await,
+            ([role], false) if self.retiring == Some(*role) => self.array.retire(io, *role).await,
+            _ => self.array.drop_members(io, roles).await.map(drop),
+        };
         match result {
-            Ok(_) => self.publish_now(io),
-            Err(error) => self.fail(io, error),
+            Ok(()) => self.publish_now(io),
+            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error),
+            Err(error) => {
+                io.note(self.options.device, Note::Trouble(error));
+                self.publish_now(io);
+            }
         }
-        self.use_spares(io).await;
     }
 
     /// After something that may have changed the labels: what has become of the members is published.
@@ -57,11 +67,11 @@ impl Keeper {
             }
             Ok(()) => self.publish_changes(io),
         }
-        self.use_spares(io).await;
+        self.settle_roles(io).await;
     }
 
     /// Publishes the layout of now where it is another one.
-    fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
         if self.has_changed() {
             self.publish_now(io);
         } else {
@@ -76,7 +86,7 @@ impl Keeper {
         let out: Vec<u16> =
             self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
         for role in out {
-            self.end_job(io, JobKind::Rebuild, Some(role), JobStage::Failed);
+            self.end_job(io, self.fill_kind(role), Some(role), JobStage::Failed);
             self.fills.remove(&role);
         }
         // Whatever was copied half is copied anew.
@@ -84,8 +94,10 @@ impl Keeper {
         self.copied.clear();
         if self.has_changed() {
             let serving = |role: u16| self.array.members().any(|m| m.role == role);
-            let lost =
-                (0..self.array.roles()).filter(|role| self.was_published(*role) && !serving(*role)).collect::<Vec<_>>();
+            let lost = |role: &u16| {
+                self.was_published(*role) && !serving(*role) && self.retiring != Some(*role) && !self.has_moved(*role)
+            };
+            let lost: Vec<u16> = (0..self.published.len() as u16).filter(lost).collect();
             if !lost.is_empty() {
                 io.note(device, Note::Dropped(lost));
             }
@@ -101,8 +113,14 @@ impl Keeper {
         self.published.get(usize::from(role)).is_some_and(|(leaf, _)| leaf.is_some())
     }
 
+    /// Whether the disk that had this number has another one now.
+    fn has_moved(&self, role: u16) -> bool {
+        let leaf = self.published.get(usize::from(role)).and_then(|(leaf, _)| *leaf);
+        self.array.members().any(|m| Some(m.leaf) == leaf && m.role != role)
+    }
+
     /// Nothing more is written, and every request fails: what remains stays as it is, to be assembled again.
-    fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
+    pub(super) fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
         let device = self.options.device;
         self.failed = true;
         self.fail_jobs(io);
@@ -140,9 +158,11 @@ impl Keeper {
     pub(super) async fn promote<I: KeeperIo>(&mut self, io: &I, role: u16) {
         let result = self.array.promote(io, role).await;
         if result.is_ok() {
-            self.end_job(io, JobKind::Rebuild, Some(role), JobStage::Done);
+            self.end_job(io, self.fill_kind(role), Some(role), JobStage::Done);
             self.fills.remove(&role);
-            io.note(self.options.device, Note::InSync(role));
+            if role < self.array.roles() {
+                io.note(self.options.device, Note::InSync(role));
+            }
         }
         self.after_labels(io, result).await;
     }
@@ -157,7 +177,7 @@ impl Keeper {
                 if !self.array.tolerates(&roles) {
                     return Err(LifecycleError::Beyond { lost: roles, source: None });
                 }
-                self.lose(io, &roles).await;
+                self.lose(io, &roles, false).await;
                 return Ok(());
             }
             Order::Fill { role, newcomer, from } => {
@@ -169,6 +189,7 @@ impl Keeper {
                 }
                 result
             }
+            Order::Replace { role, by } => self.begin_replacing(io, role, by).await,
             Order::Return(leaf) => self.welcome(io, leaf).await,
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
@@ -203,7 +224,7 @@ impl Keeper {
 
     /// Refuses a disk on which a write may still land that was planned when it was a member before: it would overwrite what
     /// is copied to it now.
-    async fn is_calm<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+    pub(super) async fn is_calm<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
         if io.is_idle(leaf).await || planted(Planted::ReturnsTooEarly) {
             return Ok(());
         }

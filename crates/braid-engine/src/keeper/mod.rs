@@ -19,6 +19,7 @@ mod members;
 mod orders;
 mod pace;
 mod race;
+mod replace;
 mod reread;
 mod resync;
 
@@ -30,7 +31,7 @@ use braid_format::{JobKind, MemberState};
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
 use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
-use crate::mirror::{MirrorMember, MirrorNode, Role, Roles};
+use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
 use check::Check;
@@ -78,6 +79,8 @@ pub enum Note {
     Filling(u16),
     /// A member is in sync.
     InSync(u16),
+    /// A member was replaced: its successor, on this disk, has its role, and is in sync or still being filled.
+    Replaced(u16, LeafId),
     /// What a crash had left unequal is equal.
     Resynced,
     /// More members are lost than the array tolerates.
@@ -119,6 +122,8 @@ pub struct Keeper {
     copied: BTreeSet<u32>,
     /// How many were unequal when the array was started.
     resync_total: u64,
+    /// The member that is being retired, as its successor is in sync.
+    retiring: Option<u16>,
 }
 
 /// What a step of work came to.
@@ -176,6 +181,7 @@ impl Keeper {
             begun: BTreeMap::new(),
             copied: BTreeSet::new(),
             resync_total,
+            retiring: None,
         };
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
@@ -205,6 +211,8 @@ impl Keeper {
     /// Keeps the array until it is ordered to stop.
     pub async fn run<I: KeeperIo>(mut self, io: &I) -> Kept {
         let device = self.options.device;
+        // What the last run had begun.
+        self.settle_successors(io).await;
         loop {
             // What a disk that hangs keeps of old layouts is bounded: with many of them no order is taken.
             let room = self.posted < POSTED_MAX;
@@ -228,7 +236,7 @@ impl Keeper {
     async fn act<I: KeeperIo>(&mut self, io: &I, act: Act) {
         match act {
             Act::Nothing => {}
-            Act::Lose(role) => self.lose(io, &[role]).await,
+            Act::Lose(role) => self.lose(io, &[role], false).await,
             Act::Promote(role) => self.promote(io, role).await,
             Act::Checkpoint(role, position) => {
                 let result = self.array.checkpoint(io, role, position).await;
@@ -276,8 +284,10 @@ impl Keeper {
         // Who failed at last has something that the others have not, or lacks it.
         let mut lost = Vec::new();
         while let Some(trouble) = at_once(io.trouble(self.options.device)).await {
-            if trouble.is_frozen() && self.is_current(&trouble) && !lost.contains(&trouble.role) {
-                lost.push(trouble.role);
+            if let Some(role) = self.troubled(&trouble).filter(|_| trouble.is_frozen())
+                && !lost.contains(&role)
+            {
+                lost.push(role);
             }
         }
         let mut equal = !self.failed && self.regions.unsettled.count() == 0;
@@ -295,11 +305,16 @@ impl Keeper {
     /// The same without these members.
     fn layout_without<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) -> Arc<DeviceLayout> {
         let mut members = self.members();
-        roles.iter().for_each(|role| members[usize::from(*role)].role = Role::Out);
+        for role in roles {
+            if let Some(member) = members.get_mut(usize::from(*role)) {
+                member.role = Role::Out;
+            }
+        }
         self.published = members.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role)).collect();
         let node = MirrorNode {
             geometry: self.array.geometry().clone(),
             members,
+            successors: self.array.successors().collect(),
             regions: Arc::clone(&self.regions),
             failed: self.failed,
         };
@@ -320,6 +335,9 @@ impl Keeper {
         let mut members = vec![nobody; usize::from(self.array.roles())];
         for member in self.array.members() {
             let at = usize::from(member.role);
+            if members.len() <= at {
+                members.resize(at + 1, nobody);
+            }
             let role = if member.state == MemberState::InSync { Role::InSync } else { Role::Filling };
             members[at] = MirrorMember {
                 leaf: member.leaf,
@@ -345,6 +363,17 @@ impl Keeper {
         let holds =
             |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Filling);
         self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
+    }
+
+    /// Gives every copy of a byte of the array, successors' too.
+    fn copies(&self, offset: u64, out: &mut impl FnMut(braid_geometry::Piece)) {
+        let successors: Vec<_> = self.array.successors().collect();
+        copies_of(self.array.geometry(), &successors, offset, out);
+    }
+
+    /// The kind of the job that fills a member.
+    fn fill_kind(&self, role: u16) -> JobKind {
+        if role < self.array.roles() { JobKind::Rebuild } else { JobKind::Replace }
     }
 
     /// The members that are in sync.

@@ -1,7 +1,7 @@
 //! What an administrator may ask of the keeper of an array.
 
 use crate::LeafId;
-use crate::lifecycle::{Filling, LifecycleError, Newcomer};
+use crate::lifecycle::{Filling, LifecycleError, Newcomer, Replacement};
 use braid_format::{MemberId, Name};
 
 /// One thing to do. Answered by [`super::KeeperIo::ordered`].
@@ -17,6 +17,14 @@ pub enum Order {
         newcomer: Newcomer,
         /// How it is brought up to date.
         from: Filling,
+    },
+    /// Lets a disk become the successor of a member in sync. It has the role when it holds everything; until then the old
+    /// member serves.
+    Replace {
+        /// The member's role.
+        role: u16,
+        /// By whom.
+        by: Replacement,
     },
     /// A disk has appeared: where it is a member that is out, it returns.
     Return(LeafId),

@@ -16,12 +16,13 @@ impl Keeper {
         let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);
         let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
         let end = end.min(self.array.geometry().size_bytes());
-        let Some(data_start) = self.members().get(usize::from(trouble.role)).map(|member| member.start) else { return };
+        let Some(role) = self.troubled(trouble) else { return };
+        let Some(data_start) = self.members().get(usize::from(role)).map(|member| member.start) else { return };
         while at < end {
             let (mut len, mut place, mut sources) = ((end - at).min(LOOK_BYTES), None, Vec::new());
-            self.array.geometry().copies(at, &mut |piece| {
+            self.copies(at, &mut |piece| {
                 len = len.min(piece.len);
-                if piece.member == trouble.role {
+                if piece.member == role {
                     place = Some(data_start + piece.member_offset);
                 } else if self.in_sync().has(usize::from(piece.member)) {
                     sources.push(piece.member);
@@ -35,7 +36,7 @@ impl Keeper {
                 for skip in (0..len).step_by(COMPARE_BLOCK_BYTES as usize) {
                     let some = (len - skip).min(COMPARE_BLOCK_BYTES);
                     if !can_read(io, trouble.leaf, place + skip, some).await {
-                        self.rewrite(io, trouble.role, at + skip, some, &sources).await;
+                        self.rewrite(io, role, at + skip, some, &sources).await;
                     }
                 }
             }

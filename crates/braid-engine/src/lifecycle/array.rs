@@ -286,5 +286,10 @@ fn fit_data_areas(targets: &mut [Target], label: &ArrayPart) {
 
 /// The job that fills a member in full.
 pub(super) fn rebuild_of(label: &ArrayPart, role: u16) -> Option<&Job> {
-    label.jobs.iter().find(|job| job.kind == JobKind::Rebuild && job.target == Some(role))
+    label.jobs.iter().find(|job| fills(job, role))
+}
+
+/// Whether the job fills this member in full: of a role, or a successor.
+pub(super) fn fills(job: &Job, role: u16) -> bool {
+    matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && job.target == Some(role)
 }

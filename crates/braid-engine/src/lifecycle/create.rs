@@ -12,6 +12,7 @@ use super::bitmap::{check_room, write_empty};
 use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
 use super::join::try_join_all;
+use super::lines::SERVES;
 use super::planted::{Planted, planted};
 use super::redundant::is_redundant;
 use super::write::{LabelCopy, Target, write_block, write_labels};
@@ -144,7 +145,8 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         array_bytes,
         created_unix_s: request.created_unix_s,
         lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
-        session: request.session,
+        // It may serve at once.
+        session: request.session | SERVES,
         epoch: 0,
         controller: Uuid::nil(),
         jobs: Vec::new(),

@@ -134,6 +134,10 @@ impl Array {
                     "make its disks larger; as a spare a further disk takes over when one fails",
                 );
             }
+            if let Some(successor) = self.successors().next() {
+                let reason = format!("member {} is being replaced", successor.role);
+                return no(None, &reason, "wait until that job has ended, or cancel it");
+            }
             if !self.is_whole() {
                 return no(
                     None,

@@ -72,6 +72,15 @@ impl Standing {
     }
 }
 
+/// Of the random id of a run: set by the second label that a start writes, before the array may serve. The first label of
+/// a start bears the id without it.
+pub(super) const SERVES: u64 = 1;
+
+/// The id of a run that is starting.
+pub(super) fn starting(session: u64) -> u64 {
+    (session | 2) & !SERVES
+}
+
 fn is_before(older: &Lineage, newer: &Lineage) -> bool {
     older.id != newer.id && newer.knows(older.id) && !older.knows(newer.id)
 }
@@ -185,7 +194,10 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
     }
     // A crash leaves labels at most one step apart; in that step the members may have parted ways.
     let parent = newest.lineage.parent() == Some(label.lineage.id);
-    let one_step = (same_line || parent) && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence;
+    // And only while a start is under way are they of different runs: one that serves has written two labels.
+    let one_run = newest.session & SERVES == 0 || label.session | SERVES == newest.session;
+    let one_step =
+        (same_line || parent) && one_run && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence;
     match (entry, own) {
         (MemberState::InSync, MemberState::InSync | MemberState::Filling) if one_step => Standing::Behind,
         (MemberState::InSync, _) => Standing::Stale,

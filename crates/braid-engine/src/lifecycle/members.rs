@@ -13,7 +13,7 @@ use braid_format::{
     JOBS_MAX, Job, JobKind, JobState, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, MemberState, Places,
 };
 
-use super::array::{Array, Candidate, Filling};
+use super::array::{Array, Candidate, Filling, fills};
 use super::bitmap::check_room;
 use super::create::{clear, inspect};
 use super::disk::{DiskVerdict, look};
@@ -271,7 +271,7 @@ impl Array {
         self.complete(io).await?;
         let mut next = self.next();
         let mut jobs = next.jobs.iter_mut();
-        let job = jobs.find(|job| job.kind == JobKind::Rebuild && job.target == Some(role));
+        let job = jobs.find(|job| fills(job, role));
         edit(job.ok_or_else(|| LifecycleError::Role { role, reason: "no job fills it in full".into() })?);
         self.record(io, next, Losses::default()).await.map(drop)
     }
@@ -328,27 +328,30 @@ impl Array {
         force: bool,
     ) -> Result<u16, LifecycleError> {
         self.check_redundant()?;
-        let free = |(_, entry): &(usize, &MemberEntry)| entry.state == MemberState::Absent;
-        let free = self.label.members.iter().enumerate().skip(usize::from(self.roles())).find(free);
-        let spare = free.map_or(self.label.members.len(), |(spare, _)| spare) as u16;
-        if usize::from(spare) >= MEMBERS_MAX {
-            let reason = format!("an array has at most {MEMBERS_MAX} members, spares included");
-            return Err(LifecycleError::Role { role: spare, reason });
-        }
+        let spare = self.free_number()?;
         let needed_bytes = (0..self.roles()).map(|role| self.needed_bytes(role)).min().unwrap_or(0);
         let mut target = self.new_member(io, leaf, id, needed_bytes, "the smallest member".into(), force).await?;
         self.complete(io).await?;
         let mut next = self.next();
         let data_bytes = target.part.places.data.bytes;
         let entry = MemberEntry { id: Some(id), data_bytes, state: MemberState::Spare, write_mostly: false };
-        match next.members.get_mut(usize::from(spare)) {
-            Some(slot) => *slot = entry,
-            None => next.members.push(entry),
-        }
+        enter(&mut next.members, spare, entry);
         target.part.role = spare;
         self.targets.push(target);
         let failures = self.record(io, next, Losses::default()).await?;
         self.expect(spare, MemberState::Spare, failures).map(|()| spare)
+    }
+
+    /// The first number beyond the roles that is nobody's.
+    pub(super) fn free_number(&self) -> Result<u16, LifecycleError> {
+        let free = |(_, entry): &(usize, &MemberEntry)| entry.state == MemberState::Absent;
+        let free = self.label.members.iter().enumerate().skip(usize::from(self.roles())).find(free);
+        let number = free.map_or(self.label.members.len(), |(number, _)| number) as u16;
+        if usize::from(number) < MEMBERS_MAX {
+            return Ok(number);
+        }
+        let reason = format!("an array has at most {MEMBERS_MAX} members, spares and successors included");
+        Err(LifecycleError::Role { role: number, reason })
     }
 
     /// Takes a spare off the table and then the label off its disk. Returns whether that was possible: the disk may not
@@ -424,7 +427,7 @@ impl Array {
     }
 
     /// A change that left out the very member that it was about has failed.
-    fn expect(&self, role: u16, state: MemberState, failures: Vec<Failure>) -> Result<(), LifecycleError> {
+    pub(super) fn expect(&self, role: u16, state: MemberState, failures: Vec<Failure>) -> Result<(), LifecycleError> {
         if self.state(role) == state {
             return Ok(());
         }
@@ -432,7 +435,7 @@ impl Array {
         Err(own.unwrap_or_else(|| LifecycleError::Role { role, reason: "it was dropped meanwhile".into() }))
     }
 
-    fn check_redundant(&self) -> Result<(), LifecycleError> {
+    pub(super) fn check_redundant(&self) -> Result<(), LifecycleError> {
         if self.is_redundant() {
             return Ok(());
         }
@@ -456,8 +459,16 @@ impl Array {
     }
 }
 
+/// Notes who has a number beyond the roles: a free one, or the next.
+pub(super) fn enter(members: &mut Vec<MemberEntry>, number: u16, entry: MemberEntry) {
+    match members.get_mut(usize::from(number)) {
+        Some(free) => *free = entry,
+        None => members.push(entry),
+    }
+}
+
 /// Takes a spare off the table; numbers at its end that are nobody's go.
-fn vacate(members: &mut Vec<MemberEntry>, spare: u16, roles: u16) {
+pub(super) fn vacate(members: &mut Vec<MemberEntry>, spare: u16, roles: u16) {
     members[usize::from(spare)] =
         MemberEntry { id: None, data_bytes: 0, state: MemberState::Absent, write_mostly: false };
     while members.len() > usize::from(roles) && members.last().is_some_and(|m| m.state == MemberState::Absent) {

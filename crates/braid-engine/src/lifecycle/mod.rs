@@ -45,6 +45,7 @@ mod members;
 mod planted;
 mod record;
 mod redundant;
+mod replace;
 mod scan;
 mod start;
 mod write;
@@ -64,6 +65,7 @@ pub use members::Newcomer;
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use redundant::is_redundant;
+pub use replace::Replacement;
 pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, scan};
 pub use start::{Assembled, StartOptions, assemble, start};
 pub use write::LabelCopy;

@@ -5,7 +5,7 @@
 //! sync; the survivors are flushed before. Whether enough survive is judged by the last label that was completed: who is
 //! promoted by the one that is being written does not count yet.
 
-use braid_format::{ArrayPart, Label, MemberState};
+use braid_format::{ArrayPart, MemberState};
 
 use super::array::Array;
 use super::coverage::covers;
@@ -13,7 +13,8 @@ use super::error::LifecycleError;
 use super::join::join_all;
 use super::lines::part;
 use super::planted::{Planted, planted};
-use super::write::{Target, flush, write_each};
+use super::replace::successor_of;
+use super::write::{Target, flush, place_of, write_each};
 use crate::{LeafId, MetaIo};
 
 /// A member that failed on the way, and how.
@@ -48,7 +49,8 @@ impl Array {
     /// Whether every byte keeps a copy that is in sync without these members, beside those that are out already.
     pub fn tolerates(&self, lost: &[u16]) -> bool {
         let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
-        let holds = |role: u16| self.counts(role) && !left_out(&role);
+        let counts = |role: u16| self.counts(role) && !left_out(&role);
+        let holds = |role: u16| counts(role) || successor_of(&self.label, role).is_some_and(counts);
         covers(&self.geometry, holds) && self.growing.as_ref().is_none_or(|geometry| covers(geometry, holds))
     }
 
@@ -131,7 +133,7 @@ impl Array {
     ) -> Result<Vec<Failure>, LifecycleError> {
         loop {
             for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
-                Label { array: next.clone(), member: target.part.clone() }.encode()?;
+                target.label(&next).encode()?;
             }
             self.written = next.clone();
             let before = losses.failures.len();
@@ -192,18 +194,28 @@ impl Array {
     /// States in `label` that these members are lost: of a new line if any of them is called in sync, by the last
     /// complete label or by one of `begun`.
     pub(super) fn leave_out(&mut self, label: &mut ArrayPart, lost: &[u16], begun: &[&ArrayPart]) {
+        // A successor takes another number with the very label that seats it.
+        let place = |array: &ArrayPart, role: u16| {
+            let target = self.targets.iter().find(|t| t.part.role == role);
+            target.and_then(|t| place_of(array, t.part.id)).unwrap_or(role)
+        };
         let in_sync = |array: &ArrayPart, role: u16| {
-            array.members.get(usize::from(role)).is_some_and(|m| m.state == MemberState::InSync)
+            array.members.get(usize::from(place(array, role))).is_some_and(|m| m.state == MemberState::InSync)
         };
         let parted = lost.iter().any(|role| {
             in_sync(&self.label, *role) || in_sync(label, *role) || begun.iter().any(|b| in_sync(b, *role))
         });
         for role in lost {
-            let Some(entry) = label.members.get_mut(usize::from(*role)) else { continue };
+            let place = place(label, *role);
+            let Some(entry) = label.members.get_mut(usize::from(place)) else { continue };
             match entry.state {
+                // Spares and successors have no role that waits for them.
+                _ if place >= self.roles() => {
+                    (entry.state, entry.id) = (MemberState::Absent, None);
+                    label.jobs.retain(|job| job.target != Some(place));
+                }
                 MemberState::InSync | MemberState::Filling => entry.state = MemberState::Out,
-                MemberState::Spare => (entry.state, entry.id) = (MemberState::Absent, None),
-                MemberState::Out | MemberState::Absent => {}
+                MemberState::Spare | MemberState::Out | MemberState::Absent => {}
             }
         }
         if parted {
@@ -245,9 +257,10 @@ impl Array {
 
     /// 0: in sync before and after. 1: something else, before and after. 2: this label changes what it is.
     fn rank(&self, target: &Target, next: &ArrayPart) -> u8 {
-        let role = usize::from(target.part.role);
-        let of = |array: &ArrayPart| array.members.get(role).map(|m| (m.id, m.state));
-        let (before, after) = (of(&self.label), of(next));
+        let of = |array: &ArrayPart, place: u16| array.members.get(usize::from(place)).map(|m| (m.id, m.state));
+        let role = target.part.role;
+        let before = of(&self.label, role);
+        let after = of(next, place_of(next, target.part.id).unwrap_or(role));
         match (before, after) {
             (Some((_, MemberState::InSync)), Some((_, MemberState::InSync))) if before == after => 0,
             (before, after) if before == after => 1,
@@ -266,7 +279,12 @@ impl Array {
         let (left, gone): (Vec<Target>, Vec<Target>) =
             std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.role));
         self.targets = left;
+        for target in &mut self.targets {
+            target.part.role = place_of(&self.label, target.part.id).unwrap_or(target.part.role);
+        }
         self.targets.sort_by_key(|target| target.part.role);
+        let targets = &self.targets;
+        self.candidates.retain(|(candidate, _)| targets.iter().all(|t| t.leaf != candidate.leaf));
         for target in gone {
             self.keep_candidate(target);
         }

@@ -6,6 +6,7 @@ use braid_geometry::{Geometry, Level};
 use super::coverage::covers;
 use super::lines::Standing;
 use super::planted::{Planted, planted};
+use super::replace::successor_of;
 use super::scan::{FoundMember, Missing, Refusal, Status};
 
 /// Whether arrays of this level go on when members fail.
@@ -25,7 +26,12 @@ impl Seats<'_> {
         self.members.get(usize::from(role))
     }
 
-    /// Whether a role's content is here, complete.
+    /// Whether a role's content is here, complete: on its own member or on the one that is to replace it.
+    fn holds(&self, role: u16) -> bool {
+        self.serves(role) || successor_of(self.newest, role).is_some_and(|successor| self.serves(successor))
+    }
+
+    /// Whether a member is here, complete.
     fn serves(&self, role: u16) -> bool {
         let filling = planted(Planted::FillingStartedAlone);
         self.seat(role).is_some_and(|m| match m.standing {
@@ -59,7 +65,7 @@ impl Seats<'_> {
     /// The status, those aside that [`Seats::refusals`] lists: these are taken as left out.
     pub fn status(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
         let lost: Vec<Missing> = self.absent().map(missing).collect();
-        if !covers(self.geometry, |role| self.serves(role)) {
+        if !covers(self.geometry, |role| self.holds(role)) {
             return Status::Incomplete { missing: lost };
         }
         let seats = self.geometry.members().len();
@@ -73,7 +79,8 @@ impl Seats<'_> {
             let state = |m: &FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
             self.seat(role).is_some_and(|m| state(m) && m.standing.is_none())
         };
-        let lived_on = covers(self.geometry, elsewhere);
+        let lived_on =
+            covers(self.geometry, |role| elsewhere(role) || successor_of(self.newest, role).is_some_and(elsewhere));
         if lived_on && self.newest.start_policy != StartPolicy::Auto {
             Status::Waiting { missing: lost }
         } else {

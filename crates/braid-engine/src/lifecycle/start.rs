@@ -1,13 +1,13 @@
 //! Starting arrays that were found.
 
-use braid_format::{ANCESTORS_MAX, Ancestor, JobKind, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, Ancestor, MemberState, Name, Uuid};
 
-use super::array::{Array, Candidate, Filling};
+use super::array::{Array, Candidate, Filling, fills};
 use super::disk::{FoundDisk, MemberDisk};
 use super::erase::{finish_delete, wipe};
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
-use super::lines::{Standing, part, way_back};
+use super::lines::{SERVES, Standing, part, starting, way_back};
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::redundant::is_redundant;
@@ -100,8 +100,8 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnM
 /// 1. Flush all members: what was read of their labels may still have been in a cache.
 /// 2. Where members are a step behind, or a copy is damaged, write the newest label on them, as it is.
 /// 3. Write the next label, with the new session and without the clean mark, on all.
-/// 4. A redundant array writes one more: what was copied from a disk before this start is then more than one step behind,
-///    and never taken for a disk that a crash left so.
+/// 4. A redundant array writes one more, which marks the session as one that serves: what was copied from a disk before this
+///    start is then more than one step behind, or of another session, and never taken for a disk that a crash left so.
 ///
 /// Only then may the array be served. A redundant array that starts without some members writes in step 3 that these
 /// are out, in a new line; it drops a member that fails meanwhile, and writes in-sync members first in each step.
@@ -177,7 +177,7 @@ async fn start_redundant<M: MetaIo>(
     }
     array.rewrite(io, &seats.behind, &mut losses).await?;
     let mut next = array.next();
-    next.session = options.session;
+    next.session = starting(options.session);
     next.clean = false;
     array.leave_out(&mut next, &losses.roles, &[]);
     if !given_up.is_empty() {
@@ -185,7 +185,7 @@ async fn start_redundant<M: MetaIo>(
         for (role, _) in &given_up {
             let entry = &mut next.members[usize::from(*role)];
             (entry.id, entry.state) = (None, MemberState::Absent);
-            next.jobs.retain(|job| !(job.kind == JobKind::Rebuild && job.target == Some(*role)));
+            next.jobs.retain(|job| !fills(job, *role));
         }
         let apart: Vec<u64> = given_up.iter().filter_map(|(_, line)| *line).collect();
         let id = if next.lineage.id == newest.lineage.id { array.lines.next() } else { next.lineage.id };
@@ -202,12 +202,16 @@ async fn start_redundant<M: MetaIo>(
     array.record(io, next, losses).await?;
     // The array is served two labels after what was on the disks before: whoever has that is more than a crash behind.
     if !planted(Planted::ServedAfterOneLabel) {
-        array.record(io, array.next(), Losses::default()).await?;
+        let mut next = array.next();
+        next.session |= SERVES;
+        array.record(io, next, Losses::default()).await?;
     }
     array.clear_old_copies(io).await;
     for (candidate, target) in seats.candidates {
         match array.state(candidate.role) {
-            MemberState::Absent | MemberState::Out => array.note_candidate(candidate, target),
+            MemberState::Absent | MemberState::Out if candidate.role < array.roles() => {
+                array.note_candidate(candidate, target)
+            }
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! Writing labels: two copies on each disk, one after the other, all disks at once.
 
-use braid_format::{ArrayPart, BLOCK_BYTES, Label, MemberPart};
+use braid_format::{ArrayPart, BLOCK_BYTES, Label, MemberId, MemberPart};
 
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
@@ -41,6 +41,20 @@ pub(super) struct Target {
     pub doubtful: LabelCopy,
 }
 
+impl Target {
+    /// The label as it stands on this disk: under the number that the table of members gives to it.
+    pub fn label(&self, array: &ArrayPart) -> Label {
+        let mut member = self.part.clone();
+        member.role = place_of(array, member.id).unwrap_or(member.role);
+        Label { array: array.clone(), member }
+    }
+}
+
+/// The number of a member in a label's table.
+pub(super) fn place_of(array: &ArrayPart, id: MemberId) -> Option<u16> {
+    array.members.iter().position(|m| m.id == Some(id)).map(|place| place as u16)
+}
+
 /// Writes this label on all targets. When it returns `Ok`, both copies are durable on all of them. When it fails, or
 /// the power does, each target still has a whole copy, of this label or of the one before.
 pub(super) async fn write_labels<M: MetaIo>(
@@ -68,7 +82,7 @@ pub(super) async fn write_each<M: MetaIo>(
     array: &ArrayPart,
 ) -> Vec<Result<(), LifecycleError>> {
     join_all(targets.iter_mut().map(|target| async move {
-        let bytes = Label { array: array.clone(), member: target.part.clone() }.encode()?;
+        let bytes = target.label(array).encode()?;
         write_both(io, target, bytes.to_vec()).await
     }))
     .await

@@ -64,20 +64,22 @@ impl Shard {
             return;
         };
         slot.cause.get_or_insert(cause);
-        let excused = match device.current.as_ref().and_then(|current| current.mirror()) {
+        // The number that the member has in the layout of now.
+        let now = match device.current.as_ref().and_then(|current| current.mirror()) {
             Some(mirror) if mirror.failed => {
                 slot.error.get_or_insert(cause);
                 return;
             }
-            // It was left out meanwhile: nobody is told twice.
-            Some(mirror) => device.version != slot.version && mirror.leaves_out(Roles::NONE.with(role)),
-            None => false,
+            Some(mirror) => mirror.role_of(leaf),
+            None => Some(role),
         };
+        // It was left out meanwhile: nobody is told twice.
+        let excused = now.is_none();
         let op = if slot.sync == NONE { slot.op } else { self.syncs.op_out(slot.sync) };
         let trouble = Trouble {
             device: DeviceId(slot.device),
             version: slot.version,
-            role: role as u16,
+            role: now.unwrap_or(role) as u16,
             leaf,
             op,
             kind: error.kind,
@@ -108,8 +110,8 @@ impl Shard {
         }
         // A device that is being stopped answers no more anyway; who failed at last is told nevertheless.
         device.frozen = device.current.is_some() && !planted(Planted::HeldAnsweredAtOnce);
-        if !device.told.has(role) {
-            device.told = device.told.with(role);
+        if !device.told.has(usize::from(trouble.role)) {
+            device.told = device.told.with(usize::from(trouble.role));
             self.troubles.push_back(trouble);
         }
     }
@@ -181,10 +183,6 @@ impl Shard {
         if failed.is_empty() {
             return;
         }
-        if mirror.leaves_out(failed) {
-            slot.failed = Roles::NONE;
-            return;
-        }
         let cause = slot.cause.unwrap_or(IoError::of(ErrorKind::Failed));
         let still =
             mirror.members.iter().enumerate().filter(|(role, m)| failed.has(*role) && m.role != crate::Role::Out);
@@ -202,6 +200,10 @@ impl Shard {
                 len: end.saturating_sub(start),
             })
             .collect();
+        if troubles.is_empty() {
+            slot.failed = Roles::NONE;
+            return;
+        }
         device.frozen = true;
         for trouble in troubles {
             if !device.told.has(usize::from(trouble.role)) {

@@ -489,8 +489,8 @@ impl Shard {
         while ios.len() + mirror.members.len() <= STEP_IOS_MAX {
             let Some((start, end)) = round.next_to_zero() else { break };
             let mut len = end - start;
-            mirror.geometry.copies(start, &mut |piece| len = len.min(piece.len));
-            mirror.geometry.copies(start, &mut |piece| {
+            mirror.copies(start, &mut |piece| len = len.min(piece.len));
+            mirror.copies(start, &mut |piece| {
                 let member = &mirror.members[usize::from(piece.member)];
                 if member.role == Role::Out || planted(Planted::NotZeroed) {
                     return;

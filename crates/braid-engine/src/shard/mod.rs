@@ -705,7 +705,16 @@ impl Shard {
         match &device.current {
             None => slot.error = Some(IoError::of(ErrorKind::NoDevice)),
             Some(current) if slot.end > current.size_bytes() => slot.error = Some(IoError::of(ErrorKind::Invalid)),
-            Some(_) => {
+            Some(current) => {
+                if !slot.failed.is_empty() || !slot.avoid.is_empty() {
+                    // Members may have other numbers now; who is left out has none.
+                    let before = device.layout(slot.version).mirror();
+                    let now = |roles: crate::Roles| match (before, current.mirror()) {
+                        (Some(before), Some(now)) => before.renumber(roles, now),
+                        _ => roles,
+                    };
+                    (slot.failed, slot.avoid) = (now(slot.failed), now(slot.avoid));
+                }
                 device.users += 1;
                 let old = std::mem::replace(&mut slot.version, version);
                 let id = slot.device;

@@ -202,7 +202,7 @@ impl Shard {
         };
         part.stage = if writing { Stage::Done } else { Stage::Write };
         let mut out = 0;
-        mirror.geometry.copies(request.offset, &mut |piece| {
+        mirror.copies(request.offset, &mut |piece| {
             let (role, member) = (usize::from(piece.member), &mirror.members[usize::from(piece.member)]);
             let chosen = match writing {
                 false => piece.member == from && member.role == Role::InSync,
@@ -305,7 +305,7 @@ fn count_copies(mirror: &Mirrored, offset: u64) -> u64 {
     let mut each = |piece: braid_geometry::Piece| {
         count += u64::from(mirror.members[usize::from(piece.member)].role == Role::InSync);
     };
-    mirror.geometry.copies(offset, &mut each);
+    mirror.copies(offset, &mut each);
     count
 }
 
@@ -313,7 +313,7 @@ impl Copies<'_> {
     /// Calls `each` with the number of each copy, its disk, and where it begins there.
     fn each(&self, each: &mut impl FnMut(u64, LeafId, u64)) {
         let mut k = 0;
-        self.mirror.geometry.copies(self.request.offset, &mut |piece| {
+        self.mirror.copies(self.request.offset, &mut |piece| {
             let member = &self.mirror.members[usize::from(piece.member)];
             if member.role == Role::InSync {
                 each(k, member.leaf, member.start + piece.member_offset);

@@ -274,7 +274,13 @@ pub fn mirror(roles: &[Role], regions: &Arc<RegionMap>) -> Node {
     };
     let geometry = Geometry::plan(Spec::new(Level::Raid1), &vec![1 << 20; roles.len()]).expect("a plan");
     let members = roles.iter().enumerate().map(member).collect();
-    Node::Mirrored(Box::new(MirrorNode { geometry, members, regions: Arc::clone(regions), failed: false }))
+    Node::Mirrored(Box::new(MirrorNode {
+        geometry,
+        members,
+        successors: Vec::new(),
+        regions: Arc::clone(regions),
+        failed: false,
+    }))
 }
 
 /// A mirror of two in which everything may be read and written at once.

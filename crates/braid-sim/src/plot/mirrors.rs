@@ -449,7 +449,10 @@ impl Admin {
         let mut members = vec![None; usize::from(array.roles())];
         for member in array.members().filter(|m| m.state == MemberState::InSync) {
             let start = member.part.places.data.start;
-            members[usize::from(member.role)] = disk_of(member.leaf).map(|disk| (disk, start));
+            // A successor is no role's holder yet.
+            if let Some(seat) = members.get_mut(usize::from(member.role)) {
+                *seat = disk_of(member.leaf).map(|disk| (disk, start));
+            }
         }
         let members: Option<Vec<(usize, u64)>> = members.into_iter().collect();
         Some((array.geometry().clone(), members?))
@@ -461,7 +464,10 @@ impl Admin {
         let mut members = vec![None; usize::from(array.roles())];
         for member in array.members().filter(|m| m.state == MemberState::InSync) {
             let start = member.part.places.data.start;
-            members[usize::from(member.role)] = disk_of(member.leaf).map(|disk| (disk, start));
+            // A successor is no role's holder yet.
+            if let Some(seat) = members.get_mut(usize::from(member.role)) {
+                *seat = disk_of(member.leaf).map(|disk| (disk, start));
+            }
         }
         let copies = Copies { number, geometry: array.geometry().clone(), members, regions };
         self.stage.borrow_mut().compare.push(copies);
@@ -481,13 +487,14 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             (mirror.victims.clone(), mirror.others.clone())
         };
-        let any = self.rng.below(16);
+        let any = self.rng.below(20);
         let like = match habits.aim {
             Some("pulling a member") => 0,
             Some("returning a member") => 3,
             Some("failing a member") => 6,
             Some("adding a spare") => 8,
             Some("filling a new member") => 9,
+            Some("replacing a member") => 16,
             Some("starting a mirror" | "stopping a mirror") => 12,
             Some("checking a mirror") => 13,
             _ => any,
@@ -545,6 +552,7 @@ impl Admin {
                 self.stop_mirror(index).await;
                 self.start_mirror(index, Some(habits)).await;
             }
+            16..=19 if !others.is_empty() => self.replace_member(index, id, &others).await,
             13 | 14 => {
                 self.check_mirror(index).await;
                 let number = self.stage.borrow().mirrors[index].number.expect("a served array has a number");
@@ -651,6 +659,7 @@ pub fn kind_of(note: &Note) -> &'static str {
         Note::Dropped(_) => "dropped",
         Note::Filling(_) => "filling",
         Note::InSync(_) => "in sync",
+        Note::Replaced(..) => "replaced",
         Note::Resynced => "resynced",
         Note::Grown(..) => "grown",
         Note::Failed => "failed",

@@ -5,6 +5,7 @@ mod checks;
 mod grow;
 mod labels;
 pub mod mirrors;
+mod replace;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

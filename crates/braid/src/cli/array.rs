@@ -33,6 +33,8 @@ pub enum Verb {
     Remove(MemberArgs),
     /// Give a disk to a redundant array: a member returns, any other takes a vacant role or becomes a spare
     Add(AddArgs),
+    /// Let a disk take the place of a member of a redundant array, which serves until the disk holds everything
+    Replace(ReplaceArgs),
     /// Give a redundant array a spare, or take one away
     Spare(SpareArgs),
     /// Take up what an array's disks have gained and, at concat and raid0, further disks
@@ -170,6 +172,23 @@ pub struct AddArgs {
 }
 
 #[derive(Args)]
+pub struct ReplaceArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    /// The member: its number, its disk or its identity
+    pub(super) member: String,
+    /// The disk that takes its place, or a spare [default: the smallest spare that is large enough]
+    pub(super) disk: Option<String>,
+    #[command(flatten)]
+    pub(super) what: Overwrite,
+    #[command(flatten)]
+    pub(super) wait: Wait,
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+#[derive(Args)]
 pub struct SpareArgs {
     /// The array, by name or UUID
     #[arg(value_parser = name_or_uuid)]
@@ -280,6 +299,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Fail(args) => redundant::fail(args).await,
         Verb::Remove(args) => redundant::remove(args).await,
         Verb::Add(args) => redundant::add(args).await,
+        Verb::Replace(args) => redundant::replace(args).await,
         Verb::Spare(args) => redundant::spare(args).await,
         Verb::Grow(args) => grow(args).await,
         Verb::Check(args) => redundant::check(args, false).await,

@@ -1,10 +1,13 @@
-//! `braid array fail|remove|add|spare|check|repair`, and what `show` says of redundant arrays.
+//! `braid array fail|remove|add|replace|spare|check|repair`, and what `show` says of redundant arrays.
 
-use super::array::{AddArgs, CheckArgs, MemberArgs, Overwrite, SpareArgs};
+use super::array::{AddArgs, CheckArgs, MemberArgs, Overwrite, ReplaceArgs, SpareArgs};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
+use super::watch::Wait;
 use super::{Ask, output, watch};
-use braid_api::{AddDisk, Array, CheckArray, Health, Job, Member, MemberState, NameMember, Progress, Redundancy};
+use braid_api::{
+    AddDisk, Array, CheckArray, Health, Job, Member, MemberState, NameMember, Progress, Redundancy, ReplaceMember,
+};
 use braid_geometry::units::format_size;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -50,16 +53,36 @@ pub async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
     let array = give.now().await?;
     let disk = absolute_for(&args.ask.reach, &args.disk)?.to_string();
     let job = array.members.iter().find(|member| same_disk(member, &disk)).and_then(|member| member.job.clone());
-    let Some(job) = job.filter(|_| args.wait.is_wanted()) else {
-        output::show(args.ask.json, &array, stands);
+    filled(&array, job, args.wait, &args.ask).await
+}
+
+pub async fn replace(args: ReplaceArgs) -> anyhow::Result<ExitCode> {
+    let Overwrite { force, yes } = args.what;
+    let disk = args.disk.as_deref().map(|disk| member(&args.ask, disk));
+    if let Some(disk) = disk.as_ref().filter(|_| force && std::io::IsTerminal::is_terminal(&std::io::stdin())) {
+        confirm(&format!("Whatever is on {disk} will be lost"), yes)?;
+    }
+    let body = ReplaceMember { member: member(&args.ask, &args.member), disk, force };
+    let array: Array = args.ask.client()?.post(&format!("/v1/arrays/{}/replace", args.array), &body).await?;
+    // Of several that are replaced the one that was begun last has the highest number.
+    let number = |job: &String| job.rsplit_once(':').and_then(|(_, number)| number.parse::<u64>().ok());
+    let jobs = array.members.iter().filter(|member| member.replaces.is_some()).filter_map(|m| m.job.clone());
+    let job = jobs.max_by_key(number);
+    filled(&array, job, args.wait, &args.ask).await
+}
+
+/// Says how an array stands of which a member is being filled, and follows that where it is wanted.
+async fn filled(array: &Array, job: Option<String>, wait: Wait, ask: &Ask) -> anyhow::Result<ExitCode> {
+    let Some(job) = job.filter(|_| wait.is_wanted()) else {
+        output::show(ask.json, array, stands);
         return Ok(ExitCode::SUCCESS);
     };
-    let client = args.ask.client()?;
-    if !args.ask.json {
-        output::text(&stands(&array));
+    let client = ask.client()?;
+    if !ask.json {
+        output::text(&stands(array));
     }
-    let Some(jobs) = watch::follow(&client, &[job], args.ask.json).await? else { return Ok(ExitCode::FAILURE) };
-    if args.ask.json {
+    let Some(jobs) = watch::follow(&client, &[job], ask.json).await? else { return Ok(ExitCode::FAILURE) };
+    if ask.json {
         output::json(&client.get::<Array>(&format!("/v1/arrays/{}", array.uuid)).await?);
     } else {
         jobs.iter().for_each(|job| output::text(&watch::ended(job)));
@@ -128,6 +151,9 @@ pub fn member_state(member: &Member) -> String {
         (MemberState::Filling, Some(progress)) => format!("filling {}", share(progress)),
         (state, _) => state.word().to_owned(),
     };
+    if let Some(replaced) = member.replaces {
+        text.push_str(&format!(" (for {replaced})"));
+    }
     if member.write_mostly {
         text.push_str(" (read last)");
     }

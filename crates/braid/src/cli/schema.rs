@@ -33,6 +33,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("array fail", "Array"),
     ("array remove", "Array"),
     ("array add", "Array"),
+    ("array replace", "Array"),
     ("array spare", "Array"),
     ("array grow", "Growth"),
     ("array check", "Job"),

@@ -17,7 +17,7 @@ use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
     ErrorDetail, Event, EventList, Export, ExportList, GrowArray, Growth, Job, JobList, Kind, Limits, NameMember,
-    RenameArray, RenameExport, SetExport, SetJob, Status, StopArray,
+    RenameArray, RenameExport, ReplaceMember, SetExport, SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/remove", post(remove_member))
         .route("/v1/arrays/{array}/disks", post(add_disk))
         .route("/v1/arrays/{array}/grow", post(grow_array))
+        .route("/v1/arrays/{array}/replace", post(replace_member))
         .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
         .route("/v1/jobs", get(jobs))
@@ -88,6 +89,7 @@ pub fn router(control: Arc<Control>) -> Router {
         remove_member,
         add_disk,
         grow_array,
+        replace_member,
         check_array,
         assemble,
         jobs,
@@ -352,6 +354,27 @@ async fn grow_array(State(control): Shared, Named(name): Named, Ask(ask): Ask<Gr
     to_the_end(control, |control| async move { control.grow_array(&name, ask).await }).await
 }
 
+/// Lets a disk take the place of a member of a redundant array, which serves until the disk holds everything.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/replace", request_body = ReplaceMember,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses(
+        (status = 202, body = Array, description = "a job fills it: the member names it, and the header Location"),
+        (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+async fn replace_member(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<ReplaceMember>,
+) -> Result<Response, Refusal> {
+    let done = to_the_end(control, |control| async move { control.replace_member(&name, ask).await }).await?;
+    let Json((array, job)) = done;
+    Ok(begun(&job.unwrap_or_default(), &array))
+}
+
 /// Compares all copies of everything that was ever written; with `repair` what differs is made equal.
 #[utoipa::path(
     post, path = "/v1/arrays/{array}/check", request_body = Option<CheckArray>,
@@ -588,6 +611,7 @@ mod tests {
             include_str!("control/exports.rs"),
             include_str!("control/keeping/mod.rs"),
             include_str!("control/keeping/members.rs"),
+            include_str!("control/keeping/replace.rs"),
             include_str!("control/keeping/notes.rs"),
             include_str!("encryption.rs"),
             include_str!("control/mod.rs"),

@@ -149,7 +149,10 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         ("array_attention", "Things about the array that need attention", None, |array| array.attention.len() as u64),
         ("array_members", "Members of the array", None, |array| array.members.len() as u64),
         ("array_members_well", "Members that are there and do well", None, |array| {
-            let is_well = |member: &&Member| matches!(member.state, MemberState::InSync | MemberState::Spare);
+            // Who is to replace another one lacks nothing that the array needs.
+            let is_well = |member: &&Member| {
+                matches!(member.state, MemberState::InSync | MemberState::Spare) || member.replaces.is_some()
+            };
             array.members.iter().filter(is_well).count() as u64
         }),
     ];

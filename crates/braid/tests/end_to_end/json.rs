@@ -55,6 +55,7 @@ fn every_command_prints_what_its_schema_says() {
     };
     let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 16 * MIB));
     let three = daemon.folder.sparse("three", 16 * MIB);
+    let four = daemon.folder.sparse("four", 32 * MIB);
     let slow = format!("throttled({two},bw=1M)");
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
     // The command that the schema is of, and what is typed.
@@ -98,6 +99,8 @@ fn every_command_prints_what_its_schema_says() {
         ("job limit", &["job", "limit", "safe:3", "1M"]),
         ("job resume", &["job", "resume", "safe:3"]),
         ("job cancel", &["job", "cancel", "safe:3"]),
+        ("array replace", &["array", "replace", "safe", "0", &four, "--no-wait"]),
+        ("array show", &["array", "show", "safe"]),
         ("array delete", &["array", "delete", "safe", "--yes", "--force"]),
         ("disk wipe", &["disk", "wipe", &three]),
         ("events", &["events"]),

@@ -25,6 +25,7 @@ mod mirrors;
 mod nbd;
 mod network;
 mod renaming;
+mod replacing;
 mod returning;
 mod rivals;
 mod stopping;

@@ -219,6 +219,16 @@ impl Disks {
         state.disks[to.0 as usize] = state.disks[from.0 as usize].clone();
     }
 
+    /// Makes one disk an image of another one: what was read there, cached or not, and all of it durable.
+    pub fn image_disk(&self, from: LeafId, to: LeafId) {
+        let mut state = self.state();
+        let mut image = state.disks[from.0 as usize].clone();
+        for (sector, bytes) in std::mem::take(&mut image.cached) {
+            image.durable.insert(sector, bytes);
+        }
+        state.disks[to.0 as usize] = image;
+    }
+
     /// A further disk with the same content as this one, of another size.
     pub fn clone_disk(&self, leaf: LeafId, size: u64) -> LeafId {
         let mut state = self.state();

@@ -12,7 +12,9 @@ use super::mirrors::{raid1, raid10};
 use super::{leaves, name, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
-use crate::lifecycle::{Array, Filling, FoundArray, Newcomer, Refusal, StartOptions, Status, create, scan, start};
+use crate::lifecycle::{
+    Array, Filling, FoundArray, Newcomer, Refusal, Replacement, StartOptions, Status, create, scan, start,
+};
 
 const SIZE: u64 = 3 << 20;
 
@@ -31,6 +33,9 @@ struct Counts {
     copies_filled: u64,
     forced: u64,
     dropped: u64,
+    replacing: u64,
+    replaced: u64,
+    seated: u64,
 }
 
 /// What the judge knows of a disk.
@@ -126,7 +131,7 @@ impl World {
         }
         if self.chance.below(4) == 0 {
             let leaf = LeafId(self.chance.below(u64::from(place.0)) as u32);
-            self.disks.copy_disk(leaf, place);
+            self.disks.image_disk(leaf, place);
             self.copy = Some((leaf, self.known[leaf.0 as usize].clone()));
             self.log.push(format!("{leaf:?} is copied"));
         }
@@ -190,7 +195,11 @@ impl World {
             counts.starts += 1;
             counts.told += u64::from(degraded);
             self.told |= degraded;
-            self.judge(&array, &present, degraded)?;
+            // Who was replaced and then told to start alone is a stranger to the others, and left as it is.
+            let strangers: Vec<LeafId> = found.outsiders.iter().map(|(leaf, _)| *leaf).collect();
+            let claim = |leaf: &&LeafId| !(self.told && strangers.contains(leaf));
+            let claiming: Vec<LeafId> = present.iter().filter(claim).copied().collect();
+            self.judge(&array, &claiming, degraded)?;
             self.merge(&array);
             self.write(&array);
             while self.chance.below(4) > 0 {
@@ -238,7 +247,13 @@ impl World {
         let roles = u64::from(array.roles());
         let role = self.chance.below(roles) as u16;
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
-        match self.chance.below(5) {
+        if let Some(role) = array.to_seat() {
+            self.log.push(format!("seat {role}"));
+            counts.seated += 1;
+            return run(array.seat_successor(&self.disks, role)).map_err(said);
+        }
+        match self.chance.below(6) {
+            5 => self.replace(array, role, counts),
             0 => {
                 let text = name(&format!("n{}", self.writes));
                 run(array.rename(&self.disks, text)).map_err(said)
@@ -295,6 +310,34 @@ impl World {
         Ok(())
     }
 
+    /// A member that serves is replaced by a disk that is free; one whose successor is in sync is retired.
+    fn replace(&mut self, array: &mut Array, role: u16, counts: &mut Counts) -> Result<(), String> {
+        let said = |error: crate::lifecycle::LifecycleError| error.to_string();
+        if let Some(role) = array.to_retire() {
+            self.log.push(format!("retire {role}"));
+            // Its label may be erased.
+            self.blank = true;
+            let leaf = array.leaf(role).ok_or("a member in sync has a disk")?;
+            let result = run(array.retire(&self.disks, role));
+            // Without a label it is nobody, whatever is on it.
+            self.known[leaf.0 as usize].half |=
+                self.labels(leaf).iter().all(|label| label.iter().all(|byte| *byte == 0));
+            counts.replaced += u64::from(result.is_ok());
+            return result.map_err(said);
+        }
+        let free = |leaf: &&LeafId| array.members().all(|m| m.leaf != **leaf);
+        let Some(leaf) = self.present.iter().find(free).copied() else { return Ok(()) };
+        if array.state(role) != MemberState::InSync || array.successors().any(|s| s.role == role) {
+            return Ok(());
+        }
+        self.log.push(format!("replace {role} by {leaf:?}"));
+        (self.blank, self.known[leaf.0 as usize].half) = (true, true);
+        let by = Replacement::New { leaf, id: MemberId::from_random(self.chance.next()), force: true };
+        run(array.begin_replacing(&self.disks, role, by)).map_err(said)?;
+        counts.replacing += 1;
+        Ok(())
+    }
+
     fn judge(&self, array: &Array, present: &[LeafId], degraded: bool) -> Result<(), String> {
         if !array.tolerates(&[]) {
             return Err("started without a whole copy".into());
@@ -325,13 +368,14 @@ fn history(seed: u64, counts: &mut Counts) -> Result<(), String> {
 #[test]
 fn who_serves_holds_what_the_others_hold() {
     let mut counts = Counts::default();
-    for seed in 0..1200 {
+    for seed in (0..1200).chain(3200..3300) {
         history(seed, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.starts > 5000 && counts.told > 400 && counts.refused > 200, "{counts:?}");
     assert!(counts.cut_off > 1000 && counts.filled > 1000 && counts.dropped > 1000, "{counts:?}");
     assert!(counts.filled_anew > 100 && counts.cleared > 1000 && counts.forced > 100, "{counts:?}");
+    assert!(counts.replacing > 300 && counts.replaced > 40 && counts.seated > 100, "{counts:?}");
     assert!(counts.copies > 1000 && counts.copies_refused > 400 && counts.copies_filled > 100, "{counts:?}");
 }
 
@@ -347,7 +391,7 @@ fn histories_notice_planted_bugs() {
         Planted::ServedAfterOneLabel,
     ] {
         plant(Some(bug));
-        let caught = (0..400).find_map(|seed| history(seed, &mut Counts::default()).err());
+        let caught = (0..1500).find_map(|seed| history(seed, &mut Counts::default()).err());
         plant(None);
         println!("{bug:?}: {}", caught.as_deref().unwrap_or("unnoticed").lines().next().unwrap_or(""));
         assert!(caught.is_some(), "{bug:?} went unnoticed");

@@ -14,7 +14,8 @@ use super::{leaves, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, CreateRequest, Filling, LifecycleError, Newcomer, StartOptions, Status, create, load_regions, scan, start,
+    Array, CreateRequest, Filling, LifecycleError, Newcomer, Replacement, StartOptions, Status, create, load_regions,
+    scan, start,
 };
 
 /// Where the data area of these small disks begins: here each holds the number of the last write that it took.
@@ -43,9 +44,20 @@ enum Act {
     Remove,
     AddSpare,
     RemoveSpare,
+    /// A disk becomes the successor of member 0, or the spare does.
+    BeginReplacing,
+    ReplaceBySpare,
+    PromoteSuccessor,
+    /// Member 0, whose successor is in sync, is left out; what was written is answered, and in caches.
+    Retire,
+    /// Member 0 fails while its successor is in sync.
+    Seat,
+    /// The same while that one is still being filled.
+    SeatFilling,
+    Abandon,
 }
 
-const ACTS: [Act; 12] = [
+const ACTS: [Act; 19] = [
     Act::Create,
     Act::DegradedStart,
     Act::Drop,
@@ -58,7 +70,28 @@ const ACTS: [Act; 12] = [
     Act::Remove,
     Act::AddSpare,
     Act::RemoveSpare,
+    Act::BeginReplacing,
+    Act::ReplaceBySpare,
+    Act::PromoteSuccessor,
+    Act::Retire,
+    Act::Seat,
+    Act::SeatFilling,
+    Act::Abandon,
 ];
+
+/// The number that a successor gets: the spare has the one before.
+const SUCCESSOR: u16 = 4;
+
+impl Act {
+    fn replaces(self) -> bool {
+        let acts = [Act::BeginReplacing, Act::ReplaceBySpare, Act::PromoteSuccessor, Act::Retire, Act::Seat];
+        acts.contains(&self) || matches!(self, Act::SeatFilling | Act::Abandon)
+    }
+}
+
+fn replacement() -> Replacement {
+    Replacement::New { leaf: LeafId(FRESH), id: MemberId::from_random(0xf6), force: true }
+}
 
 fn stamp_of(disks: &Disks, leaf: LeafId) -> u64 {
     let bytes = disks.peek(leaf, STAMP, 512);
@@ -106,6 +139,7 @@ fn before(act: Act, disks: &Disks) -> Option<Array> {
             run(array.remove_spare(disks, 3)).unwrap();
         }
         Act::RemoveSpare => {}
+        act if act.replaces() => members.into_iter().chain([LeafId(0)]).for_each(|leaf| stamp(disks, leaf, 2)),
         _ => {
             run(array.drop_members(disks, &[0])).unwrap();
             members.into_iter().for_each(|leaf| stamp(disks, leaf, 2));
@@ -119,6 +153,21 @@ fn before(act: Act, disks: &Disks) -> Option<Array> {
         Act::Promote => {
             run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)).unwrap();
             disks.poke_cached(LeafId(0), STAMP, &sector(2));
+        }
+        Act::PromoteSuccessor | Act::Retire | Act::Seat | Act::SeatFilling | Act::Abandon => {
+            let successor = run(array.begin_replacing(disks, 0, replacement())).unwrap();
+            assert_eq!(successor, SUCCESSOR);
+            disks.poke_cached(LeafId(FRESH), STAMP, &sector(2));
+            if matches!(act, Act::Retire | Act::Seat) {
+                run(array.promote(disks, SUCCESSOR)).unwrap();
+            }
+            if act == Act::Retire {
+                // Answered, and only in caches.
+                array.members().for_each(|m| disks.poke_cached(m.leaf, STAMP, &sector(3)));
+            }
+            if matches!(act, Act::Seat | Act::SeatFilling) {
+                run(array.drop_members(disks, &[0])).unwrap();
+            }
         }
         _ => {}
     }
@@ -146,6 +195,12 @@ fn perform(act: Act, disks: &Disks, array: &mut Option<Array>) -> Result<(), Lif
         Act::Remove => run(array.remove(disks, 0)),
         Act::AddSpare => run(array.add_spare(disks, LeafId(FRESH), MemberId::from_random(0xf5), true)).map(drop),
         Act::RemoveSpare => run(array.remove_spare(disks, 3)).map(drop),
+        Act::BeginReplacing => run(array.begin_replacing(disks, 0, replacement())).map(drop),
+        Act::ReplaceBySpare => run(array.begin_replacing(disks, 0, Replacement::Spare(3))).map(drop),
+        Act::PromoteSuccessor => run(array.promote(disks, SUCCESSOR)),
+        Act::Retire => run(array.retire(disks, 0)),
+        Act::Seat | Act::SeatFilling => run(array.seat_successor(disks, 0)),
+        Act::Abandon => run(array.abandon(disks, SUCCESSOR)),
     }
 }
 
@@ -221,8 +276,9 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
         }
         Act::DegradedStart => &[1],
         // The write was under way: its region is dirty, and anything may stand there.
-        Act::Drop | Act::DropTwo if !acknowledged => &[],
+        Act::Drop | Act::DropTwo | Act::Retire if !acknowledged => &[],
         _ if last == 1 => &[1],
+        Act::Retire => &[3],
         _ => &[2],
     };
     let mut everybody = leaves(DISKS);
@@ -275,7 +331,12 @@ fn judge(
     match start_of(disks, everybody, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
         Some(array) => holds(disks, &array, &allowed).map_err(|why| format!("then, with all disks: {why}")),
         None if unborn => Ok(()),
-        None => Err("does not start although all disks are here".into()),
+        None => {
+            let found = run(scan(disks, everybody));
+            let of = |a: &crate::lifecycle::FoundArray| format!("{}", a.status);
+            let all: Vec<String> = found.arrays.iter().map(of).collect();
+            Err(format!("does not start although all disks are here: {}", all.join("; ")))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the API shows of the tables.
 
 use super::Control;
-use super::keeping::{health, name_of};
+use super::keeping::{health, name_of, replaced_by};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
@@ -9,7 +9,7 @@ use braid_api::{
     Array, ArrayState, Attention, Disk, DiskActivity, DiskState, DiskStats, Export, ExportState, ExportStats,
     ExportTls, LatencyBucket, Member, MemberState, Zone,
 };
-use braid_format::{ArrayPart, JobKind};
+use braid_format::ArrayPart;
 use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
 
@@ -39,11 +39,9 @@ impl Control {
                 progress: active
                     .keeping()
                     .filter(|_| entry.state == braid_format::MemberState::Filling)
-                    .and_then(|keeping| keeping.progress(JobKind::Rebuild, Some(role))),
-                job: active
-                    .keeping()
-                    .and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)))
-                    .map(|job| name_of(name, job.number)),
+                    .and_then(|keeping| keeping.filled(role)),
+                job: active.keeping().and_then(|keeping| keeping.filling(role)).map(|job| name_of(name, job.number)),
+                replaces: replaced_by(&active.label, role),
             }
         });
         let disks = active.disks.iter().filter_map(|Seat { disk, .. }| {
@@ -174,6 +172,7 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
         write_mostly: false,
         progress: None,
         job: None,
+        replaces: None,
     });
     Array {
         state: idle.state,

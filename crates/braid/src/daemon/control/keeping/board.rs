@@ -63,6 +63,17 @@ impl Keeping {
         board.0.values().find(|job| (job.kind, job.role) == (kind, role) && !job.stage.is_over()).cloned()
     }
 
+    /// The job that fills a member.
+    pub fn filling(&self, role: u16) -> Option<JobInfo> {
+        let going = |kind: JobKind| self.going(kind, Some(role));
+        going(JobKind::Rebuild).or_else(|| going(JobKind::Replace))
+    }
+
+    /// How far a member has been filled. None where that has not begun.
+    pub fn filled(&self, role: u16) -> Option<braid_api::Progress> {
+        self.filling(role).as_ref().map(progress)
+    }
+
     /// The job that was begun last, of those of which this is true.
     pub(super) fn newest(&self, is: impl Fn(&JobInfo) -> bool) -> Option<JobInfo> {
         self.board().0.values().rev().find(|job| is(job)).cloned()

@@ -115,6 +115,7 @@ fn show(array: &str, job: &JobInfo) -> Job {
         kind: match job.kind {
             JobKind::Resync => "resync",
             JobKind::Rebuild => "rebuild",
+            JobKind::Replace => "replace",
             JobKind::Check => "check",
             JobKind::Repair => "repair",
             _ => "other",

@@ -1,6 +1,6 @@
 //! What is asked of the members of a redundant array: leave out, take off the table, add, keep as a spare.
 
-use super::super::create::read_disk;
+use super::super::create::{PathClaim, read_disk};
 use super::super::disks::remove_files;
 use super::super::search::without_size;
 use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
@@ -102,14 +102,7 @@ impl Control {
     pub async fn add_disk(self: &Arc<Self>, array: &str, ask: AddDisk) -> Result<(Array, Option<String>), ErrorDetail> {
         let claim = self.claim(array, "changed")?;
         let keeping = self.keeping(array)?;
-        let spec = read_disk(&ask.disk)?;
-        let (control, specs) = (Arc::clone(self), vec![spec.clone()]);
-        let checked = tokio::task::spawn_blocking(move || control.check_paths(&specs)).await;
-        let checked = checked.map_err(|error| {
-            ErrorDetail::new(Kind::Internal, format!("looking at the disk ended unexpectedly: {error}"))
-        })?;
-        let (_path, absent) = checked?;
-        let disk = self.open_disk(spec, LETTING_GO_MAX).await?;
+        let (_path, disk, absent) = self.open_new(&ask.disk).await?;
         match self.add_open(claim.uuid, &disk, &ask).await {
             Ok(()) => {
                 self.save_or_warn();
@@ -126,6 +119,22 @@ impl Control {
                 Err(error)
             }
         }
+    }
+
+    /// Opens a disk that nobody uses. Gives the claim to its path, and the paths that did not exist before.
+    pub(super) async fn open_new(
+        self: &Arc<Self>,
+        disk: &str,
+    ) -> Result<(PathClaim, Arc<OpenDisk>, Vec<PathBuf>), ErrorDetail> {
+        let spec = read_disk(disk)?;
+        let (control, specs) = (Arc::clone(self), vec![spec.clone()]);
+        let checked = tokio::task::spawn_blocking(move || control.check_paths(&specs)).await;
+        let checked = checked.map_err(|error| {
+            ErrorDetail::new(Kind::Internal, format!("looking at the disk ended unexpectedly: {error}"))
+        })?;
+        let (path, absent) = checked?;
+        let disk = self.open_disk(spec, LETTING_GO_MAX).await?;
+        Ok((path, disk, absent))
     }
 
     async fn add_open(self: &Arc<Self>, uuid: Uuid, disk: &Arc<OpenDisk>, ask: &AddDisk) -> Result<(), ErrorDetail> {
@@ -210,7 +219,7 @@ impl Control {
     }
 
     /// Lets go of a disk that has not become a member.
-    async fn leave(&self, uuid: Uuid, disk: Arc<OpenDisk>) {
+    pub(super) async fn leave(&self, uuid: Uuid, disk: Arc<OpenDisk>) {
         if let Some(Condition::Active(active)) = self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
             active.guests.retain(|guest| guest.leaf != disk.leaf);
             if active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf) {
@@ -222,7 +231,7 @@ impl Control {
     }
 
     /// The member that is meant by a number, a disk's name or an identity.
-    fn member(&self, uuid: Uuid, member: &str) -> Result<(String, u16, MemberState), ErrorDetail> {
+    pub(super) fn member(&self, uuid: Uuid, member: &str) -> Result<(String, u16, MemberState), ErrorDetail> {
         let tables = self.read();
         let entry = tables.array(&uuid.to_string())?;
         let name = entry.name.clone();
@@ -274,11 +283,11 @@ pub(in super::super) fn check_fit(name: &str, active: &Active, disk: &OpenDisk) 
     Ok(())
 }
 
-fn made_by<'a>(disk: &OpenDisk, absent: &'a [PathBuf]) -> Vec<&'a PathBuf> {
+pub(super) fn made_by<'a>(disk: &OpenDisk, absent: &'a [PathBuf]) -> Vec<&'a PathBuf> {
     absent.iter().filter(|path| disk.disk.spec().path() == Some(path.as_path())).collect()
 }
 
-fn stopped_meanwhile(name: &str) -> ErrorDetail {
+pub(super) fn stopped_meanwhile(name: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, format!("array {name} was stopped meanwhile"))
         .with("array", name)
         .remedy(format!("braid array show {name}"))

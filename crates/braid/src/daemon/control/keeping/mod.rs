@@ -10,6 +10,7 @@ pub mod health;
 mod jobs;
 mod members;
 mod notes;
+mod replace;
 
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
@@ -23,6 +24,7 @@ use door::{Asked, Door};
 pub use jobs::name_of;
 pub(super) use members::check_fit;
 pub(super) use notes::note_seats;
+pub(super) use replace::replaced_by;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};

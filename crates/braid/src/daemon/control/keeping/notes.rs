@@ -51,6 +51,11 @@ impl Control {
                 tell(Severity::Info, "member_in_sync", format!("{} is in sync", member(role)), Some(role));
             }
             Note::Grown(before_bytes, after_bytes) => self.tell_grown(&name, before_bytes, after_bytes),
+            Note::Replaced(role, leaf) => {
+                let disk = disks.iter().find(|(_, disk)| disk.leaf == leaf).map_or("another one", |(_, d)| &d.name);
+                let message = format!("the disk of member {role} of array {name} was replaced: it is {disk} now");
+                tell(Severity::Info, "member_replaced", message, Some(role));
+            }
             Note::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
                 let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();

@@ -1,0 +1,36 @@
+//! The administrator replaces a member while it still serves.
+
+use braid_engine::io::DeviceId;
+use braid_engine::keeper::Order;
+use braid_engine::lifecycle::Replacement;
+use braid_format::MemberId;
+
+use super::Admin;
+
+impl Admin {
+    /// A disk, or a spare, is to take the place of a member that is not always well: of the first that serves.
+    pub(super) async fn replace_member(&mut self, index: usize, id: DeviceId, others: &[usize]) {
+        let (mut roles, seats) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            let role = |victim: &usize| mirror.disks.iter().position(|disk| disk == victim);
+            (mirror.victims.iter().filter_map(role).collect::<Vec<_>>(), mirror.disks.len() as u16)
+        };
+        self.rng.shuffle(&mut roles);
+        let disk = *self.rng.pick(others);
+        let spare = self.rng.below(4) == 0;
+        self.phase("replacing a member");
+        for role in roles {
+            let by = match self.leaves.get(&disk) {
+                Some(leaf) if !spare => {
+                    Replacement::New { leaf: *leaf, id: MemberId::from_random(self.rng.bits()), force: true }
+                }
+                _ => Replacement::Spare(seats + self.rng.below(2) as u16),
+            };
+            match self.port.give_order(id, Order::Replace { role: role as u16, by }).await {
+                Ok(()) => return self.count("replace a member"),
+                Err(error) => self.expect_refusal(&error),
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A disk takes the place of a member that serves until then.
+
+use crate::mirrors::*;
+use crate::support::*;
+
+fn wait_for_the_disk(daemon: &Daemon, role: usize, path: &str) {
+    wait_for("the disk to take the member's place", || {
+        let member = &show(daemon)["members"][role];
+        (member["disk"].as_str() == Some(path) && member["state"].as_str() == Some("in_sync")).then_some(())
+    });
+}
+
+#[test]
+fn a_member_serves_until_its_successor_holds_everything() {
+    let mut daemon = Daemon::start();
+    let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
+    let mut client = create(&daemon, "raid1", &[a, b], &[]);
+    write(&mut client, 0..300, 1);
+    // Held back, so that there is something to see.
+    daemon.braid(&["array", "replace", "data", a, c]);
+    let listed = daemon.json(&["job", "list"]);
+    let job = listed["jobs"].as_array().and_then(|jobs| jobs.iter().find(|job| job["kind"] == "replace")).cloned();
+    let name = job.expect("a job")["name"].as_str().expect("a name").to_owned();
+    // It may have ended at once.
+    daemon.any(&["job", "pause", &name]);
+    write(&mut client, 300..330, 1);
+    let shown = show(&daemon);
+    let successor = shown["members"].as_array().and_then(|members| members.get(2)).cloned();
+    if let Some(successor) = successor.filter(|member| member["state"] == "filling") {
+        assert_eq!((&successor["replaces"], &successor["job"]), (&0.into(), &name.as_str().into()), "{shown}");
+        assert_eq!(health(&daemon), "whole", "the old member serves");
+        // A restart in the middle: it goes on where it was, and waits as before.
+        client.flush().expect("it flushes");
+        daemon.kill();
+        daemon.start_again();
+        client = self::client(&daemon);
+        check(&mut client, 0..330, 1);
+        let listed = daemon.json(&["job", "list"]);
+        let jobs = listed["jobs"].as_array().expect("jobs");
+        let job = jobs.iter().find(|job| job["kind"] == "replace").expect("it goes on after a restart");
+        assert_eq!(job["paused"], true, "{listed}");
+        let name = job["name"].as_str().expect("a name");
+        daemon.braid(&["job", "resume", name]);
+    }
+    write(&mut client, 330..360, 1);
+    wait_for_the_disk(&daemon, 0, c);
+    assert_eq!(show(&daemon)["members"].as_array().map(Vec::len), Some(2), "{}", show(&daemon));
+    assert_eq!(health(&daemon), "whole");
+    let events = daemon.events();
+    assert!(
+        events.contains("member_replaced")
+            && events.contains(&format!("it is {c} now"))
+            && !events.contains("member_dropped"),
+        "{events}"
+    );
+    // What was its disk is nobody's now, and may be used for something else.
+    let examined = daemon.any(&["disk", "examine", a]);
+    assert!(!said(&examined).contains("data"), "{}", said(&examined));
+    daemon.braid(&["array", "create", "other", "--level", "concat", a]);
+    // The new one alone has everything.
+    client.flush().expect("it flushes");
+    daemon.braid(&["array", "fail", "data", "1"]);
+    check(&mut client, 0..360, 1);
+}
+
+#[test]
+fn a_spare_replaces_and_one_that_fails_is_given_up() {
+    let daemon = Daemon::start();
+    let [a, b, c, d] = &files(&daemon, &["a", "b", "c", "d"])[..] else { panic!("four files") };
+    let mut client = create(&daemon, "raid10", &[a, b], &["--spare", c]);
+    write(&mut client, 0..200, 1);
+    daemon.braid(&["array", "replace", "data", "1"]);
+    wait_for_the_disk(&daemon, 1, c);
+    check(&mut client, 0..200, 1);
+    let none = daemon.any(&["array", "replace", "data", "1"]);
+    assert_eq!(none.status.code(), Some(2), "{}", said(&none));
+    assert!(said(&none).contains("no spare"), "{}", said(&none));
+
+    // The new disk does not last: the old member has never stopped to serve.
+    let faulty = format!("faulty({d},gone-after=60)");
+    daemon.any(&["array", "replace", "data", "0", &faulty]);
+    write(&mut client, 200..260, 1);
+    wait_for("the job to have ended", || {
+        let listed = daemon.json(&["job", "list"]);
+        let over = |job: &serde_json::Value| job["state"] != "running";
+        listed["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(over)).then_some(())
+    });
+    wait_for_health(&daemon, "whole");
+    assert_eq!(show(&daemon)["members"][0]["disk"].as_str(), Some(a.as_str()), "{}", show(&daemon));
+    check(&mut client, 0..260, 1);
+}
+
+#[test]
+fn a_member_that_fails_while_it_is_replaced_leaves_its_place_at_once() {
+    let daemon = Daemon::start();
+    let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
+    let mut client = create(&daemon, "raid1", &[a, b], &[]);
+    write(&mut client, 0..200, 1);
+    let slow = format!("throttled({c},bw=20M)");
+    daemon.braid(&["array", "replace", "data", "0", &slow]);
+    daemon.braid(&["array", "fail", "data", a]);
+    write(&mut client, 200..230, 1);
+    wait_for_the_disk(&daemon, 0, &slow);
+    wait_for_health(&daemon, "whole");
+    client.flush().expect("it flushes");
+    daemon.braid(&["array", "fail", "data", "1"]);
+    check(&mut client, 0..230, 1);
+}
+
+#[test]
+fn who_cannot_be_replaced_is_named_with_a_remedy() {
+    let daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    let small = daemon.folder.sparse("small", 20 * MIB);
+    create(&daemon, "raid1", &[a, b], &[]);
+    for (arguments, words) in [
+        (vec!["array", "replace", "data", "7", &small], "no member 7"),
+        (vec!["array", "replace", "data", "0"], "braid array replace data 0 DISK"),
+        (vec!["array", "replace", "data", "0", &small], "needs"),
+        (vec!["array", "replace", "data", "0", b], ""),
+    ] {
+        let out = daemon.any(&arguments);
+        assert!(!out.status.success() && said(&out).contains(words), "{arguments:?}: {}", said(&out));
+    }
+    daemon.braid(&["array", "fail", "data", "0"]);
+    let out = daemon.any(&["array", "replace", "data", "0", &small]);
+    assert!(!out.status.success() && said(&out).contains("braid array add data DISK"), "{}", said(&out));
+    assert_eq!(health(&daemon), "degraded");
+}
