@@ -286,7 +286,8 @@ pub struct GrowArray {
     /// Of concat and raid0: disks that become members, named as on the command line with absolute paths.
     #[serde(default)]
     pub disks: Vec<String>,
-    /// Take further disks that carry somebody's data, and destroy it.
+    /// Take further disks that carry somebody's data, and destroy it. Of raid1: also where what is new has fewer copies than
+    /// the rest.
     #[serde(default)]
     pub force: bool,
     /// Change nothing, and say what would come of it.

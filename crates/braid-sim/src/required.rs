@@ -59,7 +59,6 @@ pub const REQUIRED: &[&str] = &[
     "actions.clear up",
     "actions.rename",
     "actions.grow",
-    "actions.growth refused",
     "actions.delete",
     "actions.deletion finished",
     "actions.assemble",

@@ -12,7 +12,7 @@ use crate::planted::{Planted, planted};
 
 impl Keeper {
     /// Takes up what members have gained.
-    pub(super) async fn grow<I: KeeperIo>(&mut self, io: &I) -> Ordered {
+    pub(super) async fn grow<I: KeeperIo>(&mut self, io: &I, force: bool) -> Ordered {
         if self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NoGrowth {
                 leaf: None,
@@ -20,7 +20,7 @@ impl Keeper {
                 remedy: "wait until that is done".to_owned(),
             });
         }
-        let growth = match self.array.grow(io, &GrowRequest::default()).await {
+        let growth = match self.array.grow(io, &GrowRequest { newcomers: Vec::new(), force }).await {
             Ok(growth) => growth,
             Err(error) => {
                 // Refused, or a member was lost on the way.

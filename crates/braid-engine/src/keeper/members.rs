@@ -202,7 +202,7 @@ impl Keeper {
             Order::Resume(job) => self.pause(io, job, false).await,
             Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
             Order::Cancel(job) => return self.cancel(io, job).await,
-            Order::Grow => return self.grow(io).await,
+            Order::Grow { force } => return self.grow(io, force).await,
             Order::Check { repair } => return self.begin_check(io, repair),
             Order::Stop => Ok(()),
         };

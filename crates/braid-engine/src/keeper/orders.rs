@@ -42,7 +42,10 @@ pub enum Order {
     /// Takes a spare off the table.
     RemoveSpare(u16),
     /// Takes up what members have gained whose disks became larger.
-    Grow,
+    Grow {
+        /// Also where what is new has fewer copies than the rest.
+        force: bool,
+    },
     /// Gives the array another name.
     Rename(Name),
     /// Compares all copies of everything that was ever written. What it finds is in the job's notes.

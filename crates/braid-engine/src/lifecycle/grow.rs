@@ -39,7 +39,7 @@ use crate::{LeafId, MetaIo};
 pub struct GrowRequest {
     /// Disks that become members, each with the identity that it gets: random. Only at levels without redundancy.
     pub newcomers: Vec<(LeafId, MemberId)>,
-    /// Overwrite what is on them.
+    /// Overwrite what is on them; let a mirror grow although its new zones have fewer copies than the old ones.
     pub force: bool,
 }
 
@@ -60,11 +60,11 @@ impl Growth {
 }
 
 /// What an array would be with data areas of these sizes, by role, those of further members last; roles that are not named
-/// keep theirs. Touches nothing.
+/// keep theirs. Touches nothing. `force` as in [`GrowRequest`].
 ///
 /// # Errors
 /// [`LifecycleError::NoGrowth`] where that gives nothing or is not possible, with what would help.
-pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)]) -> Result<Growth, LifecycleError> {
+pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)], force: bool) -> Result<Growth, LifecycleError> {
     let before = label.geometry()?;
     let mut sizes = before.members().to_vec();
     for (role, bytes) in data_bytes {
@@ -88,6 +88,21 @@ pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)]) -> Result<Growt
         }
         Err(error) => return Err(error.into()),
     };
+    let copies = |of: &Geometry| of.zones().iter().map(|zone| of.spec().copies_over(zone.members.len())).min();
+    if let (Some(now), Some(then)) = (copies(&before), copies(&geometry))
+        && then < now
+        && !force
+    {
+        return Err(LifecycleError::NoGrowth {
+            leaf: None,
+            reason: format!(
+                "what is new would have {then} copies, where everything has {now} or more: the array would survive the loss of any {} members, not of any {}",
+                then - 1,
+                now - 1
+            ),
+            remedy: "make more of its disks larger, or take it as it is with --force".to_owned(),
+        });
+    }
     Ok(Growth { before_bytes: before.size_bytes(), geometry })
 }
 
@@ -172,7 +187,7 @@ impl Array {
             let places = places.map_err(|source| LifecycleError::Size { leaf, source })?;
             sizes.push((role, places.data.bytes));
         }
-        let growth = plan_growth(&self.label, &sizes).map_err(|error| match error {
+        let growth = plan_growth(&self.label, &sizes, request.force).map_err(|error| match error {
             LifecycleError::Geometry(GeometryError::MemberTooSmall { member, data_bytes, needed_bytes }) => {
                 let leaf = member.checked_sub(usize::from(self.roles())).and_then(|k| request.newcomers.get(k));
                 match leaf.map(|new| new.0).or_else(|| self.leaf(member as u16)) {

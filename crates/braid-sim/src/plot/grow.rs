@@ -5,8 +5,9 @@
 
 use braid_engine::io::{LeafId, MetaIo};
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::GrowRequest;
+use braid_engine::lifecycle::{self, GrowRequest};
 use braid_format::MemberId;
+use braid_geometry::Level;
 
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
@@ -72,8 +73,13 @@ impl Admin {
             self.stage.borrow_mut().enlarge.push((well, largest));
             self.until(|stage| stage.enlarge.is_empty()).await;
         }
+        if let Some(well) = well
+            && !self.keeps_to(index, well).await
+        {
+            return self.count("growth put off");
+        }
         self.stage.borrow_mut().mirrors[index].growing = true;
-        match self.port.give_order(id, Order::Grow).await {
+        match self.port.give_order(id, Order::Grow { force: true }).await {
             Ok(()) => {
                 self.count("grow a mirror");
                 let regions = self.port.take_grown(id).expect("who has grown has a longer map");
@@ -104,6 +110,36 @@ impl Admin {
                 self.expect_refusal(&error);
             }
         }
+    }
+
+    /// Whether every zone that a growth would add has a copy on this disk. Others may fail together: what they alone hold
+    /// would be lost.
+    async fn keeps_to(&self, index: usize, well: usize) -> bool {
+        let (uuid, redundant) = {
+            let stage = self.stage.borrow();
+            (stage.mirrors[index].uuid, stage.mirrors[index].spec.level == Level::Raid1)
+        };
+        if !redundant {
+            // All of them but one are never touched.
+            return true;
+        }
+        let leaves: Vec<LeafId> = self.leaves.values().copied().collect();
+        let scan = lifecycle::scan(&self.port, &leaves).await;
+        let found = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid);
+        let Some((found, newest)) = found.and_then(|found| Some((found.clone(), found.newest?))) else { return false };
+        let mut role = None;
+        let mut sizes = Vec::new();
+        for member in &found.members {
+            let Some(disk) = &member.disk else { continue };
+            if Some(disk.leaf) == self.leaves.get(&well).copied() {
+                role = Some(member.role);
+            }
+            let places = disk.label.member.places;
+            let larger = places.on_larger(self.port.size_bytes(disk.leaf)).unwrap_or(places);
+            sizes.push((member.role, larger.room_bytes()));
+        }
+        let (Some(role), Ok(growth)) = (role, lifecycle::plan_growth(&newest, &sizes, true)) else { return true };
+        growth.geometry.zones().iter().skip(newest.zones.len()).all(|zone| zone.members.contains(&role))
     }
 
     async fn grow_labelled(&mut self, index: usize, habits: Habits) {

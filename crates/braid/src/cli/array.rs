@@ -215,7 +215,7 @@ pub struct GrowArgs {
     /// Change nothing, and say what would come of it
     #[arg(long)]
     dry_run: bool,
-    /// Take disks that carry somebody's data, and destroy it
+    /// Destroy what is on further disks; take new room with fewer copies than the rest
     #[arg(long)]
     force: bool,
     /// Do not ask

@@ -90,7 +90,8 @@ impl Act {
             _ => &[],
         };
         let id = |leaf: &u32| (LeafId(*leaf), MemberId::from_random(0xf00 + u64::from(*leaf)));
-        GrowRequest { newcomers: new.iter().map(id).collect(), force: false }
+        // Two of the three gain more than the third.
+        GrowRequest { newcomers: new.iter().map(id).collect(), force: self == Act::Raid1 }
     }
 }
 
@@ -374,11 +375,17 @@ fn what_cannot_grow_is_refused_before_anything_is_written() {
     assert_eq!(refused(&mut mirror, &disks, GrowRequest::default()), nothing);
     let text = refused(&mut mirror, &disks, new(3));
     assert!(text.contains("without moving what it holds"), "{text}");
-    disks.resize(LeafId(1), 60 << 30);
-    disks.resize(LeafId(2), 60 << 30);
+    leaves(3).into_iter().for_each(|leaf| disks.resize(leaf, 60 << 30));
     let text = refused(&mut mirror, &disks, GrowRequest::default());
     assert!(text.contains("regions of 64.00 KiB"), "{text}");
+    disks.resize(LeafId(0), 9 * MIB);
     disks.resize(LeafId(1), 9 * MIB);
+    disks.resize(LeafId(2), 3 * MIB);
+    let text = refused(&mut mirror, &disks, GrowRequest::default());
+    assert!(
+        text.contains("would have 2 copies, where everything has 3") && text.contains("loss of any 1 members"),
+        "{text}"
+    );
     run(mirror.drop_members(&disks, &[2])).unwrap();
     let text = refused(&mut mirror, &disks, GrowRequest::default());
     assert!(text.contains("not all of its members are in sync"), "{text}");

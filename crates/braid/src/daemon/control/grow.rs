@@ -58,11 +58,11 @@ impl Control {
         let (_paths, absent) = checked.map_err(ended)??;
         self.look_again(&before).await?;
         if ask.dry_run {
-            let growth = before.plan(specs).await?;
+            let growth = before.plan(specs, ask.force).await?;
             return Ok(before.told(&growth.geometry, true));
         }
         match &before.handle {
-            Handle::Kept(_) => self.give_order(claim.uuid, Order::Grow).await?,
+            Handle::Kept(_) => self.give_order(claim.uuid, Order::Grow { force: ask.force }).await?,
             Handle::Plain(plain) => {
                 let newcomers = self.open_disks(&specs, &absent).await?;
                 let grown = self.grow_plain(&before, plain, &newcomers, ask.force).await;
@@ -216,7 +216,7 @@ impl Control {
 
 impl Before {
     /// What it would come to, without touching anything.
-    async fn plan(&self, specs: Vec<DiskSpec>) -> Result<lifecycle::Growth, ErrorDetail> {
+    async fn plan(&self, specs: Vec<DiskSpec>, force: bool) -> Result<lifecycle::Growth, ErrorDetail> {
         let names: Vec<String> = specs.iter().map(ToString::to_string).collect();
         let sizes = tokio::task::spawn_blocking(move || specs.iter().map(size_of).collect::<Result<Vec<u64>, _>>());
         let sizes = sizes.await.map_err(ended)??;
@@ -237,7 +237,7 @@ impl Before {
             data.push((role, places.data.bytes));
         }
         let known = Control::name_in(&self.disks);
-        lifecycle::plan_growth(&self.label, &data)
+        lifecycle::plan_growth(&self.label, &data, force)
             .map_err(|error: LifecycleError| of_lifecycle(&error, &self.name, &known))
     }
 
