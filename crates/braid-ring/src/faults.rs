@@ -11,9 +11,11 @@ use braid_engine::{Op, ShardId};
 use crate::spec::{FaultKind, FaultRule, FaultRules};
 use crate::wake::Wake;
 
+const SECTOR_BYTES: u64 = 512;
+
 /// The rules in force, with what all shards count together.
 pub(crate) struct RuleSet {
-    rules: Vec<(FaultRule, AtomicU64)>,
+    rules: Vec<Rule>,
     seed: u64,
     ios: AtomicU64,
 }
@@ -21,9 +23,49 @@ pub(crate) struct RuleSet {
 impl RuleSet {
     fn new(rules: &FaultRules) -> RuleSet {
         RuleSet {
-            rules: rules.rules.iter().map(|r| (*r, AtomicU64::new(0))).collect(),
+            rules: rules.rules.iter().map(|rule| Rule::new(*rule)).collect(),
             seed: rules.seed,
             ios: AtomicU64::new(0),
+        }
+    }
+}
+
+/// One rule.
+struct Rule {
+    rule: FaultRule,
+    used: AtomicU64,
+    /// Of a bad range: the sectors that have been written, a bit each.
+    written: Box<[AtomicU64]>,
+}
+
+impl Rule {
+    fn new(rule: FaultRule) -> Rule {
+        let sectors = match rule.kind {
+            FaultKind::Bad => rule.to.div_ceil(SECTOR_BYTES) - rule.from / SECTOR_BYTES,
+            _ => 0,
+        };
+        let written = (0..sectors.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Rule { rule, used: AtomicU64::new(0), written }
+    }
+
+    /// The word and the bit of each sector of the range that these bytes touch.
+    fn sectors(&self, offset: u64, end: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let base = self.rule.from / SECTOR_BYTES;
+        let first = (offset / SECTOR_BYTES).max(base);
+        let last = end.min(self.rule.to).div_ceil(SECTOR_BYTES);
+        (first..last).map(move |sector| (&self.written[((sector - base) / 64) as usize], 1 << ((sector - base) % 64)))
+    }
+
+    /// Whether a sector that is asked for has not been written.
+    fn is_bad(&self, offset: u64, end: u64) -> bool {
+        self.sectors(offset, end).any(|(word, bit)| word.load(Ordering::Relaxed) & bit == 0)
+    }
+
+    /// Whole sectors were written.
+    fn heal(&self, offset: u64, end: u64) {
+        let (offset, end) = (offset.next_multiple_of(SECTOR_BYTES), end / SECTOR_BYTES * SECTOR_BYTES);
+        for (word, bit) in self.sectors(offset, end) {
+            word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 }
@@ -148,15 +190,25 @@ impl FaultView {
         let rules = Arc::clone(&self.rules);
         let nth = rules.ios.fetch_add(1, Ordering::Relaxed);
         let mut verdict = Verdict::default();
-        for (rule, used) in &rules.rules {
+        for entry in &rules.rules {
+            let Rule { rule, used, .. } = entry;
             let ops = match rule.kind {
                 FaultKind::Error(ops) | FaultKind::Delay(ops, _) | FaultKind::Hang(ops) => ops.has(op),
                 FaultKind::Torn => op == Op::Write,
                 FaultKind::Corrupt => op == Op::Read,
+                FaultKind::Bad => matches!(op, Op::Read | Op::Write | Op::WriteZeroes),
                 FaultKind::GoneAfter(n) => nth >= n,
             };
             let end = offset.saturating_add(len.max(1));
             let touches = op == Op::Flush || (offset < rule.to && rule.from < end);
+            if rule.kind == FaultKind::Bad && ops && touches {
+                if op != Op::Read {
+                    entry.heal(offset, end);
+                    continue;
+                } else if !entry.is_bad(offset, end) {
+                    continue;
+                }
+            }
             if !ops || !touches || !self.chance(rule.probability) {
                 continue;
             }
@@ -166,7 +218,7 @@ impl FaultView {
                 continue;
             }
             match rule.kind {
-                FaultKind::Error(_) => verdict.error = true,
+                FaultKind::Error(_) | FaultKind::Bad => verdict.error = true,
                 FaultKind::Delay(_, ns) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
                 FaultKind::Hang(_) => verdict.hang = true,
                 FaultKind::GoneAfter(_) => verdict.gone = true,
@@ -237,6 +289,20 @@ mod tests {
             let bit = v.judge(Op::Read, 512, 4096).corrupt_bit.unwrap();
             assert!((488 * 8..498 * 8).contains(&bit), "{bit}");
         }
+    }
+
+    #[test]
+    fn what_is_bad_can_be_read_when_it_has_been_written() {
+        let mut v = view(&["bad@4K-12K"]);
+        assert!(!v.judge(Op::Read, 0, 4096).error && !v.judge(Op::Read, 12288, 4096).error);
+        assert!(v.judge(Op::Read, 0, 65536).error && v.judge(Op::Read, 8192, 512).error);
+        // A write of one sector mends that one.
+        assert!(!v.judge(Op::Write, 8192, 512).error);
+        assert!(!v.judge(Op::Read, 8192, 512).error && v.judge(Op::Read, 8192, 1024).error);
+        assert!(!v.judge(Op::WriteZeroes, 0, 1 << 20).error);
+        assert!(!v.judge(Op::Read, 0, 65536).error);
+        assert!(FaultRules::parse(&["bad"]).is_err() && FaultRules::parse(&["bad@0-1G"]).is_err());
+        assert_eq!(FaultRules::parse(&["bad@1M-1028K"]).expect("it is right").to_string(), "bad@1M-1028K");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! rule  = kind ["=" value] [":" probability] ["@" from "-" to] ["*" times]   |   "seed=" number
 //! kind  = [("read" | "write" | "flush") "-"] ("error" | "delay" | "hang")
-//!       | "torn" | "corrupt" | "gone" | "gone-after"
+//!       | "torn" | "corrupt" | "bad" | "gone" | "gone-after"
 //! ```
 //! `delay` and `gone-after` have a value (a time, a number of I/Os); for the others `=` is short for `:`.
 
@@ -19,6 +19,9 @@ pub(super) const EXAMPLE: &str = "faulty(mem:1G,read-error=0.01,write-error@512M
 
 /// Rules on one disk, at most.
 const RULES_MAX: usize = 32;
+
+/// Bytes of a range that may be bad until it is written, at most: what has been is remembered by the sector.
+pub(crate) const BAD_BYTES_MAX: u64 = 256 << 20;
 
 /// Which operations a rule is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +61,9 @@ pub enum FaultKind {
     Torn,
     /// A read returns one flipped bit; the disk is unharmed.
     Corrupt,
+    /// A read of the range fails with EIO as long as a 512-byte sector of it that is asked for has not been written since the
+    /// disk was opened: what a disk does that has lost a sector.
+    Bad,
     /// The disk is gone from that many I/Os on (all shards together).
     GoneAfter(u64),
 }
@@ -154,10 +160,17 @@ fn rule(item: &str) -> Result<FaultRule, String> {
         "hang" => FaultKind::Hang(ops),
         "torn" if ops == OpSet::Any => FaultKind::Torn,
         "corrupt" if ops == OpSet::Any => FaultKind::Corrupt,
+        "bad" if ops == OpSet::Any => match (from, to) {
+            (0, u64::MAX) => return Err("bad needs the range that cannot be read, as in bad@1M-1028K".into()),
+            _ if to - from > BAD_BYTES_MAX => {
+                return Err(format!("the range of bad is {} at most", units::format_size(BAD_BYTES_MAX)));
+            }
+            _ => FaultKind::Bad,
+        },
         "gone" if ops == OpSet::Any => FaultKind::GoneAfter(0),
         _ => {
             return Err("is not a rule; those are error, delay, hang (also read-, write-, flush-), torn, corrupt, \
-                        gone, gone-after and seed"
+                        bad, gone, gone-after and seed"
                 .into());
         }
     };
@@ -200,6 +213,7 @@ impl fmt::Display for FaultRule {
             FaultKind::Hang(_) => f.write_str("hang")?,
             FaultKind::Torn => f.write_str("torn")?,
             FaultKind::Corrupt => f.write_str("corrupt")?,
+            FaultKind::Bad => f.write_str("bad")?,
             FaultKind::GoneAfter(n) => write!(f, "gone-after={n}")?,
         }
         if self.probability != 1.0 {
