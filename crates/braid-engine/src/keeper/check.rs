@@ -12,7 +12,9 @@ use super::{Act, JobStage, Keeper, KeeperIo, SyncPart};
 use crate::io::{ErrorKind, IoError, LEAF_BYTES_MAX};
 use crate::lifecycle::LifecycleError;
 use crate::mirror::{MirrorMember, Role, copies_of};
-use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
+use crate::shard::sync::{COMPARE_BYTES_MAX, SyncKind};
+
+pub(super) use crate::shard::sync::COMPARE_BLOCK_BYTES;
 
 /// What findings count is of so many bytes.
 pub const FINDINGS_BLOCK_BYTES: u64 = COMPARE_BLOCK_BYTES;
@@ -34,6 +36,21 @@ pub struct Findings {
     pub unreadable_blocks: u64,
     /// Where the first of both kinds begin, in bytes of the array; [`PLACES_MAX`] at most.
     pub places: Vec<u64>,
+}
+
+/// From where a check goes, and how.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CheckFrom {
+    /// Make equal what differs: as most copies have it, else as the first member in sync has it.
+    pub repair: bool,
+    /// Everything before this byte of the array was gone over before a restart.
+    pub position_bytes: u64,
+    /// What was found there.
+    pub findings: Findings,
+    /// It waits for a person.
+    pub paused: bool,
+    /// Bytes a second that it may read on one member at most; 0: as the default policy has it.
+    pub limit_bytes_per_s: u64,
 }
 
 impl Findings {
@@ -67,22 +84,33 @@ struct Piece {
 }
 
 impl Keeper {
-    /// Begins a check, or a repair.
-    pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, repair: bool) -> Result<(), LifecycleError> {
+    /// Begins a check or a repair, or goes on with one of before a restart.
+    pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, from: CheckFrom) -> Result<(), LifecycleError> {
         if let Some(info) = self.jobs.check() {
             let reason = "it goes over the array already; wait for it to end, or cancel it".into();
             return Err(LifecycleError::Job { number: info.number, reason });
         }
-        let findings = Findings::default();
-        self.check = Some(Check { repair, at: 0, counted: 0, tries: 0, blocks_until: 0, findings });
+        let CheckFrom { repair, position_bytes, findings, paused, limit_bytes_per_s } = from;
+        let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
+        let at = position_bytes / block * block;
+        self.check = Some(Check { repair, at, counted: at, tries: 0, blocks_until: 0, findings });
         let kind = if repair { JobKind::Repair } else { JobKind::Check };
-        self.begin_job(io, kind, None, JobStage::Running, 0);
+        let stage = if paused { JobStage::Paused } else { JobStage::Running };
+        self.begin_job(io, kind, None, stage, limit_bytes_per_s);
         Ok(())
     }
 
     pub(super) fn findings(&self, kind: JobKind) -> Option<Findings> {
-        let checks = matches!(kind, JobKind::Check | JobKind::Repair);
-        self.check.as_ref().filter(|_| checks).map(|check| check.findings.clone())
+        match kind {
+            JobKind::Check | JobKind::Repair => self.check.as_ref().map(|check| check.findings.clone()),
+            JobKind::Rebuild | JobKind::Replace => self.stuck.findings(),
+            _ => None,
+        }
+    }
+
+    /// Everything before this byte of the array has been gone over.
+    pub(super) fn check_position(&self) -> u64 {
+        self.check.as_ref().map_or(0, |check| check.at)
     }
 
     /// Regions that are done, and of how many.

@@ -47,7 +47,8 @@ struct Going {
     /// The pieces under way and those copied before others that begin earlier: where each ends, and whether it is copied.
     pieces: VecDeque<(u64, bool)>,
     under_way: usize,
-    unreadable: bool,
+    /// What no member could read: where it begins, and bytes.
+    unreadable: Vec<(u64, u64)>,
 }
 
 /// A piece that has ended.
@@ -57,6 +58,8 @@ struct Ended {
     len: u64,
     took_ns: u64,
     copied: Copied,
+    /// Sources that could not read it, before one could.
+    failed: Roles,
 }
 
 /// One run of copying.
@@ -164,7 +167,7 @@ impl Keeper {
                 most,
                 pieces: VecDeque::new(),
                 under_way: 0,
-                unreadable: false,
+                unreadable: Vec::new(),
             });
             if before == end {
                 self.region_ended(io, goal, course, region);
@@ -196,6 +199,7 @@ impl Keeper {
         going.under_way -= 1;
         match ended.copied {
             Copied::All => {
+                self.reread_later(ended.failed, ended.end - ended.len, ended.len);
                 let piece = going.pieces.iter_mut().find(|(end, _)| *end == ended.end).expect("a piece under way");
                 piece.1 = true;
                 while let Some((end, _)) = going.pieces.pop_front_if(|(_, copied)| *copied) {
@@ -204,7 +208,7 @@ impl Keeper {
                     }
                 }
             }
-            Copied::Unreadable => going.unreadable = true,
+            Copied::Unreadable => going.unreadable.push((ended.end - ended.len, ended.len)),
             Copied::Again => (course.closing, course.failed) = (true, true),
         }
         if going.at == going.end && going.under_way == 0 {
@@ -216,7 +220,7 @@ impl Keeper {
     fn region_ended<I: KeeperIo>(&mut self, io: &I, goal: &Goal, course: &mut Course, region: u32) {
         let at = course.going.iter().position(|going| going.region == region).expect("a region under way");
         let going = course.going.remove(at);
-        if going.unreadable {
+        if !going.unreadable.is_empty() {
             let tries = self.tries.entry(region).or_default();
             *tries += 1;
             if *tries <= TRIES_MAX {
@@ -228,10 +232,12 @@ impl Keeper {
         }
         self.begun.remove(&region);
         self.tries.remove(&region);
-        if going.unreadable && matches!(goal, Goal::Lacking) {
-            // A member that lacks what nobody can read is never promoted: it would answer with what it happens to hold.
-            self.stuck.insert(region);
-            return;
+        if !going.unreadable.is_empty() {
+            let lacking = matches!(goal, Goal::Lacking).then_some(going.to);
+            self.note_unreadable(io, region, going.unreadable, lacking);
+            if lacking.is_some() {
+                return;
+            }
         }
         match goal {
             Goal::Wanted(_) | Goal::Unequal(_) => drop(self.copied.insert(region)),
@@ -259,7 +265,7 @@ impl Keeper {
 /// Copies a piece from the first member that can read it.
 async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: Piece) -> Ended {
     let begun_ns = io.now_ns();
-    let mut copied = Copied::Unreadable;
+    let (mut copied, mut failed) = (Copied::Unreadable, Roles::NONE);
     for from in &piece.sources {
         let to = piece.others(*from);
         let kind = SyncKind::Copy { from: *from, to };
@@ -268,12 +274,15 @@ async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: P
             Ok(_) => copied = Copied::All,
             // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
             Err(error) if error.kind == ErrorKind::Busy => copied = Copied::Again,
-            Err(_) => continue,
+            Err(_) => {
+                failed = failed.with(usize::from(*from));
+                continue;
+            }
         }
         break;
     }
     let took_ns = io.now_ns().saturating_sub(begun_ns);
-    Ended { region, end: piece.offset + piece.len, len: piece.len, took_ns, copied }
+    Ended { region, end: piece.offset + piece.len, len: piece.len, took_ns, copied, failed }
 }
 
 /// A contiguous piece of the array that is to be copied.

@@ -73,6 +73,9 @@ impl Keeper {
         if let Some(role) = self.running().find(|role| self.fills[role].left_count == 0) {
             return Some(Act::Promote(role));
         }
+        if self.look_at_stuck(io).await {
+            return Some(Act::Nothing);
+        }
         self.next_lacking(None)?;
         self.copy(io, &mut Goal::Lacking).await;
         Some(Act::Nothing)
@@ -110,7 +113,7 @@ impl Keeper {
             if word == from as usize / 64 {
                 some &= u64::MAX << (from % 64);
             }
-            for region in self.stuck.range(word as u32 * 64..word as u32 * 64 + 64) {
+            for region in self.stuck.within(word as u32 * 64, word as u32 * 64 + 64) {
                 some &= !(1 << (region % 64));
             }
             if some != 0 {

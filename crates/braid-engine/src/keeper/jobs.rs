@@ -49,13 +49,15 @@ pub struct JobInfo {
     pub done_bytes: u64,
     /// Bytes of the array that it goes over: for a rebuild what was ever written, or what its member lacks.
     pub total_bytes: u64,
+    /// Of a check or repair: everything before this byte of the array has been gone over.
+    pub position_bytes: u64,
     /// Bytes of the array that it gets done in a second, lately; 0 while that is not known, or it waits.
     pub rate_bytes_per_s: u64,
     /// Bytes a second that it may read or write on one member at most; 0: as the default policy has it.
     pub limit_bytes_per_s: u64,
     /// When it began, by [`super::EngineIo::now_ns`].
     pub begun_ns: u64,
-    /// What a check or repair has found.
+    /// What a check or repair has found; of a rebuild, what no member can read.
     pub findings: Option<Findings>,
 }
 
@@ -133,10 +135,11 @@ impl Keeper {
             stage,
             done_bytes,
             total_bytes,
+            position_bytes: self.check_position(),
             rate_bytes_per_s: 0,
             limit_bytes_per_s,
             begun_ns: io.now_ns(),
-            findings: None,
+            findings: self.findings(kind),
         };
         io.note(self.options.device, Note::Job(info.clone()));
         self.jobs.list.push(Job { told_ns: info.begun_ns, told_bytes: done_bytes, info });
@@ -173,9 +176,9 @@ impl Keeper {
             return;
         }
         let (done, total) = self.progress(kind, role);
-        let findings = self.findings(kind);
+        let (findings, position) = (self.findings(kind), self.check_position());
         let job = &mut self.jobs.list[at];
-        job.info.findings = findings;
+        (job.info.findings, job.info.position_bytes) = (findings, position);
         (job.info.done_bytes, job.info.total_bytes) = (done, total);
         if job.info.stage != JobStage::Running {
             job.info.rate_bytes_per_s = 0;

@@ -2,7 +2,7 @@
 
 use braid_format::MemberState;
 
-use super::{JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
+use super::{CheckFrom, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
 use crate::io::LeafId;
 use crate::lifecycle::{LifecycleError, Newcomer};
 use crate::planted::{Planted, planted};
@@ -21,7 +21,8 @@ impl Keeper {
         }
         let count = self.repairs.entry(role).or_default();
         *count += 1;
-        if *count > REPAIRS_MAX {
+        // The last copy of something stays, however bad it is.
+        if *count > REPAIRS_MAX && self.array.tolerates(&[role]) {
             return self.lose(io, &[role], false).await;
         }
         self.repair(io, &trouble).await;
@@ -203,7 +204,8 @@ impl Keeper {
             Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
             Order::Cancel(job) => return self.cancel(io, job).await,
             Order::Grow { force } => return self.grow(io, force).await,
-            Order::Check { repair } => return self.begin_check(io, repair),
+            Order::Check { repair } => return self.begin_check(io, CheckFrom { repair, ..CheckFrom::default() }),
+            Order::ResumeCheck(from) => return self.begin_check(io, from),
             Order::Stop => Ok(()),
         };
         if !matches!(result, Err(LifecycleError::Job { .. })) {

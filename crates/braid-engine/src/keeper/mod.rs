@@ -22,6 +22,7 @@ mod race;
 mod replace;
 mod reread;
 mod resync;
+mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
+use crate::trouble::Trouble;
 use check::Check;
 use clear::Clearing;
 use copy::Begun;
@@ -41,8 +43,9 @@ use fill::Fill;
 use jobs::Jobs;
 use pace::Pace;
 use race::{First, at_once, first};
+use stuck::Stuck;
 
-pub use check::{FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
+pub use check::{CheckFrom, FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
 pub use io::{EngineIo, KeeperIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};
@@ -89,6 +92,17 @@ pub enum Note {
     Repaired(u16, u64, u64),
     /// The array has grown: its sizes in bytes, before and now.
     Grown(u64, u64),
+    /// A place that no member in sync can read, when it was to be copied.
+    Unreadable {
+        /// Its first byte on the array.
+        offset: u64,
+        /// Bytes that cannot be read, there and further on in the same region.
+        bytes: u64,
+        /// The members that should have it.
+        sources: Vec<u16>,
+        /// The members that are being filled, and are not promoted before they have it.
+        lacking: Vec<u16>,
+    },
     /// A job has begun, has come further (told a few times a second at most), waits, goes on, or has ended.
     Job(JobInfo),
     /// Something did not succeed.
@@ -111,9 +125,9 @@ pub struct Keeper {
     repairs: BTreeMap<u16, u32>,
     /// How often a region could not be copied as some of it could not be read.
     tries: BTreeMap<u32, u32>,
-    /// Regions that a member which is being filled lacks, and that no member can read: it is not promoted. They are tried
-    /// again when the members change, and at the next start.
-    stuck: BTreeSet<u32>,
+    stuck: Stuck,
+    /// What some members could not read while it was copied from others.
+    reread: Vec<Trouble>,
     /// Layouts published since the last one that has drained for certain.
     posted: u32,
     /// Regions of which something is copied, as long as the members stay the same.
@@ -132,6 +146,8 @@ enum Act {
     Nothing,
     /// This member failed the keeper itself.
     Lose(u16),
+    /// A member could not read what was copied from another.
+    Reread(Trouble),
     /// This member holds everything.
     Promote(u16),
     /// This member holds everything before this byte of the array.
@@ -176,7 +192,8 @@ impl Keeper {
             check: None,
             repairs: BTreeMap::new(),
             tries: BTreeMap::new(),
-            stuck: BTreeSet::new(),
+            stuck: Stuck::default(),
+            reread: Vec::new(),
             posted: 0,
             begun: BTreeMap::new(),
             copied: BTreeSet::new(),
@@ -237,6 +254,7 @@ impl Keeper {
         match act {
             Act::Nothing => {}
             Act::Lose(role) => self.lose(io, &[role], false).await,
+            Act::Reread(trouble) => self.on_trouble(io, trouble).await,
             Act::Promote(role) => self.promote(io, role).await,
             Act::Checkpoint(role, position) => {
                 let result = self.array.checkpoint(io, role, position).await;
@@ -259,6 +277,9 @@ impl Keeper {
             self.posted = 0;
             return Act::Nothing;
         }
+        if let Some(trouble) = self.reread.pop() {
+            return Act::Reread(trouble);
+        }
         if let Some(act) = self.resync(io).await {
             return act;
         }
@@ -274,7 +295,7 @@ impl Keeper {
         }
         // Somebody may come to wait for what is unequal, while the resync is paused.
         let looks = if self.regions.unsettled.count() > 0 { copy::PAUSE_NS } else { u64::MAX };
-        io.sleep(wait.min(looks)).await;
+        io.sleep(wait.min(looks).min(self.stuck.wait_ns(io))).await;
         Act::Nothing
     }
 

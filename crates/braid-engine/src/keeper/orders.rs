@@ -1,5 +1,6 @@
 //! What an administrator may ask of the keeper of an array.
 
+use super::CheckFrom;
 use crate::LeafId;
 use crate::lifecycle::{Filling, LifecycleError, Newcomer, Replacement};
 use braid_format::{MemberId, Name};
@@ -53,6 +54,8 @@ pub enum Order {
         /// Makes equal what differs: as most copies have it, else as the first member in sync has it.
         repair: bool,
     },
+    /// Goes on with a check or repair of before a restart.
+    ResumeCheck(CheckFrom),
     /// A job waits, by its number. What a resync makes equal because somebody waits for it is made equal all the same.
     Pause(u64),
     /// A job that waits goes on.

@@ -2,15 +2,38 @@
 //! anybody knowing, more would carry what is wrong to where it was right.
 
 use super::{Keeper, KeeperIo, Note, SyncPart};
-use crate::io::LeafId;
+use crate::io::{ErrorKind, LeafId, Op};
 use crate::mirror::Roles;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, SyncKind};
 use crate::trouble::Trouble;
 
+/// Places that wait to be mended; more are met again.
+const REREADS_MAX: usize = 64;
 /// Bytes that are read at once to see whether they can be.
 const LOOK_BYTES: u64 = 64 << 10;
 
 impl Keeper {
+    /// These members could not read what was to be copied, and another one could: as if a user had met it.
+    pub(super) fn reread_later(&mut self, failed: Roles, offset: u64, len: u64) {
+        if failed.is_empty() || self.reread.len() >= REREADS_MAX {
+            return;
+        }
+        let of = |(role, leaf): (u16, LeafId)| Trouble {
+            device: self.options.device,
+            version: 0,
+            role,
+            leaf,
+            op: Op::Read,
+            kind: ErrorKind::Io,
+            errno: 0,
+            offset,
+            len,
+        };
+        let some: Vec<Trouble> =
+            self.serving().into_iter().filter(|(role, _)| failed.has(usize::from(*role))).map(of).collect();
+        self.reread.extend(some);
+    }
+
     /// Writes what a member cannot read with what another one has. Where that does not succeed the next reader tells.
     pub(super) async fn repair<I: KeeperIo>(&mut self, io: &I, trouble: &Trouble) {
         let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);

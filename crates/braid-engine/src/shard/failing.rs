@@ -103,7 +103,9 @@ impl Shard {
             return;
         }
         if op == Op::Read {
-            if self.troubles.len() < READ_TROUBLES_MAX {
+            // Who copies learns it from the result, and looks for another source: it is not to be interrupted by this.
+            let copies = slot.sync != NONE && self.syncs.copies(slot.sync) && !trouble.is_fatal();
+            if !copies && self.troubles.len() < READ_TROUBLES_MAX {
                 self.troubles.push_back(trouble);
             }
             return;

@@ -111,6 +111,11 @@ impl Syncs {
         self.parts[sync as usize] = None;
     }
 
+    /// Whether a part copies from one member to others.
+    pub fn copies(&self, sync: u32) -> bool {
+        self.parts[sync as usize].as_ref().is_some_and(|part| matches!(part.request.kind, SyncKind::Copy { .. }))
+    }
+
     /// What is out of a part right now.
     pub fn op_out(&self, sync: u32) -> Op {
         match self.parts[sync as usize].as_ref().map(|part| part.stage) {

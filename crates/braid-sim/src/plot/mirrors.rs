@@ -664,6 +664,7 @@ pub fn kind_of(note: &Note) -> &'static str {
         Note::Grown(..) => "grown",
         Note::Failed => "failed",
         Note::Repaired(..) => "repaired",
+        Note::Unreadable { .. } => "unreadable",
         Note::Job(_) => "job",
         Note::Trouble(_) => "trouble",
     }
