@@ -1,6 +1,6 @@
 //! What disks and exports have done up to now, to compare with a moment ago.
 
-use crate::{DiskState, DiskStats, ExportState, ExportStats};
+use crate::{DiskState, DiskStats, ExportState, ExportStats, Health, MemberState, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,6 +13,20 @@ pub struct Activity {
     pub disks: Vec<DiskActivity>,
     /// The exports, by name.
     pub exports: Vec<ExportActivity>,
+    /// The arrays that serve, by name.
+    #[serde(default)]
+    pub arrays: Vec<ArrayActivity>,
+}
+
+/// How one array stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ArrayActivity {
+    /// Its name.
+    pub name: String,
+    /// How it stands; only of redundant ones.
+    pub health: Option<Health>,
+    /// How far work in the background has come: of several jobs that which is least done.
+    pub progress: Option<Progress>,
 }
 
 /// Counters and latencies of one disk since the daemon opened it.
@@ -26,6 +40,9 @@ pub struct DiskActivity {
     pub role: u16,
     /// How it does.
     pub state: DiskState,
+    /// What it is to its array.
+    #[serde(default)]
+    pub member: Option<MemberState>,
     /// Its counters.
     pub stats: DiskStats,
     /// Latencies of all of its I/Os, by bucket; those without an I/O are left out.

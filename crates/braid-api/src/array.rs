@@ -161,6 +161,9 @@ pub struct Redundancy {
     pub regions_dirty: u64,
     /// How far a crash's traces are removed; absent where there are none.
     pub resync: Option<Progress>,
+    /// Blocks of 4 KiB that the last check found and that are not as they should be, or that no member can read.
+    #[serde(default)]
+    pub damaged_blocks: u64,
     /// `auto` where it starts by itself without members that may have gone on apart; else `wait`.
     pub start_degraded: String,
 }

@@ -115,7 +115,7 @@ impl Line {
 pub fn going(job: &Job) -> String {
     let waits = if job.state == JobState::Paused { ", waits" } else { "" };
     let found = match &job.findings {
-        Some(found) if found.left_blocks() > 0 => format!(", {} blocks not as they should be", found.left_blocks()),
+        Some(found) if found.left_blocks() > 0 => format!(", {}", sentence(found)),
         _ => String::new(),
     };
     format!("{} {}: {}{found}{waits}", job.name, what(job), redundant::progress(&job.progress))

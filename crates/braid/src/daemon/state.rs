@@ -4,7 +4,7 @@
 //! the new one: the new one is written beside it, made durable, renamed over it, and the folder made durable.
 //! What cannot be understood is never overwritten: the daemon does not start with it.
 
-use braid_api::{ErrorDetail, ExportTls, Kind};
+use braid_api::{ErrorDetail, ExportTls, Findings, Kind};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -33,6 +33,27 @@ pub struct State {
     /// Arrays that a command stopped, and that stay so.
     #[serde(default)]
     pub stopped: Vec<Uuid>,
+    /// Checks and repairs that go on when their array is started again.
+    #[serde(default)]
+    pub checks: Vec<SavedCheck>,
+}
+
+/// A check or repair as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedCheck {
+    /// The array's identity.
+    pub array: Uuid,
+    /// Whether what differs is made equal.
+    pub repair: bool,
+    /// Everything before this byte of the array was gone over.
+    pub position_bytes: u64,
+    /// Whether it waits, by command.
+    pub paused: bool,
+    /// Bytes a second that it may read on one member at most; 0: it gives way to clients by itself.
+    pub limit_bytes_per_s: u64,
+    /// What was found so far.
+    pub findings: Findings,
 }
 
 /// An export as it is remembered.
@@ -280,6 +301,14 @@ mod tests {
                 role: 0,
             }],
             stopped: vec![Uuid::from_u128(3)],
+            checks: vec![SavedCheck {
+                array: Uuid::from_u128(2),
+                repair: true,
+                position_bytes: 4096,
+                paused: false,
+                limit_bytes_per_s: 7,
+                findings: Findings { differing_blocks: 1, places_bytes: vec![0], ..Findings::default() },
+            }],
         }
     }
 

@@ -84,6 +84,19 @@ impl Identity {
     }
 }
 
+/// The very entry of a file system that a path leads to: a device that was pulled and plugged in again has another one, also
+/// under the same name and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(u64, u64);
+
+impl Entry {
+    /// That at `path`; none when there is nothing.
+    pub fn of(path: &Path) -> Option<Entry> {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(path).ok().map(|found| Entry(found.dev(), found.ino()))
+    }
+}
+
 impl Roots {
     /// What a disk stands on, itself included: the devices that it is built on, the files behind loop devices.
     pub fn beneath(&self, path: &Path, devices: &[BlockDevice]) -> BTreeSet<Identity> {

@@ -1,6 +1,7 @@
 //! What happened between two looks at a daemon: rates and latencies of disks, arrays and exports.
 
-use braid_api::{Activity, DiskActivity, DiskState, ExportActivity, ExportState, LatencyBucket};
+use crate::cli::redundant;
+use braid_api::{Activity, DiskActivity, DiskState, ExportActivity, ExportState, Health, LatencyBucket, MemberState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -60,6 +61,12 @@ pub struct ArrayRates {
     pub name: String,
     /// Disks of it that do badly.
     pub bad_disks: u64,
+    /// How it stands; only of redundant ones.
+    #[serde(default)]
+    pub health: Option<Health>,
+    /// How far work in the background has come, in percent, where some goes on.
+    #[serde(default)]
+    pub done_percent: Option<u64>,
     /// What its disks did, all together.
     pub flow: Flow,
     /// I/Os that its disks have not answered yet.
@@ -81,6 +88,9 @@ pub struct DiskRates {
     pub role: u16,
     /// How it does.
     pub state: DiskState,
+    /// What it is to its array.
+    #[serde(default)]
+    pub member: Option<MemberState>,
     /// What it did.
     pub flow: Flow,
     /// I/Os that it has not answered yet.
@@ -116,11 +126,18 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
             array: disk.array.clone(),
             role: disk.role,
             state: disk.state,
+            member: disk.member,
             flow,
             in_flight: disk.stats.in_flight,
             latency_ns_p50: quantile(&latency, 0.5),
             latency_ns_p99: quantile(&latency, 0.99),
         });
+    }
+    for stands in &after.arrays {
+        if let Some((array, _)) = arrays.get_mut(stands.name.as_str()) {
+            array.health = stands.health;
+            array.done_percent = stands.progress.as_ref().map(redundant::percent);
+        }
     }
     let arrays = arrays.into_values().map(|(array, latency)| ArrayRates {
         latency_ns_p50: quantile(&latency, 0.5),
@@ -160,6 +177,8 @@ fn no_array(name: &str) -> ArrayRates {
     ArrayRates {
         name: name.to_owned(),
         bad_disks: 0,
+        health: None,
+        done_percent: None,
         flow: Flow::default(),
         in_flight: 0,
         latency_ns_p50: 0,
@@ -229,7 +248,7 @@ fn quantile(latency: &Buckets, share: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_api::{DiskStats, ExportStats};
+    use braid_api::{ArrayActivity, DiskStats, ExportStats};
 
     fn disk(role: u16, reads: u64, latency: &[(u64, u64)]) -> DiskActivity {
         DiskActivity {
@@ -237,6 +256,7 @@ mod tests {
             array: "data".to_owned(),
             role,
             state: if role == 9 { DiskState::Gone } else { DiskState::Ok },
+            member: None,
             stats: DiskStats {
                 reads,
                 read_bytes: reads * 4096,
@@ -261,7 +281,11 @@ mod tests {
             at_ns: 1_000_000_000,
             disks: vec![disk(0, 1000, &[(1000, 1000)]), disk(1, 500, &[(1000, 500)])],
             exports: vec![export("e", 10, &[(1000, 10)])],
+            arrays: Vec::new(),
         };
+        let progress = braid_api::Progress { done_bytes: 7, total_bytes: 20, rate_bytes_per_s: 0, remaining_s: None };
+        let stands =
+            ArrayActivity { name: "data".to_owned(), health: Some(Health::Rebuilding), progress: Some(progress) };
         let after = Activity {
             at_ns: 3_000_000_000,
             disks: vec![
@@ -270,6 +294,7 @@ mod tests {
                 disk(9, 50, &[]),
             ],
             exports: vec![export("e", 30, &[(1000, 19), (5000, 10), (80_000, 1)]), export("new", 99, &[(9, 99)])],
+            arrays: vec![stands],
         };
         let rates = between(&before, &after);
         assert_eq!(rates.interval_ns, 2_000_000_000);
@@ -282,6 +307,7 @@ mod tests {
         // What was not there before has done nothing yet.
         assert_eq!((new.flow, new.latency_ns_p99), (Flow::default(), 0));
         let [array] = rates.arrays.as_slice() else { panic!("{rates:?}") };
+        assert_eq!((array.health, array.done_percent), (Some(Health::Rebuilding), Some(35)));
         assert_eq!((array.flow.reads_per_second, array.in_flight, array.bad_disks), (300.0, 9, 1));
         // 600 I/Os: the 594th is the fourth of the slow ones.
         assert_eq!((array.latency_ns_p50, array.latency_ns_p99), (1999, 63_999));
@@ -294,12 +320,18 @@ mod tests {
 
     #[test]
     fn what_counts_anew_is_not_taken_for_a_rate() {
-        let look = |at_ns, reads| Activity { at_ns, disks: vec![disk(0, reads, &[])], exports: Vec::new() };
+        let look = |at_ns, reads| Activity {
+            at_ns,
+            disks: vec![disk(0, reads, &[])],
+            exports: Vec::new(),
+            arrays: Vec::new(),
+        };
         assert_eq!(between(&look(0, 1000), &look(1_000_000_000, 10)).disks[0].flow, Flow::default());
         let served = |at_ns, writes, slow| Activity {
             at_ns,
             disks: Vec::new(),
             exports: vec![export("e", writes, &[(1000, 5), (9000, slow)])],
+            arrays: Vec::new(),
         };
         let [again] = &between(&served(0, 100, 0), &served(1_000_000_000, 5, 3)).exports[..] else {
             panic!("one export")

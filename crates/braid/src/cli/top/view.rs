@@ -1,9 +1,9 @@
 //! Rates as lines of text that fit a width.
 
-use super::rates::{DiskRates, ExportRates, Flow, Rates};
+use super::rates::{ArrayRates, DiskRates, ExportRates, Flow, Rates};
 use crate::cli::color::{BAD, STRONG, paint};
 use crate::cli::output;
-use braid_api::{DiskState, ExportState};
+use braid_api::{DiskState, ExportState, Health, MemberState};
 
 /// Narrowest screen that lines are made for; on a narrower one they are cut.
 const COLUMNS_MIN: usize = 60;
@@ -22,7 +22,8 @@ pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     section(&mut lines, columns, "ARRAY", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "BUSY"]);
     for array in &rates.arrays {
         let cells = timed(&array.flow, array.latency_ns_p50, array.latency_ns_p99, array.in_flight);
-        lines.push(line(columns, (&array.name, ""), cells, array.bad_disks > 0 || array.flow.errors > 0));
+        let bad = array.bad_disks > 0 || array.flow.errors > 0 || is_short(array);
+        lines.push(line(columns, (&array.name, &stands(array)), cells, bad));
     }
     lines.push(String::new());
     section(&mut lines, columns, "DISK", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "BUSY"]);
@@ -32,6 +33,22 @@ pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
         lines.push(line(columns, (name, &note), cells, disk.state != DiskState::Ok || disk.flow.errors > 0));
     }
     lines
+}
+
+/// Whether another failure may be one too many.
+fn is_short(array: &ArrayRates) -> bool {
+    matches!(array.health, Some(Health::Rebuilding | Health::Degraded | Health::Failed))
+}
+
+/// What is to be said of an array.
+fn stands(array: &ArrayRates) -> String {
+    let percent = array.done_percent.map(|percent| format!("{percent} %"));
+    match (array.health.filter(|health| *health != Health::Whole), percent) {
+        (None, None) => String::new(),
+        (None, Some(percent)) => format!(" ({percent})"),
+        (Some(health), None) => format!(" ({})", health.word()),
+        (Some(health), Some(percent)) => format!(" ({} {percent})", health.word()),
+    }
 }
 
 /// What is to be said of an export.
@@ -52,7 +69,10 @@ fn name(disk: &DiskRates) -> (&str, String) {
     // The end of a path tells disks apart, not its beginning.
     let name = disk.name.rsplit('/').next().filter(|_| !disk.name.contains('(')).unwrap_or(&disk.name);
     match (disk.state, disk.flow.errors) {
-        (DiskState::Ok, 0) => (name, String::new()),
+        (DiskState::Ok, 0) => match disk.member {
+            Some(member @ (MemberState::Filling | MemberState::Spare)) => (name, format!(" ({})", member.word())),
+            _ => (name, String::new()),
+        },
         (DiskState::Ok, errors) => (name, errors_note(errors)),
         (state, _) => (name, format!(" ({})", state.word())),
     }
@@ -138,7 +158,7 @@ fn short_time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::rates::{ArrayRates, ExportRates};
+    use crate::cli::top::rates::ExportRates;
 
     #[test]
     fn numbers_are_short() {
@@ -183,6 +203,8 @@ mod tests {
             arrays: vec![ArrayRates {
                 name: name.clone(),
                 bad_disks: 1,
+                health: Some(Health::Rebuilding),
+                done_percent: Some(100),
                 flow: big,
                 in_flight: 99_999,
                 latency_ns_p50: 999_999,
@@ -193,6 +215,7 @@ mod tests {
                 array,
                 role: 127,
                 state: DiskState::Hanging,
+                member: Some(MemberState::Filling),
                 flow: big,
                 in_flight: 99_999,
                 latency_ns_p50: 999,
@@ -208,7 +231,7 @@ mod tests {
         // Neighbours do not run into each other.
         let lines = lines(&rates, 80);
         let cells = |line: &String| anstream::adapter::strip_str(line).to_string().split_whitespace().count();
-        assert_eq!(lines.iter().map(cells).collect::<Vec<_>>(), [8, 10, 0, 8, 8, 0, 8, 9], "{lines:?}");
+        assert_eq!(lines.iter().map(cells).collect::<Vec<_>>(), [8, 10, 0, 8, 11, 0, 8, 9], "{lines:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Changing arrays that are there: another name, stop, delete.
 
-use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk};
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, check_of};
 use super::{Claim, Control};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
@@ -147,6 +147,7 @@ impl Control {
             let mut tables = self.write();
             tables.arrays.remove(&claim.uuid);
             tables.stopped.remove(&claim.uuid);
+            tables.checks.remove(&claim.uuid);
         }
         self.save_or_warn();
         self.events().info("array_deleted", format!("array {} was deleted", shown.name), &[("array", &shown.name)]);
@@ -251,6 +252,8 @@ impl Control {
         let active = entry.active()?;
         let taken = Taken { device: active.device, handle: active.handle.clone(), disks: active.open_disks() };
         let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
+        let check = check_of(entry);
+        tables.checks.extend(check.map(|check| (uuid, check)));
         Some((tables.arrays.insert(uuid, idle)?, taken))
     }
 

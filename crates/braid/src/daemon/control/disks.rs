@@ -4,7 +4,7 @@ use super::Control;
 use super::search::without_size;
 use super::tables::OpenDisk;
 use crate::daemon::errors::of_ring;
-use crate::disk::host::{Identity, Roots};
+use crate::disk::host::{Entry, Identity, Roots};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingErrorKind};
@@ -42,19 +42,20 @@ impl Control {
                         std::thread::sleep(BETWEEN_TRIES);
                     }
                     Ok(disk) => {
-                        let identity = disk.spec().path().and_then(Identity::of);
-                        return Ok((disk, identity));
+                        let path = disk.spec().path();
+                        let (identity, entry) = (path.and_then(Identity::of), path.and_then(Entry::of));
+                        return Ok((disk, identity, entry));
                     }
                     Err(error) => return Err(of_ring(&error, &opening)),
                 }
             }
         });
-        let (disk, identity) = opened.await.map_err(|error| {
+        let (disk, identity, entry) = opened.await.map_err(|error| {
             ErrorDetail::new(Kind::Internal, format!("opening {name} ended unexpectedly: {error}"))
         })??;
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        Ok(Arc::new(OpenDisk { name, disk, identity, leaf, watch: Default::default() }))
+        Ok(Arc::new(OpenDisk { name, disk, identity, entry, leaf, watch: Default::default() }))
     }
 
     /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is

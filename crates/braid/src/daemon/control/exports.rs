@@ -1,7 +1,7 @@
 //! Exports: letting clients use arrays, and taking that away again.
 
 use super::create::check_name;
-use super::holes::Holes;
+use super::holes::{Holes, UnwrittenRegions};
 use super::tables::{ExportEntry, Listener, Serving};
 use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
@@ -301,9 +301,15 @@ impl Control {
                 },
                 limits: limits_of(saved),
                 uuid: Some(*saved.uuid.as_bytes()),
-                allocation: holes
-                    .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
-                    .map(|holes| Arc::new(holes) as _),
+                allocation: match active.keeping() {
+                    Some(keeping) => {
+                        let keeping = Arc::downgrade(keeping);
+                        Some(Arc::new(UnwrittenRegions::of(move || Some(keeping.upgrade()?.regions()))) as _)
+                    }
+                    None => holes
+                        .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
+                        .map(|holes| Arc::new(holes) as _),
+                },
                 ..ExportInfo::new(saved.name.clone(), active.device, active.size_bytes)
             };
             if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {

@@ -25,8 +25,8 @@ use super::events::Events;
 use super::state::StateFolder;
 use crate::daemon::encryption::Encryption;
 use braid_api::{
-    Activity, Array, ArrayList, ArrayState, Attention, DiskActivity, DiskList, DiskState, ErrorDetail, Export,
-    ExportActivity, ExportList, Kind, Limits, ShardStatus, Status, Tally,
+    Activity, Array, ArrayActivity, ArrayList, ArrayState, Attention, DiskActivity, DiskList, DiskState, ErrorDetail,
+    Export, ExportActivity, ExportList, Kind, Limits, ShardStatus, Status, Tally,
 };
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
@@ -288,7 +288,18 @@ impl Control {
             let Export { name, array, state, connections, stats, .. } = view::show_export(&tables, entry);
             ExportActivity { name, array, state, connections, stats, latency: view::export_latency(entry) }
         });
-        Activity { at_ns: self.started.elapsed().as_nanos() as u64, disks, exports: exports.collect() }
+        let mut arrays: Vec<ArrayActivity> = tables
+            .arrays
+            .values()
+            .filter_map(|entry| Some((entry, entry.active()?)))
+            .map(|(entry, active)| ArrayActivity {
+                name: entry.name.clone(),
+                health: keeping::health::of(active),
+                progress: active.keeping().and_then(|keeping| keeping.least_done()),
+            })
+            .collect();
+        arrays.sort_by(|a, b| a.name.cmp(&b.name));
+        Activity { at_ns: self.started.elapsed().as_nanos() as u64, disks, exports: exports.collect(), arrays }
     }
 
     /// The tables, to look at. Never held across a wait.

@@ -71,6 +71,9 @@ impl Control {
         while let Some(done) = work.join_next().await {
             left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));
         }
+        if !self.read().checks.is_empty() {
+            self.save_or_warn();
+        }
         left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
         self.tell_of_clients();
         left

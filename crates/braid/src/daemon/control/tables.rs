@@ -2,8 +2,8 @@
 
 use super::keeping::Keeping;
 use crate::daemon::address::Address;
-use crate::daemon::state::{SavedDisk, SavedExport, State};
-use crate::disk::host::Identity;
+use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, State};
+use crate::disk::host::{Entry, Identity};
 use braid_api::limits::ARRAYS_MAX;
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
@@ -25,6 +25,8 @@ pub struct OpenDisk {
     pub disk: Arc<Disk>,
     /// What makes it the same by whatever path; none for memory.
     pub identity: Option<Identity>,
+    /// What its path led to when it was opened.
+    pub entry: Option<Entry>,
     /// Its place in the table of leaves.
     pub leaf: LeafId,
     /// How it did when it was last looked at.
@@ -120,6 +122,8 @@ pub struct Away {
     pub why: String,
     /// It was not there at a look since: when it is there again it returns by itself.
     pub gone: bool,
+    /// What its path led to when it was let go of. Something else there now has come since, however short it was gone.
+    pub entry: Option<Entry>,
 }
 
 impl Active {
@@ -228,6 +232,8 @@ pub struct Tables {
     pub disks: BTreeMap<String, SavedDisk>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
+    /// Checks of arrays that do not serve now: they go on when those do again.
+    pub checks: BTreeMap<Uuid, SavedCheck>,
     /// Names that a create or rename under way has taken.
     pub claimed_names: BTreeSet<String>,
     /// Paths of disks that a create under way is making an array of.
@@ -240,6 +246,12 @@ pub struct Tables {
     next_version: u32,
 }
 
+/// The check that goes on in an array that outlives the daemon.
+pub fn check_of(entry: &ArrayEntry) -> Option<SavedCheck> {
+    let active = entry.active().filter(|active| active.is_kept())?;
+    active.keeping()?.check_to_save(entry.uuid)
+}
+
 impl Tables {
     /// The tables of a daemon that has just started.
     pub fn from_state(state: &State) -> Tables {
@@ -248,6 +260,7 @@ impl Tables {
             exports: state.exports.iter().map(|saved| (saved.name.clone(), serving(saved))).collect(),
             disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
+            checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             ..Tables::default()
         }
     }
@@ -261,6 +274,7 @@ impl Tables {
             exports: exports.cloned().collect(),
             disks: self.disks.values().cloned().collect(),
             stopped: self.stopped.iter().copied().collect(),
+            checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
         }
     }
 

@@ -74,6 +74,10 @@ impl Control {
             array: entry.name.clone(),
             role,
             state: disk_state(disk).0,
+            member: entry.active().and_then(|active| {
+                let said = active.label.members.get(usize::from(role))?.state;
+                Some(state_of(said, Some(disk)))
+            }),
             latency: buckets(&all_latencies(&stats)),
             stats: disk_stats(&stats),
         }

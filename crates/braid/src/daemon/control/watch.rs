@@ -33,6 +33,7 @@ impl Control {
             self.watch_waiting(&mut absent).await;
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
+                self.save_checks();
                 self.retry_exports().await;
             }
         }
@@ -153,6 +154,7 @@ mod tests {
             name: spec.to_string(),
             disk: Arc::new(disk),
             identity: None,
+            entry: None,
             leaf: LeafId(0),
             watch: Default::default(),
         }

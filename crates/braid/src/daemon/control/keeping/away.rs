@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::super::tables::{Active, Condition};
+use crate::disk::host::Entry;
 use braid_api::{ArrayState, Assemble};
 use braid_engine::lifecycle;
 use braid_ring::DiskSpec;
@@ -59,8 +60,7 @@ impl Control {
         }
         // A path may lie on a file system that does not answer.
         let looked = tokio::task::spawn_blocking(move || {
-            let there = |spec: &DiskSpec| spec.path().is_some_and(std::path::Path::exists);
-            away.into_iter().map(|away| (there(&away.2), away)).collect::<Vec<_>>()
+            away.into_iter().map(|away| (away.2.path().and_then(Entry::of), away)).collect::<Vec<_>>()
         });
         let Ok(Ok(looked)) = tokio::time::timeout(LOOK_MAX, looked).await else { return };
         for (uuid, role, spec) in self.appeared(looked) {
@@ -87,19 +87,25 @@ impl Control {
         away.filter_map(|(uuid, role, away)| Some((uuid, role, DiskSpec::parse(&away.disk).ok()?))).collect()
     }
 
-    /// Of these, those that had gone and are there again. Each is told of once.
-    fn appeared(&self, looked: Vec<(bool, AwayDisk)>) -> Vec<AwayDisk> {
+    /// Of these, those that had gone and are there again: they were not there at the look before, or something else is at
+    /// their place. Each is told of once.
+    fn appeared(&self, looked: Vec<(Option<Entry>, AwayDisk)>) -> Vec<AwayDisk> {
         let mut tables = self.write();
         let mut appeared = Vec::new();
-        for (there, (uuid, role, spec)) in looked {
+        for (entry, (uuid, role, spec)) in looked {
             let Some(Condition::Active(active)) = tables.arrays.get_mut(&uuid).map(|entry| &mut entry.condition) else {
                 continue;
             };
             let Some(away) = active.away.get_mut(&role) else { continue };
-            if !there {
+            if entry.is_none() {
                 "its disk is not there any more".clone_into(&mut away.why);
             }
-            if std::mem::replace(&mut away.gone, !there) && there {
+            let was_gone = std::mem::replace(&mut away.gone, entry.is_none());
+            let is_another = entry.is_some() && away.entry.is_some_and(|before| Some(before) != entry);
+            if entry.is_some() {
+                away.entry = entry;
+            }
+            if entry.is_some() && (was_gone || is_another) {
                 appeared.push((uuid, role, spec));
             }
         }

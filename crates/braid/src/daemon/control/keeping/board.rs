@@ -1,6 +1,7 @@
 //! The jobs of one array, as its keeper tells of them: those that go on, and how those have ended that did lately.
 
 use super::Keeping;
+use crate::daemon::state::SavedCheck;
 use braid_engine::keeper::{JobInfo, JobStage};
 use braid_format::JobKind;
 use std::collections::BTreeMap;
@@ -84,6 +85,27 @@ impl Keeping {
         self.board().last_check().cloned()
     }
 
+    /// The check that goes on, to be gone on with after a restart.
+    pub fn check_to_save(&self, array: uuid::Uuid) -> Option<SavedCheck> {
+        let job = self.newest(|job| is_check(job.kind) && !job.stage.is_over())?;
+        Some(SavedCheck {
+            array,
+            repair: job.kind == JobKind::Repair,
+            position_bytes: job.position_bytes,
+            paused: job.stage == JobStage::Paused,
+            limit_bytes_per_s: job.limit_bytes_per_s,
+            findings: job.findings.as_ref().map(super::jobs::findings).unwrap_or_default(),
+        })
+    }
+
+    /// How far that job has come which has the least share of its work done. None where nothing goes on.
+    pub fn least_done(&self) -> Option<braid_api::Progress> {
+        let board = self.board();
+        let going = board.0.values().filter(|job| !job.stage.is_over());
+        let share = |job: &&JobInfo| u128::from(job.done_bytes) * 1_000_000 / u128::from(job.total_bytes.max(1));
+        going.min_by_key(share).map(progress)
+    }
+
     /// How far such work has come. None where there is none.
     pub fn progress(&self, kind: JobKind, role: Option<u16>) -> Option<braid_api::Progress> {
         self.going(kind, role).as_ref().map(progress)
@@ -112,6 +134,7 @@ mod tests {
             stage,
             done_bytes: 0,
             total_bytes: 0,
+            position_bytes: 0,
             rate_bytes_per_s: 0,
             limit_bytes_per_s: 0,
             begun_ns: 0,

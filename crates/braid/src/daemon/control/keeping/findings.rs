@@ -1,6 +1,6 @@
 //! What checks and repairs have found, in words: events, and what needs attention.
 
-use super::jobs;
+use super::{Keeping, jobs};
 use crate::findings::sentence;
 use braid_api::{Attention, Findings, Severity};
 use braid_engine::keeper::{JobInfo, JobStage};
@@ -35,6 +35,19 @@ pub fn event(array: &str, job: &JobInfo, is_new: bool) -> Option<(Severity, &'st
 
 fn of(job: &JobInfo) -> Findings {
     job.findings.as_ref().map(jobs::findings).unwrap_or_default()
+}
+
+/// What a job could not read, in words.
+pub fn unreadable(job: &JobInfo) -> Option<String> {
+    let found = of(job);
+    (found.unreadable_blocks > 0).then(|| sentence(&found))
+}
+
+/// Blocks that are known not to be as they should be.
+pub fn damaged_blocks(keeping: &Keeping) -> u64 {
+    let rebuilds = keeping.jobs().into_iter().filter(|job| job.kind == JobKind::Rebuild && !job.stage.is_over());
+    let known = rebuilds.chain(keeping.last_check()).map(|job| of(&job).left_blocks());
+    known.max().unwrap_or(0)
 }
 
 /// What needs attention since a check that has gone over everything.

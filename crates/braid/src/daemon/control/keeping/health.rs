@@ -41,6 +41,7 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
         regions_written: regions.written.count(),
         regions_dirty: regions.dirty.count(),
         resync: keeping.progress(JobKind::Resync, None),
+        damaged_blocks: findings::damaged_blocks(keeping),
         start_degraded: if active.label.start_policy == StartPolicy::Auto { "auto" } else { "wait" }.to_owned(),
     })
 }
@@ -62,9 +63,12 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
             (MemberState::Out, _) => Some(format!("member {role} is out")),
             (MemberState::Absent, _) => Some(format!("nobody is member {role}")),
             (MemberState::Filling, _) => {
-                let progress = active.keeping().and_then(|keeping| keeping.progress(JobKind::Rebuild, Some(role)));
+                let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
+                let progress = job.as_ref().map(super::board::progress);
                 let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
-                Some(format!("member {role} is brought up to date: {share} % done"))
+                let lacks =
+                    job.as_ref().and_then(findings::unreadable).map_or(String::new(), |lacks| format!("; {lacks}"));
+                Some(format!("member {role} is brought up to date: {share} % done{lacks}"))
             }
             _ => None,
         })
@@ -82,6 +86,13 @@ pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
     of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(damage).collect()
 }
 
+/// Whether a member that is being filled cannot be completed.
+fn lacks(active: &Active) -> bool {
+    let jobs = active.keeping().map(|keeping| keeping.jobs()).unwrap_or_default();
+    let rebuilds = jobs.iter().filter(|job| job.kind == JobKind::Rebuild && !job.stage.is_over());
+    rebuilds.filter_map(findings::unreadable).next().is_some()
+}
+
 fn of_health(name: &str, active: &Active, health: Health) -> Option<Attention> {
     let show = format!("braid array show {name}");
     let (meaning, remedy, commands) = match health {
@@ -89,6 +100,11 @@ fn of_health(name: &str, active: &Active, health: Health) -> Option<Attention> {
             "Its clients get errors. What was flushed before is on its disks, which are left alone.",
             "attach its disks again, then start it anew",
             vec![show, format!("braid array assemble {name}")],
+        ),
+        Health::Rebuilding if lacks(active) => (
+            "It serves as usual. A member cannot be completed, as no other has all that it needs: another failure may be one too many.",
+            "write those places again, for example by restoring the file that is there: it goes on by itself within seconds",
+            vec![show, "braid job list".to_owned()],
         ),
         Health::Rebuilding => (
             "It serves as usual. Until this is done another failure may be one too many.",

@@ -1,10 +1,11 @@
 //! Jobs: what goes on in the background, named by array and number (`data:3`).
 
 use super::super::Control;
-use super::super::tables::{ArrayEntry, Tables};
+use super::super::tables::{ArrayEntry, Tables, check_of};
 use super::board::{is_check, progress};
+use crate::daemon::state::SavedCheck;
 use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob};
-use braid_engine::keeper::{FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
+use braid_engine::keeper::{CheckFrom, FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
 use braid_format::JobKind;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -46,7 +47,33 @@ impl Control {
         }
         self.give_order(claim.uuid, Order::Check { repair: ask.repair }).await?;
         let job = keeping.newest(|job| is_check(job.kind)).ok_or_else(|| missing(&name))?;
+        self.save_checks();
         Ok(show(&name, &job))
+    }
+
+    /// Goes on with the check that an array had when it served last.
+    pub(super) async fn resume_check(self: &Arc<Self>, uuid: Uuid) {
+        let Some(saved) = self.write().checks.remove(&uuid) else { return };
+        let SavedCheck { repair, position_bytes, paused, limit_bytes_per_s, findings, .. } = saved;
+        let findings = braid_engine::keeper::Findings {
+            compared_blocks: findings.compared_blocks,
+            differing_blocks: findings.differing_blocks,
+            mended_blocks: findings.mended_blocks,
+            unreadable_blocks: findings.unreadable_blocks,
+            places: findings.places_bytes,
+        };
+        let from = CheckFrom { repair, position_bytes, findings, paused, limit_bytes_per_s };
+        if let Err(error) = self.give_order(uuid, Order::ResumeCheck(from)).await {
+            tracing::warn!("a check does not go on: {}", error.message);
+        }
+    }
+
+    /// Notes from time to time how far checks have come.
+    pub(in super::super) fn save_checks(&self) {
+        let going = self.read().arrays.values().any(|entry| check_of(entry).is_some());
+        if going {
+            self.save_or_warn();
+        }
     }
 
     /// Lets a job wait or go on, or gives it another limit.
@@ -74,6 +101,8 @@ impl Control {
     pub async fn cancel_job(self: &Arc<Self>, name: &str) -> Result<Job, ErrorDetail> {
         let (uuid, number, before) = self.going_job(name)?;
         self.give_order(uuid, Order::Cancel(number)).await?;
+        // A check that was given up does not begin anew at the next start.
+        self.save_or_warn();
         Ok(before)
     }
 

@@ -164,6 +164,7 @@ impl Control {
         };
         self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
         self.run_keeper(uuid, keeper, door, leave);
+        self.resume_check(uuid).await;
         self.restore_exports(uuid).await;
         Ok(())
     }
@@ -214,6 +215,7 @@ impl Control {
             disk: seen.map(|seen| seen.disk.clone()).unwrap_or_default(),
             why: "it was not here at the start".to_owned(),
             gone: true,
+            entry: None,
         }
     }
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 impl Control {
     /// Remembers and logs what a keeper tells.
-    pub(super) fn on_note(&self, uuid: Uuid, note: Note) {
+    pub(super) fn on_note(self: &Arc<Self>, uuid: Uuid, note: Note) {
         let Some((name, disks, failed)) = self.about(uuid) else { return };
         let member = |role: u16| match disks.iter().find(|(other, _)| *other == role) {
             Some((_, disk)) => format!("member {role} (disk {}) of array {name}", disk.name),
@@ -58,6 +58,11 @@ impl Control {
             }
             Note::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
+                if about.as_ref().is_some_and(|job| job.stage.is_over()) {
+                    // What has ended is not gone on with after a restart.
+                    let control = Arc::clone(self);
+                    tokio::spawn(async move { control.save_or_warn() });
+                }
                 let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
                 if let Some((severity, kind, message)) = about.and_then(|job| findings::event(&name, &job, is_new)) {
                     tell(severity, kind, message, None);
@@ -81,6 +86,22 @@ impl Control {
                     format_size(len)
                 );
                 tell(Severity::Warning, "read_repaired", message, Some(role));
+            }
+            Note::Unreadable { offset, bytes, sources, lacking } => {
+                let sources: Vec<String> = sources.into_iter().map(member).collect();
+                let place = format!("{} at byte {offset} of array {name}", format_size(bytes));
+                let then = match &lacking[..] {
+                    [] => "reading it is an error until it is written again".to_owned(),
+                    roles => format!(
+                        "{} is brought up to date but for that, and completed when it has been written again",
+                        roles.iter().map(|role| member(*role)).collect::<Vec<_>>().join(" and ")
+                    ),
+                };
+                let message = format!(
+                    "{place} cannot be read from any member that should have it ({}): {then}",
+                    sources.join("; ")
+                );
+                tell(Severity::Error, "unreadable", message, lacking.first().copied());
             }
             // That one is told by `Failed`, which comes next.
             Note::Trouble(error) if is_beyond(&error) && failed => {}
@@ -168,7 +189,8 @@ impl Control {
         for seat in &left {
             if array.state(seat.role) == MemberState::Out {
                 // Whether it is gone the next look says: asking may block.
-                let away = Away { disk: seat.disk.name.clone(), why: self.why_dropped(&seat.disk), gone: false };
+                let (disk, why) = (seat.disk.name.clone(), self.why_dropped(&seat.disk));
+                let away = Away { disk, why, gone: false, entry: seat.disk.entry };
                 active.away.insert(seat.role, away);
             }
         }
