@@ -138,3 +138,42 @@ fn where_there_is_one_copy_nothing_is_compared_and_plain_arrays_are_refused() {
     assert!(out.contains("rebuild of member 1") && out.contains("is done"), "{out}");
     assert_eq!(health(&daemon), "whole");
 }
+
+#[test]
+fn a_check_goes_on_where_it_was_after_a_restart() {
+    let mut daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    let slow = |path: &str| format!("throttled({path},bw=6M)");
+    let mut client = create(&daemon, "raid1", &[&slow(a), &slow(b)], &[]);
+    write(&mut client, 0..200, 1);
+    client.flush().expect("it flushes");
+    drop(client);
+    rot(&daemon, 1, b, 3 * BLOCK, 4096);
+    daemon.braid(&["array", "repair", "data"]);
+    let job = |daemon: &Daemon| daemon.json(&["job", "list"])["jobs"][0].clone();
+    let done = |job: &Value| job["progress"]["done_bytes"].as_u64().expect("bytes");
+    wait_for("a good part", || (done(&job(&daemon)) > 2 * MIB).then_some(()));
+    let before = done(&job(&daemon));
+    daemon.restart(false);
+    self::client(&daemon);
+    let after = wait_for("the job", || Some(job(&daemon)).filter(Value::is_object));
+    assert_eq!((&after["kind"], &after["state"]), (&"repair".into(), &"running".into()), "{after}");
+    // The part that was told last, less a piece or two.
+    assert!(done(&after) + MIB > before, "{after} was at {before}");
+    assert_eq!((found(&after, "differing_blocks"), found(&after, "mended_blocks")), (1, 1), "{after}");
+    // Killed, it goes on as well.
+    daemon.restart(true);
+    self::client(&daemon);
+    // Not the only one: what the crash left is brought together first.
+    let repair = |daemon: &Daemon| {
+        let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
+        jobs.into_iter().find(|job| job["kind"] == "repair")
+    };
+    let after = wait_for("the job", || repair(&daemon));
+    assert_eq!(found(&after, "mended_blocks"), 1, "{after}");
+    let name = after["name"].as_str().expect("a name");
+    daemon.braid(&["job", "cancel", name]);
+    daemon.restart(true);
+    self::client(&daemon);
+    assert_eq!(repair(&daemon), None);
+}

@@ -156,6 +156,7 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     arguments.extend(["--api-token-file", &tokens, "--nbd-cert", &cert, "--nbd-key", &key]);
     let daemon = Daemon::start_in(folder, &arguments);
     let uri = daemon.array("fast", "raid0", &["mem:16M", "mem:16M"]);
+    daemon.braid(&["array", "create", "safe", "--level", "raid1", "mem:16M", "mem:16M"]);
     run("qemu-io", &["-f", "raw", "-c", "write 0 1M", "-c", "read 0 1M", &uri]);
     wait_for("the certificates to be looked at", || {
         let metrics = get(&daemon, "/metrics");

@@ -5,15 +5,15 @@ use std::fs;
 use crate::support::*;
 
 /// An export as a block device; taken down in reverse order.
-struct Block {
-    device: String,
+pub struct Block {
+    pub device: String,
     mounted: Option<String>,
     nbdfuse: Running,
     folder: String,
 }
 
 impl Block {
-    fn of(daemon: &Daemon, uri: &str) -> Block {
+    pub fn of(daemon: &Daemon, uri: &str) -> Block {
         need_root();
         let folder = daemon.folder.join("fuse");
         fs::create_dir(&folder).expect("a folder can be made");
@@ -26,7 +26,7 @@ impl Block {
         Block { device, mounted: None, nbdfuse, folder }
     }
 
-    fn mount(&mut self, daemon: &Daemon, kind: &str) -> String {
+    pub fn mount(&mut self, daemon: &Daemon, kind: &str) -> String {
         let at = daemon.folder.join("mounted");
         fs::create_dir_all(&at).expect("a folder can be made");
         run("mount", &["-t", kind, &self.device, &at]);
@@ -34,7 +34,7 @@ impl Block {
         at
     }
 
-    fn unmount(&mut self) {
+    pub fn unmount(&mut self) {
         if let Some(at) = self.mounted.take() {
             run("umount", &[&at]);
         }

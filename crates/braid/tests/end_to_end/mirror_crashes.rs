@@ -1,0 +1,254 @@
+//! `kill -9` again and again, while members fail, are away, return and catch up: everything acknowledged is there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::mirrors::*;
+use crate::nbd::Client;
+use crate::support::*;
+
+/// Bytes that say who they are.
+const UNIT: u64 = 4096;
+/// Between one of them and the next, so that many regions are touched.
+const STRIDE: u64 = 28 * KIB;
+/// Those of one writer.
+const UNITS: u64 = 640;
+const WRITERS: u64 = 3;
+const ROUNDS: u64 = 6;
+
+/// How often a unit was written: acknowledged, and sent. Between the two lies what a crash may have left.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    acknowledged: u64,
+    sent: u64,
+}
+
+/// A client that writes its own units one after the other, and knows what has to be there.
+struct Writer {
+    number: u64,
+    units: Vec<Written>,
+    random: u64,
+}
+
+/// The `generation`th content of a unit.
+fn content(place: u64, generation: u64) -> Vec<u8> {
+    let mut bytes = noise(UNIT, place ^ generation << 40);
+    bytes[..8].copy_from_slice(&place.to_le_bytes());
+    bytes[8..16].copy_from_slice(&generation.to_le_bytes());
+    bytes
+}
+
+impl Writer {
+    fn new(number: u64) -> Writer {
+        Writer { number, units: vec![Written::default(); UNITS as usize], random: 77 + number }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    fn place(&self, unit: u64) -> u64 {
+        (unit * WRITERS + self.number) * STRIDE
+    }
+
+    /// Which content a unit has: 0 for zeros, as before the first. It must be one that may be there.
+    #[track_caller]
+    fn read(&self, client: &mut Client, unit: u64) -> u64 {
+        let (place, known) = (self.place(unit), self.units[unit as usize]);
+        let bytes = client.read(place, UNIT as usize).unwrap_or_else(|error| panic!("byte {place}: {error}"));
+        let generation = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        let whole =
+            if generation == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == content(place, generation) };
+        assert!(whole, "byte {place}: not what was written at any time; it says {generation}");
+        let may_be = known.acknowledged..=known.sent;
+        assert!(may_be.contains(&generation), "byte {place}: written for the {generation}th time, of {may_be:?}");
+        generation
+    }
+
+    /// What is there now is what will be read from now on.
+    fn verify(&mut self, client: &mut Client) {
+        for unit in 0..UNITS {
+            let generation = self.read(client, unit);
+            self.units[unit as usize] = Written { acknowledged: generation, sent: generation };
+        }
+    }
+
+    /// Writes, flushes and reads until the daemon is killed.
+    fn work(mut self, socket: &str, done: &AtomicU64, killed: &AtomicBool) -> Writer {
+        let mut client = wait_for("the export", || Client::open(socket, "data").ok());
+        loop {
+            let unit = self.draw(UNITS);
+            let (place, generation) = (self.place(unit), self.units[unit as usize].sent + 1);
+            self.units[unit as usize].sent = generation;
+            let mut result = client.write(place, &content(place, generation));
+            if result.is_ok() {
+                self.units[unit as usize].acknowledged = generation;
+                if self.draw(32) == 0 {
+                    result = client.flush();
+                }
+            }
+            if let Err(error) = result {
+                assert!(killed.load(Ordering::Acquire), "an error while the daemon lives: {error}");
+                return self;
+            }
+            // Reading may fail as well, when it is over.
+            let other = self.draw(UNITS);
+            if other.is_multiple_of(4) && !killed.load(Ordering::Acquire) {
+                let place = self.place(other);
+                if client.read(place, UNIT as usize).is_err() {
+                    assert!(killed.load(Ordering::Acquire), "byte {place} cannot be read while the daemon lives");
+                    return self;
+                }
+            }
+            done.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// Lets a disk be a member again, however often that is refused as it is just being let go of.
+fn bring_back(daemon: &Daemon, disk: &str) {
+    wait_for("the disk to be taken", || daemon.any(&["array", "add", "data", disk]).status.success().then_some(()));
+}
+
+/// Which members are out.
+fn out(daemon: &Daemon) -> Vec<usize> {
+    let members = show(daemon)["members"].as_array().cloned().unwrap_or_default();
+    members.iter().enumerate().filter(|(_, member)| member["state"] == "out").map(|(role, _)| role).collect()
+}
+
+/// In each round clients write; a member fails by a rule of `faulty`, is away over the kill, or catches up when it comes.
+fn story(level: &str, disks: u64, more: &[&str]) {
+    let mut daemon = Daemon::start();
+    let paths: Vec<String> = (0..disks).map(|i| daemon.folder.sparse(&format!("d{i}"), 80 * MIB)).collect();
+    let names: Vec<&str> = paths.iter().map(String::as_str).collect();
+    drop(create(&daemon, level, &names, more));
+    let socket = daemon.nbd_socket("data");
+    let mut writers: Vec<Writer> = (0..WRITERS).map(Writer::new).collect();
+    let (mut dropped, mut resynced) = (0, 0);
+    for round in 0..ROUNDS {
+        let (done, killed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let work = |writer: Writer| {
+            let (socket, done, killed) = (socket.clone(), Arc::clone(&done), Arc::clone(&killed));
+            thread::spawn(move || writer.work(&socket, &done, &killed))
+        };
+        let going: Vec<_> = writers.into_iter().map(work).collect();
+        let until = |count: u64| {
+            let from = done.load(Ordering::Acquire);
+            wait_for("some writes", || (done.load(Ordering::Acquire) >= from + count).then_some(()));
+        };
+        until(200);
+        let victim = (round % disks) as usize;
+        if round % 3 == 1 {
+            // It is taken away, comes back as one that fails soon, and is away when the daemon dies.
+            wait_for("all members", || {
+                out(&daemon).iter().for_each(|role| drop(daemon.any(&["array", "add", "data", &paths[*role]])));
+                (health(&daemon) == "whole").then_some(())
+            });
+            daemon.braid(&["array", "fail", "data", &victim.to_string()]);
+            until(100);
+            bring_back(&daemon, &format!("faulty({},gone-after={})", paths[victim], 400 + 50 * round));
+            wait_for("the member to fail", || (out(&daemon) == [victim]).then_some(()));
+            dropped += 1;
+            until(100);
+        } else if round % 3 == 2 {
+            // Who was away catches up, and the daemon dies in the middle of it, or soon after.
+            for role in out(&daemon) {
+                bring_back(&daemon, &paths[role]);
+            }
+            until(20);
+        }
+        killed.store(true, Ordering::Release);
+        daemon.kill();
+        writers = going.into_iter().map(|writer| writer.join().expect("it found nothing wrong")).collect();
+        daemon.start_again();
+        let mut client = self::client(&daemon);
+        writers.iter_mut().for_each(|writer| writer.verify(&mut client));
+        resynced += u64::from(daemon.events().contains("resyncing"));
+    }
+    assert!(
+        dropped == 2 && resynced >= 3,
+        "{dropped} members failed, {resynced} starts brought together what differed"
+    );
+
+    // All are well again, and alike.
+    wait_for("all members", || {
+        out(&daemon).iter().for_each(|role| drop(daemon.any(&["array", "add", "data", &paths[*role]])));
+        (health(&daemon) == "whole").then_some(())
+    });
+    let mut client = self::client(&daemon);
+    let check = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+    for role in 0..disks {
+        // Each copy by itself.
+        let name = role.to_string();
+        daemon.braid(&["array", "fail", "data", &name]);
+        writers.iter_mut().for_each(|writer| writer.verify(&mut client));
+        bring_back(&daemon, &paths[role as usize]);
+        wait_for_health(&daemon, "whole");
+    }
+}
+
+#[test]
+fn a_mirror_survives_kills_while_its_members_fail_and_return() {
+    story("raid1", 2, &[]);
+}
+
+#[test]
+fn raid10_survives_kills_while_its_members_fail_and_return() {
+    story("raid10", 4, &["--chunk", "64K"]);
+}
+
+#[test]
+fn fio_finds_what_it_wrote_through_kills_and_failed_members() {
+    let mut daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    drop(create(&daemon, "raid1", &[a, b], &[]));
+    // It tries again what the daemon did not answer: fio never notices.
+    let between = daemon.folder.join("retry.nbd");
+    let mut nbdkit = command("nbdkit");
+    nbdkit.args(["-f", "-U", &between, "--filter=retry", "nbd", &format!("uri={}", daemon.uri("data"))]);
+    nbdkit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
+    let _nbdkit = Running::start(&daemon.folder, "nbdkit", &mut nbdkit);
+    wait_for("nbdkit's socket", || std::fs::metadata(&between).ok());
+    let mut fio = command("fio");
+    fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={between}")]);
+    // Slow enough to be met in the middle, each block several times.
+    fio.args(["--rw=randwrite", "--bssplit=4k/70:16k/20:64k/10", "--iodepth=8", "--size=16M", "--io_size=40M"]);
+    fio.args([
+        "--rate_iops=500",
+        "--norandommap",
+        "--randseed=11",
+        "--fsync=64",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+    ]);
+    fio.args(["--verify_state_save=0", "--verify_backlog=128", "--do_verify=1", "--serialize_overlap=1"]);
+    let mut fio = Running::start(&daemon.folder, "fio", &mut fio);
+    let written = |daemon: &Daemon| show(daemon)["members"][0]["stats"]["writes"].as_u64().unwrap_or(0);
+    let mut kills = 0;
+    while fio.ended().is_none() && kills < 4 {
+        wait_for("writes", || (written(&daemon) > 150 || fio.ended().is_some()).then_some(()));
+        if kills == 1 {
+            daemon.braid(&["array", "fail", "data", "1"]);
+            bring_back(&daemon, &format!("faulty({b},gone-after=150)"));
+            wait_for("the member to fail", || (out(&daemon) == [1] || fio.ended().is_some()).then_some(()));
+        } else if kills == 2 {
+            out(&daemon).iter().for_each(|_| bring_back(&daemon, b));
+        }
+        if fio.ended().is_none() {
+            daemon.kill();
+            kills += 1;
+            daemon.start_again();
+        }
+    }
+    assert!(kills >= 3, "it was over after {kills} kills: it is too fast for this test");
+    assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
+    wait_for("all members", || {
+        out(&daemon).iter().for_each(|_| drop(daemon.any(&["array", "add", "data", b])));
+        (health(&daemon) == "whole").then_some(())
+    });
+    let check = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+}

@@ -1,0 +1,87 @@
+//! File systems of the real kernel on a mirror that loses a member, gets another one and is filled, while files are written.
+
+use std::fs;
+
+use crate::filesystems::Block;
+use crate::mirrors::*;
+use crate::support::*;
+
+/// Writes files until told to stop, and remembers what they hold.
+struct Author {
+    at: String,
+    sums: Vec<(String, u64)>,
+}
+
+impl Author {
+    fn write(&mut self, files: u64) {
+        for _ in 0..files {
+            let number = self.sums.len() as u64;
+            let path = format!("{}/file{number}", self.at);
+            fs::write(&path, noise(1 + number % 40 * 9000, number)).expect("a file can be written");
+            self.sums.push((path.clone(), checksum(&path)));
+        }
+        run("sync", &["-f", &self.at]);
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        for (path, sum) in &self.sums {
+            assert_eq!(checksum(path), *sum, "{path}");
+        }
+    }
+}
+
+fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
+    let daemon = Daemon::start();
+    let path = |name: &str| daemon.folder.sparse(name, 340 * MIB);
+    let (a, b, c) = (path("a"), path("b"), path("c"));
+    // The second disk lasts for what mkfs and the first files need, and some more.
+    drop(create(&daemon, "raid1", &[&a, &format!("faulty({b},gone-after=1500)")], &[]));
+    let mut block = Block::of(&daemon, &daemon.uri("data"));
+    let device = block.device.clone();
+    run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
+    let at = block.mount(&daemon, kind);
+    let mut author = Author { at, sums: Vec::new() };
+    wait_for("the member to fail", || {
+        author.write(10);
+        (health(&daemon) == "degraded").then_some(())
+    });
+    author.write(20);
+    // Another disk takes its role, and is filled while files are written.
+    daemon.braid(&["array", "remove", "data", "1"]);
+    daemon.braid(&["array", "add", "data", &format!("throttled({c},bw=40M)")]);
+    let mut beside = 0;
+    wait_for("the new member", || {
+        author.write(5);
+        beside += 5;
+        (health(&daemon) == "whole").then_some(())
+    });
+    assert!(beside >= 5 && daemon.events().contains("member_in_sync"), "{}", daemon.events());
+    for (path, _) in author.sums.extract_if(.., |(path, _)| path.ends_with('7')) {
+        fs::remove_file(&path).expect("a file can be removed");
+    }
+    run("fstrim", &[&author.at]);
+    author.check();
+    block.unmount();
+    run(fsck[0], &[&fsck[1..], &[&device]].concat());
+    let check = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(check.status.code(), Some(0), "{}", said(&check));
+
+    // The new member alone, with nothing in the kernel's memory.
+    daemon.braid(&["array", "fail", "data", "0"]);
+    fs::write("/proc/sys/vm/drop_caches", "1").ok();
+    block.mount(&daemon, kind);
+    author.check();
+    block.unmount();
+    run(fsck[0], &[&fsck[1..], &[&device]].concat());
+}
+
+#[test]
+fn ext4_lives_on_a_mirror_whose_member_is_replaced() {
+    story("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
+}
+
+#[test]
+fn xfs_lives_on_a_mirror_whose_member_is_replaced() {
+    story("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
