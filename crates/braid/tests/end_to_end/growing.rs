@@ -253,7 +253,7 @@ impl Drop for Loop {
 #[test]
 fn a_file_system_grows_with_block_devices_that_became_larger() {
     need_root();
-    let mut daemon = Daemon::start();
+    let daemon = Daemon::start();
     let files: Vec<String> = ["a", "b"].iter().map(|name| daemon.folder.sparse(name, 80 * MIB)).collect();
     let loops: Vec<Loop> = files.iter().map(|file| Loop::over(file)).collect();
     let mut client = create(&daemon, "raid1", &[&loops[0].0, &loops[1].0], &[]);
@@ -276,8 +276,7 @@ fn a_file_system_grows_with_block_devices_that_became_larger() {
     let after = size(&daemon);
     assert!(after == before + 120 * MIB && size_over_nbd(&daemon) == after, "{before} {after}");
     assert!(client.read(0, 4096).is_ok());
-    daemon.restart(true);
-    wait_for_health(&daemon, "whole");
+    // Held all the time: a daemon of another story that looks at this machine's block devices would take what nobody holds.
     std::fs::remove_file(&image).expect("it is there");
     run("nbdcopy", &[&daemon.uri("data"), &image]);
     run("e2fsck", &["-fn", &image]);
