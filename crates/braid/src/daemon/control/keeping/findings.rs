@@ -45,7 +45,10 @@ pub fn unreadable(job: &JobInfo) -> Option<String> {
 
 /// Blocks that are known not to be as they should be.
 pub fn damaged_blocks(keeping: &Keeping) -> u64 {
-    let rebuilds = keeping.jobs().into_iter().filter(|job| job.kind == JobKind::Rebuild && !job.stage.is_over());
+    let rebuilds = keeping
+        .jobs()
+        .into_iter()
+        .filter(|job| matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && !job.stage.is_over());
     let known = rebuilds.chain(keeping.last_check()).map(|job| of(&job).left_blocks());
     known.max().unwrap_or(0)
 }

@@ -89,7 +89,8 @@ pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
 /// Whether a member that is being filled cannot be completed.
 fn lacks(active: &Active) -> bool {
     let jobs = active.keeping().map(|keeping| keeping.jobs()).unwrap_or_default();
-    let rebuilds = jobs.iter().filter(|job| job.kind == JobKind::Rebuild && !job.stage.is_over());
+    let rebuilds =
+        jobs.iter().filter(|job| matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && !job.stage.is_over());
     rebuilds.filter_map(findings::unreadable).next().is_some()
 }
 
