@@ -3,7 +3,7 @@
 use super::output;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, HostDiskList, JobList, Kind, Limits, Status,
+    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Status,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -148,6 +148,7 @@ struct PlanMap {
     ExaminedDisk,
     Export,
     ExportList,
+    Growth,
     JobList,
     HostDiskList,
     Limits,
