@@ -306,6 +306,24 @@ fn a_failed_write_of_a_job_freezes_as_well() {
 }
 
 #[test]
+fn a_source_that_cannot_be_read_fails_the_copy_and_interrupts_nobody() {
+    let mut rig = rig(1);
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
+    let buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
+    let kind = SyncKind::Copy { from: 0, to: Roles(2) };
+    let part = SyncRequest { device: DeviceId(0), offset: 0, len: 8192, kind, buf, tag: 1 };
+    rig.failing = Some(0);
+    let (shard, sink) = &mut rig.shards[0];
+    shard.sync(&part, sink).unwrap();
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.shards[0].0.pop_sync_done().unwrap().result.unwrap_err().kind, ErrorKind::Io);
+    assert!(rig.troubles().is_empty(), "who has it copied knows, and goes to another source");
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.done(0).len(), 1, "nothing is frozen");
+}
+
+#[test]
 fn bits_are_taken_away_only_where_nobody_came_back() {
     let mut rig = rig(1);
     let map = regions(0, 0b111, 0b111, true);

@@ -1,12 +1,18 @@
 //! Members that fail, return, are filled and promoted; spares.
 
+use std::collections::VecDeque;
+use std::pin::pin;
+
 use braid_format::MemberState;
 
-use super::{CheckFrom, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX};
+use super::{CheckFrom, First, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX, first};
 use crate::io::LeafId;
 use crate::lifecycle::{LifecycleError, Newcomer};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
+
+/// Places that wait to be mended.
+const TROUBLES_MAX: usize = 64;
 
 impl Keeper {
     /// The number that the member of a trouble has now, if it still serves on that disk.
@@ -15,17 +21,36 @@ impl Keeper {
     }
 
     pub(super) async fn on_trouble<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
-        let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { return };
-        if trouble.is_fatal() {
-            return self.lose(io, &[role], false).await;
+        let mut waiting = VecDeque::from([trouble]);
+        while let Some(trouble) = waiting.pop_front() {
+            let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { continue };
+            if trouble.is_fatal() || self.is_worn_by(role) {
+                self.lose(io, &[role], false).await;
+                continue;
+            }
+            // What mends waits for the range, and who holds it may wait for a member to be left out: that comes first.
+            let mut repair = pin!(self.repair(io, &trouble));
+            while let First::A(other) =
+                first(io.trouble(self.options.device), std::future::pending::<()>(), repair.as_mut()).await
+            {
+                if other.is_fatal() {
+                    waiting.push_front(other);
+                    break;
+                }
+                // One that is forgotten is told by the next reader.
+                if waiting.len() < TROUBLES_MAX {
+                    waiting.push_back(other);
+                }
+            }
         }
+    }
+
+    /// Counts a read error of a member. True: there were too many, and the others hold everything that it does.
+    fn is_worn_by(&mut self, role: u16) -> bool {
         let count = self.repairs.entry(role).or_default();
-        *count += 1;
+        *count = count.saturating_add(1);
         // The last copy of something stays, however bad it is.
-        if *count > REPAIRS_MAX && self.array.tolerates(&[role]) {
-            return self.lose(io, &[role], false).await;
-        }
-        self.repair(io, &trouble).await;
+        *count > REPAIRS_MAX && self.array.tolerates(&[role])
     }
 
     /// Leaves members out. A spare takes over. A successor that is given up loses its label as well.

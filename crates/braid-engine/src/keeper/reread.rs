@@ -35,7 +35,7 @@ impl Keeper {
     }
 
     /// Writes what a member cannot read with what another one has. Where that does not succeed the next reader tells.
-    pub(super) async fn repair<I: KeeperIo>(&mut self, io: &I, trouble: &Trouble) {
+    pub(super) async fn repair<I: KeeperIo>(&self, io: &I, trouble: &Trouble) {
         let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);
         let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
         let end = end.min(self.array.geometry().size_bytes());
