@@ -67,7 +67,8 @@ pub struct Host {
     freezes: BTreeMap<u64, usize>,
     /// Memory of parts of jobs.
     syncs: BTreeMap<u64, (Buf, usize)>,
-    message_ns_max: u64,
+    /// Longest time until each shard takes what comes for it.
+    message_ns_max: Vec<u64>,
     rng: Rng,
     /// To be worked off after every call.
     pub told: VecDeque<Told>,
@@ -138,11 +139,17 @@ impl Host {
             publishes: BTreeMap::new(),
             freezes: BTreeMap::new(),
             syncs: BTreeMap::new(),
-            message_ns_max: rng.between(0, 500_000),
+            message_ns_max: vec![rng.between(0, 500_000); usize::from(shards)],
             rng,
             told: VecDeque::new(),
             ended: Vec::new(),
         }
+    }
+
+    /// One of the shards takes what comes for it much later than the others.
+    pub fn make_busy(&mut self) {
+        let busy = self.rng.index(self.message_ns_max.len());
+        self.message_ns_max[busy] = 20 * self.message_ns_max[busy].max(100_000);
     }
 
     /// How many shards there are.
@@ -196,7 +203,7 @@ impl Host {
     }
 
     fn mail(&mut self, world: &mut World, shard: usize, mail: Mail) {
-        let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
+        let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[shard]);
         let at_ns = self.mailboxes[shard].put(mail, at_ns);
         world.at(at_ns, Happening::Publish(shard as u16));
     }
@@ -307,7 +314,7 @@ impl Host {
             self.told.push_back(Told::Released(tag));
         }
         while let Some((to, message)) = self.shards[at].pop_message() {
-            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max);
+            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[usize::from(to.0)]);
             let channel = self.channel(shard, to.0);
             let at_ns = self.channels[channel].put(message, at_ns);
             world.counters.add("messages", "between shards");

@@ -12,7 +12,7 @@ use braid_sim::runs::{self, Options};
 use braid_sim::shrink::{self, Bounds};
 
 const USAGE: &str =
-    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10] [--sweep] [--trace]
+    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10] [--drills] [--sweep] [--trace]
        braid-sim --seed N --shrink                        (and then --seed N --bounds lives=2,requests=5 --trace)
        braid-sim --hunt [--seeds A..B]                    (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
@@ -90,6 +90,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.options.bounds = Bounds::parse(&value("--bounds lives=2,requests=5")?)?;
                 parsed.restricted = true;
             }
+            "--drills" => {
+                parsed.options.drills = true;
+                parsed.restricted = true;
+            }
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}, for example --seeds 0..100")),
         }
@@ -157,6 +161,9 @@ fn replay(seed: u64, options: &Options) -> String {
     let mut command = format!("cargo run -p braid-sim --profile verify -- --seed {seed} --levels {levels}");
     if options.bounds != Bounds::NONE {
         command += &format!(" --bounds {}", options.bounds);
+    }
+    if options.drills {
+        command += " --drills";
     }
     command + " --trace"
 }

@@ -85,6 +85,8 @@ struct Device {
     live: bool,
     /// Blocks that are not judged: of those trusted again, reads that began before that.
     doubted: BTreeMap<u64, u64>,
+    /// Blocks that no copy gives: whoever began to read before this may be told so.
+    unreadable: BTreeMap<u64, u64>,
 }
 
 /// A write that was begun: to be ended by [`Oracle::write_ended`].
@@ -177,6 +179,7 @@ impl Oracle {
             reads: BTreeMap::new(),
             live: true,
             doubted: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
         };
         self.devices.insert(self.last_device, device);
         self.last_device
@@ -251,6 +254,9 @@ impl Oracle {
                 Ending::Done => {
                     version.state = State::Acknowledged;
                     version.required = if write.fua && version.content != Content::MaybeZero { ALL } else { 0 };
+                    if let Some(until) = of.unreadable.get_mut(&block) {
+                        *until = now.min(*until);
+                    }
                 }
                 Ending::Failed => version.state = State::Unknown,
             }
@@ -294,6 +300,22 @@ impl Oracle {
     pub fn trust(&mut self, device: u64, block: u64) {
         let now = self.tick();
         self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, now);
+    }
+
+    /// No copy of a block can be read, until it is written.
+    pub fn lose(&mut self, device: u64, block: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").unreadable.insert(block, u64::MAX);
+    }
+
+    /// Whether a read of these blocks that began then may find one of them unreadable.
+    pub fn may_be_unreadable(&self, device: u64, begun: u64, first: u64, count: u64) -> bool {
+        self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
+    }
+
+    /// Blocks that no copy gives.
+    pub fn lost(&self, device: u64) -> Vec<u64> {
+        let all = self.devices[&device].unreadable.iter();
+        all.filter(|(_, until)| **until == u64::MAX).map(|(block, _)| *block).collect()
     }
 
     /// A read is about to be submitted.

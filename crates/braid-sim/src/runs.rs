@@ -7,6 +7,7 @@ use crate::arrays::{Kind, Trial};
 use crate::counters::Counters;
 use crate::disk::Profile;
 use crate::labelled;
+use crate::plot::drills::Subject;
 use crate::plot::mirrors::Mirror;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
@@ -67,10 +68,21 @@ enum Focus {
     Members,
     /// Everything, more being lost than is tolerated and members being used apart included.
     All,
+    /// One story that chance would hardly tell.
+    Drill(Subject),
 }
 
 impl Focus {
-    const ALL: [Focus; 4] = [Focus::Data, Focus::Failing, Focus::Members, Focus::All];
+    fn draw(rng: &mut Rng, drills: bool) -> Focus {
+        match rng.below(6) {
+            _ if drills => Focus::Drill(Subject::any(rng)),
+            0 => Focus::Data,
+            1 => Focus::Failing,
+            2 => Focus::Members,
+            3 => Focus::All,
+            _ => Focus::Drill(Subject::any(rng)),
+        }
+    }
 }
 
 /// What is the same for all seeds of a range.
@@ -84,11 +96,13 @@ pub struct Options {
     pub check_drained: bool,
     /// What a seed draws is cut down to these.
     pub bounds: Bounds,
+    /// Of redundant arrays only drills.
+    pub drills: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true, bounds: Bounds::NONE }
+        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true, bounds: Bounds::NONE, drills: false }
     }
 }
 
@@ -143,14 +157,21 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let blocks_max = if short { 100 } else { 600 };
     let (plain, redundant) = (options.plain(), options.redundant());
     let mirrors = !redundant.is_empty() && (plain.is_empty() || sim.rng().coin());
-    let focus = if mirrors { *sim.rng().pick(&Focus::ALL) } else { Focus::All };
+    let focus = if mirrors { Focus::draw(sim.rng(), options.drills) } else { Focus::All };
+    // A sweep cuts by its own rules.
+    let focus = if dooms.is_some() && matches!(focus, Focus::Drill(_)) { Focus::Data } else { focus };
+    let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
     // A member that fails is what this is about; where bits and data are, members stay.
     let faults = match focus {
-        Focus::Data => false,
+        Focus::Data | Focus::Drill(_) => false,
         Focus::Failing => dooms.is_none(),
         Focus::Members | Focus::All => faults,
     };
-    let blocks_max = if focus == Focus::Data && sim.rng().coin() { 60 } else { blocks_max };
+    let blocks_max = match focus {
+        Focus::Data if sim.rng().coin() => 60,
+        Focus::Drill(subject) => subject.blocks_max(),
+        _ => blocks_max,
+    };
     if mirrors {
         add_mirror(&mut sim, &redundant, blocks_max, faults, focus);
     }
@@ -188,17 +209,37 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     match focus {
         Focus::Data => phases = DATA.to_vec(),
         Focus::Failing => phases = FAILING.to_vec(),
-        Focus::Members | Focus::All => {}
+        Focus::Members | Focus::All | Focus::Drill(_) => {}
     }
     if grows {
         let often = phases.len() / 2;
         phases.extend(std::iter::repeat_n("growing", often.max(2)));
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
-    let drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
+    let mut drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
+    if labels && short && sim.rng().coin() {
+        // Some starts in a row that crashes cut: only then labels are more than one step apart, if they ever are.
+        let first = sim.rng().index(drawn.len());
+        let count = sim.rng().between(2, 5) as usize;
+        let most = *sim.rng().pick(&[4, 8, 16]);
+        for doom in drawn.iter_mut().skip(first).take(count) {
+            let how = if sim.rng().coin() { Crash::Power } else { Crash::Kill };
+            *doom = Doom::AtStep(sim.rng().between(1, most), how);
+        }
+    }
     let mut dooms = dooms.map_or(drawn, <[Doom]>::to_vec);
     let bounds = options.bounds;
+    let acts = drill.map(|subject| {
+        sim.world.counters.add("drills", subject.name());
+        subject.draw(sim.rng())
+    });
+    if let Some(acts) = &acts {
+        dooms = acts.iter().map(|act| act.doom).collect();
+        sim.busy_shard = drill.is_some_and(Subject::has_busy_shard);
+        sim.stage.borrow_mut().mirrors[0].script = acts.iter().map(|act| act.after.clone()).collect();
+    }
     dooms.truncate(bounds.lives as usize);
+    let life = std::cell::Cell::new(0);
     sim.run(&dooms, |rng, doom| {
         let mut habits = match (short, labels) {
             (true, false) if mirrors => Habits::draw_mirrors(rng, faults),
@@ -223,7 +264,12 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         habits.actions = habits.actions.min(bounds.actions);
         habits.clients_max = habits.clients_max.min(u64::from(bounds.clients));
         habits.requests_max = habits.requests_max.min(u64::from(bounds.requests));
-        Plot { habits: doom.is_some().then_some(habits), rng: rng.fork() }
+        let act = acts.as_ref().and_then(|acts| acts.get(life.replace(life.get() + 1)));
+        let steps = act.filter(|_| doom.is_some()).map(|act| {
+            let some = act.steps.iter().copied().take(bounds.actions as usize).collect();
+            (some, bounds)
+        });
+        Plot { habits: doom.is_some().then_some(habits), rng: rng.fork(), steps }
     })
 }
 
@@ -241,19 +287,31 @@ pub fn twice(seed: u64, options: &Options) -> Outcome {
 /// A redundant array, one member of which is always well. Where any two hold all copies of something, all but one other are.
 fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focus: Focus) {
     let kind = *sim.rng().pick(kinds);
-    let count = sim.rng().between(2, 4) as usize;
+    let most = match focus {
+        // All but one may be lost then.
+        Focus::Drill(_) if kind == Kind::Raid10 => 2,
+        Focus::Drill(_) => 3,
+        _ => 4,
+    };
+    let count = sim.rng().between(2, most) as usize;
     let copies = if kind == Kind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
     let before = (1 << 20) + 8192;
     // Or nobody is well: then more may be lost than the array tolerates.
     let careless = focus == Focus::All && sim.rng().coin();
     let bad = sim.rng().between(1, count as u64 - 1) as usize;
     let mut disks = Vec::new();
+    // In a drill each member may be the one that is left: they are of one size.
+    let same = before + 4096 * sim.rng().between(20, blocks_max);
     for number in 0..count {
         let within = number <= bad && number > 0 && (kind == Kind::Raid1 || number == 1);
         let faulty = faults && (within || careless && sim.rng().coin());
         // The one that is well is the largest: it is part of every zone.
         let more = if number == 0 { 4096 * blocks_max } else { 0 };
-        let disk = add_disk_of(sim, before + more, blocks_max, faulty);
+        let disk = if let Focus::Drill(_) = focus {
+            add_disk_sized(sim, same, false)
+        } else {
+            add_disk_of(sim, before + more, blocks_max, faulty)
+        };
         if faulty && focus == Focus::Failing {
             let often = sim.rng().between(10_000, 100_000) as u32;
             let kind = sim.rng().below(4);
@@ -266,7 +324,8 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         }
         disks.push(disk);
     }
-    let others: Vec<usize> = (0..sim.rng().below(3)).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
+    let spares = if matches!(focus, Focus::Drill(_)) { 0 } else { sim.rng().below(3) };
+    let others: Vec<usize> = (0..spares).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
     let well = (!careless).then_some(disks[0]);
     let mut spec = labelled::draw_spec(&[kind.level()], sim.rng());
     spec.copies = copies;
@@ -285,10 +344,20 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         sim.world.bitmaps.insert(*disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
     }
     let unplug = match focus {
-        Focus::Data | Focus::Failing => 0,
+        Focus::Data | Focus::Failing | Focus::Drill(_) => 0,
         Focus::Members | Focus::All => *sim.rng().pick(&[0, 100_000, 500_000]),
     };
-    let mirror = Mirror { disks: order, others, well, victims, unplug, wild: focus == Focus::All, ..Mirror::new(spec) };
+    let clear_ns_max = if let Focus::Drill(subject) = focus { Some(subject.clear_ns_max(sim.rng())) } else { None };
+    let mirror = Mirror {
+        clear_ns_max,
+        disks: order,
+        others,
+        well,
+        victims,
+        unplug,
+        wild: focus == Focus::All,
+        ..Mirror::new(spec)
+    };
     sim.stage.borrow_mut().mirrors.push(mirror);
 }
 
@@ -306,8 +375,12 @@ fn add_disk(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faults: bool) -> 
 }
 
 fn add_disk_of(sim: &mut Sim, before_bytes: u64, blocks_max: u64, faulty: bool) -> usize {
-    let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
     let size = before_bytes + 4096 * sim.rng().between(20, blocks_max);
+    add_disk_sized(sim, size, faulty)
+}
+
+fn add_disk_sized(sim: &mut Sim, size: u64, faulty: bool) -> usize {
+    let profile = if faulty { Profile::faulty(sim.rng()) } else { Profile::healthy(sim.rng()) };
     let junk = sim.rng().coin();
     sim.add_disk(size, junk, profile)
 }

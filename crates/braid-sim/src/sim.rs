@@ -20,9 +20,10 @@ use crate::labelled::{Labelled, Promise};
 use crate::meta::{Port, Task, Tasks, Wanted};
 use crate::oracle::{Oracle, Violation};
 use crate::plot::mirrors::Mirror;
+use crate::plot::script::{Spoil, make_unreadable};
 use crate::plot::{ArrayState, Plot};
 use crate::rng::Rng;
-use crate::rot::Rot;
+use crate::rot::{Rot, Wish};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::{Crash, Happening, World};
@@ -88,6 +89,23 @@ pub struct Stage {
     pub half_taken: BTreeSet<usize>,
     /// Redundant arrays that nobody uses, all copies of which must be equal.
     pub compare: Vec<Copies>,
+    /// Moments that a task has come to.
+    pub moments: Vec<&'static str>,
+    /// How many of each kind there were in this life.
+    seen: BTreeMap<&'static str, u64>,
+    /// Members that were promoted in this life, by role, and are in sync since.
+    pub promoted: BTreeSet<u16>,
+    /// What a drill wants of disks.
+    pub spoil: Vec<(usize, Spoil)>,
+    /// Blocks that are to be readable nowhere.
+    pub unreadable: Vec<Wish>,
+}
+
+impl Stage {
+    /// How many moments of this kind there were in this life.
+    pub fn seen(&self, moment: &str) -> u64 {
+        self.seen.get(moment).copied().unwrap_or(0)
+    }
 }
 
 /// When nothing is left to happen, tasks are asked so often whether they have something for one another.
@@ -121,6 +139,8 @@ pub struct Sim {
     pub world: World,
     /// Shared with the tasks.
     pub stage: Rc<RefCell<Stage>>,
+    /// One of the shards takes what comes for it much later than the others.
+    pub busy_shard: bool,
     rng: Rng,
 }
 
@@ -171,8 +191,13 @@ impl Sim {
             enlarged: BTreeSet::new(),
             half_taken: BTreeSet::new(),
             compare: Vec::new(),
+            moments: Vec::new(),
+            seen: BTreeMap::new(),
+            promoted: BTreeSet::new(),
+            spoil: Vec::new(),
+            unreadable: Vec::new(),
         };
-        Sim { world, stage: Rc::new(RefCell::new(stage)), rng }
+        Sim { world, stage: Rc::new(RefCell::new(stage)), busy_shard: false, rng }
     }
 
     /// The run's own source of chance.
@@ -280,8 +305,27 @@ impl Sim {
         for disk in &mut self.world.disks {
             disk.gone &= self.rng.coin();
         }
-        for mirror in &mut stage.mirrors {
+        let promoted = std::mem::take(&mut stage.promoted);
+        stage.seen.clear();
+        stage.moments.clear();
+        stage.spoil.clear();
+        stage.unreadable.clear();
+        let Stage { mirrors, oracle, .. } = &mut *stage;
+        for mirror in mirrors {
             mirror.copy_or_restore(&mut self.world, &mut self.rng);
+            // What a drill spoils is well again: it has had its time.
+            if let Some(after) = mirror.script.pop_front() {
+                let role = mirror.disks.iter().position(|disk| *disk == mirror.victims[0]);
+                let promoted = role.is_some_and(|role| promoted.contains(&(role as u16)));
+                for disk in &mirror.disks {
+                    let disk = &mut self.world.disks[*disk];
+                    (disk.profile, disk.gone) = (disk.profile.repaired(), false);
+                }
+                for what in after {
+                    mirror.between(what, promoted, &mut self.world, oracle, &mut self.rng);
+                }
+            }
+            mirror.missing.iter().for_each(|disk| self.world.disks[*disk].gone = true);
         }
         // Others are not there when the next process starts; what they had cached is on the medium.
         for mirror in &stage.mirrors {
@@ -316,7 +360,7 @@ impl Sim {
         let sizes = self.world.leaves.iter().map(|d| self.world.disks[*d].size_bytes()).collect();
         let leaf_of: BTreeMap<usize, LeafId> =
             self.world.leaves.iter().enumerate().map(|(l, d)| (*d, LeafId(l as u32))).collect();
-        let shards = self.rng.between(1, 3) as u16;
+        let shards = self.rng.between(if self.busy_shard { 2 } else { 1 }, 3) as u16;
         let limits = Limits {
             slots: *self.rng.pick(&[4, 16, 256]),
             devices: 16,
@@ -325,7 +369,10 @@ impl Sim {
         let leaves = &self.world.leaves;
         let what = format!("a life with {shards} shards, {limits:?}, leaves {leaves:?}, {doom:?}");
         self.world.note(format_args!("{what}"));
-        let host = Host::new(shards, &limits, &mut self.world, self.rng.fork());
+        let mut host = Host::new(shards, &limits, &mut self.world, self.rng.fork());
+        if self.busy_shard {
+            host.make_busy();
+        }
         let port = Port::new(sizes);
         let mut tasks = Tasks::default();
         let task = plot.run(port.clone(), Rc::clone(&self.stage), leaf_of, shards);
@@ -366,7 +413,13 @@ impl Sim {
                     within = None;
                 }
             }
+            let told = std::mem::take(&mut run.stage.borrow_mut().moments);
+            run.world.moments.extend(told);
+            if phase == "filling a member" && run.world.moments.contains(&"writing a label") {
+                run.world.moments.push("promoting");
+            }
             for moment in std::mem::take(&mut run.world.moments) {
+                *run.stage.borrow_mut().seen.entry(moment).or_insert(0) += 1;
                 // A start writes labels in any case.
                 let ordinary =
                     moment == "writing a label" && matches!(phase, "starting a mirror" | "creating a mirror");
@@ -480,7 +533,10 @@ impl Run<'_> {
                 Some(Wanted::Requests(device)) => {
                     self.port.answer(id, Ok(self.host.requests(device).to_le_bytes().to_vec()));
                 }
-                Some(Wanted::Freeze(device)) => self.host.freeze(self.world, id, device),
+                Some(Wanted::Freeze(device)) => {
+                    self.world.moments.push("freezing");
+                    self.host.freeze(self.world, id, device);
+                }
                 Some(Wanted::Sync(part)) => {
                     self.world.moments.push("copying");
                     self.host.sync(self.world, id, part);
@@ -488,7 +544,10 @@ impl Run<'_> {
                 Some(Wanted::Call(device, home, call)) => {
                     match call {
                         RegionCall::Settle(_) => self.world.moments.push("settling"),
-                        RegionCall::Clear(_) => self.world.counters.add("keepers", "clearing"),
+                        RegionCall::Clear(_) => {
+                            self.world.moments.push("clearing");
+                            self.world.counters.add("keepers", "clearing");
+                        }
                         RegionCall::Close(_) | RegionCall::Rewrite => {}
                     }
                     self.host.call(self.world, id, device, home.0, call);
@@ -501,8 +560,21 @@ impl Run<'_> {
             self.world.counters.add("keepers", kind);
             self.world.moments.push(kind);
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
-            if matches!(note, Note::Dropped(_)) {
-                self.stage.borrow_mut().lost.insert(device);
+            match &note {
+                Note::Dropped(roles) => {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.lost.insert(device);
+                    stage.promoted.retain(|role| !roles.contains(role));
+                }
+                Note::InSync(role) => {
+                    self.stage.borrow_mut().promoted.insert(*role);
+                }
+                Note::Resynced
+                    if self.stage.borrow().mirrors.iter().any(|m| m.has_lost(&self.stage.borrow().oracle)) =>
+                {
+                    self.world.counters.add("keepers", "resynced but for what cannot be read");
+                }
+                _ => {}
             }
             if let Note::Job(info) = &note
                 && let Err(why) = self.stage.borrow_mut().jobs.told(device, info)
@@ -554,6 +626,12 @@ impl Run<'_> {
         for disk in std::mem::take(&mut stage.pull) {
             self.world.pull(disk);
         }
+        for (disk, spoil) in std::mem::take(&mut stage.spoil) {
+            spoil.apply(self.world, disk);
+        }
+        for wish in std::mem::take(&mut stage.unreadable) {
+            make_unreadable(&wish, self.world, &mut stage.oracle);
+        }
         stage.workload.arm(self.world);
     }
 
@@ -584,7 +662,9 @@ impl Run<'_> {
             match told {
                 Told::Done(completion) => workload.done(&completion, self.world, oracle)?,
                 Told::Released(tag) => workload.release(tag, self.world),
-                Told::Drained(number) | Told::Frozen(number) | Told::Called(number) => {
+                Told::Drained(number) | Told::Frozen(number) => self.port.answer(number, Ok(Vec::new())),
+                Told::Called(number) => {
+                    self.world.moments.push("regions called");
                     self.port.answer(number, Ok(Vec::new()));
                 }
                 Told::Synced(number, result) => self.port.answer_sync(number, result),

@@ -16,6 +16,25 @@ use crate::world::{Happening, World};
 /// Longest pause of a client that was refused, in nanoseconds.
 const PAUSE_NS_MAX: u64 = 300_000_000;
 
+/// What a drill wants of its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// How many there are.
+    pub clients: u64,
+    /// Requests of each at most, and at least half as many.
+    pub requests: u64,
+    /// They ask for flushes.
+    pub flushes: bool,
+    /// They read, too.
+    pub reads: bool,
+    /// Longest pause between two requests, in nanoseconds.
+    pub think_ns_max: u64,
+    /// Most blocks in a usual request.
+    pub blocks_max: u64,
+    /// Most chances in a million to go to a hot spot.
+    pub hot: u32,
+}
+
 /// How a client behaves: drawn once for each.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
@@ -42,7 +61,7 @@ impl Habits {
         }
         Habits {
             weights,
-            fua: rng.probability(500_000),
+            fua: if rng.below(4) == 0 { rng.between(100_000, 1_000_000) as u32 } else { rng.probability(500_000) },
             hot: rng.between(0, 1_000_000) as u32,
             depth: rng.between(1, 12) as u32,
             think_ns_max: rng.between(1, 400_000),
@@ -68,6 +87,8 @@ pub struct Client {
     armed: bool,
     habits: Habits,
     hot: [u64; 3],
+    /// Where it goes: the first block, and how many.
+    area: (u64, u64),
     /// Requests that it will still ask for.
     left: u32,
     /// Times in a row that it was refused, or had too much out to ask: it waits longer each time.
@@ -76,6 +97,8 @@ pub struct Client {
     verifies: Option<u64>,
     /// What it means to ask for soon: what, from which block on, how many.
     todo: VecDeque<(Op, u64, u64)>,
+    /// And nothing else.
+    only_todo: bool,
     /// Late writes after which it will still try again: where nearly all are late, it would never end.
     patience: u32,
 }
@@ -136,10 +159,12 @@ impl Workload {
             armed: false,
             habits,
             hot,
+            area: (0, blocks),
             left: requests,
             refused: 0,
             verifies: None,
             todo: VecDeque::new(),
+            only_todo: false,
             patience: 2,
         });
     }
@@ -156,6 +181,25 @@ impl Workload {
         self.connect(device, id, shard, blocks, requests);
         let client = self.clients.last_mut().expect("just connected");
         client.habits.weights = [0, 8, 2, 0, 2];
+    }
+
+    /// Connects one client that does what a drill wants of it.
+    pub fn connect_for(&mut self, device: u64, id: DeviceId, shard: u16, area: (u64, u64), work: &Work) {
+        let requests = self.rng.between(work.requests.div_ceil(2), work.requests) as u32;
+        self.connect(device, id, shard, area.1, requests);
+        let client = self.clients.last_mut().expect("just connected");
+        client.area = area;
+        client.habits.weights = [if work.reads { 4 } else { 0 }, 16, 2, 1, if work.flushes { 4 } else { 0 }];
+        client.habits.think_ns_max = work.think_ns_max;
+        client.habits.blocks_max = work.blocks_max;
+        client.habits.hot = client.habits.hot.min(work.hot);
+    }
+
+    /// The client that was connected last writes these blocks, one by one.
+    pub fn write_these(&mut self, blocks: &[u64]) {
+        let client = self.clients.last_mut().expect("just connected");
+        client.todo = blocks.iter().map(|block| (Op::Write, *block, 1)).collect();
+        client.only_todo = true;
     }
 
     /// Connects one client that reads the whole device once.
@@ -222,23 +266,24 @@ impl Workload {
     }
 
     /// What a client asks for next: what, from which block on, how many.
-    fn choose(&mut self, index: usize, blocks: u64) -> (Op, u64, u64) {
-        let Client { habits, hot, verifies, .. } = self.clients[index];
+    fn choose(&mut self, index: usize, all: u64) -> (Op, u64, u64) {
+        let Client { habits, hot, verifies, area, .. } = self.clients[index];
         if let Some(todo) = self.clients[index].todo.front()
-            && self.rng.coin()
+            && (self.clients[index].only_todo || self.rng.coin())
         {
             return *todo;
         }
         if let Some(next) = verifies {
-            return (Op::Read, next, (blocks - next).min(64));
+            return (Op::Read, next, (all - next).min(64));
         }
+        let (before, blocks) = area;
         let op = [Op::Read, Op::Write, Op::WriteZeroes, Op::Discard, Op::Flush][self.rng.weighted(&habits.weights)];
         let count = match self.rng.below(200) {
             0 => self.rng.between(1, blocks.min(300)),
             _ => self.rng.between(1, habits.blocks_max.min(blocks)),
         };
         let spot = if self.rng.chance(habits.hot) { *self.rng.pick(&hot) } else { self.rng.below(blocks) };
-        (op, (spot + self.rng.below(4)).min(blocks - count), count)
+        (op, before + (spot + self.rng.below(4)).min(blocks - count), count)
     }
 
     /// A request was accepted.
@@ -364,7 +409,16 @@ impl Workload {
             let stopped = error.kind == ErrorKind::NoDevice && self.stopping.contains(&device);
             // A redundant array has always a member that is well: nothing may fail, but for a read of one that hangs.
             let hangs = error.kind == ErrorKind::TimedOut && matches!(out.kind, Kind::Read { .. });
-            let excused = world.had_faults() && (hangs || oracle.fails(device));
+            let unreadable = match &out.kind {
+                Kind::Read { begun, .. } if error.kind == ErrorKind::Io => {
+                    oracle.may_be_unreadable(device, *begun, out.asked.1, out.asked.2)
+                }
+                _ => false,
+            };
+            if unreadable {
+                world.counters.add("failed", "as no copy can be read");
+            }
+            let excused = unreadable || world.had_faults() && (hangs || oracle.fails(device));
             if !stopped && !excused {
                 return Err(Violation(format!("request {tag} failed without a reason: {error}")));
             }
@@ -384,7 +438,7 @@ impl Workload {
                     client.patience -= 1;
                     client.todo.push_back(out.asked);
                     client.left = client.left.saturating_add(8);
-                    client.hot = [token.first_block(); 3];
+                    client.hot = [token.first_block() - client.area.0; 3];
                     client.habits.hot = 1_000_000;
                 }
             }

@@ -243,6 +243,9 @@ impl World {
             late: false,
         };
         let mut takes = self.disks[disk].profile.latency_ns(&mut self.rng);
+        if io.op == Op::Flush {
+            takes *= self.disks[disk].profile.flush_factor;
+        }
         if self.disks[disk].gone {
             running.result = Err(LeafError::of(ErrorKind::Gone));
             self.faults += 1;

@@ -61,6 +61,8 @@ pub struct SimDisk {
     blocks: Vec<Slot>,
     dirty: BTreeSet<usize>,
     unreadable: BTreeSet<u64>,
+    /// Of these, those that repairing the disk does not bring back.
+    dead: BTreeSet<u64>,
     completions: u64,
     junk: bool,
     /// It does not answer any more: pulled, and its cache lost power.
@@ -80,6 +82,7 @@ impl SimDisk {
             blocks,
             dirty: BTreeSet::new(),
             unreadable: BTreeSet::new(),
+            dead: BTreeSet::new(),
             completions: 0,
             junk,
             gone: false,
@@ -141,7 +144,9 @@ impl SimDisk {
             bytes[from..to].copy_from_slice(&data[at..at + (to - from)]);
             let sectors = sector_mask(from / SECTOR_BYTES, to / SECTOR_BYTES);
             for sector in from / SECTOR_BYTES..to / SECTOR_BYTES {
-                self.unreadable.remove(&((block * BLOCK_SECTORS + sector) as u64));
+                let sector = (block * BLOCK_SECTORS + sector) as u64;
+                self.unreadable.remove(&sector);
+                self.dead.remove(&sector);
             }
             self.blocks[block].pending.push(Pending { op, completed: None, sectors, doomed: false, data: bytes });
             self.dirty.insert(block);
@@ -288,14 +293,28 @@ impl SimDisk {
         self.heal();
     }
 
+    /// Nothing is left of what was written to it.
+    pub fn wipe(&mut self) {
+        self.blocks.iter_mut().for_each(|slot| *slot = Slot::default());
+        self.dirty.clear();
+        self.unreadable.clear();
+        self.dead.clear();
+    }
+
     /// A sector can no longer be read, until it is written.
     pub fn make_unreadable(&mut self, offset: u64) {
         self.unreadable.insert(offset / SECTOR_BYTES as u64);
     }
 
-    /// Every sector can be read again.
+    /// The same, and no repair of the disk brings it back.
+    pub fn make_unreadable_for_good(&mut self, offset: u64) {
+        self.make_unreadable(offset);
+        self.dead.insert(offset / SECTOR_BYTES as u64);
+    }
+
+    /// Every sector can be read again, but for those that are gone for good.
     pub fn heal(&mut self) {
-        self.unreadable.clear();
+        self.unreadable = self.dead.clone();
     }
 
     /// Bits on the medium turn, within `[offset, offset + len)`, and the disk does not notice.

@@ -15,6 +15,8 @@ pub struct Profile {
     pub latency_ns_min: u64,
     /// Usual most.
     pub latency_ns_max: u64,
+    /// A flush takes so many times as long.
+    pub flush_factor: u64,
     /// Chance to take up to a hundred times as long, so that others overtake it.
     pub slow: u32,
     /// Chance that a read fails, once.
@@ -40,6 +42,7 @@ impl Profile {
             instant: !volatile && rng.coin(),
             latency_ns_min,
             latency_ns_max: latency_ns_min + rng.between(0, 300_000),
+            flush_factor: *rng.pick(&[1, 1, 4, 16]),
             slow: rng.probability(200_000),
             read_error: 0,
             latent_error: 0,

@@ -4,7 +4,7 @@
 //! the array always starts, and no request fails.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use braid_engine::lifecycle::{self, Array, Filling, LifecycleError, Newcomer, St
 use braid_format::{MemberId, MemberState, Uuid};
 use braid_geometry::{Geometry, Spec};
 
+use super::drills::Between;
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
 use crate::copies::{self, Copies};
@@ -58,6 +59,16 @@ pub struct Mirror {
     pub old: BTreeSet<usize>,
     /// A copy of a disk, with the sequence number of the label on it.
     pub image: Option<(usize, u64, Image)>,
+    /// Longest time for which its bits are kept, where that is not to be drawn for each life.
+    pub clear_ns_max: Option<u64>,
+    /// Where its copies are, by role, as it was last seen whole.
+    pub places: Option<(Geometry, Vec<(usize, u64)>)>,
+    /// The next start uses its halves apart.
+    pub go_apart: bool,
+    /// Disks that are not here before the last life.
+    pub missing: BTreeSet<usize>,
+    /// What happens after each life.
+    pub script: VecDeque<Vec<Between>>,
 }
 
 impl Mirror {
@@ -80,12 +91,24 @@ impl Mirror {
             parted: false,
             old: BTreeSet::new(),
             image: None,
+            clear_ns_max: None,
+            places: None,
+            go_apart: false,
+            missing: BTreeSet::new(),
+            script: VecDeque::new(),
         }
     }
 
     /// Between two lives somebody copies a disk, or puts an older copy in the place of one.
     pub fn copy_or_restore(&mut self, world: &mut World, rng: &mut Rng) {
-        let Some(well) = self.well.filter(|_| self.wild && self.exists && rng.below(4) == 0) else { return };
+        if self.wild && rng.below(4) == 0 {
+            self.copy_or_restore_now(world, rng);
+        }
+    }
+
+    /// The same, certainly.
+    pub fn copy_or_restore_now(&mut self, world: &mut World, rng: &mut Rng) {
+        let Some(well) = self.well.filter(|_| self.exists) else { return };
         match self.image.take() {
             None => {
                 let disk = *rng.pick(&self.victims);
@@ -95,10 +118,11 @@ impl Mirror {
                 }
             }
             Some((disk, sequence, image)) => {
-                // What a crash may leave, or what is out in any case, nobody can tell from the member itself.
-                let newest = copies::label_on(world, well).filter(|label| label.array.sequence > sequence + 1);
+                // What a crash may leave nobody can tell from the member itself.
+                let newest = copies::label_on(world, well).filter(|label| label.array.sequence > sequence);
                 let own = copies::label_on(world, disk).map(|label| label.member.id);
-                let called = |m: &braid_format::MemberEntry| m.id == own && m.state == MemberState::InSync;
+                let holds = |state| matches!(state, MemberState::InSync | MemberState::Out);
+                let called = |m: &braid_format::MemberEntry| m.id == own && holds(m.state);
                 if own.is_some() && newest.is_some_and(|label| label.array.members.iter().any(called)) {
                     world.counters.add("fault", "old copy");
                     world.note(format_args!("disk {disk} is replaced by an older copy of it"));
@@ -144,7 +168,9 @@ impl Admin {
             let stage = self.stage.borrow();
             (stage.mirrors[index].uuid, stage.mirrors[index].exists)
         };
-        if exists && self.stage.borrow().mirrors[index].wild && self.rng.below(4) == 0 && !self.last {
+        let goes_apart = std::mem::take(&mut self.stage.borrow_mut().mirrors[index].go_apart);
+        let wild = self.stage.borrow().mirrors[index].wild;
+        if exists && (goes_apart || wild && self.rng.below(4) == 0) && !self.last {
             self.use_apart(index).await;
         }
         self.phase("starting a mirror");
@@ -352,14 +378,16 @@ impl Admin {
             clean,
             force: false,
             clear_after_ns: {
-                let most = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
+                let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
+                let most = self.stage.borrow().mirrors[index].clear_ns_max.unwrap_or(drawn);
                 self.rng.between(most / 10, most)
             },
         };
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
         let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
         let serves = |well: LeafId| array.members().any(|m| m.leaf == well && m.state == MemberState::InSync);
-        if well.is_some_and(|well| !serves(well)) {
+        // Where a bug is planted, the data are to show it.
+        if self.stage.borrow().check_drained && well.is_some_and(|well| !serves(well)) {
             return self.odd(format!("mirror {index} serves without the member that is well"));
         }
         let keeper = match Keeper::start(&self.port, array, options).await {
@@ -390,6 +418,9 @@ impl Admin {
         };
         let regions = Arc::clone(keeper.regions());
         let copies = self.whole(keeper.array());
+        if copies.is_some() {
+            self.stage.borrow_mut().mirrors[index].places.clone_from(&copies);
+        }
         self.compare(number, keeper.array(), Arc::clone(&regions)).await;
         let ended = Rc::new(RefCell::new(None));
         let (result, port) = (Rc::clone(&ended), self.port.clone());
@@ -403,6 +434,9 @@ impl Admin {
             mirror.disks.iter().chain(&mirror.others).copied().filter(|disk| Some(*disk) != mirror.well).collect()
         };
         self.kept.insert(index, Kept { id, ended, away, regions, copies });
+        if self.steps.is_some() {
+            return;
+        }
         self.connect_to(number, id, habits);
         // What is here and out comes back, now or later.
         if self.last || self.rng.coin() {

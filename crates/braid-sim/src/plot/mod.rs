@@ -2,10 +2,12 @@
 //! under them, and stops in the end.
 
 mod checks;
+pub mod drills;
 mod grow;
 mod labels;
 pub mod mirrors;
 mod replace;
+pub mod script;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +22,9 @@ use crate::arrays::Trial;
 use crate::meta::Port;
 use crate::oracle::Violation;
 use crate::rng::Rng;
+use crate::shrink::Bounds;
 use crate::sim::Stage;
+use drills::Step;
 
 /// One array and what is known of it across lives.
 pub struct ArrayState {
@@ -114,6 +118,8 @@ pub struct Plot {
     pub habits: Option<Habits>,
     /// Chance, for this life.
     pub rng: Rng,
+    /// A drill that is followed instead, and what it is cut down to.
+    pub steps: Option<(Vec<Step>, Bounds)>,
 }
 
 impl Plot {
@@ -132,6 +138,7 @@ impl Plot {
             shards,
             last: self.habits.is_none(),
             rng: self.rng,
+            steps: self.steps,
             running: BTreeMap::new(),
             serving: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -154,6 +161,7 @@ struct Admin {
     shards: u16,
     last: bool,
     rng: Rng,
+    steps: Option<(Vec<Step>, Bounds)>,
     running: BTreeMap<usize, Running>,
     serving: BTreeMap<usize, labels::Serving>,
     /// Redundant arrays that serve.
@@ -173,7 +181,9 @@ impl Admin {
         self.assemble(habits).await;
         self.start_mirrors(habits).await;
         self.phase("serving");
-        if let Some(habits) = habits {
+        if let (Some((steps, bounds)), Some(habits)) = (self.steps.clone(), habits) {
+            self.follow(&steps, bounds, habits).await;
+        } else if let Some(habits) = habits {
             for _ in 0..habits.actions {
                 self.port.sleep(self.rng.between(1, habits.pause_ns_max)).await;
                 self.act(habits).await;
