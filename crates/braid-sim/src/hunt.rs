@@ -42,12 +42,17 @@ pub fn hunt(first: u64, most: u64, options: &Options) -> Vec<String> {
     let work = || {
         while let Some(plant) = plants.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (sweep, limit) = match plant.way() {
-                Way::Seeds(limit) | Way::Mirrors(limit) => (false, limit),
+                Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) => (false, limit),
                 Way::Sweeps(limit) => (true, limit),
                 Way::Open => continue,
             };
-            let options = Options { kinds: plant.kinds(), ..options.clone() };
-            let what = if sweep { "sweep" } else { "seed" };
+            let drills = matches!(plant.way(), Way::Drills(_));
+            let options = Options { kinds: plant.kinds(), drills, ..options.clone() };
+            let what = match plant.way() {
+                Way::Sweeps(_) => "sweep",
+                Way::Drills(_) => "drill",
+                _ => "seed",
+            };
             let limit = limit.min(most);
             let found = (0..limit).find_map(|n| Some((n, notices(*plant, sweep, first + n, &options)?)));
             let name = plant.name();

@@ -20,6 +20,8 @@ pub enum Way {
     Seeds(u64),
     /// Ordinary seeds of redundant arrays alone, so many at most.
     Mirrors(u64),
+    /// Drills of redundant arrays alone, so many at most.
+    Drills(u64),
     /// Seeds cut at every step, so many at most.
     Sweeps(u64),
     /// Found by luck, or not yet: not looked for by `--hunt`.
@@ -30,7 +32,7 @@ impl Way {
     /// About how many runs the limit allows.
     pub fn weight(self) -> u64 {
         match self {
-            Way::Seeds(limit) | Way::Mirrors(limit) => limit,
+            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) => limit,
             Way::Sweeps(limit) => limit * 300,
             Way::Open => 0,
         }
@@ -51,7 +53,9 @@ impl Plant {
     /// The kinds of arrays with which it is looked for.
     pub fn kinds(self) -> Vec<Kind> {
         match self.way() {
-            Way::Mirrors(_) | Way::Open => Kind::ALL.into_iter().filter(|kind| kind.is_redundant()).collect(),
+            Way::Mirrors(_) | Way::Drills(_) | Way::Open => {
+                Kind::ALL.into_iter().filter(|kind| kind.is_redundant()).collect()
+            }
             Way::Seeds(_) | Way::Sweeps(_) => Kind::ALL.into_iter().filter(|kind| !kind.is_redundant()).collect(),
         }
     }
@@ -89,40 +93,41 @@ fn table() -> Vec<(Plant, Way)> {
     let data = [
         (D::FlushSkipsMember, Way::Seeds(60)),
         (D::FlushTooEarly, Way::Seeds(60)),
-        (D::FuaIgnored, Way::Open),
+        (D::FuaIgnored, Way::Seeds(400)),
         (D::ZeroesNotFlushed, Way::Seeds(250)),
         (D::MirrorTooEarly, Way::Mirrors(60)),
         (D::NoRangeLock, Way::Mirrors(60)),
         (D::RangeGivenBackEarly, Way::Mirrors(60)),
-        (D::BitAfterData, Way::Open),
+        (D::BitAfterData, Way::Drills(600)),
         (D::BitNotDurable, Way::Mirrors(600)),
         (D::FreedTooEarly, Way::Seeds(500)),
         (D::LateForgotten, Way::Seeds(150)),
         (D::ReadErrorSwallowed, Way::Seeds(60)),
         (D::WriteErrorSwallowed, Way::Seeds(100)),
-        (D::FlushErrorSwallowed, Way::Seeds(60)),
+        (D::FlushErrorSwallowed, Way::Seeds(200)),
         (D::GapForgotten, Way::Seeds(60)),
         (D::BitOnOneMember, Way::Mirrors(400)),
+        (D::BlockHalfWritten, Way::Drills(600)),
         (D::ClearedWhileDegraded, Way::Mirrors(150)),
-        (D::ClearedBeforeFlush, Way::Open),
-        (D::ClearedUnderWrites, Way::Open),
-        (D::DirtyAnsweredUnflushed, Way::Open),
-        (D::CheckpointAhead, Way::Open),
+        (D::ClearedBeforeFlush, Way::Drills(300)),
+        (D::ClearedUnderWrites, Way::Drills(600)),
+        (D::DirtyAnsweredUnflushed, Way::Drills(600)),
+        (D::CheckpointAhead, Way::Drills(400)),
         (D::CatchUpForgets, Way::Mirrors(60)),
         (D::NotZeroed, Way::Mirrors(60)),
-        (D::ReturnsTooEarly, Way::Open),
+        (D::ReturnsTooEarly, Way::Drills(400)),
         (D::HeldAnsweredAtOnce, Way::Mirrors(900)),
-        (D::DroppedBeforeRecorded, Way::Open),
+        (D::DroppedBeforeRecorded, Way::Drills(400)),
         (D::FlushSkipsFilling, Way::Open),
         (D::FillingRead, Way::Mirrors(60)),
         (D::FillingMissesWrites, Way::Mirrors(60)),
-        (D::FilledBeforeDrained, Way::Open),
-        (D::FilledWithoutBits, Way::Open),
+        (D::FilledBeforeDrained, Way::Drills(600)),
+        (D::FilledWithoutBits, Way::Drills(150)),
         (D::DirtyServed, Way::Mirrors(60)),
         (D::SyncUnlocked, Way::Mirrors(200)),
-        (D::RepairUnlocked, Way::Mirrors(300)),
+        (D::RepairUnlocked, Way::Drills(300)),
         (D::GrownUnfrozen, Way::Open),
-        (D::CheckIgnoresLast, Way::Mirrors(200)),
+        (D::CheckIgnoresLast, Way::Drills(200)),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
@@ -130,20 +135,22 @@ fn table() -> Vec<(Plant, Way)> {
         (L::ActiveTooEarly, Way::Seeds(150)),
         (L::EraseUnannounced, Way::Seeds(120)),
         (L::StartWithoutFlush, Way::Seeds(450)),
-        (L::NewestNotWritten, Way::Open),
-        (L::RaisedWhileBehind, Way::Open),
+        (L::NewestNotWritten, Way::Seeds(600)),
+        (L::RaisedWhileBehind, Way::Seeds(600)),
         (L::GoodCopyFirst, Way::Seeds(250)),
         (L::RemainsLeft, Way::Sweeps(60)),
         (L::WrongRole, Way::Seeds(60)),
         (L::ErasesTooMuch, Way::Seeds(60)),
         (L::FormingServed, Way::Seeds(60)),
-        (L::StaleAccepted, Way::Open),
-        (L::DivergedMerged, Way::Open),
-        (L::NewcomerLabelFirst, Way::Open),
+        (L::StaleAccepted, Way::Drills(200)),
+        (L::DivergedMerged, Way::Drills(100)),
+        (L::OldCopyReturns, Way::Drills(200)),
+        (L::ServedAfterOneLabel, Way::Drills(300)),
+        (L::NewcomerLabelFirst, Way::Drills(600)),
         (L::FillingStartedAlone, Way::Mirrors(120)),
-        (L::PromotionWithoutFlush, Way::Open),
+        (L::PromotionWithoutFlush, Way::Drills(300)),
         (L::LastSurvivorRecordedFailed, Way::Mirrors(400)),
-        (L::MergedNotRewritten, Way::Open),
+        (L::MergedNotRewritten, Way::Drills(600)),
         (L::StopWithoutFlush, Way::Mirrors(60)),
         (L::GrownTailNotZeroed, Way::Mirrors(600)),
         (L::GrownBeforeNewcomers, Way::Seeds(600)),

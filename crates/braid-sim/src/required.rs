@@ -130,6 +130,7 @@ pub const RARE: &[&str] = &[
     "drills.an early return",
     "drills.an old copy",
     "drills.bits half cleared",
+    "drills.checking",
     "drills.clearing",
     "drills.dropping",
     "drills.filling under load",

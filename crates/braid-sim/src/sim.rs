@@ -566,6 +566,14 @@ impl Run<'_> {
                     stage.lost.insert(device);
                     stage.promoted.retain(|role| !roles.contains(role));
                 }
+                Note::Grown(_, after) => {
+                    let Stage { mirrors, oracle, .. } = &mut *self.stage.borrow_mut();
+                    for mirror in mirrors {
+                        if let Some(well) = mirror.well {
+                            mirror.has_grown(*after, self.world.disks[well].size_bytes(), oracle);
+                        }
+                    }
+                }
                 Note::InSync(role) => {
                     self.stage.borrow_mut().promoted.insert(*role);
                 }

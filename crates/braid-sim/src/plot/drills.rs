@@ -112,13 +112,15 @@ pub enum Subject {
     Settling,
     /// A member fails while bits are being cleared.
     HalfCleared,
+    /// Copies are compared and mended while clients write.
+    Checking,
     /// What no member that is in sync can read.
     Unreadable,
 }
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Subject; 13] = [
+    pub const ALL: [Subject; 14] = [
         Subject::Succession,
         Subject::Clearing,
         Subject::Dropping,
@@ -131,6 +133,7 @@ impl Subject {
         Subject::Merging,
         Subject::Settling,
         Subject::HalfCleared,
+        Subject::Checking,
         Subject::Unreadable,
     ];
 
@@ -168,6 +171,7 @@ impl Subject {
             Subject::Merging => "merging bits",
             Subject::Settling => "settling",
             Subject::HalfCleared => "bits half cleared",
+            Subject::Checking => "checking",
             Subject::Unreadable => "unreadable blocks",
         }
     }
@@ -176,7 +180,7 @@ impl Subject {
     pub fn blocks_max(self) -> u64 {
         match self {
             Subject::Merging | Subject::HalfCleared => 30,
-            Subject::Clearing | Subject::Dropping | Subject::EarlyReturn | Subject::Settling => 60,
+            Subject::Clearing | Subject::Dropping | Subject::EarlyReturn | Subject::Settling | Subject::Checking => 60,
             Subject::Apart | Subject::OldCopy | Subject::CutPromotion => 200,
             Subject::Succession | Subject::Refilling | Subject::FillingUnderLoad | Subject::Unreadable => 600,
         }
@@ -209,6 +213,7 @@ impl Subject {
             Subject::Merging => merging(rng),
             Subject::Settling => settling(rng),
             Subject::HalfCleared => half_cleared(rng),
+            Subject::Checking => checking(rng),
             Subject::Unreadable => unreadable(rng),
         }
     }
@@ -443,6 +448,16 @@ fn half_cleared(rng: &mut Rng) -> Vec<Act> {
     let doom = soon(rng, "nothing more to do", 1, &[1, 300_000], 2);
     let then = vec![Step::Back, Step::AwaitWhole, Step::ReadAll];
     vec![act(steps, doom, &[]), act(then, Doom::Clean, &[])]
+}
+
+fn checking(rng: &mut Rng) -> Vec<Act> {
+    let mut steps = settled(rng);
+    for _ in 0..rng.between(1, 3) {
+        let of = Work { clients: 3, think_ns_max: *rng.pick(&[50_000, 400_000]), ..draw_work(rng, 200) };
+        steps.extend([Step::Work(of, None, Wait::No), Step::Check]);
+    }
+    steps.push(Step::ReadAll);
+    vec![act(steps, Doom::Clean, &[])]
 }
 
 fn unreadable(rng: &mut Rng) -> Vec<Act> {

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use braid_engine::RegionMap;
-use braid_engine::io::{DeviceId, LeafId, ShardId};
+use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{EngineIo, Keeper, KeeperOptions, Note, Order};
 use braid_engine::lifecycle::{self, Array, Filling, LifecycleError, Newcomer, StartOptions, Status};
-use braid_format::{MemberId, MemberState, Uuid};
-use braid_geometry::{Geometry, Spec};
+use braid_format::{MemberId, MemberState, Places, Uuid};
+use braid_geometry::{Geometry, Level, Spec};
 
 use super::drills::Between;
 use super::{Admin, Habits};
@@ -21,8 +21,9 @@ use crate::content::BLOCK_BYTES;
 use crate::copies::{self, Copies};
 use crate::disk::Image;
 use crate::labelled;
-use crate::oracle::Violation;
+use crate::oracle::{Oracle, Violation};
 use crate::rng::Rng;
+use crate::sim::Stage;
 use crate::world::World;
 
 /// A redundant array, as its administrator knows it over all lives.
@@ -96,6 +97,18 @@ impl Mirror {
             go_apart: false,
             missing: BTreeSet::new(),
             script: VecDeque::new(),
+        }
+    }
+
+    /// The array has so many bytes. Where that is more than the one that is well holds, some of it is on others alone, by
+    /// zones that grew: then nobody is well any more.
+    pub fn has_grown(&mut self, array_bytes: u64, well_bytes: u64, oracle: &mut Oracle) {
+        let holds = Places::for_device(well_bytes).map_or(0, |places| places.data.bytes);
+        if self.spec.level == Level::Raid1 && array_bytes > holds {
+            self.well = None;
+            if let Some(number) = self.number {
+                oracle.may_fail(number);
+            }
         }
     }
 
@@ -384,6 +397,11 @@ impl Admin {
             },
         };
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
+        let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
+        if let Some(well) = well {
+            let Stage { mirrors, oracle, .. } = &mut *self.stage.borrow_mut();
+            mirrors[index].has_grown(array.geometry().size_bytes(), self.port.size_bytes(well), oracle);
+        }
         let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
         let serves = |well: LeafId| array.members().any(|m| m.leaf == well && m.state == MemberState::InSync);
         // Where a bug is planted, the data are to show it.
