@@ -114,20 +114,22 @@ impl Admin {
             Step::Hang(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::Hang(chance))),
             Step::WriteErrors(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::WriteErrors(chance))),
             Step::Unreadable(count) => {
-                let mut stage = self.stage.borrow_mut();
-                // The victim is out.
-                let wishes = stage.mirrors[index].some_blocks(count, &[disk], &mut self.rng);
-                stage.unreadable.extend(wishes);
-                drop(stage);
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    // The victim is out.
+                    let wishes = stage.mirrors[index].some_blocks(count, &[disk], &mut self.rng);
+                    stage.unreadable.extend(wishes);
+                }
                 self.until(|stage| stage.unreadable.is_empty()).await;
             }
             Step::Overwrite => {
                 let lost = self.stage.borrow().oracle.lost(number);
-                let mut stage = self.stage.borrow_mut();
-                let blocks = stage.oracle.blocks(number);
-                stage.workload.connect_writer(number, id, 0, blocks, lost.len() as u32);
-                stage.workload.write_these(&lost);
-                drop(stage);
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    let blocks = stage.oracle.blocks(number);
+                    stage.workload.connect_writer(number, id, 0, blocks, lost.len() as u32);
+                    stage.workload.write_these(&lost);
+                }
                 self.until(|stage| stage.workload.is_finished(number)).await;
             }
             Step::ReadAll => {
