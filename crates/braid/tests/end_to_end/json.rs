@@ -83,6 +83,7 @@ fn every_command_prints_what_its_schema_says() {
         ("disk examine", &["disk", "examine", &one]),
         ("array list", &["array", "list"]),
         ("array assemble", &["array", "assemble", "renamed"]),
+        ("array grow", &["array", "grow", "renamed", &three]),
         ("array delete", &["array", "delete", "renamed", "--yes"]),
         ("array create", &["array", "create", "safe", "--level", "raid1", "--spare", &three, &one, &two]),
         ("array show", &["array", "show", "safe"]),
