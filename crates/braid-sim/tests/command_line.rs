@@ -29,7 +29,7 @@ fn a_wrong_argument_is_named_with_a_right_example() {
 
 #[test]
 fn one_seed_is_run_and_what_it_exercised_is_counted() {
-    let output = braid_sim(&["--seed", "7"]);
+    let output = braid_sim(&["--seed", "8"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(said.starts_with("1 seeds, ") && said.contains(" events, 0 failed"), "{said}");
