@@ -10,46 +10,46 @@ fn wait_for_the_disk(daemon: &Daemon, role: usize, path: &str) {
     });
 }
 
+fn replacement(daemon: &Daemon) -> serde_json::Value {
+    let listed = daemon.json(&["job", "list"]);
+    let job = listed["jobs"].as_array().and_then(|jobs| jobs.iter().find(|job| job["kind"] == "replace"));
+    job.unwrap_or_else(|| panic!("no member is being replaced: {listed}")).clone()
+}
+
 #[test]
 fn a_member_serves_until_its_successor_holds_everything() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
     write(&mut client, 0..300, 1);
-    // Held back, so that there is something to see.
-    daemon.braid(&["array", "replace", "data", a, c]);
-    let listed = daemon.json(&["job", "list"]);
-    let job = listed["jobs"].as_array().and_then(|jobs| jobs.iter().find(|job| job["kind"] == "replace")).cloned();
-    let name = job.expect("a job")["name"].as_str().expect("a name").to_owned();
-    // It may have ended at once.
-    daemon.any(&["job", "pause", &name]);
+    // Slow enough that the restart comes in the middle.
+    let slow = format!("throttled({c},bw=8M)");
+    daemon.braid(&["array", "replace", "data", a, &slow]);
+    let job = replacement(&daemon);
+    let name = job["name"].as_str().expect("a name");
+    daemon.braid(&["job", "pause", name]);
     write(&mut client, 300..330, 1);
     let shown = show(&daemon);
-    let successor = shown["members"].as_array().and_then(|members| members.get(2)).cloned();
-    if let Some(successor) = successor.filter(|member| member["state"] == "filling") {
-        assert_eq!((&successor["replaces"], &successor["job"]), (&0.into(), &name.as_str().into()), "{shown}");
-        assert_eq!(health(&daemon), "whole", "the old member serves");
-        // A restart in the middle: it goes on where it was, and waits as before.
-        client.flush().expect("it flushes");
-        daemon.kill();
-        daemon.start_again();
-        client = self::client(&daemon);
-        check(&mut client, 0..330, 1);
-        let listed = daemon.json(&["job", "list"]);
-        let jobs = listed["jobs"].as_array().expect("jobs");
-        let job = jobs.iter().find(|job| job["kind"] == "replace").expect("it goes on after a restart");
-        assert_eq!(job["paused"], true, "{listed}");
-        let name = job["name"].as_str().expect("a name");
-        daemon.braid(&["job", "resume", name]);
-    }
+    let successor = &shown["members"][2];
+    assert_eq!((&successor["state"], &successor["replaces"]), (&"filling".into(), &0.into()), "{shown}");
+    assert_eq!((&successor["job"], health(&daemon)), (&name.into(), "whole".to_owned()), "the old member serves");
+    // It goes on where it was, and waits as before.
+    client.flush().expect("it flushes");
+    daemon.kill();
+    daemon.start_again();
+    client = self::client(&daemon);
+    check(&mut client, 0..330, 1);
+    let job = replacement(&daemon);
+    assert_eq!(job["paused"], true, "{job}");
+    daemon.braid(&["job", "resume", job["name"].as_str().expect("a name")]);
     write(&mut client, 330..360, 1);
-    wait_for_the_disk(&daemon, 0, c);
+    wait_for_the_disk(&daemon, 0, &slow);
     assert_eq!(show(&daemon)["members"].as_array().map(Vec::len), Some(2), "{}", show(&daemon));
     assert_eq!(health(&daemon), "whole");
     let events = daemon.events();
     assert!(
         events.contains("member_replaced")
-            && events.contains(&format!("it is {c} now"))
+            && events.contains(&format!("it is {slow} now"))
             && !events.contains("member_dropped"),
         "{events}"
     );
