@@ -104,6 +104,8 @@ pub const RARE: &[&str] = &[
     "actions.start half a mirror",
     "actions.stop half a mirror",
     "actions.start refused",
+    "actions.replace a member",
+    "keepers.replaced",
     "actions.grow a mirror",
     "actions.grow by disks",
     "actions.a member lacks what cannot be read",
