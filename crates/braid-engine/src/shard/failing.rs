@@ -4,8 +4,9 @@
 //! freezes the others, lets the survivors flush, records who is left out, and publishes a layout without the member; with
 //! that layout everything goes on. So nobody is told that a write is done which a crash could give back to the lost member.
 
+use super::Shard;
 use super::slots::{NONE, State};
-use super::{Shard, hold_key};
+use super::waiting::hold_key;
 use crate::io::{DeviceId, ErrorKind, IoError, LeafError, LeafId, LeafSink, Op};
 use crate::layout::DeviceLayout;
 use crate::mirror::Roles;

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::slots::{self, State};
-use super::{Shard, ShardMessage, region_key};
+use super::waiting::region_key;
+use super::{Shard, ShardMessage};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, LeafError, LeafIo, LeafSink, META_BLOCKS, Op, ShardId};
 use crate::layout::DeviceLayout;
 use crate::limits::STEP_IOS_MAX;

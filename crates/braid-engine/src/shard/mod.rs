@@ -9,12 +9,17 @@
 //! list and is planned again when that may have changed.
 
 mod at_once;
+mod data_step;
 mod devices;
 mod failing;
+mod finish;
+mod flush_step;
 mod home;
+mod late;
 mod ranges;
 mod slots;
 pub mod sync;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,9 +29,9 @@ pub use devices::DeviceCounters;
 use devices::Devices;
 use home::Home;
 pub use home::RegionCall;
-use ranges::{hold, release};
 use slots::{Slab, State, WaitLists};
 use sync::{SyncDone, Syncs};
+use waiting::{range_key, region_key};
 
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
@@ -34,13 +39,12 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
-use crate::limits::{Limits, SLOTS_MAX, STEP_IOS_MAX, SYNCS_MAX};
+use crate::limits::{Limits, SLOTS_MAX, SYNCS_MAX};
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
-use crate::plan::{Plan, Precondition, Span, Step, carries_data};
-use crate::planted::{self, Planted, planted};
+use crate::plan::{Plan, carries_data};
+use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
-use braid_format::bitmap::REGIONS_PER_BLOCK;
 
 /// What all shards of an engine share.
 #[derive(Debug)]
@@ -112,19 +116,6 @@ pub struct Shard {
     /// What may have changed for those who wait; worked off at the end of each call.
     woken: VecDeque<(u64, Option<LeafError>)>,
     in_flight: u32,
-}
-
-fn range_key(bucket: Bucket) -> u64 {
-    1 << 62 | u64::from(bucket.0)
-}
-
-fn region_key(device: DeviceId, block: u32) -> u64 {
-    2 << 62 | u64::from(device.0) << 24 | u64::from(block)
-}
-
-/// Who waits for the end of a freeze.
-fn hold_key(device: DeviceId) -> u64 {
-    3 << 62 | u64::from(device.0)
 }
 
 impl Shard {
@@ -291,36 +282,6 @@ impl Shard {
         }
     }
 
-    /// A leaf I/O ran into its time limit: it counts as failed, but the kernel still has it.
-    pub fn leaf_late(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
-        if let Some((index, _)) = self.slots.find(cookie) {
-            self.slots[index].late += 1;
-            self.leaf_done(cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
-        }
-    }
-
-    /// The kernel gave a late leaf I/O back. Its result no longer matters.
-    pub fn leaf_returned(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
-        let Some((index, _)) = self.slots.find(cookie) else { return };
-        let slot = &mut self.slots[index];
-        debug_assert!(slot.late > 0, "an I/O returned that was not late");
-        slot.late -= 1;
-        if slot.late > 0 || slot.state != State::Late {
-            return;
-        }
-        match self.slots.reserved_block(index) {
-            Some(block) => self.home_free(block, index, sink),
-            None => {
-                let slot = &self.slots[index];
-                if slot.sync == slots::NONE {
-                    self.released.push_back(slot.tag);
-                }
-                self.let_go(index);
-            }
-        }
-        self.work_off(sink);
-    }
-
     /// Whether requests have ended that nobody was told of.
     #[inline]
     pub fn has_done(&self) -> bool {
@@ -338,12 +299,6 @@ impl Shard {
     pub fn swap_done(&mut self, batch: &mut Vec<Completion>) {
         batch.clear();
         std::mem::swap(&mut self.done, batch);
-    }
-
-    /// The tag of a request, answered before, whose buffer the kernel has given back since.
-    #[inline]
-    pub fn pop_released(&mut self) -> Option<u64> {
-        self.released.pop_front()
     }
 
     /// The next message to deliver to another shard.
@@ -455,272 +410,6 @@ impl Shard {
             return;
         }
         self.finish(index);
-    }
-
-    /// Plans and submits one step, or puts the slot into the list of what it must wait for.
-    #[inline]
-    fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
-        loop {
-            #[cfg(feature = "planted")]
-            self.need_without_waiting(index, sink);
-            let slot = &mut self.slots[index];
-            let layout = self.devices.at(slot.device).layout(slot.version);
-            let mut end = slot.end;
-            if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
-                if slot.cursor >= slot.held.1
-                    && let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot)
-                {
-                    return self.waiting.park(&mut self.slots, index, range_key(bucket));
-                }
-                end = slot.held.1;
-            }
-            let (mut op, mut flags) = (slot.op, slot.flags);
-            if op != Op::Write {
-                // FUA of operations without data is a flush of its own; a read has none.
-                flags = Flags(flags.0 & !Flags::FUA.0);
-            }
-            if layout.ordered {
-                if flags.has(Flags::FAST_ZERO) {
-                    // Members that can and members that cannot would differ.
-                    slot.error = Some(IoError::of(ErrorKind::Unsupported));
-                    return self.finish(index);
-                }
-                if op == Op::Discard {
-                    // What each disk makes of a discarded range is its own affair: the members would differ.
-                    (op, flags) = (Op::WriteZeroes, Flags::NONE);
-                }
-            }
-            let buf = if carries_data(op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-            let span = Span { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
-            match self.plan.step(layout, &span, &mut self.loads) {
-                Step::Planned(to) => {
-                    slot.step = slot.cursor;
-                    slot.cursor = to;
-                    slot.balanced = layout.ordered && op == Op::Read;
-                    if slot.balanced {
-                        slot.begun_ns = sink.now_ns();
-                    }
-                    let ios = self.plan.ios_mut();
-                    slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
-                    let generation = slot.generation;
-                    for (k, io) in ios.iter_mut().enumerate() {
-                        let cookie = slots::cookie(index, generation, io.leaf);
-                        io.cookie = planted::cookie_of(cookie, k, slot.out);
-                        if slot.balanced {
-                            self.loads.begin(io.leaf, io.offset + io.len);
-                        }
-                        sink.submit(io);
-                    }
-                    if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
-                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-                    }
-                    return;
-                }
-                Step::Zeros(to) => {
-                    if op == Op::Read {
-                        sink.zero(buf, to - slot.cursor);
-                    }
-                    slot.cursor = to;
-                    if to >= slot.end {
-                        // Nothing is left to wait for but, with FUA, a flush.
-                        return self.advance(index, sink);
-                    }
-                }
-                Step::Lost => {
-                    slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
-                    return self.finish(index);
-                }
-                Step::Needs(Precondition::Region(region)) => {
-                    let device = DeviceId(slot.device);
-                    let home = layout.mirror().expect("only a redundant array has regions").regions.home();
-                    if slot.held.0 < slot.held.1 {
-                        // Whoever makes the region ready needs the range.
-                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-                    }
-                    if self.devices.at(device.0).version != self.slots[index].version {
-                        // The layout of now may need nothing, and where it has failed nobody would answer.
-                        self.move_to_current(index);
-                        self.forgive(index);
-                        return self.advance(index, sink);
-                    }
-                    self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
-                    if home == self.id {
-                        self.need(device, region, sink);
-                    } else {
-                        self.outbox.push_back((home, ShardMessage::Need { device, region }));
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Asks every leaf of the device to flush, a bounded number at a time. False when all have answered.
-    fn flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
-        let slot = &mut self.slots[index];
-        let layout = self.devices.at(slot.device).layout(slot.version);
-        if layout.mirror().is_some_and(|mirror| mirror.failed) {
-            slot.error = Some(IoError::of(ErrorKind::Failed));
-            return false;
-        }
-        let first = slot.cursor as usize;
-        let some = &layout.leaves[first..layout.leaves.len().min(first + STEP_IOS_MAX)];
-        slot.cursor += some.len() as u64;
-        let some = planted::asked(some);
-        slot.out = some.len() as u32;
-        let generation = slot.generation;
-        for leaf in some {
-            let filling = |mirror: &crate::mirror::Mirrored| {
-                mirror.role_of(*leaf).is_some_and(|role| mirror.members[role].role == crate::Role::Filling)
-            };
-            if planted(Planted::FlushSkipsFilling) && layout.mirror().is_some_and(filling) {
-                slot.out -= 1;
-                continue;
-            }
-            let cookie = slots::cookie(index, generation, *leaf);
-            let cookie = planted::cookie_of_flush(cookie);
-            sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
-        }
-        if planted(Planted::FlushTooEarly) {
-            slot.out = 0;
-            return false;
-        }
-        !some.is_empty()
-    }
-
-    /// Answers a slot's request and lets go of what it held.
-    #[inline]
-    fn finish(&mut self, index: u32) {
-        let slot = &mut self.slots[index];
-        let late = slot.late > 0;
-        let result = match slot.error {
-            None => Ok(()),
-            Some(error) => Err(error),
-        };
-        if slot.sync != slots::NONE {
-            self.sync_finish(index, result, late);
-            return if late { self.become_late(index) } else { self.let_go(index) };
-        }
-        self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
-        let device = self.devices.at_mut(slot.device);
-        device.counters.count(slot.op, slot.end - slot.start, result.is_err());
-        if late {
-            self.become_late(index);
-        } else if slot.held.0 < slot.held.1 || device.version != slot.version {
-            self.let_go(index);
-        } else {
-            device.users -= 1;
-            self.in_flight -= 1;
-            self.slots.give(index);
-        }
-    }
-
-    /// The buffer stays quarantined until the kernel gives the I/O back, and who wants to write there is refused. The
-    /// range itself is given back: others, whose words in the table are the same by chance, must not wait for a disk
-    /// that hangs.
-    #[cold]
-    fn become_late(&mut self, index: u32) {
-        let slot = &mut self.slots[index];
-        slot.state = State::Late;
-        let device = self.devices.at_mut(slot.device);
-        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that.
-        slot.barred = device.layout(slot.version).mirror().is_none();
-        if slot.barred {
-            device.enter_late(slot.memory_bytes());
-            if mutates(slot.op) {
-                self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
-            }
-        } else {
-            // So that the layout without it need not wait for it.
-            self.devices.leave(slot.device, slot.version);
-        }
-        if slot.held.0 < slot.held.1 {
-            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-        }
-    }
-
-    #[cold]
-    fn let_go(&mut self, index: u32) {
-        let slot = &mut self.slots[index];
-        if slot.state == State::Late && slot.barred {
-            self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
-            if mutates(slot.op) {
-                self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
-            }
-        }
-        if slot.held.0 < slot.held.1 {
-            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-        }
-        let (device, version) = (slot.device, slot.version);
-        let left_before = slot.state == State::Late && !slot.barred;
-        if slot.sync != slots::NONE {
-            self.syncs.give(slot.sync);
-        }
-        self.slots.give(index);
-        if !left_before {
-            self.devices.leave(device, version);
-        }
-        self.in_flight -= 1;
-    }
-
-    /// Looks again at those for whom something may have changed, until nothing does.
-    #[cold]
-    fn work_off(&mut self, sink: &mut impl LeafSink) {
-        while let Some((key, error)) = self.woken.pop_front() {
-            // Only those who wait now: one that waits for the same again is not woken twice.
-            let mut last = None;
-            while let Some(index) = self.next_woken(key, &mut last) {
-                if let Some(error) = error {
-                    let slot = &mut self.slots[index];
-                    slot.error = Some(IoError { kind: error.kind, leaf: None, errno: error.errno, offset: slot.start });
-                } else {
-                    self.move_to_current(index);
-                }
-                self.advance(index, sink);
-            }
-        }
-    }
-
-    fn next_woken(&mut self, key: u64, last: &mut Option<u32>) -> Option<u32> {
-        let boundary = *last.get_or_insert_with(|| self.waiting.last(key, &self.slots));
-        if boundary == slots::NONE {
-            return None;
-        }
-        let index = self.waiting.wake_one(&mut self.slots, key)?;
-        if index == boundary {
-            *last = Some(slots::NONE);
-        }
-        Some(index)
-    }
-
-    /// A slot that waits has no I/O out: it goes on with the layout of now, so that no change of
-    /// layout waits for somebody who waits for that change.
-    fn move_to_current(&mut self, index: u32) {
-        let slot = &mut self.slots[index];
-        let device = self.devices.at_mut(slot.device);
-        let version = device.version;
-        if version == slot.version {
-            return;
-        }
-        match &device.current {
-            None => slot.error = Some(IoError::of(ErrorKind::NoDevice)),
-            Some(current) if slot.end > current.size_bytes() => slot.error = Some(IoError::of(ErrorKind::Invalid)),
-            Some(current) => {
-                if !slot.failed.is_empty() || !slot.avoid.is_empty() {
-                    // Members may have other numbers now; who is left out has none.
-                    let before = device.layout(slot.version).mirror();
-                    let now = |roles: crate::Roles| match (before, current.mirror()) {
-                        (Some(before), Some(now)) => before.renumber(roles, now),
-                        _ => roles,
-                    };
-                    (slot.failed, slot.avoid) = (now(slot.failed), now(slot.avoid));
-                }
-                device.users += 1;
-                let old = std::mem::replace(&mut slot.version, version);
-                let id = slot.device;
-                self.devices.leave(id, old);
-            }
-        }
     }
 }
 

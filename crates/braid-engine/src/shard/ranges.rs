@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{ShardMessage, Shared, range_key, slots};
+use super::waiting::range_key;
+use super::{ShardMessage, Shared, slots};
 use crate::io::{DeviceId, LeafError, ShardId};
 use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::overlap::Bucket;

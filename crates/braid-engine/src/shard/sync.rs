@@ -182,7 +182,7 @@ impl Shard {
         let unlocked = planted(Planted::SyncUnlocked) || compares && planted(Planted::RepairUnlocked);
         if slot.held.0 == slot.held.1 && !unlocked {
             if let Err(bucket) = ranges::hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
-                self.waiting.park(&mut self.slots, index, super::range_key(bucket));
+                self.waiting.park(&mut self.slots, index, super::waiting::range_key(bucket));
                 return true;
             }
             debug_assert_eq!(slot.held, (slot.start, slot.end), "a part is shorter than what is held at a time");

@@ -1,0 +1,110 @@
+//! One step of a request that has places: its range is taken, it is planned as far as one step goes, and submitted; or it is put
+//! into the list of what it must wait for.
+
+use super::ranges::{hold, release};
+use super::waiting::{range_key, region_key};
+use super::{Shard, ShardMessage, slots};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
+use crate::plan::{Precondition, Span, Step, carries_data};
+use crate::planted::{self, Planted, planted};
+use braid_format::bitmap::REGIONS_PER_BLOCK;
+
+impl Shard {
+    /// Plans and submits one step, or puts the slot into the list of what it must wait for.
+    #[inline]
+    pub(super) fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        loop {
+            #[cfg(feature = "planted")]
+            self.need_without_waiting(index, sink);
+            let slot = &mut self.slots[index];
+            let layout = self.devices.at(slot.device).layout(slot.version);
+            let mut end = slot.end;
+            if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
+                if slot.cursor >= slot.held.1
+                    && let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot)
+                {
+                    return self.waiting.park(&mut self.slots, index, range_key(bucket));
+                }
+                end = slot.held.1;
+            }
+            let (mut op, mut flags) = (slot.op, slot.flags);
+            if op != Op::Write {
+                // FUA of operations without data is a flush of its own; a read has none.
+                flags = Flags(flags.0 & !Flags::FUA.0);
+            }
+            if layout.ordered {
+                if flags.has(Flags::FAST_ZERO) {
+                    // Members that can and members that cannot would differ.
+                    slot.error = Some(IoError::of(ErrorKind::Unsupported));
+                    return self.finish(index);
+                }
+                if op == Op::Discard {
+                    // What each disk makes of a discarded range is its own affair: the members would differ.
+                    (op, flags) = (Op::WriteZeroes, Flags::NONE);
+                }
+            }
+            let buf = if carries_data(op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+            let span = Span { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
+            match self.plan.step(layout, &span, &mut self.loads) {
+                Step::Planned(to) => {
+                    slot.step = slot.cursor;
+                    slot.cursor = to;
+                    slot.balanced = layout.ordered && op == Op::Read;
+                    if slot.balanced {
+                        slot.begun_ns = sink.now_ns();
+                    }
+                    let ios = self.plan.ios_mut();
+                    slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
+                    let generation = slot.generation;
+                    for (k, io) in ios.iter_mut().enumerate() {
+                        let cookie = slots::cookie(index, generation, io.leaf);
+                        io.cookie = planted::cookie_of(cookie, k, slot.out);
+                        if slot.balanced {
+                            self.loads.begin(io.leaf, io.offset + io.len);
+                        }
+                        sink.submit(io);
+                    }
+                    if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
+                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+                    }
+                    return;
+                }
+                Step::Zeros(to) => {
+                    if op == Op::Read {
+                        sink.zero(buf, to - slot.cursor);
+                    }
+                    slot.cursor = to;
+                    if to >= slot.end {
+                        // Nothing is left to wait for but, with FUA, a flush.
+                        return self.advance(index, sink);
+                    }
+                }
+                Step::Lost => {
+                    slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
+                    return self.finish(index);
+                }
+                Step::Needs(Precondition::Region(region)) => {
+                    let device = DeviceId(slot.device);
+                    let home = layout.mirror().expect("only a redundant array has regions").regions.home();
+                    if slot.held.0 < slot.held.1 {
+                        // Whoever makes the region ready needs the range.
+                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+                    }
+                    if self.devices.at(device.0).version != self.slots[index].version {
+                        // The layout of now may need nothing, and where it has failed nobody would answer.
+                        self.move_to_current(index);
+                        self.forgive(index);
+                        return self.advance(index, sink);
+                    }
+                    self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
+                    if home == self.id {
+                        self.need(device, region, sink);
+                    } else {
+                        self.outbox.push_back((home, ShardMessage::Need { device, region }));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The end of a slot: its request is answered, and what it held is given back.
+
+use super::ranges::release;
+use super::slots::State;
+use super::{Shard, mutates, slots};
+use crate::io::{Completion, DeviceId};
+
+impl Shard {
+    /// Answers a slot's request and lets go of what it held.
+    #[inline]
+    pub(super) fn finish(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let late = slot.late > 0;
+        let result = match slot.error {
+            None => Ok(()),
+            Some(error) => Err(error),
+        };
+        if slot.sync != slots::NONE {
+            self.sync_finish(index, result, late);
+            return if late { self.become_late(index) } else { self.let_go(index) };
+        }
+        self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
+        let device = self.devices.at_mut(slot.device);
+        device.counters.count(slot.op, slot.end - slot.start, result.is_err());
+        if late {
+            self.become_late(index);
+        } else if slot.held.0 < slot.held.1 || device.version != slot.version {
+            self.let_go(index);
+        } else {
+            device.users -= 1;
+            self.in_flight -= 1;
+            self.slots.give(index);
+        }
+    }
+
+    #[cold]
+    pub(super) fn let_go(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        if slot.state == State::Late && slot.barred {
+            self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
+            if mutates(slot.op) {
+                self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
+            }
+        }
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let (device, version) = (slot.device, slot.version);
+        let left_before = slot.state == State::Late && !slot.barred;
+        if slot.sync != slots::NONE {
+            self.syncs.give(slot.sync);
+        }
+        self.slots.give(index);
+        if !left_before {
+            self.devices.leave(device, version);
+        }
+        self.in_flight -= 1;
+    }
+}

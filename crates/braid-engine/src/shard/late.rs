@@ -1,0 +1,68 @@
+//! Slots whose I/O ran into its time limit: they are answered, and kept until the kernel gives the I/O back.
+
+use super::ranges::release;
+use super::slots::State;
+use super::{Shard, mutates, slots};
+use crate::io::{Cookie, DeviceId, ErrorKind, LeafError, LeafSink};
+
+impl Shard {
+    /// A leaf I/O ran into its time limit: it counts as failed, but the kernel still has it.
+    pub fn leaf_late(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
+        if let Some((index, _)) = self.slots.find(cookie) {
+            self.slots[index].late += 1;
+            self.leaf_done(cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
+        }
+    }
+
+    /// The kernel gave a late leaf I/O back. Its result no longer matters.
+    pub fn leaf_returned(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
+        let Some((index, _)) = self.slots.find(cookie) else { return };
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.late > 0, "an I/O returned that was not late");
+        slot.late -= 1;
+        if slot.late > 0 || slot.state != State::Late {
+            return;
+        }
+        match self.slots.reserved_block(index) {
+            Some(block) => self.home_free(block, index, sink),
+            None => {
+                let slot = &self.slots[index];
+                if slot.sync == slots::NONE {
+                    self.released.push_back(slot.tag);
+                }
+                self.let_go(index);
+            }
+        }
+        self.work_off(sink);
+    }
+
+    /// The tag of a request, answered before, whose buffer the kernel has given back since.
+    #[inline]
+    pub fn pop_released(&mut self) -> Option<u64> {
+        self.released.pop_front()
+    }
+
+    /// The buffer stays quarantined until the kernel gives the I/O back, and who wants to write there is refused. The
+    /// range itself is given back: others, whose words in the table are the same by chance, must not wait for a disk
+    /// that hangs.
+    #[cold]
+    pub(super) fn become_late(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Late;
+        let device = self.devices.at_mut(slot.device);
+        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that.
+        slot.barred = device.layout(slot.version).mirror().is_none();
+        if slot.barred {
+            device.enter_late(slot.memory_bytes());
+            if mutates(slot.op) {
+                self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
+            }
+        } else {
+            // So that the layout without it need not wait for it.
+            self.devices.leave(slot.device, slot.version);
+        }
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+    }
+}
