@@ -31,12 +31,17 @@ impl Seats<'_> {
         self.serves(role) || successor_of(self.newest, role).is_some_and(|successor| self.serves(successor))
     }
 
-    /// Whether a member is here, complete.
+    /// Whether a member is here, complete. One that the newest label promotes, and that does not bear it yet, is so only beside
+    /// the others: a start does not count it.
     fn serves(&self, role: u16) -> bool {
         let filling = planted(Planted::FillingStartedAlone);
-        self.seat(role).is_some_and(|m| match m.standing {
-            Some(Standing::Current | Standing::Behind) => true,
-            Some(Standing::Filling) => filling,
+        self.seat(role).is_some_and(|m| match (m.standing, &m.disk) {
+            (Some(Standing::Current), _) => true,
+            (Some(Standing::Behind), Some(disk)) => {
+                let label = &disk.label;
+                label.array.members[usize::from(label.member.role)].state == MemberState::InSync
+            }
+            (Some(Standing::Filling), _) => filling,
             _ => false,
         })
     }
@@ -70,7 +75,8 @@ impl Seats<'_> {
         }
         let seats = self.geometry.members().len();
         if lost.is_empty() {
-            let whole = self.members.iter().take(seats).all(|m| self.serves(m.role));
+            let is_here = |m: &FoundMember| matches!(m.standing, Some(Standing::Current | Standing::Behind));
+            let whole = self.members.iter().take(seats).all(is_here);
             return if whole { Status::Ready } else { Status::Degraded { missing: lost } };
         }
         // Those that are absent could have gone on without the ones here if together they hold everything. One that was

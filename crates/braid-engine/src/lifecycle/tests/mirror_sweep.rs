@@ -219,6 +219,14 @@ fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Arr
     if let Status::Refused { .. } = array.status {
         return Err(format!("refused: {}", array.status));
     }
+    if let Status::Waiting { .. } = array.status {
+        // Whoever is told that it could start without some must be right.
+        let options = StartOptions { degraded: true, ..StartOptions::new(random, random) };
+        let (disks, status) = (disks.clone(), &array.status);
+        disks.cut_at(None, random);
+        let started = run(start(&disks, array, options));
+        return started.map(|_| None).map_err(|error| format!("{status}, and with --degraded: {error}"));
+    }
     if !array.status.starts_by_itself() {
         return Ok(None);
     }
