@@ -47,6 +47,9 @@ pub enum Planted {
     /// The layout without a lost member is published, and so writes that never touched it are answered, before the labels
     /// say that it is left out.
     DroppedBeforeRecorded,
+    /// Whoever was replaced gets no more writes before the labels say that it is left out: a crash in between, and it is
+    /// believed.
+    RetiredBeforeRecorded,
     /// A flush does not ask members that are being filled.
     FlushSkipsFilling,
     /// A member that is being filled answers reads.

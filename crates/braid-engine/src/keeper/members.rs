@@ -64,7 +64,8 @@ impl Keeper {
             return;
         }
         io.freeze(self.options.device).await;
-        if planted(Planted::DroppedBeforeRecorded) && self.array.tolerates(roles) {
+        let retired_early = planted(Planted::RetiredBeforeRecorded) && self.retiring.is_some();
+        if retired_early || planted(Planted::DroppedBeforeRecorded) && self.array.tolerates(roles) {
             let layout = self.layout_without(io, roles);
             io.post(self.options.device, Some(layout));
         }

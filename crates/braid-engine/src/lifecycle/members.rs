@@ -58,14 +58,19 @@ impl Array {
         let mut losses = Losses::of(roles.iter().filter(member).copied().collect());
         if !losses.roles.is_empty() {
             self.flush_survivors(io, &mut losses).await?;
-            self.complete(io).await?;
-            // Completing may have left some of them out.
-            losses.roles.retain(|role| !matches!(self.state(*role), MemberState::Out | MemberState::Absent));
-            let mut next = self.next();
-            self.leave_out(&mut next, &losses.roles, &[]);
-            self.record(io, next, losses).await?;
+            self.record_losses(io, losses).await?;
         }
         Ok(self.out())
+    }
+
+    /// Records that these members are left out, after the flush of all others.
+    pub(super) async fn record_losses<M: MetaIo>(&mut self, io: &M, mut losses: Losses) -> Result<(), LifecycleError> {
+        self.complete(io).await?;
+        // Completing may have left some of them out.
+        losses.roles.retain(|role| !matches!(self.state(*role), MemberState::Out | MemberState::Absent));
+        let mut next = self.next();
+        self.leave_out(&mut next, &losses.roles, &[]);
+        self.record(io, next, losses).await.map(drop)
     }
 
     /// The roles that are out.
@@ -285,7 +290,8 @@ impl Array {
             return Err(LifecycleError::Role { role, reason: "it is not being filled".into() });
         }
         self.complete(io).await?;
-        if !planted(Planted::PromotionWithoutFlush) {
+        let unflushed = planted(Planted::SuccessorNotFlushed) && role >= self.roles();
+        if !planted(Planted::PromotionWithoutFlush) && !unflushed {
             self.flush_filling(io, role).await?;
         }
         let mut next = self.next();

@@ -59,6 +59,8 @@ pub enum Planted {
     GrownBitmapNotWritten,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
+    /// A successor takes the place of a member while what was copied to it is still in its cache.
+    SuccessorNotFlushed,
 }
 
 #[cfg(any(test, feature = "planted"))]

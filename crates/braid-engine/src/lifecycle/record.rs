@@ -25,11 +25,13 @@ pub(super) type Failure = (u16, LifecycleError);
 pub(super) struct Losses {
     pub roles: Vec<u16>,
     pub failures: Vec<Failure>,
+    /// One that survives and has been flushed already.
+    pub flushed: Option<u16>,
 }
 
 impl Losses {
     pub fn of(roles: Vec<u16>) -> Losses {
-        Losses { roles, failures: Vec::new() }
+        Losses { roles, ..Losses::default() }
     }
 
     pub fn add(&mut self, failures: Vec<Failure>) {
@@ -150,7 +152,7 @@ impl Array {
         }
     }
 
-    /// Flushes all that hold content, but for the lost ones; who fails is lost, too.
+    /// Flushes all that hold content, but for the lost ones and who has been flushed already; who fails is lost, too.
     ///
     /// # Errors
     /// [`LifecycleError::Beyond`] when too few are left.
@@ -169,8 +171,8 @@ impl Array {
             }
             let holds =
                 |target: &&Target| matches!(self.state(target.part.role), MemberState::InSync | MemberState::Filling);
-            let left: Vec<&Target> =
-                self.targets.iter().filter(holds).filter(|t| !losses.roles.contains(&t.part.role)).collect();
+            let done = |role: u16| losses.roles.contains(&role) || losses.flushed == Some(role);
+            let left: Vec<&Target> = self.targets.iter().filter(holds).filter(|t| !done(t.part.role)).collect();
             let results = join_all(left.iter().map(|target| flush(io, target.leaf))).await;
             let failed: Vec<Failure> =
                 left.iter().zip(results).filter_map(|(t, r)| Some((t.part.role, r.err()?))).collect();

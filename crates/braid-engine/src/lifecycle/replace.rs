@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | begin | label n | (a) in-sync members n + 1: the successor is filling; (b) others; (c) the successor, last | n + 1 on all |
 //! | promote | n: filling | as of any member that is filled | n + 1: two members in sync hold the role |
-//! | retire | n: two hold the role | as a drop of the old one: a new line | n + 1: the role is out, its successor in sync; then the old label is erased |
+//! | retire | n: two hold the role | (a) the successor flushed, then the others; (b) as a drop of the old one: a new line | n + 1: the role is out, its successor in sync; then the old label is erased |
 //! | seat | n: the role is out | some n + 1 | n + 1: the successor has the role |
 //!
 //! Each of these is an ordinary change of the labels, and the array can be found after any: where both hold the role, the old
@@ -22,7 +22,9 @@ use super::erase::wipe;
 use super::error::LifecycleError;
 use super::lines::close;
 use super::members::{enter, vacate};
+use super::planted::{Planted, planted};
 use super::record::Losses;
+use super::write::flush;
 use crate::mirror::Successor;
 use crate::{LeafId, MetaIo};
 
@@ -134,18 +136,29 @@ impl Array {
     /// acknowledged and no read answered. Its label is erased, so that its disk can be used for something else; where that
     /// does not succeed it is known as a disk that was replaced.
     ///
+    /// The successor is flushed first, alone. Where that fails only the successor is left out: the member still holds everything.
+    /// One that fails later may bear a label already that calls it the last copy; then the array must freeze if it is.
+    ///
     /// # Errors
-    /// It has no successor in sync, or [`LifecycleError::Beyond`].
+    /// It has no successor in sync, the error of the successor's flush, or [`LifecycleError::Beyond`].
     pub async fn retire<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
-        let is_replaced =
-            |array: &Array| successor_of(&array.label, role).is_some_and(|s| array.state(s) == MemberState::InSync);
-        if self.state(role) != MemberState::InSync || !is_replaced(self) {
+        let successor = successor_of(&self.label, role).filter(|s| self.state(*s) == MemberState::InSync);
+        let Some(successor) = successor.filter(|_| self.state(role) == MemberState::InSync) else {
             return Err(LifecycleError::Role { role, reason: "it has no successor in sync".into() });
+        };
+        if let Some(leaf) = self.leaf(successor).filter(|_| !planted(Planted::SuccessorNotFlushed))
+            && let Err(error) = flush(io, leaf).await
+        {
+            self.drop_members(io, &[successor]).await?;
+            return Err(error);
         }
         let leaf = self.leaf(role);
-        self.drop_members(io, &[role]).await?;
-        // Where the successor failed in this very moment, the old one may return.
-        if let Some(leaf) = leaf.filter(|_| is_replaced(self)) {
+        let mut losses = Losses { flushed: Some(successor), ..Losses::of(vec![role]) };
+        self.flush_survivors(io, &mut losses).await?;
+        self.record_losses(io, losses).await?;
+        // Where the successor failed in taking the label, the old one may return.
+        let is_replaced = successor_of(&self.label, role).is_some_and(|s| self.state(s) == MemberState::InSync);
+        if let Some(leaf) = leaf.filter(|_| is_replaced) {
             self.candidates.retain(|(candidate, _)| candidate.leaf != leaf);
             let _ = wipe(io, leaf).await;
         }

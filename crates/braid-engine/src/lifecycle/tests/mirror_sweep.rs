@@ -456,6 +456,7 @@ fn every_planted_bug_of_mirrors_is_noticed() {
         Planted::PromotionWithoutFlush,
         Planted::LastSurvivorRecordedFailed,
         Planted::DropRecordedWithoutFlush,
+        Planted::SuccessorNotFlushed,
     ];
     let mut missed = Vec::new();
     for bug in bugs {

@@ -7,8 +7,8 @@ use super::disks::{Chance, Crash, Disks, Transfers};
 use super::{leaves, name, request, run};
 use crate::io::LEAF_BYTES_MAX;
 use crate::lifecycle::{
-    Array, Candidate, CreateRequest, Filling, LifecycleError, Newcomer, Refusal, Standing, StartOptions, Status,
-    assemble, create, delete_found, load_regions, scan, start, store_regions,
+    Array, Candidate, CreateRequest, Filling, LifecycleError, Newcomer, Refusal, Replacement, Standing, StartOptions,
+    Status, assemble, create, delete_found, load_regions, scan, start, store_regions,
 };
 use crate::{LeafId, MetaIo};
 
@@ -227,6 +227,28 @@ fn a_survivor_that_fails_meanwhile_is_left_out_too() {
         let back = begin(&disks, &[1, 2, 0], 6);
         assert_eq!(back.out(), out, "step {step}");
         assert_eq!(back.state(2), InSync);
+    }
+}
+
+/// The only other member in sync is the one that it replaces, which still holds everything.
+#[test]
+fn a_successor_that_cannot_flush_when_it_takes_over_is_given_up_alone() {
+    for count in [1, u64::MAX] {
+        let (disks, mut array) = mirror_of(2);
+        run(array.drop_members(&disks, &[1])).unwrap();
+        let by = Replacement::New { leaf: LeafId(2), id: MemberId::from_random(NEW_ID), force: false };
+        let successor = run(array.begin_replacing(&disks, 0, by)).unwrap();
+        run(array.promote(&disks, successor)).unwrap();
+        disks.fail(LeafId(2), 0, count);
+        let error = run(array.retire(&disks, 0)).unwrap_err();
+        assert_eq!(error.leaf(), Some(LeafId(2)), "{error}");
+        disks.heal();
+        assert_eq!((states(&array), array.label().jobs.len()), (vec![InSync, Out, Absent], 0));
+        // It goes on, and starts again, also where the other disk turns up.
+        run(array.rename(&disks, name("n"))).unwrap();
+        let back = begin(&disks, &[2, 0], 5);
+        assert_eq!((back.name().as_str(), back.leaf(0), back.tolerates(&[])), ("n", Some(LeafId(0)), true));
+        assert!(!only(&disks, &[2]).status.starts_by_itself());
     }
 }
 
