@@ -10,7 +10,7 @@ $cargo clippy --locked --workspace --all-targets --quiet -- -D warnings
 # The crates that must not know of clocks, files, threads or chance: their libraries (not their tests) once
 # more, with the list in scripts/lint-pure/clippy.toml. A target folder of its own, because the two
 # configurations would otherwise take each other's results for their own.
-pure=(braid-geometry braid-format braid-engine braid-sim)
+pure=(braid-geometry braid-parity braid-format braid-engine braid-sim)
 target=${CARGO_TARGET_DIR:-target}/lint-pure
 CLIPPY_CONF_DIR=$PWD/scripts/lint-pure $cargo clippy --locked --target-dir "$target" --quiet --lib \
     "${pure[@]/#/--package=}" -- -D warnings

@@ -20,7 +20,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("braid-sim", &["braid-engine", "braid-geometry", "braid-format"]),
     ("braid-nbd", &["braid-engine", "braid-ring"]),
     ("braid-api", &["braid-geometry"]),
-    ("braid", &["braid-geometry", "braid-format", "braid-engine", "braid-ring", "braid-nbd", "braid-api", "braid-sim"]),
+    (
+        "braid",
+        &[
+            "braid-geometry",
+            "braid-parity",
+            "braid-format",
+            "braid-engine",
+            "braid-ring",
+            "braid-nbd",
+            "braid-api",
+            "braid-sim",
+        ],
+    ),
 ];
 
 /// External crates that only the named crate may depend on directly.
