@@ -1,13 +1,16 @@
 //! What the administrator does in one life: starts what there is, lets clients work, changes things
 //! under them, and stops in the end.
 
+mod apart;
 mod checks;
 pub mod drills;
 mod grow;
 mod labels;
+mod members;
 pub mod mirrors;
 mod replace;
 pub mod script;
+mod starting;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,7 +168,7 @@ struct Admin {
     running: BTreeMap<usize, Running>,
     serving: BTreeMap<usize, labels::Serving>,
     /// Redundant arrays that serve.
-    kept: BTreeMap<usize, mirrors::Kept>,
+    kept: BTreeMap<usize, starting::Kept>,
     /// Did not start: a write of the attempt may still land, so there is no second one in this life.
     given_up: BTreeSet<usize>,
 }

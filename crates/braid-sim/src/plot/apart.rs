@@ -1,0 +1,93 @@
+//! Halves of a redundant array that are used apart from each other.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use braid_engine::io::{LeafId, ShardId};
+use braid_engine::keeper::{Keeper, KeeperOptions, Order};
+use braid_engine::lifecycle::{self, StartOptions};
+use braid_format::MemberState;
+
+use super::Admin;
+use crate::content::BLOCK_BYTES;
+
+impl Admin {
+    /// Members that are not always well are started without the one that is, and written to: as when both halves of a
+    /// mirror run in different machines.
+    pub(super) async fn use_apart(&mut self, index: usize) {
+        let (uuid, disks) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            if mirror.well.is_none() || mirror.number.is_none() || !mirror.apart.is_empty() || !mirror.old.is_empty() {
+                return;
+            }
+            (mirror.uuid, mirror.victims.clone())
+        };
+        let leaves: Vec<LeafId> = disks.iter().filter_map(|disk| self.leaves.get(disk).copied()).collect();
+        self.phase("starting half a mirror");
+        let scan = lifecycle::scan(&self.port, &leaves).await;
+        let Some(found) = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid) else { return };
+        let in_sync = |role: u16| {
+            let own = found.members.get(usize::from(role)).and_then(|m| m.disk.as_ref());
+            own.is_some_and(|disk| {
+                let id = disk.label.member.id;
+                disk.label.array.members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync)
+            })
+        };
+        let options = StartOptions { degraded: true, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
+        // From here on they may be of another line, whatever comes of it.
+        self.stage.borrow_mut().mirrors[index].apart = disks.iter().copied().collect();
+        self.stage.borrow_mut().mirrors[index].parted = false;
+        let Ok(array) = lifecycle::start(&self.port, &found, options).await else {
+            self.count("half a mirror does not start");
+            return;
+        };
+        self.count("start half a mirror");
+        let geometry = array.geometry().clone();
+        for at in (0..geometry.size_bytes()).step_by(BLOCK_BYTES) {
+            let mut whole = false;
+            geometry.copies(at, &mut |piece| whole |= in_sync(piece.member));
+            if !whole {
+                let why = format!("half of mirror {index} starts, and nobody there says that it is in sync");
+                return self.odd(why);
+            }
+        }
+        let id = self.new_device();
+        self.stage.borrow_mut().half = Some(id);
+        let options = KeeperOptions {
+            device: id,
+            block_bytes: BLOCK_BYTES as u32,
+            home: ShardId(0),
+            clean: found.newest.as_ref().is_some_and(|newest| newest.clean),
+            force: false,
+            clear_after_ns: self.rng.between(100_000, 10_000_000),
+        };
+        let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };
+        let blocks = geometry.size_bytes() / BLOCK_BYTES as u64;
+        let number = {
+            let mut stage = self.stage.borrow_mut();
+            let number = stage.oracle.redundant_made("half a mirror", blocks);
+            stage.oracle.may_fail(number);
+            let requests = self.rng.between(1, 20) as u32;
+            stage.workload.connect_writer(number, id, 0, blocks, requests);
+            number
+        };
+        let ended = Rc::new(RefCell::new(None));
+        let (result, port) = (Rc::clone(&ended), self.port.clone());
+        self.stage.borrow_mut().spawned.push(Box::pin(async move {
+            let kept = keeper.run(&port).await;
+            *result.borrow_mut() = Some(kept);
+        }));
+        self.until(|stage| stage.workload.is_finished(number)).await;
+        self.stage.borrow_mut().workload.expect_stop(number);
+        drop(self.port.give_order(id, Order::Stop).await);
+        self.port.forget(id);
+        self.stage.borrow_mut().jobs.forget(id);
+        let mut array = self.ended(&ended).await.array;
+        if self.rng.coin() {
+            drop(array.stop(&self.port).await);
+        }
+        self.stage.borrow_mut().half = None;
+        self.count("stop half a mirror");
+    }
+}
