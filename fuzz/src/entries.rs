@@ -16,6 +16,7 @@ pub type Entry = (&'static str, fn(&[u8]));
 /// All entries.
 pub const ALL: &[Entry] = &[
     ("label", label),
+    ("journal", journal),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
@@ -43,6 +44,25 @@ pub fn seal(label: &mut [u8]) {
     label[508..512].copy_from_slice(&header.to_le_bytes());
     let all = crc32c(label);
     label[8..12].copy_from_slice(&all.to_le_bytes());
+}
+
+/// Heads and batches of a journal: as they are, and once more with a right checksum for a batch, and for a head.
+pub fn journal(data: &[u8]) {
+    braid_format::fuzz::fuzz_journal(data);
+    for end in journal_ends(data) {
+        let mut sealed = data.to_vec();
+        let crc = crc32c(&sealed[4..end]);
+        sealed[..4].copy_from_slice(&crc.to_le_bytes());
+        braid_format::fuzz::fuzz_journal(&sealed);
+    }
+}
+
+/// Where the bytes end that a checksum covers, as `docs/format.md` draws them: a batch's header after 4096 bytes, a head after its
+/// list, of which the length stands at byte 52.
+pub fn journal_ends(data: &[u8]) -> Vec<usize> {
+    let count = data.get(52..56).map_or(0, |bytes| bytes.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte)));
+    let ends = [4096, 64 + 16 * count.min(2000)];
+    ends.into_iter().filter(|end| *end <= data.len()).collect()
 }
 
 /// CRC-32C by its definition, bit by bit: slow, and nobody else's code.

@@ -89,7 +89,7 @@ pub fn region_bytes_for(array_bytes: u64) -> u32 {
     wanted.clamp(u64::from(REGION_BYTES_MIN), u64::from(REGION_BYTES_MAX)) as u32
 }
 
-fn tag(array: &Uuid) -> u32 {
+pub(crate) fn tag(array: &Uuid) -> u32 {
     let [a, b, c, d, ..] = array.into_bytes();
     u32::from_le_bytes([a, b, c, d])
 }

@@ -1,9 +1,11 @@
-//! One function for fuzzers: everything of this crate that judges bytes from a disk. It must return, whatever it is
+//! Functions for fuzzers: everything of this crate that judges bytes from a disk. They must return, whatever they are
 //! given, and what it accepts must hold together.
 
 use std::convert::Infallible;
 
-use crate::{Header, LABEL_BYTES, Label, examine, foreign};
+use uuid::Uuid;
+
+use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal};
 
 /// Takes the bytes as a label, as a disk's two copies, and as a small disk.
 ///
@@ -36,5 +38,36 @@ pub fn fuzz_disk(data: &[u8]) {
                 found.signatures.iter().flat_map(|s| &s.ranges).all(|r| r.end().is_some_and(|e| e <= device_bytes));
             assert!(sound, "a signature lies beyond the disk: {found:?}");
         }
+    }
+}
+
+/// Takes the bytes as a head of a journal and as a batch of it.
+///
+/// # Panics
+/// When a promise is broken: what is accepted holds together, and encodes to the same bytes.
+pub fn fuzz_journal(data: &[u8]) {
+    let array = Uuid::from_bytes(*b"braid-fuzz-array");
+    if let Some((block, payload)) = data.split_first_chunk()
+        && let Some((header, entries)) = journal::decode_batch(&array, block)
+    {
+        let entries: Vec<journal::Entry> = entries.collect();
+        let mut again = [0; LABEL_BYTES];
+        journal::encode_batch(&array, &header, &entries, &mut again);
+        assert_eq!(&again, block);
+        assert_eq!(entries.iter().map(journal::Entry::payload_blocks).sum::<u32>() + 1, header.blocks);
+        let _ = journal::payload_crc(0, payload);
+        let mut found = journal::Findings::new(header.run);
+        assert_eq!(found.add(&header, journal::batch_check(block), 0), Ok(()));
+        let accepted = found.accepted();
+        assert!(accepted.start == header.tail && accepted.end <= header.sequence + 1);
+    }
+    let mut bytes = [0; journal::HEAD_BYTES];
+    let len = data.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&data[..len]);
+    if let Some((head, lost)) = journal::decode_head(&array, &bytes) {
+        let mut again = [0; journal::HEAD_BYTES];
+        let used = journal::encode_head(&array, &head, &lost, &mut again);
+        assert_eq!(again[..64 + 16 * lost.len()], bytes[..64 + 16 * lost.len()]);
+        assert!(used <= again.len());
     }
 }

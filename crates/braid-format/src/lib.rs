@@ -18,6 +18,7 @@ mod error;
 pub mod examine;
 pub mod foreign;
 pub mod fuzz;
+pub mod journal;
 mod label;
 mod layout;
 mod name;

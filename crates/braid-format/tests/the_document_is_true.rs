@@ -98,6 +98,82 @@ fn a_sector_of_the_bitmap_is_as_it_is_drawn() {
     assert_eq!(sector[at("written").0..].iter().map(|byte| byte.count_ones()).sum::<u32>(), 2);
 }
 
+/// The table's fields, each at the end of the one before, by name; and how many bytes they are.
+fn places(heading: &str, names: &[&str]) -> (impl Fn(&str) -> std::ops::Range<usize>, usize) {
+    let rows = table(heading);
+    assert_eq!(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>(), names, "{heading}");
+    let mut end = 0;
+    for (offset, size, name) in &rows {
+        assert_eq!(*offset, end, "{heading}: {name}");
+        end = offset + size;
+    }
+    let place = move |name: &str| rows.iter().find(|row| row.2 == name).map(|row| row.0..row.0 + row.1).unwrap();
+    (place, end)
+}
+
+/// The golden files, taken apart at the offsets that the document draws.
+#[test]
+fn the_journal_is_as_it_is_drawn() {
+    use braid_format::journal::{BATCH_BLOCKS_MAX, ENTRIES_MAX, HEAD_BYTES, LOST_ROWS_MAX, RING_START_BYTES};
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+    let head = include_bytes!("../../../tests/golden/journal/head.bin");
+    let names =
+        ["crc", "magic", "array_uuid", "generation", "run", "ring_blocks", "row_bytes", "lost_count", "reserved"];
+    let (place, list) = places("### A head of the journal", &names);
+    assert_eq!((&head[place("magic")], &head[place("array_uuid")]), (&b"BRJH"[..], &b"braid-test-array"[..]));
+    let field = |name| number(&head[place(name)]);
+    assert_eq!((field("generation"), field("run"), field("ring_blocks")), (9, 0xa1a2_a3a4_a5a6_a7a8, 2032));
+    assert_eq!((field("row_bytes"), field("lost_count"), field("reserved")), (65536, 2, 0));
+    let (place, row_bytes) = places("### An entry of the list of unreadable rows", &["row", "lines", "cells"]);
+    assert_eq!(field("crc"), u64::from(crc32c::crc32c(&head[4..list + 2 * row_bytes])));
+    let rows = [&head[list..list + row_bytes], &head[list + row_bytes..list + 2 * row_bytes]];
+    let fields = |row: &[u8]| (number(&row[place("row")]), number(&row[place("lines")]), row[place("cells")].to_vec());
+    assert_eq!(fields(rows[0]), (2, 0xffff, vec![0, 255, 255, 255, 255, 255]));
+    assert_eq!(fields(rows[1]), (7, 0b101, vec![1, 3, 255, 255, 255, 255]));
+    assert!(list + LOST_ROWS_MAX * row_bytes <= HEAD_BYTES && RING_START_BYTES == 2 * HEAD_BYTES as u64);
+
+    let batch = include_bytes!("../../../tests/golden/journal/batch.bin");
+    let names = [
+        "crc",
+        "magic",
+        "tag",
+        "payload_crc",
+        "run",
+        "sequence",
+        "tail",
+        "position",
+        "blocks",
+        "entry_count",
+        "reserved",
+        "entries",
+    ];
+    let (place, end) = places("### A batch of the journal", &names);
+    let entries = place("entries");
+    assert_eq!((end, &batch[place("magic")], &batch[place("tag")]), (4096, &b"BRJB"[..], &b"brai"[..]));
+    let field = |name| number(&batch[place(name)]);
+    assert_eq!((field("run"), field("sequence"), field("tail")), (0xa1a2_a3a4_a5a6_a7a8, 1000, 990));
+    assert_eq!((field("position"), field("blocks"), field("entry_count")), (170, 5, 2));
+    assert_eq!(field("crc"), u64::from(crc32c::crc32c(&batch[4..4096])));
+    assert_eq!(field("payload_crc"), u64::from(crc32c::crc32c(&batch[4096..])));
+    let names = ["row", "first", "blocks", "cell", "cells", "parities", "kind", "reserved"];
+    let (place, entry_bytes) = places("### An entry of a batch", &names);
+    assert_eq!(entries.len(), ENTRIES_MAX * entry_bytes);
+    let entry = |k: usize| {
+        let bytes = &batch[entries.start + k * entry_bytes..][..entry_bytes];
+        names.map(|name| number(&bytes[place(name)]))
+    };
+    assert_eq!(entry(0), [5, 3, 1, 1, 2, 2, 1, 0]);
+    assert_eq!(entry(1), [0x0102_0304_0506_0708, 0, 0, 0, 0, 0, 2, 0]);
+    assert_eq!(entry(2), [0; 8]);
+    for (said, limit) in [
+        ("at most 1024", u64::from(BATCH_BLOCKS_MAX)),
+        ("entries, at most 168", ENTRIES_MAX as u64),
+        ("follow, at most 2000", LOST_ROWS_MAX as u64),
+    ] {
+        assert!(DOCUMENT.contains(said) && said.ends_with(&limit.to_string()), "{said}");
+    }
+}
+
 /// The places that the document draws are the defaults of the code.
 #[test]
 fn the_default_places_are_as_they_are_drawn() {

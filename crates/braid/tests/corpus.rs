@@ -188,6 +188,10 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
             }
             sealed.get(..4096).is_some_and(|bytes| braid_format::Label::decode(bytes).is_ok())
         }
+        "journal" => {
+            let array = braid_format::Uuid::from_bytes(*b"braid-fuzz-array");
+            data.first_chunk().is_some_and(|block| braid_format::journal::decode_batch(&array, block).is_some())
+        }
         "sizes" => braid_geometry::units::parse_size(&text).is_ok(),
         "disk_names" => braid_ring::spec::DiskSpec::parse(&text).is_ok(),
         "api_bodies" => {

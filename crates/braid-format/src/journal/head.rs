@@ -1,0 +1,255 @@
+//! The head: which run the ring is of, and which rows cannot be read.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, ROW_BYTES_MAX};
+use crate::{BLOCK_BYTES, MEMBERS_MAX};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"BRJH");
+const CRC_BYTES: usize = size_of::<U32>();
+/// No cell.
+const NO_CELL: u8 = 0xff;
+
+/// What stands before the list of rows, little-endian.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    /// CRC-32C of the bytes after it, to the end of the list.
+    crc: U32,
+    magic: U32,
+    array_uuid: [u8; 16],
+    generation: U64,
+    run: U64,
+    ring_blocks: U64,
+    row_bytes: U32,
+    lost_count: U32,
+    /// Zero.
+    reserved: U64,
+}
+
+/// One row of the list, little-endian.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawLostRow {
+    /// The row.
+    row: U64,
+    /// Bit *i*: line *i* of the row.
+    lines: U16,
+    /// The data cells, ascending; 0xff for none.
+    cells: [u8; LOST_CELLS_MAX],
+}
+
+macro_rules! offsets {
+    ($type:ident: $($field:ident $offset:literal),*) => {
+        $(const _: () = assert!(core::mem::offset_of!($type, $field) == $offset);)*
+    };
+}
+offsets!(RawHead: crc 0, magic 4, array_uuid 8, generation 24, run 32, ring_blocks 40, row_bytes 48, lost_count 52, reserved 56);
+offsets!(RawLostRow: row 0, lines 8, cells 10);
+const _: () = assert!(size_of::<RawHead>() == 64 && size_of::<RawLostRow>() == 16);
+const _: () = assert!(size_of::<RawHead>() + LOST_ROWS_MAX * size_of::<RawLostRow>() <= HEAD_BYTES);
+
+/// What a head says, its list of rows aside.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Head {
+    /// Raised by one with every head that is written; from 1. The highest one counts.
+    pub generation: u64,
+    /// Random id of the ring's batches; of no other run is anything needed. Never 0.
+    pub run: u64,
+    /// Blocks of the ring.
+    pub ring_blocks: u64,
+    /// The height of a row, in bytes.
+    pub row_bytes: u32,
+}
+
+impl Head {
+    fn is_sound(&self) -> bool {
+        let row_bytes = u64::from(self.row_bytes);
+        self.generation != 0
+            && self.run != 0
+            && (1..=1 << 48).contains(&self.ring_blocks)
+            && (1..=u64::from(ROW_BYTES_MAX)).contains(&row_bytes)
+            && row_bytes.is_multiple_of(BLOCK_BYTES)
+    }
+}
+
+/// A row of which something cannot be read, until all of it is written again: a crash struck while it was written wholly, and a
+/// member with some of its data was lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LostRow {
+    /// The row.
+    pub row: u64,
+    /// Bit *i*: line *i* of the row, in blocks from its top. Never 0.
+    pub lines: u16,
+    cells: [u8; LOST_CELLS_MAX],
+}
+
+impl LostRow {
+    /// A row with these data cells unreadable over these lines. `None`: no cell, too many of them, not ascending, or no line.
+    pub fn new(row: u64, lines: u16, cells: &[u8]) -> Option<LostRow> {
+        let mut lost = LostRow { row, lines, cells: [NO_CELL; LOST_CELLS_MAX] };
+        lost.cells.get_mut(..cells.len())?.copy_from_slice(cells);
+        lost.is_sound().then_some(lost)
+    }
+
+    /// The data cells that cannot be read, ascending.
+    pub fn cells(&self) -> &[u8] {
+        let count = self.cells.iter().take_while(|cell| **cell != NO_CELL).count();
+        &self.cells[..count]
+    }
+
+    /// Whether this data cell cannot be read over any of these lines.
+    pub fn covers(&self, cell: u8, lines: u16) -> bool {
+        self.lines & lines != 0 && cell != NO_CELL && self.cells.contains(&cell)
+    }
+
+    fn is_sound(&self) -> bool {
+        let (cells, rest) = self.cells.split_at(self.cells().len());
+        self.lines != 0
+            && !cells.is_empty()
+            && cells.is_sorted_by(|a, b| a < b)
+            && cells.iter().all(|cell| usize::from(*cell) + 1 < MEMBERS_MAX)
+            && rest.iter().all(|cell| *cell == NO_CELL)
+    }
+}
+
+/// Which of the two places a head of this generation is written to: the one that the generation before is not in.
+pub const fn head_slot(generation: u64) -> u64 {
+    generation % 2
+}
+
+/// Fills `out` with a head of this array. Returns how many bytes have to be written, a multiple of 4096.
+///
+/// # Panics
+/// When it does not make sense: rows must be ascending, each once, at most [`LOST_ROWS_MAX`].
+pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; HEAD_BYTES]) -> usize {
+    let sound = head.is_sound()
+        && lost.len() <= LOST_ROWS_MAX
+        && lost.iter().all(LostRow::is_sound)
+        && lost.is_sorted_by(|a, b| a.row < b.row);
+    assert!(sound, "a head that cannot be read back: {head:?}");
+    let raw = RawHead {
+        crc: U32::ZERO,
+        magic: U32::new(MAGIC),
+        array_uuid: array.into_bytes(),
+        generation: U64::new(head.generation),
+        run: U64::new(head.run),
+        ring_blocks: U64::new(head.ring_blocks),
+        row_bytes: U32::new(head.row_bytes),
+        lost_count: U32::new(lost.len() as u32),
+        reserved: U64::ZERO,
+    };
+    out.fill(0);
+    let (first, list) = out.split_at_mut(size_of::<RawHead>());
+    first.copy_from_slice(raw.as_bytes());
+    for (out, lost) in list.as_chunks_mut::<{ size_of::<RawLostRow>() }>().0.iter_mut().zip(lost) {
+        let raw = RawLostRow { row: U64::new(lost.row), lines: U16::new(lost.lines), cells: lost.cells };
+        out.copy_from_slice(raw.as_bytes());
+    }
+    let used = size_of::<RawHead>() + size_of_val(lost);
+    const _: () = assert!(size_of::<LostRow>() == size_of::<RawLostRow>());
+    let crc = crc32c::crc32c(&out[CRC_BYTES..used]);
+    out[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    used.next_multiple_of(BLOCK_BYTES as usize)
+}
+
+/// Reads a head of this array. `None`: there is none, or not a whole one.
+pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<LostRow>)> {
+    let (raw, list) = RawHead::ref_from_prefix(bytes).ok()?;
+    let count = usize::try_from(raw.lost_count.get()).ok().filter(|count| *count <= LOST_ROWS_MAX)?;
+    let used = size_of::<RawHead>() + count * size_of::<RawLostRow>();
+    let whole = raw.magic.get() == MAGIC
+        && raw.array_uuid == array.into_bytes()
+        && raw.crc.get() == crc32c::crc32c(&bytes[CRC_BYTES..used])
+        && raw.reserved.get() == 0;
+    if !whole {
+        return None;
+    }
+    let head = Head {
+        generation: raw.generation.get(),
+        run: raw.run.get(),
+        ring_blocks: raw.ring_blocks.get(),
+        row_bytes: raw.row_bytes.get(),
+    };
+    let rows = list.as_chunks::<{ size_of::<RawLostRow>() }>().0.iter().take(count).map(|bytes| {
+        let raw = RawLostRow::ref_from_bytes(bytes).ok()?;
+        let lost = LostRow { row: raw.row.get(), lines: raw.lines.get(), cells: raw.cells };
+        lost.is_sound().then_some(lost)
+    });
+    let lost: Vec<LostRow> = rows.collect::<Option<_>>()?;
+    (head.is_sound() && lost.is_sorted_by(|a, b| a.row < b.row)).then_some((head, lost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
+    const HEAD: Head = Head { generation: 3, run: 77, ring_blocks: 176, row_bytes: 65536 };
+
+    fn rows(count: u64) -> Vec<LostRow> {
+        (0..count).map(|k| LostRow::new(k * 3, 1 << (k % 16), &[k as u8 % 100, 101]).unwrap()).collect()
+    }
+
+    #[test]
+    fn heads_come_back() {
+        let mut bytes = [0xff; HEAD_BYTES];
+        for count in [0, 1, 252, 253, LOST_ROWS_MAX as u64] {
+            let lost = rows(count);
+            let used = encode_head(&ARRAY, &HEAD, &lost, &mut bytes);
+            assert_eq!(used, (64 + count as usize * 16).next_multiple_of(4096));
+            assert_eq!(decode_head(&ARRAY, &bytes), Some((HEAD, lost.clone())));
+            assert_eq!(decode_head(&Uuid::from_u128(1), &bytes), None);
+            // What stands behind the blocks that were written does not matter.
+            bytes[used..].fill(0xee);
+            assert_eq!(decode_head(&ARRAY, &bytes), Some((HEAD, lost)));
+        }
+        assert_eq!(decode_head(&ARRAY, &[0; HEAD_BYTES]), None);
+    }
+
+    #[test]
+    fn every_byte_that_changes_is_noticed() {
+        let mut bytes = [0; HEAD_BYTES];
+        encode_head(&ARRAY, &HEAD, &rows(300), &mut bytes);
+        for at in 0..64 + 300 * 16 {
+            bytes[at] ^= 0x04;
+            assert_eq!(decode_head(&ARRAY, &bytes), None, "byte {at}");
+            bytes[at] ^= 0x04;
+        }
+    }
+
+    #[test]
+    fn generations_take_turns() {
+        assert_eq!((head_slot(1), head_slot(2), head_slot(3)), (1, 0, 1));
+    }
+
+    #[test]
+    fn rows_without_sense_are_refused() {
+        assert_eq!(LostRow::new(1, 0, &[1]), None);
+        assert_eq!(LostRow::new(1, 1, &[]), None);
+        assert_eq!(LostRow::new(1, 1, &[2, 1]), None);
+        assert_eq!(LostRow::new(1, 1, &[127]), None);
+        assert_eq!(LostRow::new(1, 1, &[0, 1, 2, 3, 4, 5, 6]), None);
+        let lost = LostRow::new(1, 0b110, &[0, 126]).unwrap();
+        assert_eq!(lost.cells(), [0, 126]);
+        assert!(lost.covers(126, 2) && !lost.covers(126, 1) && !lost.covers(1, 2) && !lost.covers(0xff, 2));
+        let mut bytes = [0; HEAD_BYTES];
+        encode_head(&ARRAY, &HEAD, &rows(2), &mut bytes);
+        let refused = |change: &dyn Fn(&mut [u8])| {
+            let mut bytes = bytes;
+            change(&mut bytes);
+            let crc = crc32c::crc32c(&bytes[4..64 + 32]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            decode_head(&ARRAY, &bytes).is_none()
+        };
+        assert!(!refused(&|_| ()));
+        assert!(refused(&|bytes| bytes[80] = 0), "a row twice");
+        assert!(refused(&|bytes| bytes[72..74].fill(0)), "no line");
+        assert!(refused(&|bytes| bytes[74..80].fill(0xff)), "no cell");
+        assert!(refused(&|bytes| bytes[24..32].fill(0)), "generation 0");
+        assert!(refused(&|bytes| bytes[48] = 1), "rows of no whole blocks");
+        assert!(refused(&|bytes| bytes[63] = 1), "reserved");
+    }
+}
