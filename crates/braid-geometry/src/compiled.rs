@@ -174,6 +174,14 @@ impl CompiledZone {
         }
     }
 
+    /// With parity: the row of a byte, the index of its chunk among the row's data, and its offset within the chunk.
+    #[inline]
+    pub fn row_of(&self, zone_offset: u64) -> (u64, u64, u64) {
+        let (chunk, within) = self.split(zone_offset);
+        let (row, index) = self.per_row.divide(chunk);
+        (row, index, within)
+    }
+
     /// The slot of P in a row. Left: it begins at the last slot and moves to the left.
     #[inline]
     pub fn parity_slot(&self, row: u64) -> u64 {

@@ -20,58 +20,6 @@ pub struct Piece {
     pub len: u64,
 }
 
-/// A row of chunks at a level with parity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stripe<'a> {
-    /// Its number; stripes count over the whole array, zone after zone.
-    pub number: u64,
-    /// The zone, counted from 0.
-    pub zone: u16,
-    /// Where its first byte of data is in the array.
-    pub array_start: u64,
-    /// Where its chunks are in the data area of each of its members, in bytes.
-    pub member_offset: u64,
-    /// Bytes of each chunk.
-    pub chunk_bytes: u64,
-    /// The members of the zone in slot order.
-    pub members: &'a [u16],
-    p_slot: usize,
-    parity: usize,
-}
-
-impl Stripe<'_> {
-    /// The member that holds P.
-    #[must_use]
-    pub fn p(&self) -> u16 {
-        self.members[self.p_slot]
-    }
-
-    /// The member that holds Q; `None` at raid5.
-    #[must_use]
-    pub fn q(&self) -> Option<u16> {
-        (self.parity == 2).then(|| self.after_p(1))
-    }
-
-    /// How many chunks of data the stripe has.
-    #[must_use]
-    pub fn data_chunks(&self) -> usize {
-        self.members.len() - self.parity
-    }
-
-    /// The member that holds chunk `index` of the stripe's data, `index` below [`Stripe::data_chunks`].
-    ///
-    /// The data stands in this order in the array, and in this order it takes the coefficients of Q.
-    #[must_use]
-    pub fn data(&self, index: usize) -> u16 {
-        debug_assert!(index < self.data_chunks());
-        self.after_p(self.parity + index)
-    }
-
-    fn after_p(&self, steps: usize) -> u16 {
-        self.members[(self.p_slot + steps) % self.members.len()]
-    }
-}
-
 /// Where every byte of an array lives. Immutable.
 #[derive(Clone, Debug)]
 pub struct Geometry {
@@ -154,7 +102,7 @@ impl Geometry {
 
     /// The number of the zone that holds an offset of the array; the last zone for offsets beyond the end.
     #[inline]
-    fn zone_index(&self, array_offset: u64) -> usize {
+    pub(crate) fn zone_index(&self, array_offset: u64) -> usize {
         if self.ends.len() <= COUNTED_ENDS + 1 {
             self.counted_ends.iter().map(|&end| usize::from(array_offset >= end)).sum()
         } else {
@@ -204,43 +152,5 @@ impl Geometry {
         for copy in 0..zone.copies() {
             out(self.piece(index, zone, array_offset - zone.array_start, copy));
         }
-    }
-
-    /// How many stripes there are in all zones. Meaningful at levels with parity.
-    #[must_use]
-    pub fn stripes(&self) -> u64 {
-        self.compiled.last().map_or(0, |zone| zone.first_stripe + zone.rows)
-    }
-
-    /// The stripe with a number; `None` at levels without parity and beyond the last one.
-    #[must_use]
-    pub fn stripe(&self, number: u64) -> Option<Stripe<'_>> {
-        if self.spec.level.parity() == 0 || number >= self.stripes() {
-            return None;
-        }
-        let index = self.compiled.partition_point(|zone| zone.first_stripe <= number) - 1;
-        let zone = &self.compiled[index];
-        let row = number - zone.first_stripe;
-        Some(Stripe {
-            number,
-            zone: index as u16,
-            array_start: zone.array_start + row * zone.chunks_per_row() * zone.cell_bytes,
-            member_offset: zone.member_start + row * zone.cell_bytes,
-            chunk_bytes: zone.cell_bytes,
-            members: &self.zones[index].members,
-            p_slot: zone.parity_slot(row) as usize,
-            parity: zone.parity() as usize,
-        })
-    }
-
-    /// The stripe that holds an offset of the array; `None` at levels without parity and beyond the end.
-    #[must_use]
-    pub fn stripe_of(&self, array_offset: u64) -> Option<Stripe<'_>> {
-        if self.spec.level.parity() == 0 || array_offset >= self.size_bytes() {
-            return None;
-        }
-        let zone = &self.compiled[self.zone_index(array_offset)];
-        let row = (array_offset - zone.array_start) / (zone.chunks_per_row() * zone.cell_bytes);
-        self.stripe(zone.first_stripe + row)
     }
 }

@@ -3,13 +3,14 @@
 //! An array stands on members of different sizes. It is cut into [`Zone`]s: over each span where *k* members still
 //! have room, the level is laid out across those *k*. [`Geometry`] holds the table of zones, compiled for a fast
 //! [`Geometry::locate`], and answers the same question in the other directions: all copies of a byte
-//! ([`Geometry::copies`]), what stands at a place of a member ([`Geometry::place`]), which members carry the parity of
-//! a stripe ([`Geometry::stripe`]), and the whole map as a list ([`Geometry::runs`], [`Geometry::runs_strided`]).
+//! ([`Geometry::copies`]), what stands at a place of a member ([`Geometry::place`]), which members carry which part of
+//! a stripe ([`Geometry::stripe_place`], [`Geometry::stripe`], [`Geometry::stripe_at`]), and the whole map as a list
+//! ([`Geometry::runs`], [`Geometry::runs_strided`]).
 //!
 //! What it promises: every byte of the array has exactly one place (or exactly *n*, with *n* copies), no place serves
 //! two, none lies outside its member, and the map inverts. Within a zone the layouts are those of Linux md.
 //!
-//! What it never does: I/O, reading a clock, allocating in `locate` or `copies`, depending on another crate.
+//! What it never does: I/O, reading a clock, allocating in `locate`, `copies` or what concerns stripes, depending on another crate.
 
 #![forbid(unsafe_code)]
 
@@ -22,16 +23,18 @@ mod map;
 mod single;
 mod spec;
 mod strided;
+mod stripe;
 pub mod units;
 mod zones;
 
 pub use copies::{Copies, CopyPlaces};
 pub use error::{GeometryError, ZoneFault};
-pub use geometry::{Geometry, Piece, Stripe};
+pub use geometry::{Geometry, Piece};
 pub use map::{Kind, Place, Run, Runs};
 pub use single::{SinglePlace, SinglePlaces};
 pub use spec::{Layout, Level, ParseNameError, Spec, ZonePolicy};
 pub use strided::{RunsStrided, StridedRun};
+pub use stripe::{Stripe, StripePart, StripePlace, StripeRole};
 pub use zones::Zone;
 
 /// The unit of everything on a disk, in bytes. Chunks, zones and member spans are multiples of it.

@@ -2,7 +2,9 @@
 
 mod common;
 
-use braid_geometry::{BLOCK_BYTES, Geometry, Kind, Layout, Level, Place, Spec, ZonePolicy};
+use braid_geometry::{
+    BLOCK_BYTES, Geometry, Kind, Layout, Level, Place, Spec, Stripe, StripePlace, StripeRole, ZonePolicy,
+};
 use common::{Content, Numbers, Table, UNUSED, expand, model};
 
 fn content(place: Place) -> (Content, u64) {
@@ -67,35 +69,107 @@ fn check_locate(geometry: &Geometry, table: &Table, numbers: &mut Numbers) {
     }
 }
 
-/// Every stripe has each of its zone's members once: P, Q and the data in the order of the array.
-fn check_stripes(geometry: &Geometry, table: &Table) {
+/// Every stripe has each of its zone's members once: P, Q and the data in the order of the array. Every way to it finds it.
+fn check_stripes(geometry: &Geometry, table: &Table, numbers: &mut Numbers) {
     let parity = usize::from(geometry.spec().level.parity());
     if parity == 0 {
         assert_eq!(geometry.stripe(0), None);
         assert_eq!(geometry.stripe_of(0), None);
+        assert_eq!(geometry.stripe_place(0), None);
+        assert_eq!(geometry.stripe_at(0, 0), None);
         return;
     }
-    let mut next_data = 0;
+    let (mut next_data, mut rows) = (0, vec![0; geometry.zones().len()]);
     for number in 0..geometry.stripes() {
         let stripe = geometry.stripe(number).expect("it is below the count");
         let at = |member: u16| table.members[usize::from(member)][(stripe.member_offset / BLOCK_BYTES) as usize];
+        assert_eq!(stripe.number, number);
         assert_eq!(stripe.array_start, next_data * BLOCK_BYTES);
+        assert_eq!(stripe.chunk_bytes, geometry.spec().chunk_bytes);
+        assert_eq!(stripe.parity_chunks(), parity);
+        let zone = &geometry.zones()[usize::from(stripe.zone)];
+        assert_eq!(stripe.members, zone.members);
+        assert_eq!(stripe.member_offset, zone.member_start + stripe.row * stripe.chunk_bytes);
+        // Rows count from 0 in each zone.
+        assert_eq!(stripe.row, rows[usize::from(stripe.zone)]);
+        rows[usize::from(stripe.zone)] += 1;
         assert_eq!(at(stripe.p()), (Kind::P, number));
         assert_eq!(stripe.q().map(at), (parity == 2).then_some((Kind::Q, number)));
         let mut members = vec![stripe.p()];
         members.extend(stripe.q());
         for index in 0..stripe.data_chunks() {
             assert_eq!(at(stripe.data(index)), (Kind::Data, next_data));
-            assert_eq!(geometry.stripe_of(next_data * BLOCK_BYTES + 1), Some(stripe));
+            let within = numbers.below(stripe.chunk_bytes);
+            let role = StripeRole::Data(index as u16);
+            let place = geometry.stripe_place(next_data * BLOCK_BYTES + within);
+            assert_eq!(place, Some(StripePlace { stripe, role, within }));
+            assert_eq!(geometry.stripe_of(next_data * BLOCK_BYTES + within), Some(stripe));
             members.push(stripe.data(index));
             next_data += stripe.chunk_bytes / BLOCK_BYTES;
         }
+        assert_eq!(stripe.array_end(), next_data * BLOCK_BYTES);
+        check_roles(geometry, stripe, &members, numbers);
+        check_parts(geometry, stripe, numbers);
         members.sort_unstable();
         assert_eq!(members, stripe.members, "each member once");
     }
     assert_eq!(next_data, table.array_blocks, "the stripes hold the whole array");
     assert_eq!(geometry.stripe(geometry.stripes()), None);
     assert_eq!(geometry.stripe_of(geometry.size_bytes()), None);
+    for (member, blocks) in table.members.iter().enumerate() {
+        for (block, content) in blocks.iter().enumerate() {
+            let place = geometry.stripe_at(member as u16, block as u64 * BLOCK_BYTES);
+            assert_eq!(place.is_none(), *content == UNUSED, "member {member} block {block}");
+        }
+        assert_eq!(geometry.stripe_at(member as u16, geometry.members()[member]), None);
+    }
+    assert_eq!(geometry.stripe_at(table.members.len() as u16, 0), None);
+}
+
+/// `members`: that of P, at raid6 that of Q, those of the data. Each knows its role, and its chunk leads back to the stripe.
+fn check_roles(geometry: &Geometry, stripe: Stripe<'_>, members: &[u16], numbers: &mut Numbers) {
+    let parities = [StripeRole::P, StripeRole::Q].into_iter().take(stripe.parity_chunks());
+    let roles: Vec<StripeRole> = parities.chain((0..stripe.data_chunks() as u16).map(StripeRole::Data)).collect();
+    let expected: Vec<(StripeRole, u16)> = roles.into_iter().zip(members.iter().copied()).collect();
+    assert_eq!(stripe.roles().collect::<Vec<_>>(), expected);
+    for (role, member) in expected {
+        assert_eq!((stripe.role(member), stripe.member(role)), (Some(role), Some(member)));
+        let within = numbers.below(stripe.chunk_bytes);
+        let place = geometry.stripe_at(member, stripe.member_offset + within);
+        assert_eq!(place, Some(StripePlace { stripe, role, within }));
+    }
+    assert_eq!(stripe.member(StripeRole::Data(stripe.data_chunks() as u16)), None);
+    for member in (0..=geometry.members().len() as u16).filter(|member| !members.contains(member)) {
+        assert_eq!(stripe.role(member), None);
+    }
+}
+
+/// The parts of any range are exactly its bytes within the stripe, in their order.
+fn check_parts(geometry: &Geometry, stripe: Stripe<'_>, numbers: &mut Numbers) {
+    let size = geometry.size_bytes();
+    for round in 0..4 {
+        let (from, len) = match round {
+            0 => (stripe.array_start, stripe.array_bytes()),
+            1 => (0, size),
+            // Around the stripe: some reach beyond it, some do not touch it.
+            _ => {
+                let from = (stripe.array_start + numbers.below(2 * stripe.array_bytes())).min(size - 1);
+                let from = from.saturating_sub(numbers.below(stripe.array_bytes()));
+                (from, numbers.below(2 * stripe.array_bytes()))
+            }
+        };
+        let mut at = from.max(stripe.array_start);
+        for part in stripe.parts(from, len) {
+            assert_eq!(at, stripe.array_start + u64::from(part.index) * stripe.chunk_bytes + part.within);
+            assert!(part.len > 0 && part.within + part.len <= stripe.chunk_bytes);
+            let piece = geometry.locate(at);
+            assert_eq!(piece.member, stripe.data(usize::from(part.index)));
+            assert_eq!(piece.member_offset, stripe.member_offset + part.within);
+            at += part.len;
+        }
+        let end = (from + len).min(stripe.array_end());
+        assert_eq!(at, end.max(from.max(stripe.array_start)), "{len} from {from} of {stripe:?}");
+    }
 }
 
 fn check(spec: Spec, sizes: &[u64], numbers: &mut Numbers) {
@@ -105,7 +179,7 @@ fn check(spec: Spec, sizes: &[u64], numbers: &mut Numbers) {
     assert_eq!(geometry.size_bytes(), table.array_blocks * BLOCK_BYTES, "{spec:?} over {sizes:?}");
     check_places(&geometry, &table);
     check_locate(&geometry, &table, numbers);
-    check_stripes(&geometry, &table);
+    check_stripes(&geometry, &table, numbers);
     assert_eq!(expand(geometry.runs(), &blocks), table.members, "runs of {spec:?} over {sizes:?}");
     let strided = geometry.runs_strided().flat_map(|row| row.expand());
     assert_eq!(expand(strided, &blocks), table.members, "strided runs of {spec:?} over {sizes:?}");
