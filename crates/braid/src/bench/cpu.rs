@@ -14,6 +14,12 @@ pub fn own() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Processor time of the calling thread.
+pub fn own_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Processor time that process `pid` has used, threads that have ended included, in the kernel's ticks of 10 ms. The
 /// workers that the kernel starts for a process' rings are among its threads.
 ///

@@ -14,6 +14,7 @@ mod generator;
 mod markdown;
 mod mirrors;
 mod nbd;
+mod parity;
 mod ring;
 mod throttled;
 
@@ -143,6 +144,7 @@ const PARTS: &[Part] = &[
     Part { name: "bitmap", title: "Mirrors: the write-intent bitmap", measure: mirrors::bitmap },
     Part { name: "rebuild", title: "Mirrors: rebuilds", measure: mirrors::rebuild },
     Part { name: "away", title: "Mirrors: a member that was away", measure: mirrors::away },
+    Part { name: "parity", title: "Parity: arithmetic on one core", measure: parity::measure },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
