@@ -7,7 +7,7 @@
 //!
 //! [`Parity`] is the door: it stands for one implementation (AVX2, SSSE3, NEON or portable), and [`Parity::best`] for the
 //! fastest that this processor can run. All blocks of a call have the same length, which can be any, at any address. An
-//! empty block among the data counts as zeros: that is how a member which is lost, or which was never written, is left out.
+//! empty block among the data counts as zeros where P and Q are computed or checked, and is lost where something is recovered.
 //! An empty output is not computed.
 //!
 //! What it promises: every implementation gives the same bytes. What it never does: I/O, allocation, reading past a block,

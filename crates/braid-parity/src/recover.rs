@@ -37,73 +37,88 @@ impl fmt::Display for Unrecoverable {
 impl std::error::Error for Unrecoverable {}
 
 impl Parity {
-    /// Computes the lost blocks of a row from the others.
+    /// Computes blocks of a row that are lost from those that are left.
     ///
     /// `data` holds the row's data in the order of the coefficients, empty where a block is lost. `p` and `q` are empty where
-    /// they are lost, or where there is none (raid5 has no Q). `lost` names in any order all data that is lost and P and Q
-    /// where they are to be computed, each with the place for it; a place can be empty where the block is not wanted.
+    /// they are lost, or where there is none (raid5 has no Q). `wanted` names, in any order, what is to be computed and where
+    /// it goes: lost data, and P and Q where they are not given. What is lost and not wanted need not be named.
     ///
     /// # Errors
     /// More blocks of data are lost than parities are left. Nothing was written then.
     ///
     /// # Panics
-    /// When blocks differ in length, there are more than [`crate::DATA_MAX`], or a role in `lost` is named twice, does not
-    /// exist, or is not empty in `data`, `p` or `q`.
+    /// When blocks differ in length, there are more than [`crate::DATA_MAX`], or a role in `wanted` is named twice, does not
+    /// exist, or is not lost.
     pub fn recover(
         self,
         data: &[&[u8]],
         p: &[u8],
         q: &[u8],
-        lost: &mut [(Role, &mut [u8])],
+        wanted: &mut [(Role, &mut [u8])],
     ) -> Result<(), Unrecoverable> {
-        check(data, p, q, lost);
-        let combine = self.kernels.combine;
-        match lost {
-            [] => {}
-            [(Role::P, out)] => (self.kernels.xor)(out, false, &[], data),
-            [(Role::Q, out)] => combine(Rule::Encode, &mut [], out, &[], &[], data),
-            [(Role::P, out_p), (Role::Q, out_q)] | [(Role::Q, out_q), (Role::P, out_p)] => {
-                combine(Rule::Encode, out_p, out_q, &[], &[], data);
+        if check(data, p, q, wanted) == 0 {
+            return Ok(());
+        }
+        let (mut lost, mut data_lost) = ([0; 2], 0);
+        for (i, _) in data.iter().enumerate().filter(|(_, block)| block.is_empty()) {
+            if data_lost < lost.len() {
+                lost[data_lost] = i;
             }
-            [(Role::Data(_), out)] if !p.is_empty() => (self.kernels.xor)(out, false, p, data),
-            [(Role::Data(x), out)] if !q.is_empty() => {
-                combine(Rule::DataAndP { factor: negative_power(*x) }, out, &mut [], &[], q, data);
+            data_lost += 1;
+        }
+        let parity_left = usize::from(!p.is_empty()) + usize::from(!q.is_empty());
+        if data_lost > parity_left {
+            return Err(Unrecoverable { data_lost, parity_left });
+        }
+        let [x, y] = lost;
+        let (mut out_x, mut out_y, mut out_p, mut out_q): Places = Default::default();
+        for (role, out) in wanted {
+            match role {
+                Role::P => out_p = out,
+                Role::Q => out_q = out,
+                Role::Data(i) if *i == x => out_x = out,
+                Role::Data(_) => out_y = out,
             }
-            [(Role::Data(x), out), (Role::P, out_p)] | [(Role::P, out_p), (Role::Data(x), out)] if !q.is_empty() => {
-                combine(Rule::DataAndP { factor: negative_power(*x) }, out, out_p, &[], q, data);
+        }
+        let (xor, combine) = (self.kernels.xor, self.kernels.combine);
+        match data_lost {
+            0 if out_q.is_empty() => xor(out_p, false, &[], data),
+            0 => combine(Rule::Encode, out_p, out_q, &[], &[], data),
+            1 if p.is_empty() => {
+                combine(Rule::DataAndP { factor: negative_power(x) }, out_x, out_p, &[], q, data);
             }
-            [(Role::Data(x), out), (Role::Q, out_q)] | [(Role::Q, out_q), (Role::Data(x), out)] if !p.is_empty() => {
-                combine(Rule::DataAndQ { factor: power(*x) }, out, out_q, p, &[], data);
-            }
-            [(Role::Data(x), out_x), (Role::Data(y), out_y)] if !p.is_empty() && !q.is_empty() => {
-                // P and Q without the data that is left are Dx + Dy and g^x Dx + g^y Dy: two equations for two.
-                let determinant = inverse(power(*x) ^ power(*y));
-                let rule = Rule::TwoData { of_p: multiply(power(*y), determinant), of_q: determinant };
-                combine(rule, out_x, out_y, p, q, data);
-            }
+            1 if out_q.is_empty() => xor(out_x, false, p, data),
+            1 => combine(Rule::DataAndQ { factor: power(x) }, out_x, out_q, p, &[], data),
             _ => {
-                let data_lost = lost.iter().filter(|(role, _)| matches!(role, Role::Data(_))).count();
-                return Err(Unrecoverable { data_lost, parity_left: [p, q].iter().filter(|b| !b.is_empty()).count() });
+                // P and Q without the data that is left are Dx + Dy and g^x Dx + g^y Dy: two equations for two.
+                let determinant = inverse(power(x) ^ power(y));
+                let rule = Rule::TwoData { of_p: multiply(power(y), determinant), of_q: determinant };
+                combine(rule, out_x, out_y, p, q, data);
             }
         }
         Ok(())
     }
 }
 
+/// Where two blocks of data, P and Q go, empty where they are not wanted.
+type Places<'a> = (&'a mut [u8], &'a mut [u8], &'a mut [u8], &'a mut [u8]);
+
+/// The length of the row.
 #[track_caller]
-fn check(data: &[&[u8]], p: &[u8], q: &[u8], lost: &[(Role, &mut [u8])]) {
+fn check(data: &[&[u8]], p: &[u8], q: &[u8], wanted: &[(Role, &mut [u8])]) -> usize {
     let given = data.iter().chain([&p, &q]).map(|block| block.len());
-    let len = given.chain(lost.iter().map(|(_, out)| out.len())).max().unwrap_or(0);
+    let len = given.chain(wanted.iter().map(|(_, out)| out.len())).max().unwrap_or(0);
     check_lengths(len, data);
     check_lengths(len, &[p, q]);
-    for (index, (role, out)) in lost.iter().enumerate() {
-        check_lengths(len, &[out]);
+    for (index, (role, out)) in wanted.iter().enumerate() {
         let left = match role {
             Role::Data(i) => data[*i],
             Role::P => p,
             Role::Q => q,
         };
-        assert!(left.is_empty(), "{role:?} is named as lost and given");
-        assert!(lost[..index].iter().all(|(before, _)| before != role), "{role:?} is named twice");
+        assert!(left.is_empty(), "{role:?} is wanted and given");
+        assert!(out.len() == len, "the place of {role:?} has {} bytes, the row {len}", out.len());
+        assert!(wanted[..index].iter().all(|(before, _)| before != role), "{role:?} is named twice");
     }
+    len
 }

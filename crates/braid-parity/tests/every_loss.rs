@@ -32,18 +32,14 @@ impl Row {
         if lost.contains(&role) { &[] } else { self.block(role) }
     }
 
-    /// Loses `lost`, gets it back, and looks; `raid5` has no Q. Also with only one of the blocks wanted.
+    /// Loses `lost`, gets it back, and looks; `raid5` has no Q. Also with only one of the blocks wanted, and with none.
     fn lose(&self, parity: Parity, lost: &[Role], raid5: bool) {
         let data: Vec<&[u8]> = (0..self.data.len()).map(|i| self.left(Role::Data(i), lost)).collect();
         let (p, q) = (self.left(Role::P, lost), if raid5 { &[] } else { self.left(Role::Q, lost) });
-        let len = self.p.len();
-        for wanted in std::iter::once(None).chain(lost.iter().copied().map(Some)) {
-            let mut places: Vec<Vec<u8>> =
-                lost.iter().map(|role| vec![0xee; if wanted.is_none_or(|w| w == *role) { len } else { 0 }]).collect();
-            let mut out: Vec<(Role, &mut [u8])> =
-                lost.iter().copied().zip(places.iter_mut().map(Vec::as_mut_slice)).collect();
-            parity.recover(&data, p, q, &mut out).expect("it can be recovered");
-            for (role, place) in lost.iter().zip(&places).filter(|(_, place)| !place.is_empty()) {
+        for wanted in [lost, &[]].into_iter().chain(lost.chunks(1)) {
+            let mut places = vec![vec![0xee; self.p.len()]; wanted.len()];
+            parity.recover(&data, p, q, &mut named(wanted, &mut places)).expect("it can be recovered");
+            for (role, place) in wanted.iter().zip(&places) {
                 assert!(place == self.block(*role), "{parity:?}: {role:?} of {lost:?}, {} data", self.data.len());
             }
         }
@@ -52,6 +48,11 @@ impl Row {
     fn roles(&self) -> Vec<Role> {
         (0..self.data.len()).map(Role::Data).chain([Role::P, Role::Q]).collect()
     }
+}
+
+/// Each role with its place.
+fn named<'a>(roles: &[Role], places: &'a mut [Vec<u8>]) -> Vec<(Role, &'a mut [u8])> {
+    roles.iter().copied().zip(places.iter_mut().map(Vec::as_mut_slice)).collect()
 }
 
 #[test]
@@ -99,20 +100,6 @@ fn wide_rows_lose_blocks_at_both_ends_and_between() {
 }
 
 #[test]
-fn what_is_lost_with_p_and_not_wanted_need_not_be_named() {
-    let row = Row::new(&mut Numbers(13), 5, 64);
-    for parity in Parity::available() {
-        let mut data: Vec<&[u8]> = row.data.iter().map(Vec::as_slice).collect();
-        data[3] = &[];
-        let mut out = [0; 64];
-        parity.recover(&data, &[], &row.q, &mut [(Role::Data(3), &mut out)]).expect("Q is left");
-        assert!(out == row.data[3][..]);
-        parity.recover(&data, &row.p, &[], &mut [(Role::Data(3), &mut out)]).expect("P is left");
-        assert!(out == row.data[3][..]);
-    }
-}
-
-#[test]
 fn more_than_the_parity_that_is_left_is_refused_and_nothing_is_written() {
     let row = Row::new(&mut Numbers(14), 5, 64);
     let none: &[u8] = &[];
@@ -132,9 +119,7 @@ fn more_than_the_parity_that_is_left_is_refused_and_nothing_is_written() {
         for Case(lost, p, q, expected) in &cases {
             let data: Vec<&[u8]> = (0..5).map(|i| row.left(Role::Data(i), lost)).collect();
             let mut places = vec![vec![0xee; 64]; lost.len()];
-            let mut out: Vec<(Role, &mut [u8])> =
-                lost.iter().copied().zip(places.iter_mut().map(Vec::as_mut_slice)).collect();
-            assert_eq!(parity.recover(&data, p, q, &mut out), Err(*expected), "{lost:?}");
+            assert_eq!(parity.recover(&data, p, q, &mut named(lost, &mut places)), Err(*expected), "{lost:?}");
             assert!(places.iter().flatten().all(|byte| *byte == 0xee));
         }
     }
@@ -142,20 +127,36 @@ fn more_than_the_parity_that_is_left_is_refused_and_nothing_is_written() {
     assert_eq!(said, "2 blocks of data are lost, and 1 of parity are left");
 }
 
+/// What is lost counts whether it is wanted or not: as zeros it would make an invention of what is.
 #[test]
-fn a_block_that_is_named_as_lost_and_given_is_a_mistake_of_the_caller() {
-    let row = Row::new(&mut Numbers(15), 3, 64);
-    let data: Vec<&[u8]> = row.data.iter().map(Vec::as_slice).collect();
-    let refused = |lost: &[Role], p: &[u8], q: &[u8]| {
-        let mut places = vec![vec![0; 64]; lost.len()];
-        let mut out: Vec<(Role, &mut [u8])> =
-            lost.iter().copied().zip(places.iter_mut().map(Vec::as_mut_slice)).collect();
-        let call = std::panic::AssertUnwindSafe(|| Parity::best().recover(&data, p, q, &mut out));
-        assert!(std::panic::catch_unwind(call).is_err(), "{lost:?}");
+fn what_is_lost_and_not_wanted_counts() {
+    let row = Row::new(&mut Numbers(15), 4, 64);
+    let data: [&[u8]; 4] = [&row.data[0], &[], &[], &row.data[3]];
+    for parity in Parity::available() {
+        for wanted in [&[Role::Data(2)][..], &[Role::Data(1), Role::Q], &[Role::P], &[]] {
+            let mut places = vec![vec![0xee; 64]; wanted.len()];
+            let found = parity.recover(&data, &[], &row.q, &mut named(&wanted[..wanted.len().min(1)], &mut places));
+            assert_eq!(found, Err(Unrecoverable { data_lost: 2, parity_left: 1 }), "{wanted:?}");
+            assert!(places.iter().flatten().all(|byte| *byte == 0xee));
+        }
+    }
+}
+
+#[test]
+fn what_is_wanted_and_not_lost_is_a_mistake_of_the_caller() {
+    let row = Row::new(&mut Numbers(16), 3, 64);
+    let refused = |wanted: &[Role], lost: &[Role], bytes: usize| {
+        let data: Vec<&[u8]> = (0..3).map(|i| row.left(Role::Data(i), lost)).collect();
+        let (p, q) = (row.left(Role::P, lost), row.left(Role::Q, lost));
+        let mut places = vec![vec![0; bytes]; wanted.len()];
+        let call = || Parity::best().recover(&data, p, q, &mut named(wanted, &mut places));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "{wanted:?} of {lost:?}");
     };
-    refused(&[Role::Data(1)], &row.p, &row.q);
-    refused(&[Role::Data(3)], &row.p, &row.q);
-    refused(&[Role::P], &row.p, &[]);
-    refused(&[Role::Q], &[], &row.q);
-    refused(&[Role::P, Role::P], &[], &[]);
+    refused(&[Role::Data(1)], &[], 64);
+    refused(&[Role::Data(3)], &[], 64);
+    refused(&[Role::P], &[Role::Q], 64);
+    refused(&[Role::Q], &[Role::P], 64);
+    refused(&[Role::P, Role::P], &[Role::P], 64);
+    refused(&[Role::Data(1)], &[Role::Data(1)], 63);
+    refused(&[Role::Data(1)], &[Role::Data(1)], 0);
 }
