@@ -211,6 +211,39 @@ pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Resu
     Ok(all)
 }
 
+/// Notes as dirty, of these regions, those that were ever written, on these members, durably; what was found on some members is
+/// on all that are in sync then, as after [`load_regions`]. Returns how many of these regions were ever written.
+///
+/// # Errors
+/// As of `load_regions`.
+pub(super) async fn mark_dirty<M: MetaIo>(
+    io: &M,
+    array: &Array,
+    members: &[&Target],
+    is_named: &dyn Fn(u64) -> bool,
+    force: bool,
+) -> Result<u64, LifecycleError> {
+    let mut all = load_regions(io, array, force).await?;
+    let mut marked = 0;
+    let mut blocks = Vec::new();
+    for (word, dirty) in all.dirty.iter_mut().enumerate() {
+        let named = (0..64).filter(|bit| is_named(word as u64 * 64 + bit)).fold(0u64, |bits, bit| bits | 1 << bit);
+        let named = named & all.written[word];
+        marked += u64::from(named.count_ones());
+        let block = word / WORDS_PER_BLOCK;
+        if named != 0 && blocks.last() != Some(&block) {
+            blocks.push(block);
+        }
+        *dirty |= named;
+    }
+    let all = &all;
+    for block in blocks {
+        let bits = &[bits_of(block, &all.written, &all.dirty)];
+        try_join_all(members.iter().map(|target| write_blocks(io, &array.label, target, block, bits))).await?;
+    }
+    Ok(marked)
+}
+
 /// Takes bits of regions beyond the array's end away.
 fn keep_regions(bits: &mut BlockBits, block: usize, regions: u64) {
     let first = block as u64 * u64::from(REGIONS_PER_BLOCK);

@@ -5,14 +5,15 @@ use braid_format::{
     ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name, Places,
     StartPolicy, Uuid, foreign, zone_table,
 };
-use braid_geometry::{Geometry, Level, Spec};
+use braid_geometry::{Geometry, Spec};
 
 use super::array::Array;
 use super::bitmap::{check_room, write_empty};
 use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
 use super::join::try_join_all;
-use super::lines::SERVES;
+use super::journal;
+use super::lines::{Lines, SERVES};
 use super::planted::{Planted, planted};
 use super::redundant::is_redundant;
 use super::write::{LabelCopy, Target, write_block, write_labels};
@@ -52,7 +53,8 @@ pub struct CreateRequest {
 /// 1. Look at every disk; refuse one that bears something, unless forced. Nothing was written so far.
 /// 2. Forced: zero the signatures that are there, and older labels, durably.
 /// 3. Write the label as *forming* on all members, both copies. Only when all are durable:
-/// 4. Write an empty write-intent bitmap on all members of a redundant array. Only when all are durable:
+/// 4. Write an empty write-intent bitmap on all members of a redundant array, and with parity the first head of the journal.
+///    Only when all are durable:
 /// 5. Write the label as *active* on all members, both copies. When all are durable, the array exists.
 ///
 /// # Errors
@@ -84,6 +86,11 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     {
         return Err(undo.forming(error).await);
     }
+    let seats: Vec<&Target> = targets.iter().take(request.leaves.len()).collect();
+    let run = Lines::new(request.session.rotate_left(17) ^ request.lineage).next();
+    if let Err(error) = journal::write_first(io, &label, &seats, run).await {
+        return Err(undo.forming(error).await);
+    }
     label.sequence += 1;
     label.state = ArrayState::Active;
     if let Err(error) = write_labels(io, &mut targets, &label).await {
@@ -96,9 +103,6 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
 fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPart, Vec<Target>), LifecycleError> {
     let spec = request.spec;
     let redundant = is_redundant(spec.level);
-    if !redundant && !matches!(spec.level, Level::Concat | Level::Raid0) {
-        return Err(LifecycleError::LevelNotReady { level: spec.level });
-    }
     let leaves: Vec<LeafId> =
         request.leaves.iter().copied().chain(request.spares.iter().map(|(leaf, _)| *leaf)).collect();
     let ids: Vec<MemberId> =
@@ -159,7 +163,10 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         part: MemberPart { id: ids[role], role: role as u16, places, reserved: [0; 28] },
         doubtful: LabelCopy::Start,
     };
-    let targets = leaves.iter().zip(places).enumerate().map(target).collect();
+    let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();
+    for target in &targets {
+        journal::check_room(target.leaf, &target.part.places, &label, &targets[..0])?;
+    }
     Ok((geometry, label, targets))
 }
 

@@ -1,8 +1,8 @@
 //! Why a procedure failed.
 
 use braid_format::{LabelError, PlaceError};
+use braid_geometry::GeometryError;
 use braid_geometry::units::format_size;
-use braid_geometry::{GeometryError, Level};
 
 use super::{Refusal, Status};
 use crate::{LeafError, LeafId};
@@ -49,12 +49,6 @@ pub enum LifecycleError {
     /// The members do not make such an array.
     #[error("{0}")]
     Geometry(#[from] GeometryError),
-    /// A level that cannot be created yet.
-    #[error("arrays of level {level} cannot be created by this version; it creates concat, raid0, raid1 and raid10")]
-    LevelNotReady {
-        /// The level asked for.
-        level: Level,
-    },
     /// As many member identities as disks are needed, all different.
     #[error("{given} member identities, not all different, for {disks} disks")]
     Identities {
@@ -77,6 +71,26 @@ pub enum LifecycleError {
         room_bytes: u64,
         /// The largest array whose bitmap fits there, in bytes.
         largest_bytes: u64,
+    },
+    /// The journal of the array does not fit on a member.
+    #[error(
+        "the journal of this array needs {needed_bytes} bytes, and this disk has room for {room_bytes}: take a disk of 1 GiB or more"
+    )]
+    JournalRoom {
+        /// Which disk.
+        leaf: LeafId,
+        /// Room for the journal on this disk, in bytes.
+        room_bytes: u64,
+        /// What the journal takes, in bytes.
+        needed_bytes: u64,
+    },
+    /// What stands in the journal of an array with parity makes no sense.
+    #[error(
+        "the journal cannot be used: {reason}; --force starts without what it holds, and looks at all parity again"
+    )]
+    Journal {
+        /// Why not, in words.
+        reason: String,
     },
     /// A disk is too small for the role that it is to take.
     #[error("the disk has room for {} of data; {what} needs {}", format_size(*.data_bytes), format_size(*.needed_bytes))]
@@ -177,6 +191,7 @@ impl LifecycleError {
             | LifecycleError::Size { leaf, .. }
             | LifecycleError::Twice { leaf }
             | LifecycleError::BitmapRoom { leaf, .. }
+            | LifecycleError::JournalRoom { leaf, .. }
             | LifecycleError::TooSmall { leaf, .. }
             | LifecycleError::NoReturn { leaf, .. }
             | LifecycleError::NotEmpty { leaf, .. } => Some(*leaf),

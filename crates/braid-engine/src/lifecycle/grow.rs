@@ -82,6 +82,9 @@ pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)], force: bool) ->
             let remedy = match (is_redundant(label.spec.level), single_zone) {
                 (false, false) => "make a disk of it larger, or name a new one",
                 (_, true) => "make all of its disks larger",
+                (true, false) if label.spec.level.parity() > 0 => {
+                    "make two or more of its disks larger, at raid6 three: as many as a zone needs"
+                }
                 (true, false) => "make two or more of its disks larger, as many as each byte has copies",
             };
             return Err(LifecycleError::NoGrowth { leaf: None, reason: error.to_string(), remedy: remedy.to_owned() });
@@ -145,7 +148,7 @@ impl Array {
             if let Some((leaf, _)) = request.newcomers.first() {
                 return no(
                     Some(*leaf),
-                    "a further disk gives an array with copies no room without moving what it holds",
+                    "a further disk gives an array with redundancy no room without moving what it holds",
                     "make its disks larger; as a spare a further disk takes over when one fails",
                 );
             }
@@ -351,6 +354,18 @@ impl Array {
         let end = growth.before_bytes.next_multiple_of(region_bytes).min(growth.after_bytes());
         let mut zeros: Vec<(u16, u64, u64)> = Vec::new();
         let mut at = growth.before_bytes;
+        // With parity, whole stripes: each belongs to the region in which it begins, and zeros have zeros for parity.
+        while let Some(stripe) = growth.geometry.stripe_of(at).filter(|_| at < end) {
+            let pieces = (0..stripe.chunk_bytes).step_by(LEAF_BYTES_MAX as usize);
+            zeros.extend(pieces.flat_map(|from| {
+                let len = (stripe.chunk_bytes - from).min(LEAF_BYTES_MAX);
+                stripe.members.iter().map(move |member| (*member, stripe.member_offset + from, len))
+            }));
+            at = stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes;
+        }
+        if planted(Planted::GrownTailNotZeroed) {
+            zeros.clear();
+        }
         while at < end && !planted(Planted::GrownTailNotZeroed) {
             let mut len = (end - at).min(LEAF_BYTES_MAX);
             growth.geometry.copies(at, &mut |piece| len = len.min(piece.len));

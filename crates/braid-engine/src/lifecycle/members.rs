@@ -19,6 +19,7 @@ use super::create::{clear, inspect};
 use super::disk::{DiskVerdict, look};
 use super::erase::wipe;
 use super::error::LifecycleError;
+use super::journal;
 use super::lines::{Standing, close, standing, way_back};
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
@@ -168,6 +169,7 @@ impl Array {
             self.check_job_room(role)?;
         }
         target.part.role = role;
+        journal::erase_heads(io, &self.label, &target).await?;
         self.fill(io, role, target, (from == Filling::Full).then_some(position_bytes), None).await
     }
 
@@ -189,6 +191,8 @@ impl Array {
             return Err(LifecycleError::TooSmall { leaf: target.leaf, what, data_bytes, needed_bytes });
         }
         let mut target = target.clone();
+        journal::check_room(target.leaf, &target.part.places, &self.label, &self.in_sync())?;
+        self.erase_spares_heads(io, &target).await?;
         self.complete(io).await?;
         self.targets.retain(|t| t.leaf != target.leaf);
         target.part.role = role;
@@ -290,6 +294,10 @@ impl Array {
             return Err(LifecycleError::Role { role, reason: "it is not being filled".into() });
         }
         self.complete(io).await?;
+        if let Err(error) = journal::give_head(io, self, role).await {
+            self.drop_members(io, &[role]).await?;
+            return Err(error);
+        }
         let unflushed = planted(Planted::SuccessorNotFlushed) && role >= self.roles();
         if !planted(Planted::PromotionWithoutFlush) && !unflushed {
             self.flush_filling(io, role).await?;
@@ -387,6 +395,11 @@ impl Array {
         zones.map(|zone| zone.member_end()).max().unwrap_or(0)
     }
 
+    /// The disks of members in sync.
+    pub(super) fn in_sync(&self) -> Vec<Target> {
+        self.targets.iter().filter(|t| self.state(t.part.role) == MemberState::InSync).cloned().collect()
+    }
+
     /// Checks a disk that is to be a new member and clears it. Only labels, and signatures that stand in the way, are
     /// written.
     pub(super) async fn new_member<M: MetaIo>(
@@ -411,6 +424,7 @@ impl Array {
             return Err(LifecycleError::TooSmall { leaf, what, data_bytes, needed_bytes });
         }
         check_room(leaf, &places, self.label.array_bytes, self.label.region_bytes)?;
+        journal::check_room(leaf, &places, &self.label, &self.in_sync())?;
         // A copy that a forced start has given up bears nothing else than this array's label.
         let force = force || self.candidates.iter().any(|(c, _)| c.leaf == leaf);
         let found = inspect(io, leaf, force).await?;
@@ -419,6 +433,15 @@ impl Array {
         }
         let part = MemberPart { id, role: 0, places, reserved: [0; 28] };
         Ok(Target { leaf, part, doubtful: LabelCopy::Start })
+    }
+
+    /// A spare that cannot be written is one no longer.
+    pub(super) async fn erase_spares_heads<M: MetaIo>(&mut self, io: &M, spare: &Target) -> Result<(), LifecycleError> {
+        if let Err(error) = journal::erase_heads(io, &self.label, spare).await {
+            self.drop_members(io, &[spare.part.role]).await?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     async fn flush_filling<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {

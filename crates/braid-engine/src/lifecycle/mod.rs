@@ -27,7 +27,7 @@
 //! The first sector of a label has a checksum of its own. So a label of which only the first sector arrived still says
 //! whose it was going to be: the *remnant* of a create or of a delete is recognised and cleared.
 //!
-//! Redundant arrays (raid1, raid10) go on without some of their members. What their labels say then, who is current, and
+//! Redundant arrays (raid1, raid10, raid5, raid6) go on without some of their members. What their labels say then, who is current, and
 //! in which order labels are written: `docs/format.md`, *Members that part ways*; in code `lines`, `redundant`, `record`
 //! and `members`.
 
@@ -40,6 +40,7 @@ mod erase;
 mod error;
 mod grow;
 mod join;
+mod journal;
 mod lines;
 mod members;
 mod planted;
@@ -60,6 +61,7 @@ pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
 pub use grow::{GrowRequest, Growth, plan_growth};
+pub use journal::{JournalStart, recover_journal};
 pub use lines::Standing;
 pub use members::Newcomer;
 #[cfg(feature = "planted")]

@@ -57,6 +57,28 @@ pub enum Planted {
     GrownTailNotZeroed,
     /// The blocks of the bitmap that a growth adds are not written.
     GrownBitmapNotWritten,
+    /// The recovery of a journal puts batches in place before it has written them on all members again.
+    ReplayedBeforeLogged,
+    /// A recovery begins the new run, in which marks count nothing, before parity was computed anew.
+    RetiredBeforeResync,
+    /// A recovery begins the new run while what it has put in place is in caches.
+    RetiredBeforeFlush,
+    /// A recovery forgets which rows were unreadable before it.
+    UnreadableForgotten,
+    /// A recovery does not list the rows that it finds unreadable.
+    UnreadableNotListed,
+    /// Parity of an unreadable row stays as it was found.
+    LostCellNotZeros,
+    /// A recovery takes batches of older runs.
+    OldRunsCount,
+    /// A recovery goes on behind a batch that is missing.
+    GapsIgnored,
+    /// A recovery changes members without noting that in the bitmap.
+    RegionsNotMarked,
+    /// The head that ends a recovery is on one member only.
+    HeadOnOneMember,
+    /// A disk that is to be filled keeps the head of the journal that it bore.
+    NewcomerKeepsHead,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
     /// A successor takes the place of a member while what was copied to it is still in its cache.

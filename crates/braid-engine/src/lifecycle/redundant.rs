@@ -11,7 +11,7 @@ use super::scan::{FoundMember, Missing, Refusal, Status};
 
 /// Whether arrays of this level go on when members fail.
 pub fn is_redundant(level: Level) -> bool {
-    matches!(level, Level::Raid1 | Level::Raid10)
+    matches!(level, Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6)
 }
 
 /// The members of one redundant array, seen together.

@@ -20,6 +20,7 @@ use braid_format::{ArrayPart, Job, JobKind, JobState, MemberEntry, MemberId, Mem
 use super::array::{Array, fills};
 use super::erase::wipe;
 use super::error::LifecycleError;
+use super::journal;
 use super::lines::close;
 use super::members::{enter, vacate};
 use super::planted::{Planted, planted};
@@ -92,6 +93,7 @@ impl Array {
                 if data_bytes < needed_bytes {
                     return Err(LifecycleError::TooSmall { leaf: target.leaf, what, data_bytes, needed_bytes });
                 }
+                journal::check_room(target.leaf, &target.part.places, &self.label, &self.in_sync())?;
                 (spare, None)
             }
             Replacement::New { leaf, id, force } => {
@@ -101,6 +103,11 @@ impl Array {
                 (number, Some(target))
             }
         };
+        match (&newcomer, self.targets.iter().find(|t| t.part.role == number).cloned()) {
+            (Some(target), _) => journal::erase_heads(io, &self.label, target).await?,
+            (None, Some(spare)) => self.erase_spares_heads(io, &spare).await?,
+            (None, None) => {}
+        }
         self.complete(io).await?;
         // Completing may have left it out.
         self.check_replaceable(role)?;

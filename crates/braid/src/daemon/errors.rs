@@ -54,9 +54,10 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
             };
             (kind, "look at the disk and at the kernel's log (dmesg); replace the disk if it is broken".to_owned())
         }
-        LifecycleError::Size { .. } | LifecycleError::TooSmall { .. } | LifecycleError::BitmapRoom { .. } => {
-            (Kind::InvalidArgument, "use a disk of another size".to_owned())
-        }
+        LifecycleError::Size { .. }
+        | LifecycleError::TooSmall { .. }
+        | LifecycleError::BitmapRoom { .. }
+        | LifecycleError::JournalRoom { .. } => (Kind::InvalidArgument, "use a disk of another size".to_owned()),
         LifecycleError::NoGrowth { remedy, .. } => (Kind::InvalidArgument, remedy.clone()),
         LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
         LifecycleError::NotEmpty { .. } => (
@@ -69,12 +70,11 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Geometry(_) | LifecycleError::Label(_) => {
             (Kind::InvalidArgument, "`braid plan` shows what disks of given sizes can become".to_owned())
         }
-        LifecycleError::LevelNotReady { .. } => (Kind::Unsupported, "use --level raid10 or --level raid0".to_owned()),
         LifecycleError::NotReady { status } => not_ready(status, array),
         LifecycleError::Beyond { .. } => {
             (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
         }
-        LifecycleError::BitmapDamaged { .. } => {
+        LifecycleError::BitmapDamaged { .. } | LifecycleError::Journal { .. } => {
             (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
         }
         LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {

@@ -10,7 +10,7 @@ use braid_format::{Label, MAGIC, MemberId, MemberState, copy_offset};
 use braid_geometry::{Level, Spec};
 
 use super::disks::{Chance, Crash, Disks};
-use super::mirrors::{raid1, raid10};
+use super::mirrors::{raid1, raid10, redundant};
 use super::{leaves, request, run};
 use crate::LeafId;
 use crate::MetaIo;
@@ -40,9 +40,15 @@ enum Act {
     Raid1Far,
     /// Two of three members.
     Raid10,
+    /// All three members: the last zone becomes higher.
+    Raid5,
+    /// Two of three: a further zone, of these two.
+    Raid5Zone,
+    /// All three, in steps: the zone higher, and a further one would be too narrow.
+    Raid6,
 }
 
-const ACTS: [Act; 7] = [
+const ACTS: [Act; 10] = [
     Act::ConcatByDisks,
     Act::Raid0ByDisks,
     Act::ConcatByMember,
@@ -50,11 +56,18 @@ const ACTS: [Act; 7] = [
     Act::Raid1,
     Act::Raid1Far,
     Act::Raid10,
+    Act::Raid5,
+    Act::Raid5Zone,
+    Act::Raid6,
 ];
 
 impl Act {
     fn is_redundant(self) -> bool {
-        matches!(self, Act::Raid1 | Act::Raid1Far | Act::Raid10)
+        matches!(self, Act::Raid1 | Act::Raid1Far | Act::Raid10) || self.parity()
+    }
+
+    fn parity(self) -> bool {
+        matches!(self, Act::Raid5 | Act::Raid5Zone | Act::Raid6)
     }
 
     fn create(self) -> CreateRequest {
@@ -67,6 +80,8 @@ impl Act {
                 CreateRequest { spares: vec![(LeafId(3), MemberId::from_random(0x5a))], ..raid1("g", 1, leaves(OLD)) }
             }
             Act::Raid10 => raid10("g", 1, leaves(OLD)),
+            Act::Raid5 | Act::Raid5Zone => redundant(Level::Raid5, "g", 1, leaves(OLD)),
+            Act::Raid6 => redundant(Level::Raid6, "g", 1, leaves(OLD)),
         }
     }
 
@@ -79,7 +94,9 @@ impl Act {
             Act::Raid0ByBoth => all(4 * MIB, OLD),
             Act::Raid1 => vec![(LeafId(0), 5 * MIB), (LeafId(1), 6 * MIB), (LeafId(2), 6 * MIB + 512)],
             Act::Raid1Far => all(1100 * MIB, 4),
-            Act::Raid10 => vec![(LeafId(0), 7 * MIB), (LeafId(2), 5 * MIB)],
+            Act::Raid10 | Act::Raid5Zone => vec![(LeafId(0), 7 * MIB), (LeafId(2), 5 * MIB)],
+            Act::Raid5 => all(6 * MIB, OLD),
+            Act::Raid6 => vec![(LeafId(0), 5 * MIB), (LeafId(1), 6 * MIB), (LeafId(2), 7 * MIB)],
         }
     }
 
@@ -181,6 +198,19 @@ fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, 
         }
         let region = u64::from(array.label().region_bytes);
         let end = sizes.before.next_multiple_of(region).min(size);
+        let stripes = (sizes.before..end).step_by(4096).filter_map(|at| array.geometry().stripe_of(at));
+        for stripe in stripes.filter(|_| larger) {
+            for member in array.members().filter(|m| m.state == MemberState::InSync && stripe.members.contains(&m.role))
+            {
+                let at = member.part.places.data.start + stripe.member_offset;
+                if disks.peek(member.leaf, at, stripe.chunk_bytes as usize).iter().any(|byte| *byte != 0) {
+                    return Err(format!(
+                        "stripe {}, which is new, is not zero on disk {}",
+                        stripe.number, member.leaf.0
+                    ));
+                }
+            }
+        }
         for at in (sizes.before..end).step_by(4096).filter(|_| larger) {
             for (leaf, offset) in copies(array, at) {
                 if disks.peek(leaf, offset, 4096).iter().any(|byte| *byte != 0) {

@@ -6,9 +6,10 @@
 //! hold the same, and everything that any other disk here holds; else it had to be refused.
 
 use braid_format::{MemberId, MemberState};
+use braid_geometry::Level;
 
 use super::disks::{Chance, Crash, Disks};
-use super::mirrors::{raid1, raid10};
+use super::mirrors::redundant;
 use super::{leaves, name, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
@@ -67,13 +68,24 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, parity: bool) -> World {
         let mut chance = Chance(seed);
-        let count = 2 + chance.below(3) as u32;
+        let count = 2 + u32::from(parity) + chance.below(3) as u32;
         // One more for a copy, and one for what the copy stands in for.
         let disks = Disks::new(&vec![SIZE; count as usize + 2]);
-        let request = if count == 4 || chance.below(3) == 0 { raid10 } else { raid1 }("m", 1, leaves(count));
-        drop(run(create(&disks, &request)).unwrap());
+        let level = match (parity, chance.below(3)) {
+            (true, 0) => Level::Raid6,
+            (true, _) => Level::Raid5,
+            (false, 0) => Level::Raid10,
+            (false, _) => {
+                if count == 4 {
+                    Level::Raid10
+                } else {
+                    Level::Raid1
+                }
+            }
+        };
+        drop(run(create(&disks, &redundant(level, "m", 1, leaves(count)))).unwrap());
         World {
             disks,
             known: vec![Known::default(); count as usize],
@@ -357,8 +369,8 @@ impl World {
     }
 }
 
-fn history(seed: u64, counts: &mut Counts) -> Result<(), String> {
-    let mut world = World::new(seed);
+fn history(seed: u64, parity: bool, counts: &mut Counts) -> Result<(), String> {
+    let mut world = World::new(seed, parity);
     for _ in 0..12 {
         world.live(counts).map_err(|why| format!("seed {seed}: {why}\n{}", world.log.join("\n")))?;
     }
@@ -369,7 +381,7 @@ fn history(seed: u64, counts: &mut Counts) -> Result<(), String> {
 fn who_serves_holds_what_the_others_hold() {
     let mut counts = Counts::default();
     for seed in (0..1200).chain(3200..3300) {
-        history(seed, &mut counts).unwrap();
+        history(seed, false, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.starts > 5000 && counts.told > 400 && counts.refused > 200, "{counts:?}");
@@ -377,6 +389,19 @@ fn who_serves_holds_what_the_others_hold() {
     assert!(counts.filled_anew > 100 && counts.cleared > 1000 && counts.forced > 100, "{counts:?}");
     assert!(counts.replacing > 300 && counts.replaced > 40 && counts.seated > 100, "{counts:?}");
     assert!(counts.copies > 1000 && counts.copies_refused > 400 && counts.copies_filled > 100, "{counts:?}");
+}
+
+/// With parity too few may be here to start, and nobody goes apart but where one member is enough.
+#[test]
+fn who_serves_holds_what_the_others_hold_with_parity() {
+    let mut counts = Counts::default();
+    for seed in 0..700 {
+        history(seed, true, &mut counts).unwrap();
+    }
+    println!("{counts:?}");
+    assert!(counts.starts > 2000 && counts.waited > 500, "{counts:?}");
+    assert!(counts.cut_off > 500 && counts.filled > 500 && counts.dropped > 500, "{counts:?}");
+    assert!(counts.replacing > 100 && counts.replaced > 10 && counts.seated > 30, "{counts:?}");
 }
 
 #[test]
@@ -391,7 +416,7 @@ fn histories_notice_planted_bugs() {
         Planted::ServedAfterOneLabel,
     ] {
         plant(Some(bug));
-        let caught = (0..1500).find_map(|seed| history(seed, &mut Counts::default()).err());
+        let caught = (0..1500).find_map(|seed| history(seed, false, &mut Counts::default()).err());
         plant(None);
         println!("{bug:?}: {}", caught.as_deref().unwrap_or("unnoticed").lines().next().unwrap_or(""));
         assert!(caught.is_some(), "{bug:?} went unnoticed");

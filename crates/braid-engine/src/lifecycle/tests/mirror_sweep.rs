@@ -7,9 +7,10 @@
 use std::ops::Range;
 
 use braid_format::{MemberId, MemberState};
+use braid_geometry::Level;
 
 use super::disks::{Chance, Crash, Disks};
-use super::mirrors::{raid1, raid10};
+use super::mirrors::{raid1, raid10, redundant};
 use super::{leaves, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
@@ -108,8 +109,8 @@ fn stamp(disks: &Disks, leaf: LeafId, number: u64) {
     disks.poke(leaf, STAMP, &sector(number));
 }
 
-fn request() -> CreateRequest {
-    CreateRequest { spares: vec![(LeafId(SPARE), MemberId::from_random(0x5a))], ..raid1("m", 1, leaves(3)) }
+fn request(level: Level) -> CreateRequest {
+    CreateRequest { spares: vec![(LeafId(SPARE), MemberId::from_random(0x5a))], ..redundant(level, "m", 1, leaves(3)) }
 }
 
 fn returning() -> Newcomer {
@@ -121,11 +122,11 @@ fn fresh() -> Newcomer {
 }
 
 /// The array before the act, where it serves.
-fn before(act: Act, disks: &Disks) -> Option<Array> {
+fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
     if act == Act::Create {
         return None;
     }
-    let mut array = run(create(disks, &request())).unwrap();
+    let mut array = run(create(disks, &request(level))).unwrap();
     leaves(3).into_iter().for_each(|leaf| stamp(disks, leaf, 1));
     let members = [LeafId(1), LeafId(2)];
     match act {
@@ -175,10 +176,10 @@ fn before(act: Act, disks: &Disks) -> Option<Array> {
 }
 
 /// Does it. `Ok` is the acknowledgement.
-fn perform(act: Act, disks: &Disks, array: &mut Option<Array>) -> Result<(), LifecycleError> {
+fn perform(level: Level, act: Act, disks: &Disks, array: &mut Option<Array>) -> Result<(), LifecycleError> {
     let Some(array) = array else {
         if act == Act::Create {
-            return run(create(disks, &request())).map(drop);
+            return run(create(disks, &request(level))).map(drop);
         }
         let found = run(scan(disks, &[LeafId(2), LeafId(1), LeafId(SPARE)]));
         let options = StartOptions { degraded: true, ..StartOptions::new(5, 6) };
@@ -260,16 +261,16 @@ fn choices(all: bool, chance: &mut Chance) -> Vec<Vec<LeafId>> {
 }
 
 /// One act, cut at one step, in one way.
-fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
+fn one(level: Level, act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut chance = Chance(seed);
     let disks = Disks::new(&[3 << 20; DISKS as usize]);
-    let mut array = before(act, &disks);
+    let mut array = before(level, act, &disks);
     disks.cut_at(step, seed);
     if act == Act::DropTwo {
         disks.fail(LeafId(1), 3 + seed % 4, 1);
         disks.cut_later(step);
     }
-    let acknowledged = perform(act, &disks, &mut array).is_ok();
+    let acknowledged = perform(level, act, &disks, &mut array).is_ok();
     disks.crash(how, &mut chance);
     disks.heal();
     counts.crashes += 1;
@@ -348,17 +349,17 @@ fn judge(
     }
 }
 
-fn sweep(act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String> {
+fn sweep(level: Level, act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String> {
     let disks = Disks::new(&[3 << 20; DISKS as usize]);
-    let mut array = before(act, &disks);
+    let mut array = before(level, act, &disks);
     disks.cut_at(None, 0);
-    perform(act, &disks, &mut array).unwrap();
+    perform(level, act, &disks, &mut array).unwrap();
     let steps = disks.steps() + if act == Act::DropTwo { 8 } else { 0 };
     for step in (0..steps).map(Some).chain([None]) {
         for seed in seeds.clone() {
             for how in [Crash::Power, Crash::Kill] {
-                one(act, step, how, seed, counts)
-                    .map_err(|why| format!("{act:?} cut at step {step:?}, {how:?}, seed {seed}: {why}"))?;
+                one(level, act, step, how, seed, counts)
+                    .map_err(|why| format!("{level:?}: {act:?} cut at step {step:?}, {how:?}, seed {seed}: {why}"))?;
             }
         }
     }
@@ -369,11 +370,25 @@ fn sweep(act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String>
 fn every_step_may_be_the_last() {
     let mut counts = Counts::default();
     for act in ACTS {
-        sweep(act, 0..6, &mut counts).unwrap();
+        sweep(Level::Raid1, act, 0..6, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.crashes > 1500 && counts.starts > 3000 && counts.waited > 1000, "{counts:?}");
     assert!(counts.second_crashes > 3000, "{counts:?}");
+}
+
+/// Of three members raid5 can lose one, and raid6 two.
+#[test]
+fn every_step_may_be_the_last_with_parity() {
+    for level in [Level::Raid5, Level::Raid6] {
+        let mut counts = Counts::default();
+        for act in ACTS {
+            sweep(level, act, 0..4, &mut counts).unwrap();
+        }
+        println!("{level:?}: {counts:?}");
+        assert!(counts.crashes > 1000 && counts.starts > 2000 && counts.waited > 1000, "{counts:?}");
+        assert!(counts.second_crashes > 2000, "{counts:?}");
+    }
 }
 
 /// A last survivor that does not take a label, then does again: what it holds is still served.
@@ -466,7 +481,9 @@ fn every_planted_bug_of_mirrors_is_noticed() {
             let found = found.and_then(|()| who_is_being_filled_is_no_copy()).err();
             // Few choices of disks first: seed 0 takes them all.
             let mut tries = (1..6).chain([0]).flat_map(|seed| ACTS.map(|act| (act, seed..seed + 1)));
-            found.or_else(|| tries.find_map(|(act, seeds)| sweep(act, seeds, &mut Counts::default()).err()))
+            found.or_else(|| {
+                tries.find_map(|(act, seeds)| sweep(Level::Raid1, act, seeds, &mut Counts::default()).err())
+            })
         });
         plant(None);
         match caught {

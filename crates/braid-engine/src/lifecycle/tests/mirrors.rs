@@ -20,6 +20,11 @@ pub(super) fn raid10(text: &str, uuid: u8, leaves: Vec<LeafId>) -> CreateRequest
     request(text, Spec { chunk_bytes: 4096, ..Spec::new(Level::Raid10) }, uuid, leaves)
 }
 
+/// Any redundant level, with the smallest chunk.
+pub(super) fn redundant(level: Level, text: &str, uuid: u8, leaves: Vec<LeafId>) -> CreateRequest {
+    request(text, Spec { chunk_bytes: 4096, ..Spec::new(level) }, uuid, leaves)
+}
+
 pub(super) fn mirror_of(count: u32) -> (Disks, Array) {
     let disks = Disks::new(&vec![3 << 20; count as usize + 2]);
     let array = run(create(&disks, &raid1("m", 1, leaves(count)))).unwrap();

@@ -266,8 +266,8 @@ fn a_disk_with_something_on_it_is_refused_unwritten() {
 #[test]
 fn what_cannot_be_created_is_refused_before_anything_is_written() {
     let disks = Disks::new(&[4 << 20, 4 << 20, (1 << 20) + 4096]);
-    let raid5 = request("m", Spec::new(Level::Raid5), 1, leaves(2));
-    assert!(matches!(run(create(&disks, &raid5)), Err(LifecycleError::LevelNotReady { .. })));
+    let raid6 = request("m", Spec::new(Level::Raid6), 1, leaves(2));
+    assert!(matches!(run(create(&disks, &raid6)), Err(LifecycleError::Geometry(_))));
     let twice = raid0("a", 1, vec![LeafId(0), LeafId(0)]);
     assert!(matches!(run(create(&disks, &twice)), Err(LifecycleError::Twice { leaf: LeafId(0) })));
     let small = raid0("a", 1, leaves(3));

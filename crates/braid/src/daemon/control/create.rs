@@ -97,7 +97,8 @@ impl Control {
     async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
         let name = wanted.name.to_string();
         let redundant = lifecycle::is_redundant(wanted.spec.level);
-        if !redundant && !matches!(wanted.spec.level, Level::Concat | Level::Raid0) {
+        // With parity the labels can be written, and nothing serves them yet.
+        if wanted.spec.level.parity() > 0 {
             let level = wanted.spec.level;
             let message = format!(
                 "array {name}: arrays of level {level} cannot be created by this version; it creates concat, raid0, raid1 and raid10"

@@ -1,0 +1,212 @@
+//! Which batches count: the rings of all members that are in sync are read, in large pieces.
+
+use braid_format::BLOCK_BYTES;
+use braid_format::journal::{
+    BatchHeader, Copies, Entry, EntryKind, Findings, Head, RING_START_BYTES, ROW_BLOCKS_MAX, batch_check, decode_batch,
+    payload_crc,
+};
+
+use super::super::error::LifecycleError;
+use super::super::join::try_join_all;
+use super::super::planted::{Planted, planted};
+use super::super::write::Target;
+use super::{Batch, Recovery, failed, wrong};
+use crate::io::LEAF_BYTES_MAX;
+use crate::{ErrorKind, MetaIo};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Blocks that are read or written at once.
+const PIECE_BLOCKS: u64 = LEAF_BYTES_MAX / BLOCK_BYTES;
+/// Members whose rings are read at the same time: that bounds the memory it takes.
+const MEMBERS_AT_ONCE: usize = 8;
+
+/// A batch of which the header was seen, and not yet the last block.
+struct Open {
+    header: BatchHeader,
+    check: u32,
+    crc: u32,
+    left: u32,
+}
+
+/// What one member's ring holds.
+#[derive(Default)]
+struct Ring {
+    whole: Vec<(BatchHeader, u32)>,
+    open: Vec<Open>,
+    unread_blocks: u64,
+}
+
+impl Ring {
+    /// The next block. `None`: it could not be read, and no batch that it belongs to is whole.
+    fn take(&mut self, block: Option<&[u8; BLOCK]>, header: Option<BatchHeader>) {
+        let Some(bytes) = block else {
+            self.unread_blocks += 1;
+            self.open.clear();
+            return;
+        };
+        // Every header is followed to its end, also within what another one claims: that one may be a remnant.
+        let whole = &mut self.whole;
+        self.open.retain_mut(|open| {
+            open.crc = payload_crc(open.crc, bytes);
+            open.left -= 1;
+            if open.left == 0 && open.crc == open.header.payload_crc {
+                whole.push((open.header, open.check));
+            }
+            open.left > 0
+        });
+        let Some(header) = header else { return };
+        let check = batch_check(bytes);
+        match header.blocks {
+            1 => self.whole.push((header, check)),
+            blocks => self.open.push(Open { header, check, crc: 0, left: blocks - 1 }),
+        }
+    }
+}
+
+impl<M: MetaIo> Recovery<'_, M> {
+    /// The batches that count, in order, with their entries; and how many blocks could not be read.
+    pub(super) async fn find(&self, head: &Head) -> Result<(Vec<Batch>, u64), LifecycleError> {
+        let mut findings = Findings::new(head.run);
+        let mut unread_blocks = 0;
+        for members in self.sources.chunks(MEMBERS_AT_ONCE) {
+            let rings = try_join_all(members.iter().map(|target| self.ring(target, head))).await?;
+            for (target, ring) in members.iter().zip(rings) {
+                unread_blocks += ring.unread_blocks;
+                for (header, check) in ring.whole {
+                    let added = findings.add(&header, check, target.part.role);
+                    added.map_err(|conflict| wrong(conflict.to_string()))?;
+                }
+            }
+        }
+        let mut accepted = findings.accepted();
+        if planted(Planted::GapsIgnored) {
+            accepted.end += findings.len() as u64;
+        }
+        let mut batches = Vec::new();
+        for copies in accepted.filter_map(|sequence| findings.batch(sequence)) {
+            let entries = self.entries(copies).await?;
+            batches.push(Batch { copies: *copies, entries });
+        }
+        Ok((batches, unread_blocks))
+    }
+
+    async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
+        let mut ring = Ring::default();
+        for first in (0..head.ring_blocks).step_by(PIECE_BLOCKS as usize) {
+            let count = PIECE_BLOCKS.min(head.ring_blocks - first);
+            let offset = place(target, first);
+            let piece = match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
+                Err(source) if source.kind == ErrorKind::Io => None,
+                piece => Some(piece.map_err(|source| failed(target.leaf, "read the journal", offset, source))?),
+            };
+            for at in 0..count {
+                // Where the disk refuses the piece, block by block.
+                let block = match &piece {
+                    Some(piece) => piece.as_chunks().0.get(at as usize).copied(),
+                    None => match self.io.read(target.leaf, place(target, first + at), BLOCK).await {
+                        Err(source) if source.kind == ErrorKind::Io => None,
+                        block => {
+                            let block = block.map_err(|source| {
+                                failed(target.leaf, "read the journal", place(target, first + at), source)
+                            })?;
+                            block.first_chunk().copied()
+                        }
+                    },
+                };
+                ring.take(block.as_ref(), block.as_ref().and_then(|block| self.header(block, first + at, head)));
+            }
+        }
+        Ok(ring)
+    }
+
+    /// The header of a batch of this run that belongs to this place, where the block is one.
+    fn header(&self, block: &[u8; BLOCK], at: u64, head: &Head) -> Option<BatchHeader> {
+        let (mut header, _) = decode_batch(self.uuid(), block)?;
+        if planted(Planted::OldRunsCount) {
+            header.run = head.run;
+        }
+        let belongs =
+            header.run == head.run && header.position == at && at + u64::from(header.blocks) <= head.ring_blocks;
+        belongs.then_some(header)
+    }
+
+    /// The entries of a batch, each of a row that is there.
+    async fn entries(&self, copies: &Copies) -> Result<Vec<Entry>, LifecycleError> {
+        let header = self.read_part(copies, 0, 1).await?;
+        let decoded = header.first_chunk().and_then(|block| decode_batch(self.uuid(), block));
+        let (_, entries) = decoded.ok_or_else(|| wrong(gone(copies)))?;
+        let entries: Vec<Entry> = entries.collect();
+        let height = (self.row_bytes / BLOCK_BYTES).min(u64::from(ROW_BLOCKS_MAX));
+        for entry in &entries {
+            let cells = self.place(entry.row).map(|place| place.stripe.data_chunks());
+            let fits = cells.is_some_and(|cells| usize::from(entry.cell) + usize::from(entry.cells) <= cells)
+                && u64::from(entry.first) + u64::from(entry.blocks) <= height
+                && usize::from(entry.parities) <= self.parities()
+                && (entry.kind == EntryKind::Mark || entry.blocks > 0);
+            if !fits {
+                return Err(wrong(format!(
+                    "batch {} names a place that is not there: {entry:?}",
+                    copies.header.sequence
+                )));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Some blocks of a batch, at most a piece, from a member that has it.
+    async fn read_part(&self, copies: &Copies, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
+        let mut last = None;
+        for target in self.sources.iter().filter(|t| copies.members >> t.part.role & 1 == 1) {
+            let offset = place(target, copies.header.position + first);
+            match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(source) => last = Some(failed(target.leaf, "read the journal", offset, source)),
+            }
+        }
+        Err(last.unwrap_or_else(|| wrong(gone(copies))))
+    }
+
+    /// A whole batch, its header included.
+    pub(super) async fn read_batch(&self, copies: &Copies) -> Result<Vec<u8>, LifecycleError> {
+        let blocks = u64::from(copies.header.blocks);
+        let mut batch = Vec::with_capacity(blocks as usize * BLOCK);
+        for first in (0..blocks).step_by(PIECE_BLOCKS as usize) {
+            batch.extend(self.read_part(copies, first, PIECE_BLOCKS.min(blocks - first)).await?);
+        }
+        let (header, payload) = batch.split_at(BLOCK.min(batch.len()));
+        let whole = header.first_chunk().is_some_and(|header| batch_check(header) == copies.check)
+            && payload_crc(0, payload) == copies.header.payload_crc;
+        if whole { Ok(batch) } else { Err(wrong(gone(copies))) }
+    }
+
+    /// Writes every batch on all members in sync that lack it, durably: after another crash, with other members, it is found.
+    pub(super) async fn log(&self, batches: &[Batch]) -> Result<(), LifecycleError> {
+        for Batch { copies, .. } in batches {
+            let lacking: Vec<&Target> =
+                self.sources.iter().copied().filter(|t| copies.members >> t.part.role & 1 == 0).collect();
+            if lacking.is_empty() {
+                continue;
+            }
+            let batch = &self.read_batch(copies).await?;
+            try_join_all(lacking.into_iter().map(|target| async move {
+                for (piece, bytes) in (0..).zip(batch.chunks(LEAF_BYTES_MAX as usize)) {
+                    let offset = place(target, copies.header.position + piece * PIECE_BLOCKS);
+                    let written = self.io.write(target.leaf, offset, bytes.to_vec(), true).await;
+                    written.map_err(|source| failed(target.leaf, "write the journal", offset, source))?;
+                }
+                Ok::<(), LifecycleError>(())
+            }))
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a block of the ring is on a member's disk.
+fn place(target: &Target, block: u64) -> u64 {
+    target.part.places.journal.start + RING_START_BYTES + block * BLOCK_BYTES
+}
+
+fn gone(copies: &Copies) -> String {
+    format!("batch {} was there, and is not when it is read again", copies.header.sequence)
+}

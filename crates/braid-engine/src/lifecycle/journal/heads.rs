@@ -1,0 +1,184 @@
+//! Heads of the journal: read on all members, written on all members.
+
+use braid_format::journal::{
+    HEAD_BYTES, Head, LostRow, RING_START_BYTES, decode_head, encode_head, head_slot, ring_blocks, ring_blocks_min,
+    row_bytes,
+};
+use braid_format::{ArrayPart, BLOCK_BYTES, Places};
+
+use super::super::array::Array;
+use super::super::error::LifecycleError;
+use super::super::join::{join_all, try_join_all};
+use super::super::planted::{Planted, planted};
+use super::super::write::Target;
+use super::{Recovery, failed, next_head, wrong};
+use crate::{ErrorKind, LeafId, MetaIo};
+
+const HEAD: u64 = HEAD_BYTES as u64;
+
+/// Whether the members of such an array have a journal.
+fn has_journal(label: &ArrayPart) -> bool {
+    label.spec.level.parity() > 0
+}
+
+/// The ring that all of these disks have room for, in blocks.
+fn common_ring<'a>(places: impl Iterator<Item = &'a Places>) -> u64 {
+    places.map(|places| ring_blocks(places.journal.bytes)).min().unwrap_or(0)
+}
+
+/// Refuses a disk whose journal area has no room for a ring of so many blocks.
+fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
+    let (room_bytes, needed_bytes) = (places.journal.bytes, RING_START_BYTES + blocks * BLOCK_BYTES);
+    if ring_blocks(room_bytes) >= blocks {
+        return Ok(());
+    }
+    Err(LifecycleError::JournalRoom { leaf, room_bytes, needed_bytes })
+}
+
+/// Refuses a disk that is to be a member of such an array and has no room for its journal: as large as those of the members
+/// that are here, where there are some.
+pub(in crate::lifecycle) fn check_room(
+    leaf: LeafId,
+    places: &Places,
+    label: &ArrayPart,
+    members: &[Target],
+) -> Result<(), LifecycleError> {
+    if !has_journal(label) {
+        return Ok(());
+    }
+    let least = ring_blocks_min(label.members.len() as u64);
+    check_ring(leaf, places, common_ring(members.iter().map(|t| &t.part.places)).max(least))
+}
+
+/// Writes the first head of a new array on its members, durably; nothing at levels without parity.
+pub(in crate::lifecycle) async fn write_first<M: MetaIo>(
+    io: &M,
+    label: &ArrayPart,
+    members: &[&Target],
+    run: u64,
+) -> Result<(), LifecycleError> {
+    if !has_journal(label) {
+        return Ok(());
+    }
+    let ring_blocks = common_ring(members.iter().map(|t| &t.part.places));
+    let row_bytes = row_bytes(label.spec.chunk_bytes as u32);
+    let head = Head { generation: 1, run: run.max(1), ring_blocks, row_bytes };
+    write_head(io, label, members, &head, &[]).await
+}
+
+async fn write_head<M: MetaIo>(
+    io: &M,
+    label: &ArrayPart,
+    members: &[&Target],
+    head: &Head,
+    lost: &[LostRow],
+) -> Result<(), LifecycleError> {
+    let mut bytes = Box::new([0; HEAD_BYTES]);
+    let used = encode_head(&label.uuid, head, lost, &mut bytes);
+    let bytes = &bytes[..used];
+    try_join_all(members.iter().map(|target| async move {
+        let offset = target.part.places.journal.start + head_slot(head.generation) * HEAD;
+        let written = io.write(target.leaf, offset, bytes.to_vec(), true).await;
+        written.map_err(|source| failed(target.leaf, "write the head of the journal", offset, source))
+    }))
+    .await
+    .map(drop)
+}
+
+/// Takes the heads off a disk that is to be filled, durably: it may have been a member before, and bear a newer one than those
+/// that went on. Nothing at levels without parity.
+pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
+    io: &M,
+    label: &ArrayPart,
+    target: &Target,
+) -> Result<(), LifecycleError> {
+    if !has_journal(label) || planted(Planted::NewcomerKeepsHead) {
+        return Ok(());
+    }
+    for slot in [0, 1] {
+        let offset = target.part.places.journal.start + slot * HEAD;
+        // A head without its first block is none.
+        let written = io.write(target.leaf, offset, vec![0; BLOCK_BYTES as usize], true).await;
+        written.map_err(|source| failed(target.leaf, "erase the head of the journal", offset, source))?;
+    }
+    Ok(())
+}
+
+/// Gives a member that is about to be in sync a head, where it has none yet: that of the others. Nothing at levels without parity.
+pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, role: u16) -> Result<(), LifecycleError> {
+    let recovery = Recovery::new(io, array, false);
+    let Some(target) = recovery.sinks.iter().copied().find(|t| t.part.role == role) else { return Ok(()) };
+    if !has_journal(&array.label) || !recovery.heads_on(target).await?.is_empty() {
+        return Ok(());
+    }
+    // A member in sync that cannot read its own is for others to notice.
+    match recovery.newest_head().await {
+        Ok(Some((head, lost))) => write_head(io, &array.label, &[target], &head, &lost).await,
+        _ => Ok(()),
+    }
+}
+
+impl<M: MetaIo> Recovery<'_, M> {
+    /// The head that counts, of all members in sync.
+    pub(super) async fn newest_head(&self) -> Result<Option<(Head, Vec<LostRow>)>, LifecycleError> {
+        let found = try_join_all(self.sources.iter().map(|target| self.heads_on(target))).await?;
+        let found: Vec<(Head, Vec<LostRow>)> = found.into_iter().flatten().collect();
+        let newest = found.iter().max_by_key(|(head, _)| head.generation);
+        let Some(newest) = newest else { return Ok(None) };
+        if found.iter().any(|other| other.0.generation == newest.0.generation && other != newest) {
+            return Err(wrong(format!("its members bear different heads of the generation {}", newest.0.generation)));
+        }
+        let head = &newest.0;
+        let room = common_ring(self.sources.iter().map(|t| &t.part.places));
+        if u64::from(head.row_bytes) != self.row_bytes || head.ring_blocks > room {
+            return Err(wrong(format!(
+                "its head says rows of {} bytes and a ring of {} blocks; rows have {}, and there is room for {room}",
+                head.row_bytes, head.ring_blocks, self.row_bytes
+            )));
+        }
+        Ok(Some(newest.clone()))
+    }
+
+    /// The whole heads on one member. A place that it cannot read holds none.
+    async fn heads_on(&self, target: &Target) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
+        let start = target.part.places.journal.start;
+        let read = join_all([0, 1].map(|slot| self.io.read(target.leaf, start + slot * HEAD, HEAD_BYTES))).await;
+        let mut heads = Vec::new();
+        for (slot, bytes) in (0..).zip(read) {
+            match bytes {
+                Ok(bytes) => {
+                    heads.extend(bytes.first_chunk().and_then(|bytes| decode_head(self.uuid(), bytes)));
+                }
+                Err(source) if source.kind == ErrorKind::Io => {}
+                Err(source) => {
+                    return Err(failed(target.leaf, "read the head of the journal", start + slot * HEAD, source));
+                }
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Where no head is left: as if one were there.
+    pub(super) fn first_head(&self) -> Head {
+        let ring_blocks = self.ring_from_now_on(u64::MAX);
+        Head { generation: 0, run: 1, ring_blocks, row_bytes: self.row_bytes as u32 }
+    }
+
+    /// Who is not here may have less room, and return: the ring becomes larger only when everybody is here.
+    fn ring_from_now_on(&self, before: u64) -> u64 {
+        let array: &Array = self.array;
+        let here = common_ring(array.targets.iter().map(|t| &t.part.places));
+        if array.is_whole() { here } else { here.min(before) }
+    }
+
+    /// Writes the head that begins a new run, on all that are in sync or being filled, durably.
+    pub(super) async fn begin(&self, head: &Head, run: u64, lost: &[LostRow]) -> Result<Head, LifecycleError> {
+        let next = next_head(head, run, self.ring_from_now_on(head.ring_blocks));
+        if lost.len() > braid_format::journal::LOST_ROWS_MAX {
+            return Err(wrong(format!("{} of its rows cannot be read, more than it can list", lost.len())));
+        }
+        let on = if planted(Planted::HeadOnOneMember) { &self.sinks[..1] } else { &self.sinks[..] };
+        write_head(self.io, &self.array.label, on, &next, lost).await?;
+        Ok(next)
+    }
+}
