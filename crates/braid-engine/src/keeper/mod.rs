@@ -12,6 +12,7 @@ mod clear;
 mod copy;
 mod fill;
 mod flight;
+mod governor;
 mod grow;
 mod io;
 mod jobs;

@@ -1,39 +1,20 @@
-//! How fast jobs go: as fast as they can while nobody uses the array, and so that its users hardly notice while somebody does.
-//!
-//! While the array is used, pieces are small, and a rate is kept that follows what the disks have left: it grows until it is
-//! not reached any more, or pieces take notably longer than at best, which is a queue that users wait in as well; then half
-//! of what was reached is kept for a while. Where there is a queue at any rate, users themselves fill the disks: then a part of the disks is taken nevertheless,
-//! or a rebuild would never end.
+//! How fast jobs go: as fast as they can while nobody uses the array, and so that its users hardly notice while somebody does:
+//! in small pieces, at a rate that the [`Governor`] finds.
 
 use super::KeeperIo;
+use super::governor::{Governor, Turned};
 use crate::io::{DeviceId, LEAF_BYTES_MAX};
 
 /// Pieces at a time while nobody uses the array: reads from one disk while others write.
 const FULL_PIECES: usize = 8;
 /// And while somebody does.
 const SLOW_PIECES: usize = 2;
-/// Bytes of a piece then, where the disks are fast.
-const SLOW_BYTES: u64 = 64 << 10;
-/// Pieces that take so long at best are of a disk that has to move: there a piece is so many times as long.
-const LONGER: [(u64, u64); 2] = [(16_000_000, 16), (8_000_000, 4)];
 /// Between two looks at whether somebody uses the array.
 const SAMPLE_NS: u64 = 20_000_000;
 /// After its last request an array counts as used for so long.
 const USED_NS: u64 = 500_000_000;
-/// The rate is judged once in so long.
-const WINDOW_NS: u64 = 50_000_000;
-/// The rate while the array is used, before anything is known: bytes a second.
-const RATE_START: u64 = 8 << 20;
-/// The rate never falls below.
-const RATE_MIN: u64 = 1 << 20;
-/// Nor below this part of the largest that was reached: noise must not end a rebuild.
-const TOP_PART: u64 = 4;
-/// A rate that was found is kept for so long, before a larger one is tried.
-const HOLD_NS: u64 = 5_000_000_000;
-/// Windows in a row with a queue, after which users fill the disks themselves.
-const CROWDED: u32 = 4;
-/// Of a time that a piece may take longer than the best without there being a queue, what does not depend on the disk.
-const SLACK_NS: u64 = 200_000;
+/// Who wakes up late catches up with so much.
+const CATCH_UP_NS: u64 = 10_000_000;
 /// Nobody sleeps longer at a time.
 const NAP_NS: u64 = 20_000_000;
 /// With a limit, pieces of so much time are copied between two pauses.
@@ -90,7 +71,9 @@ impl Pace {
             if now >= self.due_ns {
                 return Some(self.slow(used, limit));
             }
-            io.sleep((self.due_ns - now).min(NAP_NS)).await;
+            let nap_ns = (self.due_ns - now).min(NAP_NS);
+            io.sleep(nap_ns).await;
+            self.governor.overslept(io.now_ns().saturating_sub(now + nap_ns));
         }
     }
 
@@ -100,7 +83,7 @@ impl Pace {
         self.sampled_ns = now_ns;
         if moved {
             if now_ns >= self.used_until_ns {
-                self.governor = Governor { begun_ns: now_ns, ..self.governor.afresh() };
+                self.governor = self.governor.afresh(now_ns);
             }
             self.used_until_ns = now_ns + USED_NS;
         }
@@ -121,11 +104,11 @@ impl Pace {
     /// The pieces of a slow turn have ended: so many bytes, begun at `begun_ns`; the longest took so long.
     pub fn ended(&mut self, now_ns: u64, begun_ns: u64, took_ns: u64, bytes: u64, limit: u64) {
         // Who wakes up late catches up.
-        let from_ns = self.due_ns.clamp(begun_ns.saturating_sub(WINDOW_NS), begun_ns);
+        let from_ns = self.due_ns.clamp(begun_ns.saturating_sub(CATCH_UP_NS), begun_ns);
         self.due_ns = now_ns;
         if now_ns < self.used_until_ns {
-            let pause_max = self.governor.ended(now_ns, took_ns, bytes);
-            let by_rate = from_ns.saturating_add(time_of(bytes, self.governor.rate));
+            let by_rate = from_ns.saturating_add(time_of(bytes, self.governor.rate()));
+            let pause_max = self.governor.ended(now_ns, Turned { took_ns, bytes, late: by_rate <= now_ns });
             self.due_ns = by_rate.min(now_ns.saturating_add(pause_max));
         }
         if limit > 0 {
@@ -139,162 +122,167 @@ fn time_of(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Finds a rate that leaves users their part of the disks.
-#[derive(Clone, Copy, Debug)]
-struct Governor {
-    /// Bytes a second.
-    rate: u64,
-    /// The least time that a turn took, in nanoseconds; 0: none is known.
-    best_ns: u64,
-    begun_ns: u64,
-    bytes: u64,
-    turns: u64,
-    took_ns: u64,
-    hold_until_ns: u64,
-    crowded: u32,
-    longer: u64,
-    /// The largest rate that was reached.
-    top: u64,
-}
-
-impl Governor {
-    fn new() -> Governor {
-        Governor {
-            rate: RATE_START,
-            best_ns: 0,
-            begun_ns: 0,
-            bytes: 0,
-            turns: 0,
-            took_ns: 0,
-            hold_until_ns: 0,
-            crowded: 0,
-            longer: 1,
-            top: 0,
-        }
-    }
-
-    /// The same, for another time of use: what is known of the disks stays known.
-    fn afresh(&self) -> Governor {
-        Governor { longer: self.longer, best_ns: self.best_ns, top: self.top, ..Governor::new() }
-    }
-
-    /// Bytes of a piece.
-    fn bytes(&self) -> u64 {
-        (SLOW_BYTES * self.longer).min(LEAF_BYTES_MAX)
-    }
-
-    /// A turn has ended. Returns how long the pause after it may be at most.
-    fn ended(&mut self, now_ns: u64, took_ns: u64, bytes: u64) -> u64 {
-        self.best_ns = if self.best_ns == 0 { took_ns.max(1) } else { self.best_ns.min(took_ns.max(1)) };
-        (self.bytes, self.turns, self.took_ns) = (self.bytes + bytes, self.turns + 1, self.took_ns + took_ns);
-        if now_ns >= self.begun_ns + WINDOW_NS {
-            self.judge(now_ns);
-        }
-        if self.crowded >= CROWDED { took_ns / 2 } else { u64::MAX }
-    }
-
-    fn judge(&mut self, now_ns: u64) {
-        let (mean_ns, window_ns) = (self.took_ns / self.turns.max(1), (now_ns - self.begun_ns).max(1));
-        let reached = u128::from(self.bytes) * 1_000_000_000 / u128::from(window_ns);
-        let reached = u64::try_from(reached).unwrap_or(u64::MAX);
-        if self.longer == 1 {
-            let slow = LONGER.iter().find(|(ns, _)| self.best_ns >= *ns);
-            if let Some((_, longer)) = slow {
-                (self.longer, self.best_ns) = (*longer, 0);
-            }
-        }
-        let queue = self.best_ns > 0 && mean_ns > self.best_ns + self.best_ns / 2 + SLACK_NS;
-        self.top = self.top.max(reached);
-        let tries_again = now_ns >= self.hold_until_ns;
-        if queue && self.crowded >= CROWDED && !tries_again {
-            // Users fill the disks. What is done besides makes the queue longer, and says nothing.
-        } else if queue || reached < self.rate / 4 * 3 {
-            self.crowded = if tries_again || !queue { 1 } else { self.crowded + 1 };
-            // What was reached may be more than what was asked for, or less.
-            self.rate = (reached.min(self.rate) / 2).max(self.top / TOP_PART).max(RATE_MIN);
-            self.hold_until_ns = now_ns + HOLD_NS;
-            // Disks change: what was the best once may never come again.
-            self.best_ns += self.best_ns / 64;
-        } else {
-            self.crowded = 0;
-            if tries_again {
-                let step = if self.hold_until_ns == 0 { self.rate } else { self.rate / 8 };
-                self.rate = self.rate.saturating_add(step);
-            }
-        }
-        (self.begun_ns, self.bytes, self.turns, self.took_ns) = (now_ns, 0, 0, 0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::governor::SLOW_BYTES;
     use super::*;
 
-    /// A disk that serves one thing after the other, at so many bytes a second.
+    /// A disk that serves one thing after the other.
+    #[derive(Clone, Copy)]
     struct Disk {
         bytes_per_s: u64,
+        /// What each I/O takes at least, of the disk's time.
+        each_ns: u64,
+        /// What passes besides until it is answered.
+        latency_ns: u64,
+        /// Time that it did not use, and catches up with.
+        burst_ns: u64,
         free_ns: u64,
     }
 
     impl Disk {
+        fn of(bytes_per_s: u64) -> Disk {
+            Disk { bytes_per_s, each_ns: 0, latency_ns: 0, burst_ns: 0, free_ns: 0 }
+        }
+
         fn serve(&mut self, now_ns: u64, bytes: u64) -> u64 {
-            self.free_ns = self.free_ns.max(now_ns) + time_of(bytes, self.bytes_per_s);
-            self.free_ns
+            let from = self.free_ns.max(now_ns.saturating_sub(self.burst_ns));
+            let cost = time_of(bytes, self.bytes_per_s).max(self.each_ns);
+            self.free_ns = from + cost;
+            match self.burst_ns {
+                0 => self.free_ns + self.latency_ns,
+                _ => from.max(now_ns) + self.latency_ns,
+            }
         }
     }
 
-    /// Users who read 4 KiB at random, so many a second, beside a rebuild from one disk to another; 20 s of it. Returns the
-    /// rebuild's part of the bandwidth, and the 99th percentile of what users wait, in nanoseconds.
-    fn beside(bytes_per_s: u64, load_percent: u64, rebuild: bool) -> (f64, u64) {
-        let disk = || Disk { bytes_per_s, free_ns: 0 };
-        let (mut source, mut target) = (disk(), disk());
-        let per_user = time_of(4096, bytes_per_s * load_percent / 100);
+    /// Numbers that nobody can foretell.
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (self.0 >> 33) % end
+        }
+    }
+
+    /// When the machine does something else: each time so long at most, and so much of all time, in percent.
+    struct Elsewhere {
+        spans: Vec<(u64, u64)>,
+    }
+
+    impl Elsewhere {
+        fn new(end_ns: u64, most_ns: u64, percent: u64) -> Elsewhere {
+            let (mut chance, mut spans, mut at) = (Chance(5), Vec::new(), 0);
+            while percent > 0 && at < end_ns {
+                let span = 1 + chance.below(most_ns);
+                at += chance.below(2 * span * (100 - percent) / percent);
+                spans.push((at, at + span));
+                at += span;
+            }
+            Elsewhere { spans }
+        }
+
+        /// When what happened at `ns` is noticed.
+        fn noticed(&self, ns: u64) -> u64 {
+            let at = self.spans.partition_point(|(_, end)| *end <= ns);
+            self.spans.get(at).filter(|(begin, _)| *begin <= ns).map_or(ns, |(_, end)| *end)
+        }
+    }
+
+    /// What users and a rebuild get of two disks.
+    #[derive(Debug)]
+    struct Got {
+        /// Of the bandwidth, by the rebuild.
+        part: f64,
+        p99_ns: u64,
+    }
+
+    const SECONDS: u64 = 30;
+
+    /// Users who read 4 KiB at random, so many a second, beside a rebuild from one disk to another.
+    fn beside(disk: Disk, users_per_s: u64, elsewhere: &Elsewhere, rebuild: bool) -> Got {
+        let (mut source, mut target) = (disk, disk);
         let mut pace = Pace::new();
-        let (mut seed, mut waits, mut copied) = (7u64, Vec::new(), 0);
+        let (mut chance, mut waits, mut copied) = (Chance(7), Vec::new(), 0);
         let (mut user_ns, mut users, mut turn_ns) = (0, 0u64, 0);
-        let end = 20_000_000_000;
-        while user_ns < end {
+        while user_ns < SECONDS * 1_000_000_000 {
             while rebuild && turn_ns <= user_ns {
                 if turn_ns >= pace.sampled_ns + SAMPLE_NS {
                     pace.sample(turn_ns, users);
                 }
                 let turn = pace.slow(true, 0);
-                let mut took = 0;
+                let mut ended = 0;
                 for _ in 0..turn.pieces {
-                    let read = source.serve(turn_ns, turn.bytes);
-                    took = took.max(target.serve(read, turn.bytes) - turn_ns);
+                    let read = elsewhere.noticed(source.serve(turn_ns, turn.bytes));
+                    ended = ended.max(elsewhere.noticed(target.serve(read, turn.bytes)));
                 }
                 let bytes = turn.bytes * turn.pieces as u64;
                 copied += bytes;
-                pace.ended(turn_ns + took, turn_ns, took, bytes, 0);
-                turn_ns = pace.due_ns.max(turn_ns + took);
+                pace.ended(ended, turn_ns, ended - turn_ns, bytes, 0);
+                turn_ns = match pace.due_ns > ended {
+                    true => elsewhere.noticed(pace.due_ns),
+                    false => ended,
+                };
+                pace.governor.overslept(turn_ns.saturating_sub(pace.due_ns.max(ended)));
             }
-            waits.push(source.serve(user_ns, 4096) - user_ns);
+            waits.push(elsewhere.noticed(source.serve(user_ns, 4096)) - user_ns);
             users += 1;
-            // At times that nobody can foretell.
-            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            user_ns += per_user * ((seed >> 33) % 2000) / 1000;
+            user_ns += chance.below(2_000_000_000 / users_per_s);
         }
         waits.sort_unstable();
-        (copied as f64 / 20.0 / bytes_per_s as f64, waits[waits.len() * 99 / 100])
+        let part = copied as f64 / SECONDS as f64 / disk.bytes_per_s as f64;
+        Got { part, p99_ns: waits[waits.len() * 99 / 100] }
     }
 
     #[test]
     fn half_loaded_disks_are_shared() {
-        for bytes_per_s in [50 << 20, 200 << 20, 1 << 30] {
-            let (part, with) = beside(bytes_per_s, 50, true);
-            let (_, without) = beside(bytes_per_s, 50, false);
-            println!("{} MiB/s: {part:.3} of the bandwidth, {without} ns without, {with} ns with", bytes_per_s >> 20);
-            assert!((0.2..0.5).contains(&part), "{bytes_per_s}: {part}");
-            assert!(with < without + 2 * time_of(2 * SLOW_BYTES, bytes_per_s), "{bytes_per_s}: {with}, not {without}");
+        for mib_per_s in [50, 200, 1024] {
+            let disk = Disk::of(mib_per_s << 20);
+            let quiet = Elsewhere::new(0, 1, 0);
+            let users = disk.bytes_per_s / 4096 / 2;
+            let (with, without) = (beside(disk, users, &quiet, true), beside(disk, users, &quiet, false));
+            println!("{mib_per_s} MiB/s: {with:?}, {without:?}");
+            assert!((0.2..0.5).contains(&with.part), "{mib_per_s}: {with:?}");
+            let piece = time_of(2 * SLOW_BYTES, disk.bytes_per_s);
+            assert!(with.p99_ns < without.p99_ns + 2 * piece, "{mib_per_s}: {with:?}, not {without:?}");
+        }
+    }
+
+    /// A throttled disk: 3,000 a second, 125 MiB/s, 600 µs, 10 ms of burst.
+    const THROTTLED: Disk =
+        Disk { bytes_per_s: 125 << 20, each_ns: 333_333, latency_ns: 600_000, burst_ns: 10_000_000, free_ns: 0 };
+
+    #[test]
+    fn users_of_a_throttled_disk_hardly_notice() {
+        // Users of two thirds of it notice when a larger rate is tried.
+        for (users, longer_percent) in [(600, 50), (1500, 50), (2000, 200)] {
+            let quiet = Elsewhere::new(0, 1, 0);
+            let (with, without) = (beside(THROTTLED, users, &quiet, true), beside(THROTTLED, users, &quiet, false));
+            println!("{users} a second: {with:?}, {without:?}");
+            assert!((0.15..0.5).contains(&with.part), "{users}: {with:?}");
+            let most_ns = without.p99_ns * (100 + longer_percent) / 100;
+            assert!(with.p99_ns <= most_ns, "{users}: {with:?}, not {without:?}");
+        }
+    }
+
+    #[test]
+    fn other_work_on_the_machine_does_not_end_a_rebuild() {
+        for (most_ns, percent) in [(4_000_000, 10), (4_000_000, 50), (30_000_000, 30)] {
+            let elsewhere = Elsewhere::new((SECONDS + 1) * 1_000_000_000, most_ns, percent);
+            let (with, without) =
+                (beside(THROTTLED, 1500, &elsewhere, true), beside(THROTTLED, 1500, &elsewhere, false));
+            println!("{percent} % elsewhere, {most_ns} ns at a time: {with:?}, {without:?}");
+            assert!((0.15..0.5).contains(&with.part), "{percent}: {with:?}");
+            assert!(with.p99_ns * 2 <= without.p99_ns * 3, "{percent}: {with:?}, not {without:?}");
         }
     }
 
     #[test]
     fn users_who_fill_the_disks_do_not_end_a_rebuild() {
         let bytes_per_s = 100 << 20;
-        let disk = || Disk { bytes_per_s, free_ns: 0 };
-        let (mut source, mut target, mut pace) = (disk(), disk(), Pace::new());
+        let disk = Disk::of(bytes_per_s);
+        let (mut source, mut target, mut pace) = (disk, disk, Pace::new());
         // 32 users who ask again as soon as they are answered; the rebuild is one of two who ask besides.
         let mut asks: Vec<(u64, bool)> = (0..32).map(|k| (k, true)).chain([(0, false)]).collect();
         let (mut users, mut copied, end) = (0, 0, 20_000_000_000);

@@ -1,20 +1,24 @@
 //! Mirrors: depth, members of unlike speed, rebuilds alone and beside users, and members that were away.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::child::{CLIENT_CORE, SERVER_CORE, bench, time, wait_for};
+use super::child::{CLIENT_CORE, Folder, SERVER_CORE, bench, time, wait_for};
 use super::daemons::Daemon;
 use super::{Effort, Row, Target};
 use crate::bench::statistics::{median, ratio_of_medians};
 
 /// Depths of the sweep.
 const DEPTHS: [&str; 8] = ["1", "2", "4", "8", "16", "32", "64", "128"];
-/// A member of the arrays that are rebuilt: 125 MiB/s and 3,000 IOPS, answered in 600 µs.
-const MEMBER: &str = "throttled(mem:768M,iops=3000,bw=125M,latency=600us)";
+/// Members of the arrays that are rebuilt: 125 MiB/s and 3,000 IOPS, answered in 600 µs.
+const MEMBER: &str = "iops=3000,bw=125M,latency=600us";
+const MEMBER_BYTES: u64 = 768 << 20;
 const MEMBER_BYTES_PER_S: f64 = 125.0 * 1048576.0;
 const WRITTEN: u64 = 640 << 20;
+/// Users ask for so long before a rebuild beside them is measured.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// Random I/O at depths 1, 2, 4 … 128 on two throttled disks with latency: the worst step.
 pub fn depths(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
@@ -89,27 +93,47 @@ pub fn bitmap(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()>
 
 /// Rebuilds: as fast as the member, when nobody uses the array; and beside half a load.
 pub fn rebuild(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    // Files whose blocks are all there: a page that is touched for the first time costs the shard more than any I/O does.
+    let folder = Folder::below(Path::new("/dev/shm"))?;
+    let files = ["a", "b", "c"].map(|name| folder.join(name));
+    for file in &files {
+        written(file)?;
+    }
+    let disks = files.each_ref().map(|file| format!("throttled(file:{file},{MEMBER})"));
     let daemon = Daemon::start()?;
-    let uri = array(&daemon, &["--level", "raid1", MEMBER, MEMBER])?;
+    let uri = array(&daemon, &["--level", "raid1", &disks[0], &disks[1]])?;
     let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--count", "640", "--depth", "4"];
     bench(CLIENT_CORE, &[&fill[..], &["--span", "640M", &uri]].concat())?;
     let (mut idle, mut beside, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let seconds = time(effort.throttled_slice * 2);
-    let load = ["--op", "read", "--depth", "32", "--rate", "1500", "--span", "640M", "--time", &seconds, &uri];
-    for _ in 0..effort.pairs.div_ceil(3) {
+    // The rebuild is to last longer.
+    let slice = (effort.throttled_slice * 2).min(Duration::from_secs(8));
+    // Half of what the one that is left can read.
+    let load = |slice: Duration| -> anyhow::Result<f64> {
+        let slice = time(slice);
+        let load = ["--op", "read", "--depth", "32", "--rate", "1500", "--span", "640M", "--time", &slice, &uri];
+        Ok(bench(CLIENT_CORE, &load)?.latency.p99_ns as f64)
+    };
+    for round in 0..effort.pairs.div_ceil(3) {
+        let (member, next) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
         daemon.cli(&["array", "fail", "data", "1"])?;
-        // Half of what the one that is left can read.
-        without.push(bench(CLIENT_CORE, &load)?.latency.p99_ns as f64);
-        let begun = Instant::now();
-        daemon.cli(&["array", "add", "data", MEMBER])?;
-        with.push(bench(CLIENT_CORE, &load)?.latency.p99_ns as f64);
-        let (done, took) = (filled_bytes(&daemon)?, begun.elapsed());
+        without.push(load(slice)?);
+        // It begins beside users, and is measured from when it knows of them.
+        std::thread::scope(|scope| {
+            let before = scope.spawn(|| load(SETTLING));
+            std::thread::sleep(SETTLING / 2);
+            daemon.cli(&["array", "add", "data", &disks[next]])?;
+            before.join().expect("nothing panics there")
+        })?;
+        let (begun, before) = (Instant::now(), filled_bytes(&daemon)?);
+        with.push(load(slice)?);
+        let (done, took) = (filled_bytes(&daemon)? - before, begun.elapsed());
         beside.push(done as f64 / took.as_secs_f64() / MEMBER_BYTES_PER_S);
         // The rest of it, alone: from when it has noticed that nobody asks any more.
         std::thread::sleep(Duration::from_millis(700));
         let (begun, before) = (Instant::now(), filled_bytes(&daemon)?);
         wait_until("the rebuild", || (health(&daemon).ok()? == "whole").then_some(()))?;
         idle.push((WRITTEN - before) as f64 / begun.elapsed().as_secs_f64() / MEMBER_BYTES_PER_S);
+        daemon.cli(&["disk", "wipe", &files[member], "--yes"])?;
     }
     let detail = format!("{:.0} MiB/s of 125", 125.0 * median(&idle));
     found(Row::of_one(
@@ -166,6 +190,14 @@ pub fn away(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let measure = "member away: bytes written to it when it returns / in dirty regions";
     found(Row::of_one(measure, Target::AtMost(1.05), &ratios, detail));
     Ok(())
+}
+
+/// Makes a file all of whose blocks are there.
+fn written(file: &str) -> anyhow::Result<()> {
+    let disk = format!("file:{file},size={MEMBER_BYTES},alloc=full");
+    let count = (MEMBER_BYTES >> 20).to_string();
+    let load = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "8", "--count", &count, &disk];
+    bench(SERVER_CORE, &load).map(drop)
 }
 
 /// Makes an array, exports it, and gives its URI.
