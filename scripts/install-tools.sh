@@ -13,7 +13,8 @@ tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-ut
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
     sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux
     debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
-    chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base)
+    chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base
+    xz:xz-utils)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;
