@@ -10,6 +10,7 @@ mod mirrors;
 mod old_copies;
 mod stories;
 mod sweep;
+mod unused_lines;
 
 use braid_format::{MemberId, Name, StartPolicy, Uuid};
 use braid_geometry::{Level, Spec};

@@ -25,7 +25,7 @@ fn fill(disks: &Disks, array: &mut Array, role: u16, leaf: u32) {
 }
 
 /// A disk that is out by all labels, while the array serves and after a start: what becomes of it?
-fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
+pub(super) fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
     let serving = run(array.recognise(disks, LeafId(leaf)));
     if let Err(error) = &serving {
         let text = error.to_string();
@@ -39,7 +39,7 @@ fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
     found
 }
 
-fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
+pub(super) fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
     Some(Candidate { role, leaf: LeafId(leaf), from: Filling::FromBitmap, position_bytes: 0, returns: true })
 }
 
