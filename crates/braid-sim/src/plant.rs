@@ -118,6 +118,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::ReturnsTooEarly, Way::Drills(400)),
         (D::HeldAnsweredAtOnce, Way::Mirrors(900)),
         (D::DroppedBeforeRecorded, Way::Drills(400)),
+        (D::RetiredBeforeRecorded, Way::Drills(900)),
         (D::FlushSkipsFilling, Way::Open),
         (D::FillingRead, Way::Mirrors(60)),
         (D::FillingMissesWrites, Way::Mirrors(60)),
@@ -126,7 +127,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::DirtyServed, Way::Mirrors(60)),
         (D::SyncUnlocked, Way::Mirrors(300)),
         (D::RepairUnlocked, Way::Drills(300)),
-        (D::GrownUnfrozen, Way::Open),
+        (D::GrownUnfrozen, Way::Drills(900)),
         (D::CheckIgnoresLast, Way::Drills(300)),
     ];
     let labels = [
@@ -154,10 +155,12 @@ fn table() -> Vec<(Plant, Way)> {
         (L::StopWithoutFlush, Way::Mirrors(60)),
         (L::GrownTailNotZeroed, Way::Mirrors(600)),
         (L::GrownBeforeNewcomers, Way::Seeds(600)),
-        (L::CopyMovedFirst, Way::Open),
+        (L::CopyMovedFirst, Way::Seeds(1500)),
         (L::OldCopyLeft, Way::Open),
         (L::GrownBitmapNotWritten, Way::Open),
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
+        (L::SuccessorNotFlushed, Way::Drills(900)),
+        (L::SuccessorFlushedWithOthers, Way::Drills(900)),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));
     data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()

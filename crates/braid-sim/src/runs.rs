@@ -160,6 +160,13 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let focus = if mirrors { Focus::draw(sim.rng(), options.drills) } else { Focus::All };
     // A sweep cuts by its own rules.
     let focus = if dooms.is_some() && matches!(focus, Focus::Drill(_)) { Focus::Data } else { focus };
+    // Of a stream of its own, as growth below.
+    let mut later = Rng::new(seed ^ 0x6c61_7465);
+    let of = if options.drills { 4 } else { 6 };
+    let focus = match focus {
+        Focus::Drill(subject) => Focus::Drill(subject.or_later(of, &mut later)),
+        other => other,
+    };
     let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
     // A member that fails is what this is about; where bits and data are, members stay.
     let faults = match focus {
@@ -191,7 +198,8 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     // A stream of its own: seeds in which nothing grows stay what they are.
     let mut growth = Rng::new(seed ^ 0x6772_6f77);
     let grows = growth.below(4) == 0 && (labels || mirrors && focus != Focus::All);
-    sim.stage.borrow_mut().growth = grows.then(|| growth.fork());
+    let drilled = drill == Some(Subject::Growing);
+    sim.stage.borrow_mut().growth = (grows || drilled).then(|| growth.fork());
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {
@@ -289,6 +297,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     let kind = *sim.rng().pick(kinds);
     let most = match focus {
         // All but one may be lost then.
+        Focus::Drill(Subject::TakingOver) => 2,
         Focus::Drill(_) if kind == Kind::Raid10 => 2,
         Focus::Drill(_) => 3,
         _ => 4,
@@ -325,7 +334,10 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         disks.push(disk);
     }
     let spares = if matches!(focus, Focus::Drill(_)) { 0 } else { sim.rng().below(3) };
-    let others: Vec<usize> = (0..spares).map(|_| add_disk(sim, before, blocks_max, faults)).collect();
+    let others: Vec<usize> = match focus {
+        Focus::Drill(subject) if subject.replaces() => vec![add_disk_sized(sim, same, false)],
+        _ => (0..spares).map(|_| add_disk(sim, before, blocks_max, faults)).collect(),
+    };
     let well = (!careless).then_some(disks[0]);
     let mut spec = labelled::draw_spec(&[kind.level()], sim.rng());
     spec.copies = copies;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use braid_engine::io::{DeviceId, ErrorKind, LeafError, LeafId};
 use braid_engine::keeper::Note;
 use braid_engine::{Limits, RegionCall};
-use braid_format::Places;
+use braid_format::{Label, Places};
 use braid_geometry::Level;
 
 use crate::copies::Copies;
@@ -97,6 +97,8 @@ pub struct Stage {
     pub promoted: BTreeSet<u16>,
     /// What a drill wants of disks.
     pub spoil: Vec<(usize, Spoil)>,
+    /// The same, from the next freeze on.
+    pub at_freeze: Vec<(usize, Spoil)>,
     /// Blocks that are to be readable nowhere.
     pub unreadable: Vec<Wish>,
 }
@@ -195,6 +197,7 @@ impl Sim {
             seen: BTreeMap::new(),
             promoted: BTreeSet::new(),
             spoil: Vec::new(),
+            at_freeze: Vec::new(),
             unreadable: Vec::new(),
         };
         Sim { world, stage: Rc::new(RefCell::new(stage)), busy_shard: false, rng }
@@ -277,8 +280,10 @@ impl Sim {
                 let kind = if *how == Crash::Power { "power" } else { "kill" };
                 self.world.counters.add("crashes", &format!("{kind} while {}", stage.phase));
                 let under_way = if *how == Crash::Power { labels_under_way(&self.world, &stage) } else { Vec::new() };
+                let moved = copies_that_moved(&self.world, &stage);
                 self.world.crash(*how);
                 stage.oracle.crashed(*how, &weak);
+                rot_beside_moved(&mut self.world, &mut stage, moved, &mut self.rng);
                 spoil_labels(&mut self.world, &mut stage, under_way, &mut self.rng);
             }
             End::Wrong(_) => {}
@@ -309,6 +314,7 @@ impl Sim {
         stage.seen.clear();
         stage.moments.clear();
         stage.spoil.clear();
+        stage.at_freeze.clear();
         stage.unreadable.clear();
         let Stage { mirrors, oracle, .. } = &mut *stage;
         for mirror in mirrors {
@@ -317,7 +323,7 @@ impl Sim {
             if let Some(after) = mirror.script.pop_front() {
                 let role = mirror.disks.iter().position(|disk| *disk == mirror.victims[0]);
                 let promoted = role.is_some_and(|role| promoted.contains(&(role as u16)));
-                for disk in &mirror.disks {
+                for disk in mirror.disks.iter().chain(&mirror.others) {
                     let disk = &mut self.world.disks[*disk];
                     (disk.profile, disk.gone) = (disk.profile.repaired(), false);
                 }
@@ -488,6 +494,39 @@ fn spoil_labels(world: &mut World, stage: &mut Stage, under_way: Vec<(usize, usi
     }
 }
 
+/// Of arrays that are growing, so that a start has made both copies of every label whole, those disks that have become larger and
+/// at whose new end nothing is under way.
+fn copies_that_moved(world: &World, stage: &Stage) -> Vec<(usize, usize)> {
+    let growing = |l: &&Labelled| l.growing.is_some() && l.promise == Promise::Alive && !l.tainted;
+    let calm = stage.phase == "growing" && !world.had_faults();
+    let arrays = stage.labelled.iter().enumerate().filter(|(_, l)| calm && growing(l));
+    let disks = arrays.flat_map(|(index, array)| array.disks.iter().map(move |disk| (index, *disk)));
+    let moved = |(_, disk): &(usize, usize)| {
+        let copy = world.disks[*disk].size_bytes() - 4096;
+        stage.enlarged.contains(disk) && !world.disks[*disk].gone && !world.is_under_way(*disk, copy)
+    };
+    disks.filter(moved).collect()
+}
+
+/// Where the first copy of a label says that the other one stands at the new end of the disk, it may rot away.
+fn rot_beside_moved(world: &mut World, stage: &mut Stage, moved: Vec<(usize, usize)>, rng: &mut Rng) {
+    for (array, disk) in moved {
+        let Some(growth) = &mut stage.growth else { return };
+        let of = &mut world.disks[disk];
+        let mut bytes = vec![0; 4096];
+        let label = of.read(0, &mut bytes).then(|| Label::decode(&bytes).ok()).flatten();
+        let says = |label: Label| {
+            label.array.uuid == stage.labelled[array].uuid && label.member.places.copy_start == of.size_bytes() - 4096
+        };
+        if label.is_some_and(says) && growth.below(8) > 0 {
+            of.rot(0, 4096, rng);
+            world.counters.add("fault", "label rot of a grown disk");
+            world.note(format_args!("the first copy of the label of disk {disk} rots"));
+            stage.labelled[array].sound = false;
+        }
+    }
+}
+
 /// Between lives one copy of a label may rot away: the other must do.
 fn rot_labels(world: &mut World, stage: &Stage, rng: &mut Rng) {
     for array in stage.labelled.iter().filter(|l| l.promise == Promise::Alive && l.sound) {
@@ -535,6 +574,9 @@ impl Run<'_> {
                 }
                 Some(Wanted::Freeze(device)) => {
                     self.world.moments.push("freezing");
+                    for (disk, spoil) in std::mem::take(&mut self.stage.borrow_mut().at_freeze) {
+                        spoil.apply(self.world, disk);
+                    }
                     self.host.freeze(self.world, id, device);
                 }
                 Some(Wanted::Sync(part)) => {
@@ -571,6 +613,14 @@ impl Run<'_> {
                     for mirror in mirrors {
                         if let Some(well) = mirror.well {
                             mirror.has_grown(*after, self.world.disks[well].size_bytes(), oracle);
+                        }
+                    }
+                }
+                Note::Replaced(role, leaf) => {
+                    let successor = self.world.leaves[leaf.0 as usize];
+                    for mirror in &mut self.stage.borrow_mut().mirrors {
+                        if mirror.well.is_some() && mirror.well == mirror.disks.get(usize::from(*role)).copied() {
+                            mirror.well = Some(successor);
                         }
                     }
                 }

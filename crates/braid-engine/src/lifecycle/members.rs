@@ -298,8 +298,7 @@ impl Array {
             self.drop_members(io, &[role]).await?;
             return Err(error);
         }
-        let unflushed = planted(Planted::SuccessorNotFlushed) && role >= self.roles();
-        if !planted(Planted::PromotionWithoutFlush) && !unflushed {
+        if !planted(Planted::PromotionWithoutFlush) {
             self.flush_filling(io, role).await?;
         }
         let mut next = self.next();
@@ -448,6 +447,9 @@ impl Array {
         let Some(leaf) = self.leaf(role).filter(|_| self.state(role) == MemberState::Filling) else {
             return Err(LifecycleError::Role { role, reason: "it is not being filled".into() });
         };
+        if planted(Planted::SuccessorNotFlushed) && role >= self.roles() {
+            return Ok(());
+        }
         if let Err(error) = flush(io, leaf).await {
             self.drop_members(io, &[role]).await?;
             return Err(error);

@@ -81,8 +81,11 @@ pub enum Planted {
     NewcomerKeepsHead,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
-    /// A successor takes the place of a member while what was copied to it is still in its cache.
+    /// Who has no role of its own is not flushed: a successor takes the place of a member while what was copied to it is
+    /// still in its cache.
     SuccessorNotFlushed,
+    /// A successor that fails as it takes over is dropped together with the member that it was to replace.
+    SuccessorFlushedWithOthers,
 }
 
 #[cfg(any(test, feature = "planted"))]

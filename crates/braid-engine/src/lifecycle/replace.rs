@@ -153,14 +153,16 @@ impl Array {
         let Some(successor) = successor.filter(|_| self.state(role) == MemberState::InSync) else {
             return Err(LifecycleError::Role { role, reason: "it has no successor in sync".into() });
         };
-        if let Some(leaf) = self.leaf(successor).filter(|_| !planted(Planted::SuccessorNotFlushed))
+        let late = planted(Planted::SuccessorFlushedWithOthers);
+        let skipped = late || planted(Planted::SuccessorNotFlushed);
+        if let Some(leaf) = self.leaf(successor).filter(|_| !skipped)
             && let Err(error) = flush(io, leaf).await
         {
             self.drop_members(io, &[successor]).await?;
             return Err(error);
         }
         let leaf = self.leaf(role);
-        let mut losses = Losses { flushed: Some(successor), ..Losses::of(vec![role]) };
+        let mut losses = Losses { flushed: (!late).then_some(successor), ..Losses::of(vec![role]) };
         self.flush_survivors(io, &mut losses).await?;
         self.record_losses(io, losses).await?;
         // Where the successor failed in taking the label, the old one may return.

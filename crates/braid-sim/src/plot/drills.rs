@@ -36,6 +36,16 @@ pub enum Step {
     Hang(u32),
     /// And so many writes fail.
     WriteErrors(u32),
+    /// A disk that is no member is to replace the victim, or the member that is always well.
+    Replace(Whom),
+    /// Until the successor has taken the place, or so long that it will not.
+    AwaitReplaced,
+    /// From the next freeze on the successor cannot flush: it is about to take the place.
+    SpoilSuccessor,
+    /// It can again.
+    HealSuccessor,
+    /// Disks become larger, and the array takes that up.
+    Grow,
     /// So many blocks can no longer be read on any member that is in sync.
     Unreadable(u64),
     /// These are written.
@@ -44,6 +54,15 @@ pub enum Step {
     ReadAll,
     /// Copies are compared, and mended.
     Check,
+}
+
+/// Who is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whom {
+    /// The victim.
+    Victim,
+    /// The member that is always well.
+    Well,
 }
 
 /// Whether a step is waited for.
@@ -64,6 +83,8 @@ pub enum Between {
     LoseAllButOne,
     /// If all are in sync: all but the victim are lost.
     LoseOthersOfAll,
+    /// If the successor's label calls it in sync: all others are lost.
+    LoseOthersOfSuccessor,
     /// The victim is used apart from the others, when the next life begins.
     Apart,
     /// The victim is copied.
@@ -116,11 +137,17 @@ pub enum Subject {
     Checking,
     /// What no member that is in sync can read.
     Unreadable,
+    /// A member is replaced while clients write; then its successor is the only one left, or it is.
+    Replacing,
+    /// The only member in sync is replaced, and its successor fails when it is to take the place.
+    TakingOver,
+    /// The array becomes larger while clients write where nobody has written.
+    Growing,
 }
 
 impl Subject {
-    /// All of them.
-    pub const ALL: [Subject; 14] = [
+    /// Those that [`Subject::any`] draws from.
+    const FIRST: [Subject; 14] = [
         Subject::Succession,
         Subject::Clearing,
         Subject::Dropping,
@@ -148,12 +175,24 @@ impl Subject {
             Subject::Settling,
             Subject::HalfCleared,
         ];
-        if rng.below(3) == 0 { *rng.pick(&SELDOM) } else { *rng.pick(&Subject::ALL) }
+        if rng.below(3) == 0 { *rng.pick(&SELDOM) } else { *rng.pick(&Subject::FIRST) }
+    }
+
+    /// The same, or now and then one of those that came later, by a chance of their own: what else a seed draws stays.
+    /// One of so many is one of those.
+    pub fn or_later(self, of: u64, chance: &mut Rng) -> Subject {
+        const LATER: [Subject; 3] = [Subject::Replacing, Subject::TakingOver, Subject::Growing];
+        if chance.below(of) == 0 { *chance.pick(&LATER) } else { self }
     }
 
     /// Whether one of the shards is much busier than the others.
     pub fn has_busy_shard(self) -> bool {
-        self == Subject::FillingUnderLoad
+        matches!(self, Subject::FillingUnderLoad | Subject::Growing)
+    }
+
+    /// Whether it needs a disk that is no member.
+    pub fn replaces(self) -> bool {
+        matches!(self, Subject::Replacing | Subject::TakingOver)
     }
 
     /// Its name, for the count.
@@ -173,16 +212,20 @@ impl Subject {
             Subject::HalfCleared => "bits half cleared",
             Subject::Checking => "checking",
             Subject::Unreadable => "unreadable blocks",
+            Subject::Replacing => "replacing",
+            Subject::TakingOver => "taking over",
+            Subject::Growing => "growing",
         }
     }
 
     /// Blocks of each member beside the least, at most: where bits are what it is about, few regions are best.
     pub fn blocks_max(self) -> u64 {
         match self {
-            Subject::Merging | Subject::HalfCleared => 30,
+            Subject::Merging | Subject::HalfCleared | Subject::TakingOver => 30,
             Subject::Clearing | Subject::Dropping | Subject::EarlyReturn | Subject::Settling | Subject::Checking => 60,
-            Subject::Apart | Subject::OldCopy | Subject::CutPromotion => 200,
+            Subject::Apart | Subject::OldCopy | Subject::CutPromotion | Subject::Replacing => 200,
             Subject::Succession | Subject::Refilling | Subject::FillingUnderLoad | Subject::Unreadable => 600,
+            Subject::Growing => 600,
         }
     }
 
@@ -191,7 +234,7 @@ impl Subject {
         match self {
             Subject::Clearing => *rng.pick(&[20_000, 100_000, 400_000, 2_000_000]),
             Subject::HalfCleared => *rng.pick(&[400_000, 2_000_000]),
-            Subject::Merging | Subject::Settling | Subject::FillingUnderLoad => 500_000_000,
+            Subject::Merging | Subject::Settling | Subject::FillingUnderLoad | Subject::Growing => 500_000_000,
             // Lives of minutes.
             Subject::EarlyReturn => 4_000_000_000,
             _ => *rng.pick(&[200_000, 2_000_000]),
@@ -215,6 +258,9 @@ impl Subject {
             Subject::HalfCleared => half_cleared(rng),
             Subject::Checking => checking(rng),
             Subject::Unreadable => unreadable(rng),
+            Subject::Replacing => replacing(rng),
+            Subject::TakingOver => taking_over(rng),
+            Subject::Growing => growing(rng),
         }
     }
 }
@@ -481,4 +527,64 @@ fn unreadable(rng: &mut Rng) -> Vec<Act> {
     let doom = afterwards(rng, &mut steps);
     let then = act(vec![Step::Return, Step::AwaitWhole, Step::ReadAll], Doom::Clean, &[]);
     vec![act(steps, doom, &[]), then]
+}
+
+fn replacing(rng: &mut Rng) -> Vec<Act> {
+    let mut steps = settled(rng);
+    // What a client flushes the successor flushes: nothing of it is to be flushed but by its promotion.
+    let of_successor = rng.coin();
+    let Step::Work(of, ..) = load(rng, 300) else { unreachable!() };
+    let load = Step::Work(Work { flushes: !of_successor, ..of }, None, Wait::No);
+    if !of_successor || rng.coin() {
+        steps.push(load);
+    }
+    steps.extend([Step::Rest(rng.below(500_000)), Step::Replace(Whom::Victim)]);
+    if rng.below(6) == 0 {
+        steps.extend([Step::Rest(rng.below(3_000_000)), Step::Fail]);
+    }
+    steps.push(Step::AwaitReplaced);
+    let doom = match of_successor {
+        true if rng.coin() => soon(rng, "replaced", 1, &[1, 100_000, 1_000_000], 4),
+        true => soon(rng, "freezing", 1, &[200_000, 700_000, 2_000_000], 4),
+        false => soon(rng, "freezing", 1, &[200_000, 700_000, 2_000_000], 2),
+    };
+    let after: &[Between] = match rng.below(6) {
+        0 => &[],
+        _ if of_successor => &[Between::LoseOthersOfSuccessor],
+        _ => &[Between::LoseOthersOfAll],
+    };
+    vec![act(steps, doom, after), act(vec![Step::ReadAll, work(rng, 20)], Doom::Clean, &[])]
+}
+
+fn taking_over(rng: &mut Rng) -> Vec<Act> {
+    let mut steps = settled(rng);
+    steps.push(Step::Fail);
+    if rng.coin() {
+        steps.push(work(rng, 10));
+    }
+    steps.extend([Step::SpoilSuccessor, Step::Replace(Whom::Well), Step::Await("dropped"), Step::HealSuccessor]);
+    steps.extend([work(rng, 20), Step::ReadAll]);
+    let doom = afterwards(rng, &mut steps);
+    let then = act(vec![Step::Back, Step::AwaitWhole, Step::ReadAll], Doom::Clean, &[]);
+    vec![act(steps, doom, &[]), then]
+}
+
+fn growing(rng: &mut Rng) -> Vec<Act> {
+    let mut steps = Vec::new();
+    if rng.coin() {
+        steps.push(work(rng, 5));
+    }
+    // So slowly that there are such places all the time.
+    let think_ns_max = *rng.pick(&[400_000, 1_000_000, 3_000_000]);
+    let of = Work { clients: 3, reads: false, think_ns_max, blocks_max: 1, hot: 0, ..draw_work(rng, 60) };
+    for _ in 0..rng.between(2, 4) {
+        steps.extend([Step::Work(of, None, Wait::No), Step::Rest(rng.below(2_000_000)), Step::Grow]);
+    }
+    steps.push(Step::ReadAll);
+    let doom = match rng.below(3) {
+        0 => soon(rng, "grown", 1, &[1, 300_000, 2_000_000], 2),
+        1 => soon(rng, "writing a label", 6, &[1, 300_000], 2),
+        _ => afterwards(rng, &mut steps),
+    };
+    vec![act(steps, doom, &[]), act(vec![Step::ReadAll, work(rng, 20)], Doom::Clean, &[])]
 }

@@ -52,7 +52,7 @@ impl Admin {
         self.until(|stage| stage.enlarge.is_empty()).await;
     }
 
-    async fn grow_mirror(&mut self, index: usize, habits: Habits) {
+    pub(super) async fn grow_mirror(&mut self, index: usize, habits: Habits) {
         let id = self.kept[&index].id;
         let (number, mut disks, well) = {
             let stage = self.stage.borrow();

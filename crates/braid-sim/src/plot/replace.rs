@@ -6,8 +6,27 @@ use braid_engine::lifecycle::Replacement;
 use braid_format::MemberId;
 
 use super::Admin;
+use super::drills::Whom;
 
 impl Admin {
+    /// The disk that a drill keeps for this is to take the place of the victim, or of the member that is always well.
+    pub(super) async fn replace_by_drill(&mut self, index: usize, victim: u16, whom: Whom) {
+        let (successor, well) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            (mirror.others[0], mirror.disks.iter().position(|disk| Some(*disk) == mirror.well))
+        };
+        let Some(leaf) = self.leaves.get(&successor).copied() else { return };
+        let role = if whom == Whom::Victim { Some(victim) } else { well.map(|role| role as u16) };
+        let Some(role) = role else { return };
+        let by = Replacement::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
+        self.phase("replacing a member");
+        match self.port.give_order(self.kept[&index].id, Order::Replace { role, by }).await {
+            Ok(()) => self.count("replace a member"),
+            Err(error) => self.expect_refusal(&error),
+        }
+    }
+
     /// A disk, or a spare, is to take the place of a member that is not always well: of the first that serves.
     pub(super) async fn replace_member(&mut self, index: usize, id: DeviceId, others: &[usize]) {
         let (mut roles, seats) = {

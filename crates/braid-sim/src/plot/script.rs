@@ -25,6 +25,8 @@ pub enum Spoil {
     Hang(u32),
     /// So many of a million writes fail.
     WriteErrors(u32),
+    /// So many of a million flushes fail.
+    FlushErrors(u32),
     /// It is as it came from the factory.
     Wipe,
 }
@@ -36,6 +38,7 @@ impl Spoil {
         match self {
             Spoil::Hang(chance) => of.profile.hang = chance,
             Spoil::WriteErrors(chance) => of.profile.write_error = chance,
+            Spoil::FlushErrors(chance) => of.profile.flush_error = chance,
             Spoil::Wipe => of.wipe(),
         }
         world.note(format_args!("disk {disk}: {self:?}"));
@@ -113,6 +116,22 @@ impl Admin {
             Step::Return | Step::Back | Step::Renew => self.bring_back(index, role, step).await,
             Step::Hang(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::Hang(chance))),
             Step::WriteErrors(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::WriteErrors(chance))),
+            Step::Replace(whom) => self.replace_by_drill(index, role, whom).await,
+            Step::AwaitReplaced => {
+                self.await_a_while(300_000_000, |stage| stage.seen("replaced") > 0).await;
+            }
+            Step::SpoilSuccessor => {
+                let mut stage = self.stage.borrow_mut();
+                let successor = stage.mirrors[index].others[0];
+                stage.at_freeze.push((successor, Spoil::FlushErrors(1_000_000)));
+            }
+            Step::HealSuccessor => {
+                let mut stage = self.stage.borrow_mut();
+                stage.at_freeze.clear();
+                let successor = stage.mirrors[index].others[0];
+                stage.spoil.push((successor, Spoil::FlushErrors(0)));
+            }
+            Step::Grow => self.grow_mirror(index, habits).await,
             Step::Unreadable(count) => {
                 {
                     let mut stage = self.stage.borrow_mut();
@@ -236,6 +255,17 @@ impl Mirror {
             Between::LoseOthersOfAll if self.number.is_some() && all_in_sync() => {
                 self.lose_all_but(self.victims[0], world, rng);
             }
+            Between::LoseOthersOfSuccessor => {
+                let successor = self.others[0];
+                let in_sync = |label: &braid_format::Label| {
+                    let own = |m: &&braid_format::MemberEntry| m.id == Some(label.member.id);
+                    let of = label.array.members.iter().find(own).map(|m| m.state);
+                    Some(label.array.uuid) == self.uuid && of == Some(braid_format::MemberState::InSync)
+                };
+                if self.number.is_some() && label_on(world, successor).is_some_and(|label| in_sync(&label)) {
+                    self.lose_all_but(successor, world, rng);
+                }
+            }
             Between::LoseOthers | Between::LoseAllButOne | Between::LoseOthersOfAll => {}
             Between::Apart => self.go_apart = true,
             Between::Copy | Between::Restore => self.copy_or_restore_now(world, rng),
@@ -251,7 +281,7 @@ impl Mirror {
         world.note(format_args!("all disks of the array but {one} are lost"));
         world.counters.add("fault", "all but one lost");
         self.well = Some(one);
-        for disk in self.disks.iter().filter(|disk| **disk != one) {
+        for disk in self.disks.iter().chain(&self.others).filter(|disk| **disk != one) {
             world.disks[*disk].cut_power(Survival::All, rng);
             world.disks[*disk].gone = true;
             self.missing.insert(*disk);
