@@ -28,6 +28,12 @@ impl LeafSink for Null {
     fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
         true
     }
+    fn scratch(&mut self) -> (Buf, u64) {
+        unreachable!("nothing here has parity")
+    }
+    fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut RowWork<'_>) {
+        unreachable!("nothing here has parity")
+    }
     fn meta_block(&mut self, _: u32) -> (Buf, &mut [u8; 4096]) {
         (Buf::NONE, &mut self.meta)
     }
@@ -90,6 +96,7 @@ fn mirrored(level: Level, members: u32) -> Node {
         members,
         successors: Vec::new(),
         regions: Arc::new(map),
+        parity: None,
         failed: false,
     }))
 }

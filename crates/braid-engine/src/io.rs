@@ -304,6 +304,9 @@ impl fmt::Display for LeafError {
 
 impl std::error::Error for LeafError {}
 
+/// What is done with the bytes of several places of memory: those to be read, then those to be changed.
+pub type RowWork<'a> = dyn FnMut(&[&[u8]], &mut [&mut [u8]]) + 'a;
+
 /// Takes leaf I/Os. Implemented by every driver; the one door from the engine to the disks.
 ///
 /// A driver answers each I/O that was submitted exactly once through [`crate::Shard::leaf_done`], never from
@@ -326,6 +329,15 @@ pub trait LeafSink {
 
     /// Whether two ranges of memory hold the same bytes.
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool;
+
+    /// This shard's scratch memory: where it begins, a multiple of 4096, and its bytes, a multiple of 1 MiB and at least
+    /// [`crate::SCRATCH_BYTES_MIN`]. The engine's alone, for as long as the shard lives; asked for once, when the first array with
+    /// parity is served.
+    fn scratch(&mut self) -> (Buf, u64);
+
+    /// Calls `work` with the bytes of these places of memory, `len` at each, to be read and to be changed. Places of other
+    /// shards' requests may be among those to be read.
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>);
 
     /// Now, in nanoseconds of any clock that never goes back; 0 always where there is none.
     fn now_ns(&self) -> u64 {

@@ -8,6 +8,7 @@ use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 
 use crate::io::LeafId;
 use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
+use crate::parity::Parity;
 
 /// Most places that one byte may have: as many as an array may have members.
 pub const COPIES_MAX: usize = 128;
@@ -31,7 +32,8 @@ pub enum Node {
         /// The members, in slot order.
         members: Vec<Node>,
     },
-    /// raid1 or raid10: every byte on several members. Overlapping writes are put in one order.
+    /// raid1, raid10, raid5, raid6: every byte on several members, or in the parity of its row. Overlapping writes are put in
+    /// one order.
     Mirrored(Box<MirrorNode>),
 }
 
@@ -143,7 +145,7 @@ impl Direct {
             }
             Node::Mirrored(mirror) => match CopyPlaces::new(&mirror.geometry) {
                 // While a member is being replaced, everything goes the long way.
-                Some(places) if !mirror.failed && mirror.successors.is_empty() => {
+                Some(places) if !mirror.failed && mirror.successors.is_empty() && mirror.parity.is_none() => {
                     Direct::Mirrored(Box::new(ShortMirror::new(mirror, places)))
                 }
                 _ => Direct::No,
@@ -247,6 +249,12 @@ impl DeviceLayout {
             FlatNode::Mirrored(mirror) => Some(mirror),
             _ => None,
         }
+    }
+
+    /// What the device needs as an array with parity.
+    #[inline]
+    pub(crate) fn parity(&self) -> Option<&Parity> {
+        self.mirror().and_then(|mirror| mirror.parity.as_deref())
     }
 
     /// Whether overlapping writes must be put in one order.

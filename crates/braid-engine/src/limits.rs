@@ -16,8 +16,15 @@ pub struct Limits {
 /// Parts of jobs on one shard at a time; one more is refused with `Busy`.
 pub const SYNCS_MAX: u32 = 64;
 
-/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block and each part of a job.
-pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX;
+/// I/Os of journals on one shard at a time: batches and flushes of all arrays with parity that it is home to.
+pub const JOURNAL_IOS_MAX: u32 = 64;
+
+/// Steps of requests to arrays with parity on one shard at a time; further ones wait.
+pub const ROW_STEPS_MAX: u32 = 512;
+
+/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block, each part of a job and
+/// each I/O of a journal.
+pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX;
 
 /// Most leaves that a cookie can name.
 pub const LEAVES_MAX: u32 = 1 << 20;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_geometry::{CopyPlaces, Geometry, Piece};
 
 use crate::io::LeafId;
+use crate::parity::{Parity, ParityNode};
 use crate::regions::RegionMap;
 
 /// What part a member plays.
@@ -56,7 +57,7 @@ pub fn copies_of(geometry: &Geometry, successors: &[Successor], offset: u64, out
     });
 }
 
-/// A redundant array: raid1 or raid10.
+/// A redundant array: copies (raid1, raid10) or parity (raid5, raid6).
 #[derive(Clone, Debug)]
 pub struct MirrorNode {
     /// Where each copy of each byte lives.
@@ -67,6 +68,8 @@ pub struct MirrorNode {
     pub successors: Vec<Successor>,
     /// Its regions.
     pub regions: Arc<RegionMap>,
+    /// At levels with parity: where its journal is.
+    pub parity: Option<ParityNode>,
     /// More members are lost than it tolerates: every request fails, and nothing is written.
     pub failed: bool,
 }
@@ -78,6 +81,8 @@ pub(crate) struct Mirrored {
     pub members: Box<[MirrorMember]>,
     pub successors: Box<[Successor]>,
     pub regions: Arc<RegionMap>,
+    /// At levels with parity, where each byte has one place and its row others.
+    pub parity: Option<Box<Parity>>,
     pub failed: bool,
     /// Where the bitmap is on each member that bears it.
     pub bitmaps: Box<[(LeafId, u64)]>,
@@ -97,6 +102,9 @@ impl Mirrored {
             assert!(fits(member, seat), "a member is smaller than its geometry says");
         }
         assert!(node.regions.covers(node.geometry.size_bytes()), "the map of regions is shorter than the device");
+        let with_parity = node.geometry.spec().level.parity() > 0;
+        assert_eq!(with_parity, node.parity.is_some(), "levels with parity have a journal");
+        assert!(node.parity.iter().all(|p| p.rings.len() >= node.members.len()), "a ring on each member");
         let serves = |m: &&MirrorMember| m.role != Role::Out;
         Mirrored {
             geometry: node.geometry.clone(),
@@ -104,6 +112,7 @@ impl Mirrored {
             members: node.members.clone().into(),
             successors: node.successors.clone().into(),
             regions: Arc::clone(&node.regions),
+            parity: node.parity.as_ref().map(|parity| Box::new(Parity::new(&node.geometry, parity))),
             failed: node.failed,
         }
     }

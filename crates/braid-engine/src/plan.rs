@@ -29,6 +29,8 @@ pub enum Step {
     Needs(Precondition),
     /// Up to this device offset nothing was ever written: a read finds zeros, and zeroing has nothing to do.
     Zeros(u64),
+    /// What comes next cannot be read where it is: it is to be computed from the rest of its row.
+    Recover,
     /// No member is left that could take it.
     Lost,
 }
@@ -65,6 +67,8 @@ enum Resolved {
     Zeros(u64),
     /// Something must be true first.
     Needs(Precondition),
+    /// They are to be computed from the rest of their row.
+    Recover,
     /// Every copy of them is lost.
     Lost,
 }
@@ -112,6 +116,7 @@ impl Plan {
                 _ if self.count > 0 => break,
                 Resolved::Needs(needs) => return Step::Needs(needs),
                 Resolved::Zeros(len) => return Step::Zeros(span.end.min(at + len)),
+                Resolved::Recover => return Step::Recover,
                 Resolved::Lost => return Step::Lost,
             };
             let mut len = len.min(span.end - at);
@@ -202,8 +207,16 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
 pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Option<(LeafId, u64)>, u64) {
     if let Some(mirror) = layout.mirror() {
         let regions = &mirror.regions;
-        let len = regions.region_end(at) - at;
-        if !regions.written.has(regions.region_of(at)) {
+        let stripe = if mirror.parity.is_some() { mirror.geometry.stripe_of(at) } else { None };
+        let (at_region, len) = match stripe {
+            // A stripe belongs to the region of its first byte.
+            Some(stripe) => {
+                let data = stripe.data_chunks() as u64 * stripe.chunk_bytes;
+                (stripe.array_start, stripe.array_start + data - at)
+            }
+            None => (at, regions.region_end(at) - at),
+        };
+        if !regions.written.has(regions.region_of(at_region)) {
             return (None, len);
         }
         let (mut place, mut holds) = (None, len);
@@ -229,8 +242,33 @@ fn resolve(layout: &DeviceLayout, span: &Span, at: u64, places: &mut [Place], lo
             let (count, len) = locate(layout, at, places);
             Resolved::Places(count, len)
         }
+        Some(mirror) if mirror.parity.is_some() => in_row(mirror, span, at, places),
         Some(mirror) => on_mirror(mirror, span, at, places, loads),
     }
+}
+
+/// The place from which a byte of an array with parity is read.
+fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Resolved {
+    debug_assert_eq!(span.op, Op::Read, "what changes rows is planned by rows");
+    let regions = &mirror.regions;
+    let stripe = mirror.geometry.stripe_of(at).expect("inside the array");
+    let region = regions.region_of(stripe.array_start);
+    if !regions.readable.has(region) {
+        return match regions.written.has(region) {
+            true => Resolved::Needs(Precondition::Region(region)),
+            false => {
+                let end = stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes;
+                Resolved::Zeros(end - at)
+            }
+        };
+    }
+    let piece = mirror.geometry.locate(at);
+    let member = &mirror.members[usize::from(piece.member)];
+    if member.role != Role::InSync || span.avoid.has(usize::from(piece.member)) {
+        return Resolved::Recover;
+    }
+    places[0] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+    Resolved::Places(1, piece.len)
 }
 
 /// The one place of a byte of a device without redundancy.

@@ -60,6 +60,12 @@ impl LeafSink for Mixed {
     fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
         true
     }
+    fn scratch(&mut self) -> (Buf, u64) {
+        unreachable!("nothing here has parity")
+    }
+    fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut RowWork<'_>) {
+        unreachable!("nothing here has parity")
+    }
     fn meta_block(&mut self, _: u32) -> (Buf, &mut [u8; 4096]) {
         (Buf::NONE, &mut self.meta)
     }

@@ -459,7 +459,14 @@ fn raid10_writes_each_byte_to_its_two_members() {
         write_mostly: k == 0,
     };
     let members = sizes.iter().enumerate().map(member).collect();
-    let node = MirrorNode { geometry: geometry.clone(), members, successors: Vec::new(), regions: map, failed: false };
+    let node = MirrorNode {
+        geometry: geometry.clone(),
+        members,
+        successors: Vec::new(),
+        regions: map,
+        parity: None,
+        failed: false,
+    };
     let mut rig = rig(1);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &Node::Mirrored(Box::new(node)))));
     let mut random = Random(4);

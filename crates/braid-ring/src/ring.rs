@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use braid_engine::limits::{SLOTS_MAX, STEP_IOS_MAX};
+use braid_engine::limits::{JOURNAL_IOS_MAX, SLOTS_MAX, STEP_IOS_MAX};
 use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, Limits, META_BLOCKS, Shard, ShardId, Shared};
 
 use crate::arena::Arena;
@@ -289,7 +289,9 @@ fn build(
     let time_limit_ns = config.leaf_timeout_ms.saturating_mul(1_000_000);
     let port_config = PortConfig {
         shard: id,
-        ios_max: config.limits.slots as usize * STEP_IOS_MAX + META_BLOCKS as usize * META_COPIES_MAX + META_MAX,
+        ios_max: config.limits.slots as usize * STEP_IOS_MAX
+            + (META_BLOCKS + JOURNAL_IOS_MAX) as usize * META_COPIES_MAX
+            + META_MAX,
         time_limit_ns,
     };
     let port = Port::new(driver, arena, &port_config)?;

@@ -70,6 +70,7 @@ fn mirror(leaves: [LeafId; 2], roles: [Role; 2], regions: &Arc<RegionMap>) -> No
         members,
         successors: Vec::new(),
         regions: Arc::clone(regions),
+        parity: None,
         failed: false,
     }))
 }

@@ -10,8 +10,9 @@ use braid_engine::io::{
 };
 use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
-use braid_engine::{Limits, RegionCall, Shard, ShardMessage, Shared, SyncRequest, Trouble};
+use braid_engine::{Limits, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared, SyncRequest, Trouble};
 
+use crate::memory::Memory;
 use crate::rng::Rng;
 use crate::world::{Happening, World};
 
@@ -110,6 +111,22 @@ impl LeafSink for Sink<'_> {
 
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
         self.world.memory.slice(a, len as usize) == self.world.memory.slice(b, len as usize)
+    }
+
+    fn scratch(&mut self) -> (Buf, u64) {
+        let buf = self.world.memory.alloc(SCRATCH_BYTES_MIN as usize).expect("memory for rows");
+        (buf, SCRATCH_BYTES_MIN)
+    }
+
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+        let memory = &mut self.world.memory;
+        let bytes = |memory: &Memory, buf: &Buf| memory.slice(*buf, len as usize).to_vec();
+        let mut changed: Vec<Vec<u8>> = outputs.iter().map(|buf| bytes(memory, buf)).collect();
+        let read: Vec<&[u8]> = inputs.iter().map(|buf| memory.slice(*buf, len as usize)).collect();
+        work(&read, &mut changed.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        for (buf, bytes) in outputs.iter().zip(changed) {
+            memory.slice_mut(*buf, len as usize).copy_from_slice(&bytes);
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -358,5 +375,10 @@ fn name_of(message: &ShardMessage) -> &'static str {
         ShardMessage::Released(_) => "released",
         ShardMessage::Need { .. } => "need",
         ShardMessage::Changed { .. } => "changed",
+        ShardMessage::Log { .. } => "log",
+        ShardMessage::Logged { .. } => "logged",
+        ShardMessage::InPlace { .. } => "in place",
+        ShardMessage::Settle { .. } => "settle",
+        ShardMessage::Settled { .. } => "settled",
     }
 }

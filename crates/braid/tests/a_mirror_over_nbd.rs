@@ -27,7 +27,7 @@ fn layout(version: u32, leaves: [LeafId; 2], roles: [Role; 2]) -> Option<Arc<Dev
     let member = |(leaf, role)| MirrorMember { leaf, start: 0, len: SIZE, bitmap_start: 0, role, write_mostly: false };
     let members = leaves.into_iter().zip(roles).map(member).collect();
     let geometry = Geometry::plan(Spec::new(Level::Raid1), &[SIZE; 2]).unwrap();
-    let node = MirrorNode { geometry, members, successors: Vec::new(), regions, failed: false };
+    let node = MirrorNode { geometry, members, successors: Vec::new(), regions, parity: None, failed: false };
     Some(Arc::new(DeviceLayout::new(version, 512, &Node::Mirrored(Box::new(node)))))
 }
 

@@ -176,6 +176,7 @@ fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
         members,
         successors: Vec::new(),
         regions: Arc::new(map),
+        parity: None,
         failed: false,
     }))
 }

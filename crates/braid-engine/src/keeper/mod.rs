@@ -338,6 +338,7 @@ impl Keeper {
             members,
             successors: self.array.successors().collect(),
             regions: Arc::clone(&self.regions),
+            parity: None,
             failed: self.failed,
         };
         let node = Node::Mirrored(Box::new(node));

@@ -18,6 +18,9 @@ impl Shard {
             self.need_without_waiting(index, sink);
             let slot = &mut self.slots[index];
             let layout = self.devices.at(slot.device).layout(slot.version);
+            if slot.op != Op::Read && layout.parity().is_some() {
+                return self.row_step(index, sink);
+            }
             let mut end = slot.end;
             if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
                 if slot.cursor >= slot.held.1
@@ -83,6 +86,7 @@ impl Shard {
                     slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
                     return self.finish(index);
                 }
+                Step::Recover => return self.recover_step(index, sink),
                 Step::Needs(Precondition::Region(region)) => {
                     let device = DeviceId(slot.device);
                     let home = layout.mirror().expect("only a redundant array has regions").regions.home();

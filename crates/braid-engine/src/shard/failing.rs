@@ -52,6 +52,7 @@ impl Shard {
     /// One leaf I/O of a slot failed.
     #[cold]
     pub(super) fn leaf_failed(&mut self, index: u32, leaf: LeafId, error: LeafError) {
+        let reads_rows = self.reads_rows(&self.slots[index]);
         let slot = &mut self.slots[index];
         if planted::swallowed(slot.op) {
             return;
@@ -76,7 +77,11 @@ impl Shard {
         };
         // It was left out meanwhile: nobody is told twice.
         let excused = now.is_none();
-        let op = if slot.sync == NONE { slot.op } else { self.syncs.op_out(slot.sync) };
+        let op = match slot.sync {
+            NONE if reads_rows => Op::Read,
+            NONE => slot.op,
+            sync => self.syncs.op_out(sync),
+        };
         let trouble = Trouble {
             device: DeviceId(slot.device),
             version: slot.version,
@@ -93,7 +98,7 @@ impl Shard {
         } else if op == Op::Read {
             slot.avoid = slot.avoid.with(role);
             slot.again = true;
-            if error.kind == ErrorKind::TimedOut {
+            if error.kind == ErrorKind::TimedOut && !reads_rows {
                 // The kernel may still fill the buffer: nobody else may.
                 slot.error.get_or_insert(cause);
             }

@@ -29,6 +29,7 @@ impl Shard {
         } else {
             device.users -= 1;
             self.in_flight -= 1;
+            self.reclaim(index);
             self.slots.give(index);
         }
     }
@@ -45,6 +46,8 @@ impl Shard {
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
+        self.reclaim(index);
+        let slot = &mut self.slots[index];
         let (device, version) = (slot.device, slot.version);
         let left_before = slot.state == State::Late && !slot.barred;
         if slot.sync != slots::NONE {

@@ -6,6 +6,15 @@ use crate::limits::STEP_IOS_MAX;
 use crate::planted::{self, Planted, planted};
 
 impl Shard {
+    /// The next step of a flush of any device. False: it has ended.
+    pub(super) fn any_flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = &self.slots[index];
+        match self.devices.at(slot.device).layout(slot.version).parity() {
+            Some(_) => self.settle_step(index, sink),
+            None => self.flush_step(index, sink),
+        }
+    }
+
     /// Asks every leaf of the device to flush, a bounded number at a time. False when all have answered.
     pub(super) fn flush_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];

@@ -14,7 +14,7 @@ use super::{Shard, ShardMessage};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, LeafError, LeafIo, LeafSink, META_BLOCKS, Op, ShardId};
 use crate::layout::DeviceLayout;
 use crate::limits::STEP_IOS_MAX;
-use crate::mirror::Role;
+use crate::mirror::{Mirrored, Role};
 use crate::planted::{Planted, planted};
 use crate::regions::{Bits, RegionMap, place_in_block};
 use braid_format::bitmap::{REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
@@ -186,6 +186,35 @@ impl Home {
 
 fn is_empty(bits: &Bits) -> bool {
     bits.iter().all(|word| *word == 0)
+}
+
+/// Zeroes, on all their members, stripes that begin in `[start, end)` of the array, neighbours at a time. Up to which byte of the
+/// array that reaches.
+fn zero_stripes(mirror: &Mirrored, start: u64, end: u64, index: u32, generation: u32, ios: &mut Vec<LeafIo>) -> u64 {
+    let geometry = &mirror.geometry;
+    let mut first = geometry.stripe_of(start).expect("inside the array");
+    if first.array_start < start {
+        // That one belongs to a region before.
+        match geometry.stripe(first.number + 1).filter(|next| next.array_start < end) {
+            Some(next) => first = next,
+            None => return end,
+        }
+    }
+    let data = first.data_chunks() as u64 * first.chunk_bytes;
+    let zone_end = geometry.zones()[usize::from(first.zone)].array_end();
+    let stripes = (end.min(zone_end) - first.array_start).div_ceil(data);
+    let holders = first.members.iter().flat_map(|member| {
+        let successors = mirror.successors.iter().filter(|s| s.role == *member);
+        std::iter::once(*member).chain(successors.map(|s| s.member))
+    });
+    for member in holders.map(|member| &mirror.members[usize::from(member)]) {
+        if member.role != Role::Out && !planted(Planted::NotZeroed) {
+            let (at, len) = (member.start + first.member_offset, stripes * first.chunk_bytes);
+            let cookie = slots::cookie(index, generation, member.leaf);
+            ios.push(LeafIo::simple(member.leaf, Op::WriteZeroes, Flags::NONE, at, len, Buf::NONE, cookie));
+        }
+    }
+    first.array_start + stripes * data
 }
 
 impl Shard {
@@ -489,6 +518,10 @@ impl Shard {
         let round = self.home.at(at);
         while ios.len() + mirror.members.len() <= STEP_IOS_MAX {
             let Some((start, end)) = round.next_to_zero() else { break };
+            if mirror.parity.is_some() {
+                round.zero_at = zero_stripes(mirror, start, end, index, generation, &mut ios);
+                continue;
+            }
             let mut len = end - start;
             mirror.copies(start, &mut |piece| len = len.min(piece.len));
             mirror.copies(start, &mut |piece| {

@@ -23,6 +23,10 @@ impl Shard {
         if slot.late > 0 || slot.state != State::Late {
             return;
         }
+        if let Some(io) = self.slots.journal_io(index) {
+            self.journal_let_go(io, index);
+            return self.work_off(sink);
+        }
         match self.slots.reserved_block(index) {
             Some(block) => self.home_free(block, index, sink),
             None => {

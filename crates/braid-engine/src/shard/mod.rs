@@ -9,14 +9,19 @@
 //! list and is planned again when that may have changed.
 
 mod at_once;
+mod compute;
 mod data_step;
 mod devices;
 mod failing;
 mod finish;
 mod flush_step;
 mod home;
+mod journal;
 mod late;
 mod ranges;
+mod row_steps;
+mod row_sync;
+mod scratch;
 mod slots;
 pub mod sync;
 mod waiting;
@@ -29,9 +34,14 @@ pub use devices::DeviceCounters;
 use devices::Devices;
 use home::Home;
 pub use home::RegionCall;
+use journal::Journals;
+pub use journal::LogRequest;
+use row_steps::Works;
+use scratch::Scratch;
+pub use scratch::{SCRATCH_BYTES, SCRATCH_BYTES_MIN};
 use slots::{Slab, State, WaitLists};
 use sync::{SyncDone, Syncs};
-use waiting::{range_key, region_key};
+use waiting::{log_key, range_key, region_key};
 
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
@@ -39,7 +49,7 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
-use crate::limits::{Limits, SLOTS_MAX, SYNCS_MAX};
+use crate::limits::{JOURNAL_IOS_MAX, Limits, SLOTS_MAX, SYNCS_MAX};
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, carries_data};
@@ -93,6 +103,53 @@ pub enum ShardMessage {
         /// Why not.
         error: Option<LeafError>,
     },
+    /// To the home of an array with parity: an op is to be put into the journal.
+    Log {
+        /// The array.
+        device: DeviceId,
+        /// What and for whom.
+        request: LogRequest,
+    },
+    /// From that home: it is durable there, in the batch of this number; or why not.
+    Logged {
+        /// Who asked.
+        slot: u32,
+        /// Its generation.
+        generation: u32,
+        /// Which of its ops.
+        op: u8,
+        /// The batch.
+        result: Result<u64, ErrorKind>,
+    },
+    /// To that home: an entry of this batch is in its place.
+    InPlace {
+        /// The array.
+        device: DeviceId,
+        /// The run whose batch it is.
+        run: u64,
+        /// The batch.
+        sequence: u64,
+    },
+    /// To that home: what was answered before is to be durable.
+    Settle {
+        /// The array.
+        device: DeviceId,
+        /// Who asks.
+        from: ShardId,
+        /// Its slot.
+        slot: u32,
+        /// The slot's generation.
+        generation: u32,
+    },
+    /// From that home: it is.
+    Settled {
+        /// Who asked.
+        slot: u32,
+        /// Its generation.
+        generation: u32,
+        /// Whether it succeeded.
+        result: Result<(), ErrorKind>,
+    },
 }
 
 /// One core's share of the engine. See the module's page.
@@ -115,6 +172,13 @@ pub struct Shard {
     outbox: VecDeque<(ShardId, ShardMessage)>,
     /// What may have changed for those who wait; worked off at the end of each call.
     woken: VecDeque<(u64, Option<LeafError>)>,
+    /// Slots that the journal of an array with parity has answered.
+    replies: VecDeque<u32>,
+    works: Works,
+    journals: Journals,
+    /// Memory for rows, and for batches of journals, from when the first array with parity is served.
+    scratch: Option<Scratch>,
+    journal_scratch: Option<Scratch>,
     in_flight: u32,
 }
 
@@ -127,7 +191,7 @@ impl Shard {
         assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
         Shard {
             id,
-            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX),
+            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX),
             devices: Devices::new(limits.devices),
             plan: Plan::new(),
             waiting: WaitLists::new(),
@@ -142,6 +206,11 @@ impl Shard {
             released: VecDeque::with_capacity(limits.slots as usize),
             outbox: VecDeque::with_capacity(4 * limits.slots as usize),
             woken: VecDeque::with_capacity(4 * limits.slots as usize),
+            replies: VecDeque::with_capacity(limits.slots as usize),
+            works: Works::new(),
+            journals: Journals::new(),
+            scratch: None,
+            journal_scratch: None,
             in_flight: 0,
             shared,
         }
@@ -232,7 +301,7 @@ impl Shard {
             self.slots[index].error = Some(IoError::of(ErrorKind::Failed));
         }
         self.advance(index, sink);
-        if !self.woken.is_empty() {
+        if self.has_woken() {
             self.work_off(sink);
         }
         Ok(())
@@ -313,6 +382,13 @@ impl Shard {
             ShardMessage::Released(bucket) => self.woken.push_back((range_key(bucket), None)),
             ShardMessage::Changed { device, block, error } => self.woken.push_back((region_key(device, block), error)),
             ShardMessage::Need { device, region } => self.need(device, region, sink),
+            ShardMessage::Log { device, request } => self.journal_log(device, request, sink),
+            ShardMessage::Logged { slot, generation, op, result } => self.row_logged(slot, generation, op, result),
+            ShardMessage::InPlace { device, run, sequence } => self.journal_in_place(device, run, sequence, sink),
+            ShardMessage::Settle { device, from, slot, generation } => {
+                self.journal_settle(device, (from, slot, generation), sink);
+            }
+            ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
         }
         self.work_off(sink);
     }
@@ -330,8 +406,12 @@ impl Shard {
         sink: &mut impl LeafSink,
     ) -> Option<u32> {
         layout.iter().flat_map(|layout| layout.leaves()).for_each(|leaf| self.loads.know(*leaf));
+        if layout.as_ref().is_some_and(|layout| layout.parity().is_some()) {
+            self.prepare_rows(sink);
+        }
         let old = self.devices.publish(device, layout);
         self.home_published(device, sink);
+        self.journal_published(device, sink);
         self.wake_all(device, sink);
         old
     }
@@ -362,15 +442,27 @@ impl Shard {
         self.slots.in_use()
     }
 
+    /// Takes the memory that arrays with parity need, once.
+    fn prepare_rows(&mut self, sink: &mut impl LeafSink) {
+        if self.scratch.is_none() {
+            let (base, bytes) = sink.scratch();
+            let (rows, journal) = scratch::divide(base, bytes);
+            (self.scratch, self.journal_scratch) = (Some(rows), Some(journal));
+            self.works.prepare();
+        }
+    }
+
     /// All leaf I/Os of a slot's step are answered.
     #[inline]
     fn answered(&mut self, index: u32, sink: &mut impl LeafSink) {
         if let Some(block) = self.slots.reserved_block(index) {
             self.home_answered(block, index, sink);
+        } else if let Some(io) = self.slots.journal_io(index) {
+            self.journal_answered(io, index, sink);
         } else {
             self.advance(index, sink);
         }
-        if !self.woken.is_empty() {
+        if self.has_woken() {
             self.work_off(sink);
         }
     }
@@ -380,12 +472,27 @@ impl Shard {
     fn advance(&mut self, index: u32, sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
         debug_assert_eq!((slot.out, slot.state), (0, State::Active));
+        if slot.work != slots::NONE && self.is_being_logged(index) {
+            let slot = &self.slots[index];
+            let key = log_key(DeviceId(slot.device));
+            return self.waiting.park(&mut self.slots, index, key);
+        }
+        let slot = &mut self.slots[index];
         if slot.error.is_none() && self.is_held(index) {
             return;
         }
         let slot = &mut self.slots[index];
         if slot.error.is_some() {
+            if slot.work != slots::NONE {
+                self.drop_work(index, sink);
+            }
             return self.finish(index);
+        }
+        if slot.work != slots::NONE {
+            if self.row_go(index, sink) {
+                self.advance(index, sink);
+            }
+            return;
         }
         if slot.sync != slots::NONE {
             if !self.sync_step(index, sink) {
@@ -406,7 +513,7 @@ impl Shard {
             slot.flushing = true;
             slot.cursor = 0;
         }
-        if slot.flushing && self.flush_step(index, sink) {
+        if slot.flushing && self.any_flush_step(index, sink) {
             return;
         }
         self.finish(index);

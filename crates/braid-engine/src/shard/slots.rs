@@ -1,6 +1,7 @@
 //! The slab of slots, and the lists of those that wait.
 
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
+use crate::limits::SYNCS_MAX;
 use crate::mirror::Roles;
 use crate::plan::carries_data;
 
@@ -70,6 +71,8 @@ pub(crate) struct Slot {
     pub cause: Option<IoError>,
     /// The job's part that this is, or [`NONE`].
     pub sync: u32,
+    /// What it needs besides while it works on rows of an array with parity, or [`NONE`].
+    pub work: u32,
 }
 
 impl Slot {
@@ -97,6 +100,7 @@ impl Slot {
         self.avoid = Roles::NONE;
         self.failed = Roles::NONE;
         self.sync = NONE;
+        self.work = NONE;
     }
 
     /// Bytes of memory that the request's data take.
@@ -133,11 +137,12 @@ impl Slot {
         failed: Roles::NONE,
         cause: None,
         sync: NONE,
+        work: NONE,
     };
 }
 
-/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs, which
-/// must never wait for requests that wait for them.
+/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs and for
+/// journals, which must never wait for requests that wait for them.
 pub(crate) struct Slab {
     slots: Box<[Slot]>,
     free: u32,
@@ -191,6 +196,24 @@ impl Slab {
     #[inline]
     pub fn reserved_block(&self, index: u32) -> Option<u32> {
         index.checked_sub(self.requests).filter(|block| *block < META_BLOCKS)
+    }
+
+    /// The slot of a journal's I/O `io`, made active whatever it is.
+    pub fn take_journal(&mut self, io: u32) -> u32 {
+        let index = self.journal(io);
+        self.slots[index as usize].state = State::Active;
+        index
+    }
+
+    /// The slot of a journal's I/O `io`.
+    pub fn journal(&self, io: u32) -> u32 {
+        self.requests + META_BLOCKS + SYNCS_MAX + io
+    }
+
+    /// Which of the journals' I/Os a slot belongs to.
+    #[inline]
+    pub fn journal_io(&self, index: u32) -> Option<u32> {
+        index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX)
     }
 
     #[inline]

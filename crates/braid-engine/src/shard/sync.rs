@@ -27,6 +27,31 @@ pub enum SyncKind {
     Compare(u16),
     /// The same; and where they differ writes what most of them hold to the others, or what the first holds.
     Mend(u16),
+    /// With parity: computes the cells of a row that these members lack from those of all others, and writes them.
+    Restore {
+        /// The members to write to; what they hold is not believed.
+        to: Roles,
+        /// Members not to read from besides.
+        avoid: Roles,
+        /// Data cells of the row.
+        data: u16,
+        /// All its cells.
+        cells: u16,
+    },
+    /// With parity: reads all cells of a row, and compares them with its parity. Passed over where one cannot be read.
+    Verify {
+        /// Data cells of the row.
+        data: u16,
+        /// All its cells.
+        cells: u16,
+    },
+    /// The same; and where they do not agree writes what is wrong anew: the cell that two parities name, else the parity.
+    Amend {
+        /// Data cells of the row.
+        data: u16,
+        /// All its cells.
+        cells: u16,
+    },
 }
 
 impl SyncKind {
@@ -35,6 +60,9 @@ impl SyncKind {
         match self {
             SyncKind::Copy { .. } => len,
             SyncKind::Compare(copies) | SyncKind::Mend(copies) => len * u64::from(copies),
+            SyncKind::Restore { data, cells, .. }
+            | SyncKind::Verify { data, cells }
+            | SyncKind::Amend { data, cells } => len / u64::from(data.max(1)) * u64::from(cells),
         }
     }
 }
@@ -44,9 +72,10 @@ impl SyncKind {
 pub struct SyncRequest {
     /// The array, which must be redundant.
     pub device: DeviceId,
-    /// First byte on the array, a multiple of its block.
+    /// First byte on the array, a multiple of its block. With parity: that of the stripe, and as many times the bytes above the
+    /// piece in each chunk as the stripe has data cells.
     pub offset: u64,
-    /// Bytes, at most [`LEAF_BYTES_MAX`] to be copied or [`COMPARE_BYTES_MAX`] to be compared, not beyond the piece of the
+    /// Bytes; with parity as many times the height of the piece, within one row, as there are data cells. Else at most [`LEAF_BYTES_MAX`] to be copied or [`COMPARE_BYTES_MAX`] to be compared, not beyond the piece of the
     /// geometry that holds `offset`.
     pub len: u64,
     /// What is done.
@@ -71,7 +100,7 @@ pub struct SyncDone {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Read,
     Write,
     /// Blocks that differ are being written, all before this one have been.
@@ -111,9 +140,25 @@ impl Syncs {
         self.parts[sync as usize] = None;
     }
 
+    /// What a part is, and where it stands.
+    pub(super) fn part(&self, sync: u32) -> (SyncRequest, Stage) {
+        let part = self.parts[sync as usize].as_ref().expect("a part that is under way");
+        (part.request, part.stage)
+    }
+
+    pub(super) fn set_stage(&mut self, sync: u32, stage: Stage) {
+        self.at(sync).stage = stage;
+    }
+
+    pub(super) fn set_differing(&mut self, sync: u32, differing: u64) {
+        self.at(sync).differing = differing;
+    }
+
     /// Whether a part copies from one member to others.
     pub fn copies(&self, sync: u32) -> bool {
-        self.parts[sync as usize].as_ref().is_some_and(|part| matches!(part.request.kind, SyncKind::Copy { .. }))
+        self.parts[sync as usize]
+            .as_ref()
+            .is_some_and(|part| matches!(part.request.kind, SyncKind::Copy { .. } | SyncKind::Restore { .. }))
     }
 
     /// What is out of a part right now.
@@ -143,12 +188,19 @@ impl Shard {
                 if source { LEAF_BYTES_MAX } else { 0 }
             }
             SyncKind::Compare(_) | SyncKind::Mend(_) => COMPARE_BYTES_MAX,
+            _ if super::row_sync::is_sound(mirror, request) => u64::MAX,
+            _ => 0,
         };
         let mask = u64::from(layout.block_bytes()) - 1;
         if end > layout.size_bytes() || !(1..=most).contains(&request.len) {
             return Err(IoError::of(ErrorKind::Invalid));
         }
-        if (request.offset | request.len) & mask != 0 || mirror.geometry.locate(request.offset).len < request.len {
+        let in_a_row = mirror.parity.is_some();
+        if in_a_row == matches!(request.kind, SyncKind::Copy { .. } | SyncKind::Compare(_) | SyncKind::Mend(_)) {
+            return Err(IoError::of(ErrorKind::Invalid));
+        }
+        let in_a_piece = in_a_row || mirror.geometry.locate(request.offset).len >= request.len;
+        if (request.offset | request.len) & mask != 0 || !in_a_piece {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         if device.frozen || mirror.failed {
@@ -178,6 +230,9 @@ impl Shard {
     pub(super) fn sync_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
         let kind = self.syncs.at(slot.sync).request.kind;
+        if matches!(kind, SyncKind::Restore { .. } | SyncKind::Verify { .. } | SyncKind::Amend { .. }) {
+            return self.row_sync_step(index, sink);
+        }
         let compares = !matches!(kind, SyncKind::Copy { .. });
         let unlocked = planted(Planted::SyncUnlocked) || compares && planted(Planted::RepairUnlocked);
         if slot.held.0 == slot.held.1 && !unlocked {
@@ -191,6 +246,7 @@ impl Shard {
             SyncKind::Copy { from, to } => self.copy_step(index, from, to, sink),
             SyncKind::Compare(_) => self.compare_step(index, false, sink),
             SyncKind::Mend(_) => self.compare_step(index, true, sink),
+            SyncKind::Restore { .. } | SyncKind::Verify { .. } | SyncKind::Amend { .. } => false,
         }
     }
 

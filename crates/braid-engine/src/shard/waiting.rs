@@ -17,11 +17,29 @@ pub(super) fn hold_key(device: DeviceId) -> u64 {
     3 << 62 | u64::from(device.0)
 }
 
+/// Who waits for the journal of an array with parity.
+pub(super) fn log_key(device: DeviceId) -> u64 {
+    3 << 62 | 1 << 40 | u64::from(device.0)
+}
+
+/// Who waits for scratch memory.
+pub(super) fn memory_key() -> u64 {
+    3 << 62 | 1 << 41
+}
+
 impl Shard {
+    /// Whether somebody may go on.
+    #[inline]
+    pub(super) fn has_woken(&self) -> bool {
+        !self.woken.is_empty() || !self.replies.is_empty()
+    }
+
     /// Looks again at those for whom something may have changed, until nothing does.
     #[cold]
     pub(super) fn work_off(&mut self, sink: &mut impl LeafSink) {
-        while let Some((key, error)) = self.woken.pop_front() {
+        while self.has_woken() {
+            self.work_off_replies(sink);
+            let Some((key, error)) = self.woken.pop_front() else { continue };
             // Only those who wait now: one that waits for the same again is not woken twice.
             let mut last = None;
             while let Some(index) = self.next_woken(key, &mut last) {

@@ -48,6 +48,12 @@ impl LeafSink for Sink {
         let bytes = |buf: Buf| &filled[buf.addr as usize..][..len as usize];
         bytes(a) == bytes(b)
     }
+    fn scratch(&mut self) -> (Buf, u64) {
+        unreachable!("nothing here has parity")
+    }
+    fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut RowWork<'_>) {
+        unreachable!("nothing here has parity")
+    }
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         let buf = Buf { addr: META_ADDR + u64::from(index) * 4096, region: Buf::UNREGISTERED };
         (buf, &mut self.meta[index as usize])
@@ -279,6 +285,7 @@ pub fn mirror(roles: &[Role], regions: &Arc<RegionMap>) -> Node {
         members,
         successors: Vec::new(),
         regions: Arc::clone(regions),
+        parity: None,
         failed: false,
     }))
 }

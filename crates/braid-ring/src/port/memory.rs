@@ -1,6 +1,6 @@
 //! Memory disks, and the memory that leaf I/Os name.
 
-use braid_engine::{Buf, LeafIo, Op};
+use braid_engine::{Buf, LeafIo, Op, RowWork};
 
 /// From this many bytes on, zeroing gives the pages back instead of writing to them.
 const GIVE_BACK_BYTES: u64 = 256 << 10;
@@ -153,6 +153,29 @@ pub(super) unsafe fn is_equal(a: Buf, b: Buf, len: u64) -> bool {
     // SAFETY: the caller's promise.
     let bytes = |buf: Buf| unsafe { std::slice::from_raw_parts(buf.addr as *const u8, len as usize) };
     bytes(a) == bytes(b)
+}
+
+/// Most places of memory that one computation names: as many as an array may have members.
+const PLACES_MAX: usize = braid_engine::layout::COPIES_MAX;
+
+/// Calls `work` with the bytes of these places.
+///
+/// # Safety
+/// All are valid memory that nobody else uses during the call, `len` bytes each. The outputs overlap neither each other nor an
+/// input.
+pub(super) unsafe fn compute(inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    let mut read: [&[u8]; PLACES_MAX] = [&[]; PLACES_MAX];
+    for (bytes, buf) in read.iter_mut().zip(inputs) {
+        // SAFETY: the caller's promise.
+        *bytes = unsafe { std::slice::from_raw_parts(buf.addr as *const u8, len as usize) };
+    }
+    let mut changed: [&mut [u8]; 2] = [&mut [], &mut []];
+    for (bytes, buf) in changed.iter_mut().zip(outputs) {
+        // SAFETY: the caller's promise.
+        *bytes = unsafe { std::slice::from_raw_parts_mut(buf.addr as *mut u8, len as usize) };
+    }
+    assert!(inputs.len() <= PLACES_MAX && outputs.len() <= changed.len(), "{} places", inputs.len());
+    work(&read[..inputs.len()], &mut changed[..outputs.len()]);
 }
 
 /// Iovecs for jobs with several pieces: blocks of [`braid_engine::PIECES_MAX`], handed out by number.

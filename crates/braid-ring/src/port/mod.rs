@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use braid_engine::{
     Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
-    ShardId,
+    RowWork, SCRATCH_BYTES, ShardId,
 };
 
 use self::entry::{Entries, NONE, State};
@@ -154,6 +154,8 @@ pub(crate) struct Port {
     iovecs: Iovecs,
     /// Zeros to write from. Never written, so that all of it is the kernel's one page of zeros.
     zeros: Map,
+    /// For what arrays with parity compute; pages appear when they are used.
+    scratch: Map,
     time_limit_ns: u64,
     shard: ShardId,
     no_counters: Arc<LeafCounters>,
@@ -182,6 +184,7 @@ impl Port {
             lenders: Vec::with_capacity(LEAVES_MAX as usize),
             iovecs: Iovecs::new(DEPTH).map_err(failed)?,
             zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
+            scratch: Map::new(SCRATCH_BYTES as usize).map_err(failed)?,
             time_limit_ns: config.time_limit_ns,
             shard: config.shard,
             no_counters,
@@ -575,6 +578,16 @@ impl LeafSink for Port {
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
         // SAFETY: as in `zero`; no I/O is out that would change it.
         unsafe { memory::is_equal(a, b, len) }
+    }
+
+    fn scratch(&mut self) -> (Buf, u64) {
+        (Buf { addr: self.scratch.addr(), region: Buf::UNREGISTERED }, self.scratch.len() as u64)
+    }
+
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+        // SAFETY: memory of requests in flight, on this shard or one that waits for it, and of scratch: the engine vouches
+        // for it, and that no output is another one or an input.
+        unsafe { memory::compute(inputs, outputs, len, work) };
     }
 
     fn now_ns(&self) -> u64 {

@@ -190,6 +190,7 @@ fn mirrored(geometry: Geometry, nodes: &[Node]) -> Node {
         members,
         successors: Vec::new(),
         regions: Arc::new(regions),
+        parity: None,
         failed: false,
     }))
 }

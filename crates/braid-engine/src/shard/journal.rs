@@ -1,0 +1,633 @@
+//! The home shard's side of the journal of an array with parity: batches, and what makes their space free again.
+//!
+//! A batch holds what has been asked for since the one before: entries with data and parity, or marks of rows that are
+//! being written whole. It goes to one member more than may be lost, and counts once it and all before it are durable
+//! there. Its space is used again when everything in it is in place, all members have flushed after that, and a batch
+//! that says so is durable. The order of all that is in DESIGN's rules 6 and 7; the format in [`braid_format::journal`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, encode_batch, payload_crc};
+
+use super::scratch::Run;
+use super::slots::{self, State};
+use super::{Shard, ShardMessage};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, LeafIo, LeafSink, Op, ShardId};
+use crate::layout::DeviceLayout;
+use crate::limits::JOURNAL_IOS_MAX;
+use crate::mirror::Role;
+use crate::parity::{LOGGED_BLOCKS_MAX, ParityNode};
+
+/// Batches of one array under way at a time.
+const BATCHES_MAX: usize = 4;
+/// Blocks of the ring that only batches without data take: they make room.
+const RESERVE_BLOCKS: u64 = 8;
+/// Rows that may be marked at a time: so many are made equal after a crash, before anything is served.
+const MARKS_MAX: u32 = 1024;
+const BLOCK: u64 = 4096;
+
+/// What a slot of some shard asks to be put into the journal.
+#[derive(Clone, Copy, Debug)]
+pub struct LogRequest {
+    /// Who asks: shard, slot and its generation, and which of its ops.
+    pub(super) from: ShardId,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) op: u8,
+    /// Its data, and where they belong.
+    pub(super) entry: Entry,
+    /// It covers its row: a mark is enough, unless the row has data in the journal already.
+    pub(super) mark: bool,
+    /// No more follow that belong to the same step: all of them go into one batch.
+    pub(super) last: bool,
+    /// The new data of its first cell, and how far the next ones are from each other in memory.
+    pub(super) data: Buf,
+    pub(super) stride: u64,
+    /// The new parities, one after the other.
+    pub(super) parity: Buf,
+}
+
+/// A batch, from when it is put together until its space is free.
+struct Batch {
+    sequence: u64,
+    /// Where it begins, counted from the first block of the ring on without end.
+    begin: u64,
+    /// The tail that it states.
+    tail: u64,
+    /// Entries that are not in place.
+    pending: u32,
+    entries: Vec<(u64, EntryKind)>,
+    /// Who is told when it counts.
+    waiters: Vec<LogRequest>,
+    memory: Option<Run>,
+    durable: bool,
+}
+
+/// What an I/O of a journal is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Batch(u64),
+    Flush,
+}
+
+struct Going {
+    device: DeviceId,
+    run: u64,
+    what: What,
+    memory: Option<Run>,
+    /// It is to be submitted again with the next layout.
+    held: bool,
+}
+
+/// A flush of somebody that waits until all marks up to a batch are gone.
+struct Flusher {
+    from: ShardId,
+    slot: u32,
+    generation: u32,
+    until: u64,
+}
+
+/// The journal of one array.
+struct Journal {
+    device: DeviceId,
+    node: ParityNode,
+    /// Members that may be lost.
+    tolerance: usize,
+    next: u64,
+    /// The tail that the next batch states: everything before it is durable in place.
+    tail: u64,
+    /// Where the next batch begins, counted without end.
+    head: u64,
+    /// From the first whose space is not free on.
+    batches: VecDeque<Batch>,
+    under_way: usize,
+    queue: VecDeque<LogRequest>,
+    /// Requests of steps of which more are on the way, by shard.
+    begun: Vec<Vec<LogRequest>>,
+    /// Entries with data, and marks, of each row that has some.
+    rows: BTreeMap<u64, (u32, u32)>,
+    marks: u32,
+    /// A flush is under way, for everything up to this batch.
+    flushing: Option<u64>,
+    /// A batch is to be written even without entries: its tail is news.
+    tail_is_news: bool,
+    wants_room: bool,
+    flushers: Vec<Flusher>,
+}
+
+impl Journal {
+    fn new(device: DeviceId, node: &ParityNode, tolerance: usize) -> Journal {
+        Journal {
+            device,
+            node: node.clone(),
+            tolerance,
+            next: 1,
+            tail: 1,
+            head: 0,
+            batches: VecDeque::with_capacity(256),
+            under_way: 0,
+            queue: VecDeque::with_capacity(1024),
+            begun: Vec::new(),
+            rows: BTreeMap::new(),
+            marks: 0,
+            flushing: None,
+            tail_is_news: false,
+            wants_room: false,
+            flushers: Vec::with_capacity(64),
+        }
+    }
+
+    fn batch(&mut self, sequence: u64) -> Option<&mut Batch> {
+        let first = self.batches.front()?.sequence;
+        self.batches.get_mut(usize::try_from(sequence.checked_sub(first)?).ok()?)
+    }
+
+    fn ring(&self) -> u64 {
+        self.node.ring_blocks
+    }
+
+    /// Blocks in use, what was passed over at the end of the ring included.
+    fn used(&self) -> u64 {
+        self.head - self.batches.front().map_or(self.head, |batch| batch.begin)
+    }
+
+    /// Where a batch of so many blocks would begin, if there is room for it.
+    fn room(&self, blocks: u64, reserve: u64) -> Option<u64> {
+        let at = self.head % self.ring();
+        let skip = if at + blocks > self.ring() { self.ring() - at } else { 0 };
+        (self.used() + skip + blocks + reserve <= self.ring()).then_some(self.head + skip)
+    }
+
+    /// The last batch of those that are durable and in place, without a gap from the first on.
+    fn in_place(&self) -> u64 {
+        let done = self.batches.iter().take_while(|batch| batch.durable && batch.pending == 0).last();
+        done.map_or(self.tail - 1, |batch| batch.sequence)
+    }
+
+    /// How many requests from this one of the queue on belong together.
+    fn group(&self, first: usize) -> Option<usize> {
+        self.queue.range(first.min(self.queue.len())..).position(|request| request.last).map(|last| last + 1)
+    }
+
+    /// What is to stand in the journal for a request.
+    fn entry(&self, request: &LogRequest) -> Entry {
+        let has_data = self.rows.get(&request.entry.row).is_some_and(|(data, _)| *data > 0);
+        if request.mark && !has_data { Entry::mark(request.entry.row) } else { request.entry }
+    }
+
+    /// Whether an entry may go into the next batch: data and marks of one row never stand in the journal together, as what is
+    /// only marked may be lost where data would be put back.
+    fn accepts(&self, entry: &Entry) -> bool {
+        let (data, marks) = self.rows.get(&entry.row).copied().unwrap_or_default();
+        match entry.kind {
+            EntryKind::Data => marks == 0,
+            EntryKind::Mark => data == 0 && self.marks < MARKS_MAX,
+        }
+    }
+
+    fn count(&mut self, row: u64, kind: EntryKind, more: bool) {
+        let of_row = self.rows.entry(row).or_default();
+        let count = if kind == EntryKind::Mark { &mut of_row.1 } else { &mut of_row.0 };
+        *count = if more { *count + 1 } else { *count - 1 };
+        if kind == EntryKind::Mark {
+            self.marks = if more { self.marks + 1 } else { self.marks - 1 };
+        }
+        if *of_row == (0, 0) {
+            self.rows.remove(&row);
+        }
+    }
+}
+
+/// All journals that this shard is home to.
+pub(crate) struct Journals {
+    list: Vec<Journal>,
+    ios: Vec<Option<Going>>,
+}
+
+impl Journals {
+    pub fn new() -> Journals {
+        Journals { list: Vec::new(), ios: (0..JOURNAL_IOS_MAX).map(|_| None).collect() }
+    }
+
+    fn of(&mut self, device: DeviceId) -> Option<&mut Journal> {
+        self.list.iter_mut().find(|journal| journal.device == device)
+    }
+}
+
+impl Shard {
+    /// A slot asks for an entry.
+    pub(super) fn journal_log(&mut self, device: DeviceId, request: LogRequest, sink: &mut impl LeafSink) {
+        let Some(journal) = self.journals.of(device) else {
+            return self.tell_logged(&request, Err(ErrorKind::NoDevice));
+        };
+        let from = usize::from(request.from.0);
+        if journal.begun.len() <= from {
+            journal.begun.resize_with(from + 1, Vec::new);
+        }
+        let begun = &mut journal.begun[from];
+        begun.push(request);
+        if request.last {
+            journal.queue.extend(begun.drain(..));
+            self.journal_go(device, sink);
+        }
+    }
+
+    /// An entry of a batch is in place, or nobody will put it there.
+    pub(super) fn journal_in_place(&mut self, device: DeviceId, run: u64, sequence: u64, sink: &mut impl LeafSink) {
+        let Some(journal) = self.journals.of(device).filter(|journal| journal.node.run == run) else { return };
+        let batch = journal.batch(sequence).expect("a batch with entries that are not in place is kept");
+        batch.pending -= 1;
+        if batch.pending == 0 {
+            self.journal_go(device, sink);
+        }
+    }
+
+    /// Somebody flushes: everything that was answered before is to be durable.
+    pub(super) fn journal_settle(
+        &mut self,
+        device: DeviceId,
+        (from, slot, generation): (ShardId, u32, u32),
+        sink: &mut impl LeafSink,
+    ) {
+        let Some(journal) = self.journals.of(device) else {
+            return self.tell_settled(from, slot, generation, Err(ErrorKind::NoDevice));
+        };
+        if journal.marks == 0 {
+            // Everything else is durable in the journal.
+            return self.tell_settled(from, slot, generation, Ok(()));
+        }
+        let until = journal.next - 1;
+        journal.flushers.push(Flusher { from, slot, generation, until });
+        self.journal_go(device, sink);
+    }
+
+    /// Does whatever can be done now.
+    fn journal_go(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        let Some(of) = self.devices.get(device) else { return };
+        let Some(layout) = of.current.clone().filter(|_| !of.frozen) else { return };
+        let Some(mirror) = layout.mirror() else { return };
+        if mirror.failed {
+            return self.journal_refuse(device, ErrorKind::Failed);
+        }
+        self.journal_flush(device, &layout, sink);
+        while self.journal_batch(device, &layout, sink) {}
+        // What could not be taken for want of room may need a flush that is possible now.
+        self.journal_flush(device, &layout, sink);
+    }
+
+    /// Everybody who waits is told so.
+    fn journal_refuse(&mut self, device: DeviceId, kind: ErrorKind) {
+        let Some(journal) = self.journals.of(device) else { return };
+        let mut requests: Vec<LogRequest> = journal.queue.drain(..).collect();
+        requests.extend(journal.begun.iter_mut().flat_map(|begun| begun.drain(..)));
+        for batch in journal.batches.iter_mut() {
+            // None of them is written in place.
+            requests.append(&mut batch.waiters);
+        }
+        let flushers: Vec<Flusher> = journal.flushers.drain(..).collect();
+        requests.iter().for_each(|request| self.tell_logged(request, Err(kind)));
+        for flusher in flushers {
+            self.tell_settled(flusher.from, flusher.slot, flusher.generation, Err(kind));
+        }
+    }
+
+    /// Begins to flush all members, if something needs it and something is in place.
+    fn journal_flush(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) {
+        let Some(journal) = self.journals.of(device) else { return };
+        let done = journal.in_place();
+        let wanted = journal.wants_room
+            || journal.used() > journal.ring() / 2
+            || journal.marks > MARKS_MAX / 2
+            || !journal.flushers.is_empty();
+        // Who flushes waits for all that was logged before: a flush before that would not be enough.
+        let enough = journal.wants_room || journal.flushers.first().is_none_or(|first| first.until <= done);
+        if !wanted || !enough || journal.flushing.is_some() || done < journal.tail {
+            return;
+        }
+        let Some(at) = self.journals.ios.iter().position(Option::is_none) else { return };
+        let journal = self.journals.of(device).expect("just found");
+        journal.flushing = Some(done);
+        let run = journal.node.run;
+        self.journals.ios[at] = Some(Going { device, run, what: What::Flush, memory: None, held: false });
+        self.journal_submit(at, layout, sink);
+    }
+
+    /// Puts a batch together and writes it. False: there is nothing to write, or no room.
+    fn journal_batch(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) -> bool {
+        let free = self.journals.ios.iter().position(Option::is_none);
+        let Some(journal) = self.journals.of(device) else { return false };
+        let (Some(at), true) = (free, journal.under_way < BATCHES_MAX) else { return false };
+        let (mut blocks, mut count) = (1u64, 0);
+        let mut entries = [Entry::NONE; ENTRIES_MAX];
+        while let Some(group) = journal.group(count).filter(|group| count + group <= ENTRIES_MAX) {
+            let mut needed = blocks;
+            let mut fits = true;
+            for (request, entry) in journal.queue.range(count..count + group).zip(&mut entries[count..]) {
+                *entry = journal.entry(request);
+                needed += u64::from(entry.payload_blocks());
+                fits &= journal.accepts(entry);
+            }
+            if needed > LOGGED_BLOCKS_MAX + 1 && count > 0 {
+                break;
+            }
+            if !fits || needed > LOGGED_BLOCKS_MAX + 1 || journal.room(needed, RESERVE_BLOCKS).is_none() {
+                journal.wants_room = true;
+                break;
+            }
+            for entry in &entries[count..count + group] {
+                journal.count(entry.row, entry.kind, true);
+            }
+            (count, blocks) = (count + group, needed);
+        }
+        if count == 0 && !journal.tail_is_news {
+            return false;
+        }
+        let begin = journal.room(blocks, if count == 0 { 0 } else { RESERVE_BLOCKS });
+        let memory = self.journal_scratch.as_mut().and_then(|scratch| scratch.take(blocks as u32));
+        let (Some(begin), Some(memory)) = (begin, memory) else {
+            for entry in &entries[..count] {
+                journal.count(entry.row, entry.kind, false);
+            }
+            return false;
+        };
+        let scratch = self.journal_scratch.as_ref().expect("memory was just taken from it");
+        let mut payload = 1;
+        let mut waiters = Vec::with_capacity(count);
+        for entry in &entries[..count] {
+            let request = journal.queue.pop_front().expect("it was counted");
+            gather(entry, &request, scratch.page(memory.first).add(payload * BLOCK), sink);
+            payload += u64::from(entry.payload_blocks());
+            waiters.push(request);
+        }
+        let first = scratch.page(memory.first);
+        let (ring, sequence) = (journal.ring(), journal.next);
+        let mut header = BatchHeader {
+            run: journal.node.run,
+            sequence,
+            tail: journal.tail,
+            position: begin % ring,
+            blocks: blocks as u32,
+            entries: count as u16,
+            payload_crc: 0,
+        };
+        let array = journal.node.array;
+        seal(&array, &mut header, &entries[..count], first, sink);
+        journal.batches.push_back(Batch {
+            sequence,
+            begin,
+            tail: journal.tail,
+            pending: count as u32,
+            entries: entries[..count].iter().map(|entry| (entry.row, entry.kind)).collect(),
+            waiters,
+            memory: Some(memory),
+            durable: false,
+        });
+        journal.head = begin + blocks;
+        journal.next += 1;
+        journal.under_way += 1;
+        journal.tail_is_news = false;
+        let run = journal.node.run;
+        let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), held: false };
+        self.journals.ios[at] = Some(going);
+        self.journal_submit(at, layout, sink);
+        true
+    }
+
+    /// Submits what an I/O of a journal is made of, with this layout.
+    fn journal_submit(&mut self, at: usize, layout: &DeviceLayout, sink: &mut impl LeafSink) {
+        let going = self.journals.ios[at].as_mut().expect("an I/O that is begun");
+        going.held = false;
+        let (device, what) = (going.device, going.what);
+        let mirror = layout.mirror().expect("a journal is of a redundant array");
+        let index = self.slots.take_journal(at as u32);
+        let generation = self.slots[index].generation;
+        let slot = &mut self.slots[index];
+        let late = slot.late;
+        slot.prepare(Op::Write, Flags::NONE, 0, 0, Buf::NONE, 0);
+        (slot.late, slot.device, slot.version) = (late, device.0, layout.version());
+        self.devices.at_mut(device.0).users += 1;
+        let mut out = 0;
+        match what {
+            What::Flush => {
+                out = layout.leaves().len() as u32;
+                self.slots[index].out = out;
+                for leaf in layout.leaves() {
+                    let cookie = slots::cookie(index, generation, *leaf);
+                    sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
+                }
+            }
+            What::Batch(sequence) => {
+                let memory = self.journals.ios[at].as_ref().and_then(|going| going.memory);
+                let journal = self.journals.of(device).expect("a batch has a journal");
+                let ring = journal.ring();
+                let (tolerance, rings) = (journal.tolerance, journal.node.rings.clone());
+                let batch = journal.batch(sequence).expect("a batch under way is kept");
+                let (offset, memory) = (batch.begin % ring * BLOCK, memory.expect("a batch has memory"));
+                let buf = self.journal_scratch.as_ref().expect("memory was taken from it").page(memory.first);
+                let in_sync = mirror.members.iter().filter(|member| member.role == Role::InSync).count();
+                let (copies, mut turn) = ((tolerance + 1).min(in_sync), 0);
+                let first = (sequence % in_sync.max(1) as u64) as usize;
+                for (role, member) in mirror.members.iter().enumerate().filter(|(_, m)| m.role != Role::Out) {
+                    let chosen = match member.role {
+                        Role::InSync => {
+                            turn += 1;
+                            (turn - 1 + in_sync - first) % in_sync < copies
+                        }
+                        _ => true,
+                    };
+                    if chosen {
+                        let cookie = slots::cookie(index, generation, member.leaf);
+                        let (at, len) = (rings[role] + offset, u64::from(memory.pages) * BLOCK);
+                        sink.submit(&LeafIo::simple(member.leaf, Op::Write, Flags::FUA, at, len, buf, cookie));
+                        out += 1;
+                    }
+                }
+                self.slots[index].out = out;
+            }
+        }
+        debug_assert!(out > 0, "an array that serves has members");
+    }
+
+    /// Everything that was out for an I/O of a journal has been answered.
+    pub(super) fn journal_answered(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        let failed = !std::mem::take(&mut slot.failed).is_empty() || slot.error.take().is_some();
+        let (device, version) = (slot.device, slot.version);
+        self.devices.leave(device, version);
+        let device = DeviceId(device);
+        let frozen = self.devices.at(device.0).frozen;
+        let going = self.journals.ios[at as usize].as_mut().expect("an I/O that is out");
+        let (what, run) = (going.what, going.run);
+        let alive = self.journals.list.iter().any(|j| j.device == device && j.node.run == run);
+        if alive && (failed || frozen) {
+            // What stands on some members only is written again, to those that are left.
+            self.journals.ios[at as usize].as_mut().expect("it is out").held = true;
+            if self.slots[index].late == 0 {
+                self.slots.give(index);
+            }
+            if !frozen {
+                self.journal_published(device, sink);
+            }
+            return;
+        }
+        if alive {
+            self.journal_done(device, what);
+        }
+        self.journal_let_go(at, index);
+        if alive {
+            self.journal_tell(device);
+            self.journal_go(device, sink);
+        }
+    }
+
+    /// A batch is durable, or everything that was in place is.
+    fn journal_done(&mut self, device: DeviceId, what: What) {
+        let journal = self.journals.of(device).expect("it was just found");
+        match what {
+            What::Flush => {
+                let done = journal.flushing.take().expect("a flush was under way");
+                journal.tail = done + 1;
+                journal.tail_is_news = true;
+            }
+            What::Batch(sequence) => {
+                journal.under_way -= 1;
+                let batch = journal.batch(sequence).expect("a batch under way is kept");
+                batch.durable = true;
+                batch.memory = None;
+            }
+        }
+    }
+
+    /// Tells all whose batches count now, frees the space of those that are no longer needed.
+    fn journal_tell(&mut self, device: DeviceId) {
+        let journal = self.journals.of(device).expect("it was just found");
+        let (mut told, mut tail) = (Vec::new(), 0);
+        for batch in journal.batches.iter_mut().take_while(|batch| batch.durable) {
+            tail = batch.tail;
+            told.extend(batch.waiters.drain(..).map(|request| (request, batch.sequence)));
+        }
+        while let Some(batch) = journal.batches.pop_front_if(|batch| batch.sequence < tail) {
+            for (row, kind) in &batch.entries {
+                journal.count(*row, *kind, false);
+            }
+            journal.wants_room = false;
+        }
+        let first = journal.batches.front().map_or(journal.next, |batch| batch.sequence);
+        let flushers = std::mem::take(&mut journal.flushers);
+        let (gone, kept): (Vec<Flusher>, Vec<Flusher>) = flushers.into_iter().partition(|f| f.until < first);
+        journal.flushers = kept;
+        told.iter().for_each(|(request, sequence)| self.tell_logged(request, Ok(*sequence)));
+        for flusher in gone {
+            self.tell_settled(flusher.from, flusher.slot, flusher.generation, Ok(()));
+        }
+    }
+
+    /// The place of an I/O is free for another, once the kernel has nothing of it any more.
+    pub(super) fn journal_let_go(&mut self, at: u32, index: u32) {
+        if self.slots[index].late > 0 {
+            self.slots[index].state = State::Late;
+            return;
+        }
+        if let Some(going) = self.journals.ios[at as usize].take()
+            && let (Some(memory), Some(scratch)) = (going.memory, self.journal_scratch.as_mut())
+        {
+            scratch.give(memory);
+        }
+        if self.slots[index].state != State::Free {
+            self.slots.give(index);
+        }
+    }
+
+    /// A layout was published.
+    pub(super) fn journal_published(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        let current = self.devices.get(device).and_then(|of| of.current.clone());
+        let served = current.as_ref().and_then(|layout| layout.mirror()).and_then(|mirror| {
+            let parity = mirror.parity.as_deref()?;
+            (mirror.regions.home() == self.id).then_some((parity, mirror.failed))
+        });
+        let Some((parity, failed)) = served else {
+            self.journal_refuse(device, ErrorKind::NoDevice);
+            self.journals.list.retain(|journal| journal.device != device);
+            return self.journal_free_held(device, 0);
+        };
+        let run = parity.node.run;
+        match self.journals.of(device) {
+            Some(journal) if journal.node.run == run => journal.node.rings.clone_from(&parity.node.rings),
+            _ => {
+                self.journal_refuse(device, ErrorKind::NoDevice);
+                self.journals.list.retain(|journal| journal.device != device);
+                self.journal_free_held(device, run);
+                self.journals.list.push(Journal::new(device, &parity.node, parity.count));
+            }
+        }
+        if failed {
+            return self.journal_refuse(device, ErrorKind::Failed);
+        }
+        let layout = current.expect("it serves");
+        for at in 0..self.journals.ios.len() {
+            let held = |going: &Going| going.device == device && going.run == run && going.held;
+            if self.journals.ios[at].as_ref().is_some_and(held) {
+                self.journal_submit(at, &layout, sink);
+            }
+        }
+        self.journal_go(device, sink);
+    }
+
+    /// I/Os that were to be submitted again, of runs other than this one, never will be.
+    fn journal_free_held(&mut self, device: DeviceId, run: u64) {
+        for at in 0..self.journals.ios.len() {
+            let gone = |going: &Going| going.device == device && going.run != run && going.held;
+            if self.journals.ios[at].as_ref().is_some_and(gone) {
+                self.journals.ios[at].as_mut().expect("it was just seen").held = false;
+                let index = self.slots.journal(at as u32);
+                self.journal_let_go(at as u32, index);
+            }
+        }
+    }
+
+    fn tell_logged(&mut self, request: &LogRequest, result: Result<u64, ErrorKind>) {
+        let (slot, generation, op) = (request.slot, request.generation, request.op);
+        if request.from == self.id {
+            self.row_logged(slot, generation, op, result);
+        } else {
+            self.outbox.push_back((request.from, ShardMessage::Logged { slot, generation, op, result }));
+        }
+    }
+
+    fn tell_settled(&mut self, from: ShardId, slot: u32, generation: u32, result: Result<(), ErrorKind>) {
+        if from == self.id {
+            self.row_settled(slot, generation, result);
+        } else {
+            self.outbox.push_back((from, ShardMessage::Settled { slot, generation, result }));
+        }
+    }
+}
+
+/// Copies what an entry holds to where it stands in its batch.
+fn gather(entry: &Entry, request: &LogRequest, mut to: Buf, sink: &mut impl LeafSink) {
+    if entry.kind == EntryKind::Mark {
+        return;
+    }
+    let len = u64::from(entry.blocks) * BLOCK;
+    let data = (0..u64::from(entry.cells)).map(|cell| request.data.add(cell * request.stride));
+    let parity = (0..u64::from(entry.parities)).map(|parity| request.parity.add(parity * len));
+    for from in data.chain(parity) {
+        sink.compute(&[from], &[to], len, &mut |from, to| to[0].copy_from_slice(from[0]));
+        to = to.add(len);
+    }
+}
+
+/// Puts checksums and the header into a batch.
+fn seal(array: &braid_format::Uuid, header: &mut BatchHeader, entries: &[Entry], first: Buf, sink: &mut impl LeafSink) {
+    let payload = u64::from(header.blocks - 1) * BLOCK;
+    if payload > 0 {
+        let crc = &mut header.payload_crc;
+        sink.compute(&[first.add(BLOCK)], &[], payload, &mut |payload, _| {
+            *crc = payload_crc(0, payload[0]);
+        });
+    }
+    sink.compute(&[], &[first], BLOCK, &mut |_, header_block| {
+        let block: &mut [u8; 4096] = (&mut *header_block[0]).try_into().expect("a block");
+        encode_batch(array, header, entries, block);
+    });
+}

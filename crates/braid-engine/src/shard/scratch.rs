@@ -1,0 +1,151 @@
+//! A shard's scratch memory: pages for what parity is computed from and into, and for the journal's batches.
+
+use crate::io::Buf;
+
+/// What a driver gives each shard that serves an array with parity, in bytes (16 MiB, touched as needed).
+pub const SCRATCH_BYTES: u64 = 16 << 20;
+/// The least that any step and any batch can be worked on with, in bytes (4 MiB).
+pub const SCRATCH_BYTES_MIN: u64 = 4 << 20;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Cuts scratch memory in two: for rows, and for the journals' batches, as who holds the one waits for the other.
+pub(crate) fn divide(base: Buf, bytes: u64) -> (Scratch, Scratch) {
+    assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(1 << 20), "{bytes} bytes of scratch memory");
+    let journal = bytes / 4;
+    let pages = |bytes: u64| (bytes / PAGE_BYTES) as u32;
+    let rows = bytes - journal;
+    (Scratch::new(base, pages(rows)), Scratch::new(base.add(rows), pages(journal)))
+}
+
+/// Pages one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub first: u32,
+    pub pages: u32,
+}
+
+/// Which pages are free: a bit each.
+pub(crate) struct Scratch {
+    base: Buf,
+    used: Box<[u64]>,
+    pages: u32,
+    next: u32,
+    free: u32,
+}
+
+impl Scratch {
+    /// So many pages, a multiple of 64, from `base` on; all of them free.
+    pub fn new(base: Buf, pages: u32) -> Scratch {
+        Scratch { base, used: vec![0; pages as usize / 64].into(), pages, next: 0, free: pages }
+    }
+
+    /// Takes neighbouring pages; none, where there are not so many now.
+    pub fn take(&mut self, pages: u32) -> Option<Run> {
+        if pages == 0 || pages > self.free {
+            return None;
+        }
+        // From where the last one was found, once around.
+        let first = self
+            .find(self.next, self.pages, pages)
+            .or_else(|| self.find(0, self.pages.min(self.next + pages), pages))?;
+        let run = Run { first, pages };
+        self.mark(run, true);
+        (self.next, self.free) = ((first + pages) % self.pages, self.free - pages);
+        Some(run)
+    }
+
+    /// Gives pages back.
+    pub fn give(&mut self, run: Run) {
+        self.mark(run, false);
+        self.free += run.pages;
+    }
+
+    fn find(&self, from: u32, to: u32, pages: u32) -> Option<u32> {
+        let (mut at, mut length) = (from, 0);
+        while at < to {
+            let word = self.used[at as usize / 64] >> (at % 64);
+            if word == u64::MAX >> (at % 64) {
+                // All of the rest of the word is taken.
+                (at, length) = ((at / 64 + 1) * 64, 0);
+                continue;
+            }
+            let free = word.trailing_zeros().min(64 - at % 64).min(to - at);
+            length += free;
+            at += free;
+            if length >= pages {
+                return Some(at - length);
+            }
+            if free == 0 {
+                (at, length) = (at + 1, 0);
+            }
+        }
+        None
+    }
+
+    fn mark(&mut self, run: Run, used: bool) {
+        for page in run.first..run.first + run.pages {
+            let (word, bit) = (&mut self.used[page as usize / 64], 1u64 << (page % 64));
+            debug_assert_eq!(*word & bit == 0, used, "a page is taken once and given back once");
+            *word = if used { *word | bit } else { *word & !bit };
+        }
+    }
+
+    /// Where a page is.
+    pub fn page(&self, page: u32) -> Buf {
+        self.base.add(u64::from(page) * PAGE_BYTES)
+    }
+
+    /// Pages that are not in use.
+    #[cfg(test)]
+    pub fn free_pages(&self) -> u32 {
+        self.free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u32 = 4096;
+
+    /// Against a plain list of flags, with a fixed sequence of lengths.
+    #[test]
+    fn runs_never_meet_and_all_pages_come_back() {
+        let mut scratch = Scratch::new(Buf { addr: 1 << 20, region: Buf::UNREGISTERED }, PAGES);
+        let mut flags = vec![false; PAGES as usize];
+        let mut held: Vec<Run> = Vec::new();
+        let (mut state, mut refused) = (7u64, 0);
+        for step in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let draw = (state >> 33) as u32;
+            if step % 3 < 2 {
+                let pages = 1 + draw % 130;
+                match scratch.take(pages) {
+                    Some(run) => {
+                        assert_eq!(run.pages, pages);
+                        for flag in &mut flags[run.first as usize..][..pages as usize] {
+                            assert!(!std::mem::replace(flag, true), "given out twice");
+                        }
+                        held.push(run);
+                    }
+                    None => {
+                        refused += 1;
+                        let most = flags.split(|used| *used).map(<[bool]>::len).max();
+                        // A gap may lie across where the search begins: both sides of it are looked at.
+                        assert!(most < Some(pages as usize), "there was room for {pages}");
+                    }
+                }
+            } else if !held.is_empty() {
+                let run = held.swap_remove(draw as usize % held.len());
+                flags[run.first as usize..][..run.pages as usize].fill(false);
+                scratch.give(run);
+            }
+        }
+        assert!(refused > 100, "memory was short {refused} times");
+        held.drain(..).for_each(|run| scratch.give(run));
+        assert_eq!(scratch.free_pages(), PAGES);
+        assert_eq!(scratch.take(PAGES), Some(Run { first: 0, pages: PAGES }));
+        assert_eq!(scratch.page(3).addr, (1 << 20) + 3 * 4096);
+    }
+}
