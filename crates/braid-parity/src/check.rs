@@ -67,7 +67,9 @@ impl Parity {
             }
         });
         match suggested {
-            Some(i) if i < data.len() && !(self.kernels.syndromes)(power(i), p, q, data).apart => Damage::Data(i),
+            // One that is not there is zeros, and cannot be wrong.
+            Some(i) if data.get(i).is_none_or(|block| block.is_empty()) => Damage::Several,
+            Some(i) if !(self.kernels.syndromes)(power(i), p, q, data).apart => Damage::Data(i),
             _ => Damage::Several,
         }
     }

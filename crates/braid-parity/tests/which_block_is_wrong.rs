@@ -3,7 +3,7 @@
 mod common;
 
 use braid_parity::{Damage, Parity};
-use common::{Numbers, naive_pq, slices};
+use common::{Numbers, naive_pq, power, slices, times};
 
 fn row(numbers: &mut Numbers, width: usize, len: usize) -> (Vec<Vec<u8>>, Vec<u8>, Vec<u8>) {
     let data = numbers.blocks(width, len);
@@ -62,6 +62,27 @@ fn empty_blocks_are_zeros_and_never_wrong() {
         assert_eq!(parity.check(&p, &q, &slices(&data)), Damage::None);
         damage(&mut numbers, &mut data[4]);
         assert_eq!(parity.check(&p, &q, &slices(&data)), Damage::Data(4));
+    }
+}
+
+/// P and Q, both wrong, as if a block were that the row does not have, or has as zeros: no block is named.
+#[test]
+fn a_block_that_is_not_there_is_never_named() {
+    for parity in Parity::available() {
+        let mut numbers = Numbers(25);
+        for width in 1..=40 {
+            let mut data = numbers.blocks(width + 1, 200);
+            data[width / 2].clear();
+            for wrong in [width / 2, width, width + 1, 254] {
+                let (mut p, mut q) = naive_pq(&data[..width], 200);
+                for at in [3, 150] {
+                    p[at] ^= 0x5a;
+                    q[at] ^= times(power(wrong), 0x5a);
+                }
+                let found = parity.check(&p, &q, &slices(&data[..width]));
+                assert_eq!(found, Damage::Several, "{wrong} of {width}");
+            }
+        }
     }
 }
 
