@@ -124,12 +124,18 @@ fn rows_of_any_width() {
     each(|parity| {
         let mut numbers = Numbers(3);
         for width in (0..=40).chain([63, 64, 65, 126, 127, 254, DATA_MAX]) {
-            let len = 200 + numbers.below(200);
+            // Wide rows are gone through in tiles: also with several of them, and a part of one.
+            let len = [200, 4096, 9000][width % 3] + numbers.below(200);
             let data = numbers.blocks(width, len);
             let (p, q) = naive_pq(&data, len);
             let (mut out_p, mut out_q) = (numbers.bytes(len), numbers.bytes(len));
             parity.pq(&mut out_p, &mut out_q, &slices(&data));
-            assert!(out_p == p && out_q == q, "{parity:?}: {width} blocks");
+            assert!(out_p == p && out_q == q, "{parity:?}: {width} blocks of {len}");
+            assert_eq!(parity.check(&p, &q, &slices(&data)), Damage::None, "{parity:?}: {width} blocks of {len}");
+            let mut kept = numbers.bytes(len);
+            let expected: Vec<u8> = kept.iter().zip(&p).map(|(byte, p)| byte ^ p).collect();
+            parity.xor_into(&mut kept, &slices(&data));
+            assert!(kept == expected, "{parity:?}: {width} blocks of {len}");
         }
     });
 }

@@ -4,6 +4,10 @@
 //! in registers until they are written. Q is summed by Horner's rule from the last coefficient to the first: to double is
 //! cheaper than to multiply. What is left at the end is done vector by vector, then byte by byte.
 //!
+//! Chunks of one row often lie a power of two apart, and caches then keep only some of their lines at a time: what was fetched
+//! ahead of too many blocks is gone before it is used. So wide rows are gone through a tile at a time, a group of blocks after
+//! the other, with the sums of the tile kept beside.
+//!
 //! All of it is inlined into the functions that [`table`] makes, which are compiled for their processor.
 
 use super::vector::{Byte, Vector};
@@ -11,6 +15,12 @@ use super::{Rule, Syndromes};
 
 /// Vectors in a column: as many as leave registers for P, Q and what is being added.
 const COLUMN: usize = 4;
+
+/// Blocks that are gone through side by side.
+const GROUP: usize = 8;
+
+/// Bytes of each block that are gone through before the next group's turn: with their sums, a part of the nearest cache.
+const TILE: usize = 4096;
 
 /// What is done to each column.
 pub(super) trait Job {
@@ -21,28 +31,102 @@ pub(super) trait Job {
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize);
 }
 
-/// Does a job to blocks of `len` bytes.
+/// Does a job to the bytes from `at` to `end`.
 ///
 /// # Safety
-/// The processor has `V`, and every block of the job is `len` bytes long or empty.
+/// The processor has `V`, and every block of the job that is not empty has these bytes.
 #[inline(always)]
-unsafe fn run<V: Vector>(job: &mut impl Job, len: usize) {
-    let mut at = 0;
-    // SAFETY: the caller's promise; each column ends at `len` or before.
+unsafe fn run<V: Vector>(job: &mut impl Job, mut at: usize, end: usize) {
+    // SAFETY: the caller's promise; each column ends at `end` or before.
     unsafe {
-        while len - at >= COLUMN * V::BYTES {
+        while end - at >= COLUMN * V::BYTES {
             job.column::<V, COLUMN>(at);
             at += COLUMN * V::BYTES;
         }
-        while len - at >= V::BYTES {
+        while end - at >= V::BYTES {
             job.column::<V, 1>(at);
             at += V::BYTES;
         }
-        while at < len {
+        while at < end {
             job.column::<Byte, 1>(at);
             at += 1;
         }
     }
+}
+
+/// The tiles of `len` bytes, each from where to where.
+#[inline(always)]
+fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(TILE).map(move |from| (from, len.min(from + TILE)))
+}
+
+/// P' and Q' of a tile, over the groups of data with the higher coefficients.
+struct Sums {
+    of_p: [u8; TILE],
+    of_q: [u8; TILE],
+}
+
+/// Where the sums of groups before stand; of a narrow row there are none.
+#[derive(Clone, Copy)]
+struct Carried<'a> {
+    of_p: &'a [u8],
+    of_q: &'a [u8],
+    /// Where in the blocks the tile begins.
+    from: usize,
+}
+
+impl Carried<'static> {
+    const NONE: Carried<'static> = Carried { of_p: &[], of_q: &[], from: 0 };
+}
+
+/// Puts the sums of a group beside, on top of those of the groups before.
+struct Gather<'a> {
+    sums: &'a mut Sums,
+    first: bool,
+    from: usize,
+    data: &'a [&'a [u8]],
+}
+
+impl Job for Gather<'_> {
+    #[inline(always)]
+    unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
+        let Sums { of_p, of_q } = &mut *self.sums;
+        let (carried, place) = if self.first {
+            (Carried::NONE, at - self.from)
+        } else {
+            (Carried { of_p, of_q, from: self.from }, at - self.from)
+        };
+        // SAFETY: the caller's promise; a tile's sums are as long as the tile.
+        unsafe {
+            let (sum, weighted) = sums::<V, N>(carried, self.data, at);
+            store(&sum, of_p, place);
+            store(&weighted, of_q, place);
+        }
+    }
+}
+
+/// Does `job` to every byte of a row, with the data of the lowest group and what the groups before carry to it.
+///
+/// # Safety
+/// The processor has `V`, and every block is `len` bytes long or empty.
+macro_rules! over_groups {
+    ($V:ty, $len:expr, $data:expr, |$carried:ident, $low:ident| $job:expr) => {{
+        let (len, data): (usize, &[&[u8]]) = ($len, $data);
+        if data.len() <= GROUP {
+            let ($carried, $low) = (Carried::NONE, data);
+            run::<$V>(&mut $job, 0, len);
+        } else {
+            let mut sums = Sums { of_p: [0; TILE], of_q: [0; TILE] };
+            let ($low, high) = data.split_at((data.len() - 1) % GROUP + 1);
+            for (from, to) in tiles(len) {
+                for (number, group) in high.rchunks(GROUP).enumerate() {
+                    run::<$V>(&mut Gather { sums: &mut sums, first: number == 0, from, data: group }, from, to);
+                }
+                let $carried = Carried { of_p: &sums.of_p, of_q: &sums.of_q, from };
+                run::<$V>(&mut $job, from, to);
+            }
+        }
+    }};
 }
 
 /// Adds `N` vectors of a block to sums; an empty one is zeros.
@@ -100,15 +184,17 @@ unsafe fn add_times<V: Vector, const N: usize>(sums: &mut [V; N], factor: u8, ot
     }
 }
 
-/// P + P' and Q + Q' over the data that is there.
+/// P' and Q' over the data that is there, on top of what is carried from groups before.
 ///
 /// # Safety
-/// As [`Job::column`].
+/// As [`Job::column`]; a tile that is carried begins at `carried.from`.
 #[inline(always)]
-unsafe fn sums<V: Vector, const N: usize>(p: &[u8], q: &[u8], data: &[&[u8]], at: usize) -> ([V; N], [V; N]) {
+unsafe fn sums<V: Vector, const N: usize>(carried: Carried<'_>, data: &[&[u8]], at: usize) -> ([V; N], [V; N]) {
     // SAFETY: the caller's promise.
     unsafe {
         let (mut sum, mut weighted) = ([V::zero(); N], [V::zero(); N]);
+        add(&mut sum, carried.of_p, at - carried.from);
+        add(&mut weighted, carried.of_q, at - carried.from);
         for block in data.iter().rev() {
             for value in &mut weighted {
                 *value = value.double();
@@ -121,8 +207,6 @@ unsafe fn sums<V: Vector, const N: usize>(p: &[u8], q: &[u8], data: &[&[u8]], at
                 }
             }
         }
-        add(&mut sum, p, at);
-        add(&mut weighted, q, at);
         (sum, weighted)
     }
 }
@@ -158,6 +242,7 @@ struct Combine<'a> {
     second: &'a mut [u8],
     p: &'a [u8],
     q: &'a [u8],
+    carried: Carried<'a>,
     data: &'a [&'a [u8]],
 }
 
@@ -166,7 +251,9 @@ impl Job for Combine<'_> {
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (mut sum, mut weighted) = sums::<V, N>(self.p, self.q, self.data, at);
+            let (mut sum, mut weighted) = sums::<V, N>(self.carried, self.data, at);
+            add(&mut sum, self.p, at);
+            add(&mut weighted, self.q, at);
             // Which of the two is written first and which second, and what is done to them before.
             match self.rule {
                 Rule::Encode => {}
@@ -223,8 +310,9 @@ struct Check<'a> {
     factor: u8,
     p: &'a [u8],
     q: &'a [u8],
+    carried: Carried<'a>,
     data: &'a [&'a [u8]],
-    found: Syndromes,
+    found: &'a mut Syndromes,
 }
 
 impl Job for Check<'_> {
@@ -232,7 +320,9 @@ impl Job for Check<'_> {
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (sum, weighted) = sums::<V, N>(self.p, self.q, self.data, at);
+            let (mut sum, mut weighted) = sums::<V, N>(self.carried, self.data, at);
+            add(&mut sum, self.p, at);
+            add(&mut weighted, self.q, at);
             let mut apart = weighted;
             add_times(&mut apart, self.factor, &sum);
             let not_zero = |values: &[V; N]| {
@@ -264,7 +354,18 @@ fn common_len(few: [&[u8]; 4], data: &[&[u8]]) -> usize {
 pub(super) unsafe fn xor<V: Vector>(out: &mut [u8], keep: bool, extra: &[u8], sources: &[&[u8]]) {
     let len = common_len([out, extra, &[], &[]], sources);
     // SAFETY: the lengths were checked; the rest is the caller's promise.
-    unsafe { run::<V>(&mut Xor { out, keep, extra, sources }, len) }
+    unsafe {
+        if sources.len() <= GROUP {
+            return run::<V>(&mut Xor { out, keep, extra, sources }, 0, len);
+        }
+        for (from, to) in tiles(len) {
+            for (number, sources) in sources.chunks(GROUP).enumerate() {
+                // The sum of the groups before is in `out` already.
+                let (keep, extra) = if number == 0 { (keep, extra) } else { (true, &[][..]) };
+                run::<V>(&mut Xor { out: &mut *out, keep, extra, sources }, from, to);
+            }
+        }
+    }
 }
 
 /// # Safety
@@ -280,7 +381,17 @@ pub(super) unsafe fn combine<V: Vector>(
 ) {
     let len = common_len([first, second, p, q], data);
     // SAFETY: the lengths were checked; the rest is the caller's promise.
-    unsafe { run::<V>(&mut Combine { rule, first, second, p, q, data }, len) }
+    unsafe {
+        over_groups!(V, len, data, |carried, data| Combine {
+            rule,
+            first: &mut *first,
+            second: &mut *second,
+            p,
+            q,
+            carried,
+            data
+        });
+    }
 }
 
 /// # Safety
@@ -289,7 +400,7 @@ pub(super) unsafe fn combine<V: Vector>(
 pub(super) unsafe fn update<V: Vector>(p: &mut [u8], q: &mut [u8], factor: u8, old: &[u8], new: &[u8]) {
     let len = common_len([p, q, old, new], &[]);
     // SAFETY: the lengths were checked; the rest is the caller's promise.
-    unsafe { run::<V>(&mut Update { p, q, factor, old, new }, len) }
+    unsafe { run::<V>(&mut Update { p, q, factor, old, new }, 0, len) }
 }
 
 /// # Safety
@@ -297,11 +408,10 @@ pub(super) unsafe fn update<V: Vector>(p: &mut [u8], q: &mut [u8], factor: u8, o
 #[inline(always)]
 pub(super) unsafe fn syndromes<V: Vector>(factor: u8, p: &[u8], q: &[u8], data: &[&[u8]]) -> Syndromes {
     let len = common_len([p, q, &[], &[]], data);
-    let found = Syndromes { of_p: false, of_q: false, apart: false };
-    let mut job = Check { factor, p, q, data, found };
+    let mut found = Syndromes { of_p: false, of_q: false, apart: false };
     // SAFETY: the lengths were checked; the rest is the caller's promise.
-    unsafe { run::<V>(&mut job, len) }
-    job.found
+    unsafe { over_groups!(V, len, data, |carried, data| Check { factor, p, q, carried, data, found: &mut found }) };
+    found
 }
 
 /// Makes the table of [`super::Kernels`] for a kind of vector: `table!(Vector, "name", "target feature")`.
