@@ -6,7 +6,7 @@
 
 use crate::io::LeafId;
 use crate::layout::DeviceLayout;
-use crate::plan::place_read;
+use crate::plan::{Readable, place_read};
 
 /// A run of a device's bytes that are alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +59,13 @@ pub fn extents(
     while at < end && places < PLACES_MAX && probes < PROBES_MAX {
         places += 1;
         let (place, holds) = place_read(layout, at);
-        let Some((leaf, place)) = place else {
-            if !push(&mut run, Extent { len: holds.min(end - at), hole: true }, each) {
+        let Readable::At(leaf, place) = place else {
+            // A member that was lost, or is being filled, may have a hole where the array has data.
+            let here = Extent { len: holds.min(end - at), hole: place == Readable::Zero };
+            if !push(&mut run, here, each) {
                 return;
             }
-            at += holds.min(end - at);
+            at += here.len;
             continue;
         };
         let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {

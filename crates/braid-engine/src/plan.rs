@@ -202,28 +202,35 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
-/// A place from which the byte at `at` can be read, and for how many bytes from there on it holds. No place: it reads as
-/// zeros, as nothing was ever written there.
-pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Option<(LeafId, u64)>, u64) {
+/// Where a byte can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Readable {
+    /// There, on that leaf.
+    At(LeafId, u64),
+    /// Nowhere: it is zero, as nothing was ever written there.
+    Zero,
+    /// Nowhere: it is computed from others. What its own place holds says nothing.
+    Computed,
+}
+
+/// Where the byte at `at` can be read, and for how many bytes from there on that holds.
+pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Readable, u64) {
     if let Some(mirror) = layout.mirror() {
         let regions = &mirror.regions;
         let stripe = if mirror.parity.is_some() { mirror.geometry.stripe_of(at) } else { None };
         let (at_region, len) = match stripe {
             // A stripe belongs to the region of its first byte.
-            Some(stripe) => {
-                let data = stripe.data_chunks() as u64 * stripe.chunk_bytes;
-                (stripe.array_start, stripe.array_start + data - at)
-            }
+            Some(stripe) => (stripe.array_start, stripe.array_end() - at),
             None => (at, regions.region_end(at) - at),
         };
         if !regions.written.has(regions.region_of(at_region)) {
-            return (None, len);
+            return (Readable::Zero, len);
         }
-        let (mut place, mut holds) = (None, len);
+        let (mut place, mut holds) = (Readable::Computed, len);
         mirror.copies(at, &mut |piece| {
             let member = &mirror.members[usize::from(piece.member)];
-            if place.is_none() || member.role == Role::InSync {
-                place = Some((member.leaf, member.start + piece.member_offset));
+            if member.role == Role::InSync {
+                place = Readable::At(member.leaf, member.start + piece.member_offset);
             }
             holds = holds.min(piece.len);
         });
@@ -231,7 +238,7 @@ pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Option<(LeafId, u64
     }
     let mut place = [Place { leaf: LeafId(0), offset: 0 }];
     let (_, len) = locate(layout, at, &mut place);
-    (Some((place[0].leaf, place[0].offset)), len)
+    (Readable::At(place[0].leaf, place[0].offset), len)
 }
 
 /// Every place of the byte at `at` that the span's operation must go to.

@@ -6,6 +6,8 @@ mod support;
 
 use braid_engine::allocation::{Extent, extents};
 use braid_engine::*;
+use braid_format::Uuid;
+use braid_geometry::{Geometry, Level, Spec};
 use support::*;
 
 const MIB: u64 = 1 << 20;
@@ -127,4 +129,45 @@ fn a_question_that_takes_too_long_ends_early() {
         true
     });
     assert_eq!((asked, told), (1024, 1024 * 4096));
+}
+
+/// A newcomer is all holes until it is filled, and who was lost may be anything: neither says what the array holds.
+#[test]
+fn a_member_that_is_not_read_is_not_asked() {
+    for role in [Role::Out, Role::Filling] {
+        let sizes = [1 << 19; 3];
+        let geometry = Geometry::plan(Spec::new(Level::Raid5), &sizes).unwrap();
+        let size = geometry.size_bytes();
+        let member = |leaf: u32| MirrorMember {
+            leaf: LeafId(leaf),
+            start: 0,
+            len: sizes[leaf as usize],
+            bitmap_start: BITMAP,
+            role: if leaf == 1 { role } else { Role::InSync },
+            write_mostly: false,
+        };
+        let node = Node::Mirrored(Box::new(MirrorNode {
+            geometry: geometry.clone(),
+            members: (0..3).map(member).collect(),
+            successors: Vec::new(),
+            regions: regions(0, u64::MAX, u64::MAX, true),
+            parity: Some(ParityNode { array: Uuid::from_u128(1), run: 1, rings: vec![2 << 20; 3], ring_blocks: 64 }),
+            failed: false,
+        }));
+        let layout = DeviceLayout::new(1, 4096, &node);
+        // All disks say that they have nothing but holes: only what is read from them may be believed.
+        let mut probe = |leaf: LeafId, _, len| {
+            assert_ne!(leaf, LeafId(1), "{role:?}");
+            Extent { len, hole: true }
+        };
+        let mut at = 0;
+        extents(&layout, 0, size, &mut probe, &mut |run| {
+            for byte in (at..at + run.len).step_by(4096) {
+                assert_eq!(run.hole, geometry.locate(byte).member != 1, "{role:?}: {byte}");
+            }
+            at += run.len;
+            true
+        });
+        assert_eq!(at, size);
+    }
 }
