@@ -473,10 +473,12 @@ fn merging(rng: &mut Rng) -> Vec<Act> {
 fn settling(rng: &mut Rng) -> Vec<Act> {
     let of = Work { think_ns_max: 20_000, ..draw_work(rng, 60) };
     let of = Work { clients: 3, ..of };
-    let steps = vec![Step::Work(of, None, Wait::No), Step::Rest(rng.between(200_000, 3_000_000)), Step::Rest(u64::MAX)];
-    let first = act(steps, soon(rng, "nothing more to do", 1, &[1, 300_000], 2), &[]);
-    let doom = soon(rng, "regions called", 2, &[500_000, 2_000_000], 4);
-    let second = act(vec![Step::ReadAll, Step::Rest(3_000_000)], doom, &[Between::LoseAllButOne]);
+    let steps =
+        vec![Step::Work(of, None, Wait::No), Step::Rest(rng.between(1_000_000, 6_000_000)), Step::Rest(u64::MAX)];
+    let first = act(steps, soon(rng, "nothing more to do", 1, &[1, 300_000], 3), &[]);
+    let moment = *rng.pick(&["regions called", "resynced"]);
+    let doom = soon(rng, moment, 1, &[500_000, 2_000_000, 6_000_000], 4);
+    let second = act(vec![Step::ReadAll, Step::Rest(10_000_000)], doom, &[Between::LoseAllButOne]);
     vec![first, second, act(vec![Step::ReadAll, work(rng, 5)], Doom::Clean, &[])]
 }
 

@@ -154,7 +154,10 @@ impl Admin {
         match (promise, &found.status) {
             (Promise::Gone, status) => self.wrong(format!("array {name} is found ({status}), which had been deleted")),
             (Promise::Unborn | Promise::Interrupted | Promise::Fading, Status::InterruptedCreate) => {
-                self.stage.borrow_mut().labelled[index].promise = Promise::Interrupted;
+                // What could not be read now may say later that the creation had come to its end.
+                if !self.stage.borrow().had_faults {
+                    self.stage.borrow_mut().labelled[index].promise = Promise::Interrupted;
+                }
                 self.count("create interrupted");
                 self.clear_up(index, found).await;
             }
