@@ -71,8 +71,6 @@ pub enum Planted {
     LostCellNotZeros,
     /// A recovery takes batches of older runs.
     OldRunsCount,
-    /// A recovery goes on behind a batch that is missing.
-    GapsIgnored,
     /// A recovery changes members without noting that in the bitmap.
     RegionsNotMarked,
     /// The head that ends a recovery is on one member only.

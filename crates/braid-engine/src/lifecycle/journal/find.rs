@@ -78,12 +78,8 @@ impl<M: MetaIo> Recovery<'_, M> {
                 }
             }
         }
-        let mut accepted = findings.accepted();
-        if planted(Planted::GapsIgnored) {
-            accepted.end += findings.len() as u64;
-        }
         let mut batches = Vec::new();
-        for copies in accepted.filter_map(|sequence| findings.batch(sequence)) {
+        for copies in findings.accepted().filter_map(|sequence| findings.batch(sequence)) {
             let entries = self.entries(copies).await?;
             batches.push(Batch { copies: *copies, entries });
         }

@@ -5,6 +5,8 @@ mod disks;
 mod failing;
 mod grow_sweep;
 mod histories;
+mod journal_sweep;
+mod journal_writer;
 mod mirror_sweep;
 mod mirrors;
 mod old_copies;
