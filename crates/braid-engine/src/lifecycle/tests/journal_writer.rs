@@ -96,6 +96,14 @@ struct Batch {
     data: Vec<usize>,
 }
 
+/// A flush that somebody waits for.
+struct Flush {
+    /// The last batch with a mark when it was asked for.
+    last: u64,
+    /// Row, line and cell, and the index of the version that had been answered.
+    answered: Vec<(usize, usize, usize, usize)>,
+}
+
 /// The array as its users see it, and the journal's home.
 pub struct Writer<'a> {
     pub disks: &'a Disks,
@@ -115,7 +123,7 @@ pub struct Writer<'a> {
     /// Everything before is in place and flushed.
     flushed: u64,
     ops: Vec<Op>,
-    flush: Option<(u64, Vec<(usize, usize, usize, usize)>)>,
+    flush: Option<Flush>,
     /// Unreadable rows that were wholly written: in which batch.
     leaving: Vec<(u64, u64)>,
     chance: Chance,
@@ -549,13 +557,13 @@ impl<'a> Writer<'a> {
                 answered.extend(cells.iter().enumerate().map(|(cell, block)| (row, line, cell, block.answered)));
             }
         }
-        self.flush = Some((last, answered));
+        self.flush = Some(Flush { last, answered });
         Ok(())
     }
 
     fn answer_flush(&mut self) {
         let tail = if self.slip == Slip::FlushKeepsMarks { self.flushed } else { self.durable_tail() };
-        let Some((_, answered)) = self.flush.take_if(|(last, _)| *last < tail) else { return };
+        let Some(Flush { answered, .. }) = self.flush.take_if(|flush| flush.last < tail) else { return };
         for (row, line, cell, index) in answered {
             let block = &mut self.blocks[row][line][cell];
             block.durable = block.durable.max(index);
