@@ -502,6 +502,31 @@ fn every_step_of_writer_and_recovery_may_be_the_last() {
     assert!(counts.replayed > 2000 && counts.resynced > 500 && counts.lost_now > 100, "{counts:?}");
 }
 
+/// A member that takes no more writes from some step of the start or the recovery on is dropped, and the others go on.
+#[test]
+fn a_member_that_fails_at_any_step_of_the_recovery_is_dropped() {
+    let mut dropped = 0;
+    for seed in 0..24 {
+        let mut chance = Chance(seed);
+        let (mut world, array, started) = build(seed);
+        world.live(array, &started, Slip::Nothing, seed, 120, None);
+        world.disks.crash(Crash::Power, &mut chance);
+        for leaf in leaves(world.members) {
+            for at in (seed % 3..world.steps_of_restart(0)).step_by(3) {
+                let world = world.clone();
+                world.disks.fail(leaf, at, u64::MAX);
+                let here = format!("seed {seed}, {leaf:?} fails from step {at} on");
+                let restarted = restart(&world.disks, &leaves(world.members), false, chance.next());
+                let restarted = restarted.unwrap_or_else(|why| panic!("{here}: {why}"));
+                let (array, started) = restarted.unwrap_or_else(|| panic!("{here}: does not start"));
+                dropped += array.out().len();
+                world.judge(&array, &started, true).unwrap_or_else(|why| panic!("{here}: {why}"));
+            }
+        }
+    }
+    assert!(dropped > 500, "{dropped} members were dropped");
+}
+
 /// What finds a bug: histories, from one on that is known to be near.
 fn caught(slip: Slip, near: u64) -> Option<String> {
     let found = std::panic::catch_unwind(|| {

@@ -5,6 +5,7 @@ mod disks;
 mod failing;
 mod grow_sweep;
 mod histories;
+mod journal_stories;
 mod journal_sweep;
 mod journal_writer;
 mod mirror_sweep;

@@ -1,0 +1,217 @@
+//! What a recovery of the journal meets besides crashes: places that cannot be read, heads that are gone, members that are being
+//! replaced.
+
+use braid_format::journal::{
+    BatchHeader, Entry, EntryKind, HEAD_BYTES, RING_START_BYTES, decode_head, encode_batch, head_slot, payload_crc,
+};
+use braid_format::{MemberId, Places};
+use braid_geometry::{Level, Spec};
+
+use super::disks::Disks;
+use super::{leaves, request, run};
+use crate::lifecycle::{
+    Array, JournalStart, LifecycleError, Replacement, create, load_regions, recover_journal, store_regions,
+};
+use crate::{ErrorKind, LeafError, LeafId, MetaIo};
+
+const SIZE: u64 = 2 << 20;
+const DATA: u64 = 1 << 20;
+const CHUNK: u64 = 8192;
+
+/// Disks of which some blocks cannot be read.
+struct Spoiled<'a> {
+    disks: &'a Disks,
+    bad: Vec<(LeafId, u64)>,
+}
+
+impl MetaIo for Spoiled<'_> {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.disks.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        let range = offset..offset + len as u64;
+        if self.bad.iter().any(|(of, at)| *of == leaf && range.contains(at)) {
+            return Err(LeafError::of(ErrorKind::Io));
+        }
+        self.disks.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        self.disks.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.disks.flush(leaf).await
+    }
+}
+
+/// A raid5 of three, all of it zeros and written, and one disk more.
+fn raid5() -> (Disks, Array, JournalStart) {
+    let disks = Disks::new(&[SIZE; 4]);
+    let spec = Spec { chunk_bytes: CHUNK, ..Spec::new(Level::Raid5) };
+    let mut array = run(create(&disks, &request("p", spec, 1, leaves(3)))).unwrap();
+    leaves(3).into_iter().for_each(|leaf| disks.poke(leaf, DATA, &[0; 4 * CHUNK as usize]));
+    let mut regions = run(load_regions(&disks, &array, false)).unwrap();
+    regions.written[0] = 1;
+    run(store_regions(&disks, &array, &[0, 1, 2], &regions.written, &regions.dirty)).unwrap();
+    let started = run(recover_journal(&disks, &mut array, 5, false)).unwrap();
+    (disks, array, started)
+}
+
+fn journal() -> u64 {
+    Places::for_device(SIZE).unwrap().journal.start
+}
+
+fn ring_block(block: u64) -> u64 {
+    journal() + RING_START_BYTES + block * 4096
+}
+
+/// Where row 0 has its data and its parity: roles.
+fn row_0(array: &Array) -> (u16, u16, u16) {
+    let stripe = array.geometry().stripe(0).unwrap();
+    (stripe.data(0), stripe.data(1), stripe.p())
+}
+
+/// The first batch of a run, on these members: new content for line 1 of cell 0 of row 0, and a mark of row 1.
+fn log(disks: &Disks, array: &Array, started: &JournalStart, on: &[u32]) {
+    let data = Entry { row: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
+    let payload = [[7; 4096], [7; 4096]].concat();
+    let header = BatchHeader {
+        run: started.run,
+        sequence: 1,
+        tail: 1,
+        position: 0,
+        blocks: 3,
+        entries: 2,
+        payload_crc: payload_crc(0, &payload),
+    };
+    let mut block = [0; 4096];
+    encode_batch(&array.uuid(), &header, &[data, Entry::mark(1)], &mut block);
+    for leaf in on {
+        disks.poke(LeafId(*leaf), ring_block(0), &[&block[..], &payload].concat());
+    }
+    // The row that is marked has got part of what was to be written.
+    let stripe = array.geometry().stripe(1).unwrap();
+    disks.poke(LeafId(stripe.data(0).into()), DATA + stripe.member_offset, &[9; 4096]);
+}
+
+fn block(disks: &Disks, role: u16, at: u64) -> u8 {
+    let bytes = disks.peek(LeafId(role.into()), DATA + at, 4096);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+fn recovered(disks: &Disks, array: &Array) {
+    let (cell, other, p) = row_0(array);
+    assert_eq!([cell, other, p].map(|role| block(disks, role, 4096)), [7, 0, 7]);
+    let stripe = array.geometry().stripe(1).unwrap();
+    let roles = [stripe.data(0), stripe.data(1), stripe.p()];
+    assert_eq!(roles.map(|role| block(disks, role, CHUNK)), [9, 0, 9]);
+}
+
+#[test]
+fn a_batch_is_read_from_who_can_read_it() {
+    for (bad, unread_blocks) in [(ring_block(0), 1), (ring_block(2), 1), (journal() + HEAD_BYTES as u64, 0)] {
+        let (disks, mut array, started) = raid5();
+        log(&disks, &array, &started, &[0, 1]);
+        let spoiled = Spoiled { disks: &disks, bad: vec![(LeafId(0), bad)] };
+        let again = run(recover_journal(&spoiled, &mut array, 6, false)).unwrap();
+        assert_eq!((again.batches, again.replayed, again.resynced, again.unread_blocks), (1, 1, 1, unread_blocks));
+        assert!(again.lost.is_empty() && array.is_whole());
+        recovered(&disks, &array);
+        // On all that are in sync, in the ring as well.
+        let copies = leaves(3).into_iter().map(|leaf| disks.peek(leaf, ring_block(0), 3 * 4096));
+        let copies: Vec<Vec<u8>> = copies.collect();
+        assert!(copies.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}
+
+#[test]
+fn a_cell_that_cannot_be_read_while_its_row_was_written_is_listed_and_zeros() {
+    let (disks, mut array, started) = raid5();
+    log(&disks, &array, &started, &[0, 1]);
+    let stripe = array.geometry().stripe(1).unwrap();
+    let (role, p) = (stripe.data(0), stripe.p());
+    let spoiled = Spoiled { disks: &disks, bad: vec![(LeafId(role.into()), DATA + CHUNK)] };
+    let again = run(recover_journal(&spoiled, &mut array, 6, false)).unwrap();
+    assert_eq!((again.lost.len(), again.lost_now), (1, 1));
+    assert_eq!((again.lost[0].row, again.lost[0].lines, again.lost[0].cells()), (1, 0b11, &[0][..]));
+    assert_eq!([role, p].map(|role| block(&disks, role, CHUNK)), [0, 0]);
+    // It stays in the list, also when the disk can read it again.
+    let third = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
+    assert_eq!((third.lost, third.lost_now, third.generation), (again.lost, 0, again.generation + 1));
+}
+
+#[test]
+fn without_a_head_it_starts_only_by_force() {
+    let (disks, mut array, started) = raid5();
+    log(&disks, &array, &started, &[0, 1]);
+    let mut regions = run(load_regions(&disks, &array, false)).unwrap();
+    regions.dirty[0] = 0;
+    run(store_regions(&disks, &array, &[0, 1, 2], &regions.written, &regions.dirty)).unwrap();
+    let sequence = array.label().sequence;
+    let head = disks.peek(LeafId(2), journal(), 2 * HEAD_BYTES);
+    leaves(3).into_iter().for_each(|leaf| disks.poke(leaf, journal(), &[0xee; 2 * HEAD_BYTES]));
+    let refused = run(recover_journal(&disks, &mut array, 6, false));
+    assert!(matches!(refused, Err(LifecycleError::Journal { .. })), "{refused:?}");
+    assert_eq!(array.label().sequence, sequence, "nobody is dropped for it");
+    // One is enough.
+    let one = disks.clone();
+    one.poke(LeafId(2), journal(), &head);
+    assert_eq!(run(recover_journal(&one, &mut array.clone(), 6, false)).unwrap().batches, 1);
+    let forced = run(recover_journal(&disks, &mut array, 6, true)).unwrap();
+    assert_eq!((forced.generation, forced.batches, forced.ring_blocks), (1, 0, started.ring_blocks));
+    assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty[0], 1, "all that was ever written");
+    assert_eq!(run(recover_journal(&disks, &mut array, 7, false)).unwrap().generation, 2);
+}
+
+#[test]
+fn who_replaces_a_member_gets_what_is_replayed_and_holds_its_data_once_in_sync() {
+    let (disks, mut array, started) = raid5();
+    let (cell, ..) = row_0(&array);
+    let by = Replacement::New { leaf: LeafId(3), id: MemberId::from_random(0xf6), force: true };
+    let successor = run(array.begin_replacing(&disks, cell, by)).unwrap();
+    let head_on = |leaf: u32, generation: u64| {
+        let at = journal() + head_slot(generation) * HEAD_BYTES as u64;
+        decode_head(&array.uuid(), disks.peek(LeafId(leaf), at, HEAD_BYTES).first_chunk().unwrap()).map(|head| head.0)
+    };
+    assert_eq!((head_on(3, 1), head_on(3, 2)), (None, None));
+    log(&disks, &array, &started, &[1, 2]);
+    let mut again = run(recover_journal(&disks, &mut array.clone(), 6, false)).unwrap();
+    recovered(&disks, &array);
+    assert_eq!(block(&disks, 3, 4096), 7, "it takes every write");
+    assert_eq!(head_on(3, again.generation).map(|head| head.run), Some(again.run));
+    // It is filled, in sync, and the old one is lost while a row of which it has data is marked.
+    let copied = disks.peek(LeafId(cell.into()), DATA, 4 * CHUNK as usize);
+    disks.poke(LeafId(3), DATA, &copied);
+    run(array.promote(&disks, successor)).unwrap();
+    run(array.drop_members(&disks, &[cell])).unwrap();
+    log(&disks, &array, &again, &[1, 2]);
+    again = run(recover_journal(&disks, &mut array, 8, false)).unwrap();
+    assert_eq!((again.batches, again.resynced, again.lost.len()), (1, 1, 0));
+    let (_, other, p) = row_0(&array);
+    assert_eq!([3, other, p].map(|role| block(&disks, role, 4096)), [7, 0, 7]);
+}
+
+#[test]
+fn an_entry_of_a_row_that_is_not_there_is_refused() {
+    let (disks, mut array, started) = raid5();
+    let header =
+        BatchHeader { run: started.run, sequence: 1, tail: 1, position: 0, blocks: 1, entries: 1, payload_crc: 0 };
+    let mut bytes = [0; 4096];
+    for row in [array.geometry().stripes(), u64::MAX] {
+        encode_batch(&array.uuid(), &header, &[Entry::mark(row)], &mut bytes);
+        disks.poke(LeafId(1), ring_block(0), &bytes);
+        let refused = run(recover_journal(&disks, &mut array, 6, false));
+        assert!(
+            refused.as_ref().is_err_and(|error| error.to_string().contains("a place that is not there")),
+            "{refused:?}"
+        );
+    }
+    // And one of a row in a region that nothing was ever written to.
+    encode_batch(&array.uuid(), &header, &[Entry::mark(array.geometry().stripes() - 1)], &mut bytes);
+    disks.poke(LeafId(1), ring_block(0), &bytes);
+    let refused = run(recover_journal(&disks, &mut array, 6, false));
+    assert!(refused.as_ref().is_err_and(|error| error.to_string().contains("nothing was ever written")), "{refused:?}");
+}
