@@ -389,17 +389,20 @@ impl LoadFrontend {
                 self.in_flight += 1;
                 true
             }
-            Err(error) => {
-                // Not tried again: whatever refuses now refuses the next one too.
-                self.failed(error);
-                self.found.ios += 1;
-                if let Some(ledger) = &mut self.memory.ledger {
-                    ledger.end_failed_write(block);
-                }
-                self.left = 0;
-                false
-            }
+            Err(error) => self.refused(error, block),
         }
+    }
+
+    /// An I/O was not accepted. It is not tried again: whatever refuses now refuses the next one too.
+    #[cold]
+    fn refused(&mut self, error: IoError, block: u64) -> bool {
+        self.failed(error);
+        self.found.ios += 1;
+        if let Some(ledger) = &mut self.memory.ledger {
+            ledger.end_failed_write(block);
+        }
+        self.left = 0;
+        false
     }
 
     /// Gives a block that is verified its content.
@@ -457,6 +460,7 @@ impl LoadFrontend {
         }
     }
 
+    #[inline(never)]
     fn record_run(&mut self) {
         let (what, times) = self.run;
         if times > 0 {
@@ -516,13 +520,23 @@ impl LoadFrontend {
     }
 }
 
-impl Frontend for LoadFrontend {
+impl LoadFrontend {
+    /// An I/O of a plain load has ended well, and is counted already: the short way.
     #[inline(always)]
-    fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
-        let now_ns = cx.now_ns();
+    fn ended_plainly(&mut self, cx: &mut Cx<'_>, tag: u64, now_ns: u64) {
+        // Field by field: a copy of the place would be put together in memory.
+        let place = &self.places[tag as usize];
+        let (begun_ns, read) = (place.begun_ns, place.is_read());
+        self.record(now_ns - begun_ns, read);
+        if !self.next(cx, tag, now_ns) {
+            self.idle.push(tag as u32);
+        }
+    }
+
+    /// Any I/O has ended, and is counted already.
+    #[inline(never)]
+    fn ended(&mut self, cx: &mut Cx<'_>, completion: &Completion, now_ns: u64) {
         let place = self.places[completion.tag as usize];
-        self.in_flight -= 1;
-        self.found.ios += 1;
         self.record(now_ns - place.begun_ns, place.is_read());
         if let Err(error) = completion.result {
             self.failed(error);
@@ -535,6 +549,25 @@ impl Frontend for LoadFrontend {
             self.kept.push(completion.tag as u32);
         } else if self.schedule.is_some() || !self.next(cx, completion.tag, now_ns) {
             self.idle.push(completion.tag as u32);
+        }
+    }
+}
+
+impl Frontend for LoadFrontend {
+    fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
+        self.ios_done(cx, std::slice::from_ref(completion));
+    }
+
+    fn ios_done(&mut self, cx: &mut Cx<'_>, completions: &[Completion]) {
+        let now_ns = cx.now_ns();
+        self.in_flight -= completions.len() as u32;
+        self.found.ios += completions.len() as u64;
+        for completion in completions {
+            if self.plain && completion.result.is_ok() && !completion.buffer_busy {
+                self.ended_plainly(cx, completion.tag, now_ns);
+            } else {
+                self.ended(cx, completion, now_ns);
+            }
         }
     }
 
