@@ -6,7 +6,7 @@ use braid_geometry::{CopyPlaces, Geometry, Piece};
 
 use crate::io::LeafId;
 use crate::parity::{Parity, ParityNode};
-use crate::regions::RegionMap;
+use crate::regions::{Plane, RegionMap};
 
 /// What part a member plays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,7 +150,11 @@ pub(crate) struct ShortMirror {
     pub places: CopyPlaces,
     /// Who stands at each slot of the geometry.
     pub slots: Box<[ShortSlot]>,
-    pub regions: Arc<RegionMap>,
+    /// Bytes of a region, as a shift.
+    pub region_shift: u32,
+    /// Of the map of regions: here, so that nobody has to find the map first.
+    pub readable: Plane,
+    pub writable: Plane,
 }
 
 /// A member, as far as a small request is concerned.
@@ -171,7 +175,9 @@ impl ShortMirror {
             ShortSlot { start, leaf, serves: role != Role::Out, reads: role == Role::InSync && !write_mostly }
         };
         let slots = node.geometry.slots().iter().map(slot).collect();
-        ShortMirror { places, slots, regions: Arc::clone(&node.regions) }
+        let RegionMap { readable, writable, .. } = &*node.regions;
+        let (readable, writable) = (readable.clone(), writable.clone());
+        ShortMirror { places, slots, region_shift: node.regions.shift(), readable, writable }
     }
 }
 

@@ -4,6 +4,7 @@
 //! members), a write one that is *writable* (readable, and its dirty bit is durable on all members). Only the map's home
 //! shard changes anything here. How the bits stand on the disks is in [`braid_format::bitmap`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::Uuid;
@@ -11,9 +12,9 @@ use braid_format::bitmap::{self, BlockBits, REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
 
 use crate::io::ShardId;
 
-/// A bit for each region.
-#[derive(Debug)]
-pub struct Plane(Box<[AtomicU64]>);
+/// A bit for each region. A clone is the same plane.
+#[derive(Clone, Debug)]
+pub struct Plane(Arc<[AtomicU64]>);
 
 impl Plane {
     fn new(regions: u32) -> Plane {
@@ -188,6 +189,11 @@ impl RegionMap {
     #[inline]
     pub fn region_of(&self, offset: u64) -> u32 {
         (offset >> self.shift) as u32
+    }
+
+    /// Bytes of a region, as a shift.
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift
     }
 
     /// First byte of a region, and the byte after its last.

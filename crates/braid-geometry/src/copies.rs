@@ -4,6 +4,8 @@
 //! length is a power of two (or the whole zone). The copies of a chunk stand in neighbouring cells, so that one
 //! multiplication finds the first, and a step each further one.
 
+use std::ops::Range;
+
 use crate::geometry::COUNTED_ENDS;
 use crate::{Geometry, Level};
 
@@ -17,8 +19,8 @@ struct CopyZone {
     /// As in [`crate::SinglePlaces`]: ceil(2^64 / width) for a number of cells below 2^50; 0 where a zone is one row.
     reciprocal: u64,
     cell_shift: u32,
-    width: u16,
-    copies: u16,
+    width: u32,
+    copies: u32,
     slots_start: u32,
 }
 
@@ -36,9 +38,9 @@ pub struct CopyPlaces {
 pub struct Copies {
     /// Whether all of the range is in one cell on each.
     pub whole: bool,
-    left: u16,
-    width: u16,
-    slot: u16,
+    left: u32,
+    width: u32,
+    slot: u32,
     slots_start: u32,
     cell_bytes: u64,
     member_offset: u64,
@@ -71,8 +73,8 @@ impl CopyPlaces {
                 cell_bytes: zone.cell_bytes,
                 reciprocal,
                 cell_shift,
-                width: zone.width() as u16,
-                copies: zone.copies() as u16,
+                width: zone.width() as u32,
+                copies: zone.copies() as u32,
                 slots_start: zone.slots_start as u32,
             })
         });
@@ -97,11 +99,22 @@ impl CopyPlaces {
             whole: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
             left: zone.copies,
             width: zone.width,
-            slot: slot as u16,
+            slot: slot as u32,
             slots_start: zone.slots_start,
             cell_bytes: zone.cell_bytes,
             member_offset: zone.member_start + (row << zone.cell_shift) + within,
         }
+    }
+}
+
+impl Copies {
+    /// All that are left, where they are in one row, which they mostly are: their slots, and bytes from the start of the data
+    /// area of each of these members.
+    #[must_use]
+    #[inline(always)]
+    pub fn in_one_row(&self) -> Option<(Range<usize>, u64)> {
+        let first = (self.slots_start + self.slot) as usize;
+        (self.slot + self.left <= self.width).then_some((first..first + self.left as usize, self.member_offset))
     }
 }
 
@@ -111,7 +124,7 @@ impl Iterator for Copies {
     #[inline(always)]
     fn next(&mut self) -> Option<(usize, u64)> {
         self.left = self.left.checked_sub(1)?;
-        let place = (self.slots_start as usize + usize::from(self.slot), self.member_offset);
+        let place = ((self.slots_start + self.slot) as usize, self.member_offset);
         self.slot += 1;
         if self.slot == self.width {
             // On to the next row.
@@ -130,7 +143,7 @@ mod tests {
     /// Against [`Geometry::copies`], which brute force has checked: every block, and ranges of several lengths.
     #[test]
     fn the_short_form_says_the_same() {
-        let (k, mut seen) = (4096u64, 0);
+        let (k, mut seen, mut rows) = (4096u64, 0, 0);
         let all_sizes: [&[u64]; 6] = [
             &[64, 64],
             &[64, 32, 48],
@@ -156,6 +169,10 @@ mod tests {
                     for len in [512, 4096, 16 * k] {
                         let found = short.locate(at, len);
                         assert_eq!(found.whole, expected.iter().all(|piece| piece.len >= len), "{at} {len}");
+                        if let Some((slots, offset)) = found.in_one_row() {
+                            assert!(found.eq(slots.map(|slot| (slot, offset))), "{level} over {sizes:?} at {at}");
+                            rows += 1;
+                        }
                         let found: Vec<_> = found.map(|(slot, offset)| (geometry.slots()[slot], offset)).collect();
                         let expected: Vec<_> = expected.iter().map(|p| (p.member, p.member_offset)).collect();
                         assert_eq!(found, expected, "{level} over {sizes:?} at {at}");
@@ -164,7 +181,7 @@ mod tests {
                 }
             }
         }
-        assert!(seen > 5000, "{seen}");
+        assert!(seen > 5000 && rows > 2500 && rows < seen, "{seen} {rows}");
         assert!(CopyPlaces::new(&Geometry::plan(Spec::new(Level::Raid0), &[1 << 20; 2]).unwrap()).is_none());
     }
 }

@@ -240,50 +240,54 @@ impl Shard {
         if mutates(request.op) && self.shared.late.covers(request.device, start, end) {
             return Err(IoError::of(ErrorKind::TimedOut));
         }
-        let place = match request.op {
-            Op::Read | Op::Write if request.len.wrapping_sub(1) < LEAF_BYTES_MAX => {
-                layout.single_place(request.offset, request.len)
-            }
-            _ => None,
-        };
-        if let Some((leaf, offset)) = place
-            && self.done.len() < self.done_max
-            && let Some(result) = sink.at_once(leaf, request.op, offset, request.len, request.buf)
-        {
-            // Nothing is left to wait for, so that nothing has to be kept: no slot, no cookie.
-            let result = result.map_err(|e| IoError { kind: e.kind, leaf: Some(leaf), errno: e.errno, offset: start });
-            device.counters.count(request.op, request.len, result.is_err());
-            self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
-            return Ok(());
-        }
-        let mut held = false;
-        if layout.ordered {
-            match self.mirror_at_once(*request, sink) {
+        let small = matches!(request.op, Op::Read | Op::Write) && request.len.wrapping_sub(1) < LEAF_BYTES_MAX;
+        let (mut place, mut held) = (None, false);
+        if small && layout.ordered {
+            match self.mirror_at_once(request, sink) {
                 AtOnce::Done => return Ok(()),
                 AtOnce::No => {}
                 AtOnce::Begun => held = true,
             }
+        } else if small {
+            place = layout.single_place(request.offset, request.len);
+            if let Some((leaf, offset)) = place
+                && self.done.len() < self.done_max
+                && let Some(result) = sink.at_once(leaf, request.op, offset, request.len, request.buf)
+            {
+                // Nothing is left to wait for, so that nothing has to be kept: no slot, no cookie.
+                let result =
+                    result.map_err(|e| IoError { kind: e.kind, leaf: Some(leaf), errno: e.errno, offset: start });
+                device.counters.count(request.op, request.len, result.is_err());
+                self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
+                return Ok(());
+            }
         }
-        // By value: a reference would keep the request in memory on the short way, too.
-        self.submit_slot(*request, place, held, sink)
+        // In parts: a whole request would be put together in memory, also on the short way.
+        let Request { device, op, flags, offset, len, buf, tag } = *request;
+        self.submit_slot(device, (op, flags), (offset, len), (buf.addr, buf.region), tag, (place, held), sink)
     }
 
     /// The rest of [`Shard::submit`], for a request that must be remembered until its I/O has ended.
     #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
     fn submit_slot(
         &mut self,
-        request: Request,
-        place: Option<(LeafId, u64)>,
-        held: bool,
+        device: DeviceId,
+        (op, flags): (Op, Flags),
+        (offset, len): (u64, u64),
+        (addr, region): (u64, u16),
+        tag: u64,
+        (place, held): (Option<(LeafId, u64)>, bool),
         sink: &mut impl LeafSink,
     ) -> Result<(), IoError> {
+        let (id, buf) = (device.0, Buf { addr, region });
         let index = self.slots.take().ok_or(IoError::of(ErrorKind::Busy))?;
-        let device = self.devices.at_mut(request.device.0);
+        let device = self.devices.at_mut(id);
         device.users += 1;
         self.in_flight += 1;
         let slot = &mut self.slots[index];
-        slot.prepare(request.op, request.flags, request.offset, request.len, request.buf, request.tag);
-        slot.device = request.device.0;
+        slot.prepare(op, flags, offset, len, buf, tag);
+        slot.device = id;
         slot.version = device.version;
         if held {
             slot.held = (slot.start, slot.end);
@@ -294,10 +298,10 @@ impl Shard {
             slot.out = 1;
             slot.single = true;
             let cookie = slots::cookie(index, slot.generation, leaf);
-            sink.submit(&LeafIo::simple(leaf, request.op, request.flags, offset, request.len, request.buf, cookie));
+            sink.submit(&LeafIo::simple(leaf, op, flags, offset, len, buf, cookie));
             return Ok(());
         }
-        if self.devices.at(request.device.0).current.as_ref().is_some_and(|l| l.mirror().is_some_and(|m| m.failed)) {
+        if self.devices.at(id).current.as_ref().is_some_and(|l| l.mirror().is_some_and(|m| m.failed)) {
             self.slots[index].error = Some(IoError::of(ErrorKind::Failed));
         }
         self.advance(index, sink);
