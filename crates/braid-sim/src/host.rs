@@ -166,7 +166,7 @@ impl Host {
     /// One of the shards takes what comes for it much later than the others.
     pub fn make_busy(&mut self) {
         let busy = self.rng.index(self.message_ns_max.len());
-        self.message_ns_max[busy] = 20 * self.message_ns_max[busy].max(100_000);
+        self.message_ns_max[busy] = 40 * self.message_ns_max[busy].max(250_000);
     }
 
     /// How many shards there are.

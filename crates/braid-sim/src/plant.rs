@@ -115,19 +115,19 @@ fn table() -> Vec<(Plant, Way)> {
         (D::CheckpointAhead, Way::Drills(600)),
         (D::CatchUpForgets, Way::Mirrors(60)),
         (D::NotZeroed, Way::Mirrors(60)),
-        (D::ReturnsTooEarly, Way::Drills(400)),
+        (D::ReturnsTooEarly, Way::Drills(800)),
         (D::HeldAnsweredAtOnce, Way::Mirrors(900)),
         (D::DroppedBeforeRecorded, Way::Drills(400)),
-        (D::RetiredBeforeRecorded, Way::Drills(900)),
+        (D::RetiredBeforeRecorded, Way::Drills(500)),
         (D::FlushSkipsFilling, Way::Open),
         (D::FillingRead, Way::Mirrors(60)),
-        (D::FillingMissesWrites, Way::Mirrors(60)),
+        (D::FillingMissesWrites, Way::Mirrors(120)),
         (D::FilledBeforeDrained, Way::Drills(1200)),
         (D::FilledWithoutBits, Way::Drills(200)),
         (D::DirtyServed, Way::Mirrors(60)),
         (D::SyncUnlocked, Way::Mirrors(300)),
         (D::RepairUnlocked, Way::Drills(300)),
-        (D::GrownUnfrozen, Way::Drills(900)),
+        (D::GrownUnfrozen, Way::Drills(600)),
         (D::CheckIgnoresLast, Way::Drills(300)),
     ];
     let labels = [
@@ -159,8 +159,8 @@ fn table() -> Vec<(Plant, Way)> {
         (L::OldCopyLeft, Way::Open),
         (L::GrownBitmapNotWritten, Way::Open),
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
-        (L::SuccessorNotFlushed, Way::Drills(900)),
-        (L::SuccessorFlushedWithOthers, Way::Drills(900)),
+        (L::SuccessorNotFlushed, Way::Drills(400)),
+        (L::SuccessorFlushedWithOthers, Way::Drills(200)),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));
     data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()

@@ -401,7 +401,9 @@ fn refilling(rng: &mut Rng) -> Vec<Act> {
 }
 
 fn filling_under_load(rng: &mut Rng) -> Vec<Act> {
-    let of = Work { think_ns_max: *rng.pick(&[50_000, 400_000]), clients: 3, ..draw_work(rng, 1200) };
+    // What is written long after hides what was missed.
+    let requests = *rng.pick(&[60, 200, 1200]);
+    let of = Work { think_ns_max: *rng.pick(&[50_000, 400_000]), clients: 3, ..draw_work(rng, requests) };
     let load = Step::Work(of, None, Wait::No);
     let mut steps = vec![work(rng, 60), Step::Fail, work(rng, 20), load, back(rng), Step::AwaitWhole];
     let doom = if rng.coin() { Doom::Clean } else { afterwards(rng, &mut steps) };

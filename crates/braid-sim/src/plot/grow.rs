@@ -201,7 +201,10 @@ impl Admin {
             }
             Err(error) => {
                 self.expect_fault(&error, "an array could not grow");
-                self.stage.borrow_mut().labelled[index].tainted = true;
+                let mut stage = self.stage.borrow_mut();
+                stage.labelled[index].tainted = true;
+                // Disks that it did not get any more may keep a label, if they failed again when that was to be erased.
+                stage.labelled[index].scattered |= !further.is_empty();
             }
         }
     }

@@ -152,7 +152,9 @@ impl Admin {
             (promise, scattered, stage.had_faults || !all_here)
         };
         match (promise, &found.status) {
-            (Promise::Gone, status) => self.wrong(format!("array {name} is found ({status}), which had been deleted")),
+            (Promise::Gone, status) if !(scattered && matches!(status, Status::Incomplete { .. })) => {
+                self.wrong(format!("array {name} is found ({status}), which had been deleted"))
+            }
             (Promise::Unborn | Promise::Interrupted | Promise::Fading, Status::InterruptedCreate) => {
                 // What could not be read now may say later that the creation had come to its end.
                 if !self.stage.borrow().had_faults {
