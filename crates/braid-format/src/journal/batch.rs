@@ -4,7 +4,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, ROW_BLOCKS_MAX};
+use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, NUMBER_MAX, ROW_BLOCKS_MAX};
 use crate::bitmap::tag;
 use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
@@ -190,6 +190,7 @@ impl BatchHeader {
     fn is_sound(&self) -> bool {
         self.run != 0
             && (1..=self.sequence).contains(&self.tail)
+            && self.sequence <= NUMBER_MAX
             && (1..=BATCH_BLOCKS_MAX).contains(&self.blocks)
             && usize::from(self.entries) <= ENTRIES_MAX
     }
@@ -399,6 +400,7 @@ mod tests {
         assert!(refused(&|raw| raw.run.set(0)));
         assert!(refused(&|raw| raw.tail.set(0)));
         assert!(refused(&|raw| raw.tail.set(13)));
+        assert!(refused(&|raw| raw.sequence.set(u64::MAX)));
         assert!(refused(&|raw| raw.blocks.set(11)));
         assert!(refused(&|raw| raw.blocks.set(u32::MAX)));
         assert!(refused(&|raw| raw.entry_count.set(2)));

@@ -4,7 +4,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, ROW_BYTES_MAX};
+use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, NUMBER_MAX, ROW_BYTES_MAX};
 use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRJH");
@@ -67,7 +67,7 @@ pub struct Head {
 impl Head {
     fn is_sound(&self) -> bool {
         let row_bytes = u64::from(self.row_bytes);
-        self.generation != 0
+        (1..=NUMBER_MAX).contains(&self.generation)
             && self.run != 0
             && (1..=1 << 48).contains(&self.ring_blocks)
             && (1..=u64::from(ROW_BYTES_MAX)).contains(&row_bytes)
@@ -249,6 +249,7 @@ mod tests {
         assert!(refused(&|bytes| bytes[72..74].fill(0)), "no line");
         assert!(refused(&|bytes| bytes[74..80].fill(0xff)), "no cell");
         assert!(refused(&|bytes| bytes[24..32].fill(0)), "generation 0");
+        assert!(refused(&|bytes| bytes[24..32].fill(0xff)), "no generation could follow");
         assert!(refused(&|bytes| bytes[48] = 1), "rows of no whole blocks");
         assert!(refused(&|bytes| bytes[63] = 1), "reserved");
     }
