@@ -5,7 +5,7 @@
 //! coefficients: data first, then P, then Q.
 
 use braid_format::Uuid;
-use braid_format::journal::row_bytes;
+use braid_format::journal::{LostRow, row_bytes};
 use braid_geometry::{BLOCK_BYTES, Geometry, Stripe};
 
 /// Ops of one step of a request.
@@ -25,6 +25,8 @@ pub struct ParityNode {
     pub rings: Vec<u64>,
     /// Blocks of 4096 bytes in the ring, the same on all.
     pub ring_blocks: u64,
+    /// Rows of which something cannot be read until all of it is written again, ascending.
+    pub lost: Vec<LostRow>,
 }
 
 /// The same, compiled.
@@ -48,6 +50,21 @@ impl Parity {
         // Several batches are to have room in the ring.
         let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.ring_blocks / 3);
         Parity { node: node.clone(), count, row_bytes, per_stripe: chunk / row_bytes, logged_blocks_max }
+    }
+
+    /// Whether something of this row cannot be read until all of it is written again.
+    pub fn is_lost(&self, row: u64) -> bool {
+        !self.node.lost.is_empty() && self.node.lost.binary_search_by_key(&row, |lost| lost.row).is_ok()
+    }
+
+    /// Of a data cell of a stripe, `column` bytes below its top: whether it can be read there, and up to which column that holds.
+    pub fn lost_at(&self, stripe: &Stripe<'_>, cell: usize, column: u64) -> (bool, u64) {
+        let row = stripe.number * self.per_stripe + column / self.row_bytes;
+        let row_end = (column / self.row_bytes + 1) * self.row_bytes;
+        let Ok(at) = self.node.lost.binary_search_by_key(&row, |lost| lost.row) else { return (false, row_end) };
+        let line = column % self.row_bytes / BLOCK_BYTES;
+        let lost = self.node.lost[at].covers(cell as u8, 1 << line);
+        (lost, column - column % BLOCK_BYTES + BLOCK_BYTES)
     }
 
     /// The stripe of a row, and where the row begins in each of its chunks.
@@ -235,7 +252,7 @@ mod tests {
     use super::*;
 
     fn parity(geometry: &Geometry) -> Parity {
-        let node = ParityNode { array: Uuid::nil(), run: 1, rings: Vec::new(), ring_blocks: 2048 };
+        let node = ParityNode { array: Uuid::nil(), run: 1, rings: Vec::new(), ring_blocks: 2048, lost: Vec::new() };
         Parity::new(geometry, &node)
     }
 

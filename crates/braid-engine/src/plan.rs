@@ -31,6 +31,8 @@ pub enum Step {
     Zeros(u64),
     /// What comes next cannot be read where it is: it is to be computed from the rest of its row.
     Recover,
+    /// What comes next cannot be read until its row is written again wholly.
+    Unreadable,
     /// No member is left that could take it.
     Lost,
 }
@@ -69,6 +71,8 @@ enum Resolved {
     Needs(Precondition),
     /// They are to be computed from the rest of their row.
     Recover,
+    /// They cannot be read until their row is written again wholly.
+    Unreadable,
     /// Every copy of them is lost.
     Lost,
 }
@@ -117,6 +121,7 @@ impl Plan {
                 Resolved::Needs(needs) => return Step::Needs(needs),
                 Resolved::Zeros(len) => return Step::Zeros(span.end.min(at + len)),
                 Resolved::Recover => return Step::Recover,
+                Resolved::Unreadable => return Step::Unreadable,
                 Resolved::Lost => return Step::Lost,
             };
             let mut len = len.min(span.end - at);
@@ -269,8 +274,17 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
             }
         };
     }
-    let piece = mirror.geometry.locate(at);
+    let mut piece = mirror.geometry.locate(at);
     let member = &mirror.members[usize::from(piece.member)];
+    if let Some(parity) = mirror.parity.as_deref().filter(|parity| !parity.node.lost.is_empty()) {
+        let within = at - stripe.array_start;
+        let (cell, column) = ((within / stripe.chunk_bytes) as usize, within % stripe.chunk_bytes);
+        let (lost, until) = parity.lost_at(&stripe, cell, column);
+        if lost {
+            return Resolved::Unreadable;
+        }
+        piece.len = piece.len.min(until - column);
+    }
     if member.role != Role::InSync || span.avoid.has(usize::from(piece.member)) {
         return Resolved::Recover;
     }

@@ -81,6 +81,28 @@ struct Piece {
     offset: u64,
     len: u64,
     copies: u16,
+    /// At levels with parity, which have no copies.
+    row: Option<InRow>,
+}
+
+/// Where a piece of a row is.
+#[derive(Clone, Copy)]
+struct InRow {
+    data: u16,
+    cells: u16,
+    array_offset: u64,
+}
+
+impl Piece {
+    /// What a shard is to do with it.
+    fn kind(&self, mends: bool) -> SyncKind {
+        match (self.row, mends) {
+            (Some(InRow { data, cells, .. }), false) => SyncKind::Verify { data, cells },
+            (Some(InRow { data, cells, .. }), true) => SyncKind::Amend { data, cells },
+            (None, false) => SyncKind::Compare(self.copies),
+            (None, true) => SyncKind::Mend(self.copies),
+        }
+    }
 }
 
 impl Keeper {
@@ -147,8 +169,7 @@ impl Keeper {
             let (device, begun_ns) = (self.options.device, io.now_ns());
             let mut flight = Flight::new();
             for (k, piece) in pieces.iter().enumerate() {
-                let Piece { offset, len, copies } = *piece;
-                let part = SyncPart { device, offset, len, kind: SyncKind::Compare(copies) };
+                let part = SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind(false) };
                 flight.add(async move { (k, io.sync(part).await) });
             }
             let mut results: Vec<Result<u64, IoError>> = vec![Err(IoError::of(ErrorKind::Busy)); pieces.len()];
@@ -186,18 +207,18 @@ impl Keeper {
         let differing = result?;
         let end = piece.offset + piece.len;
         for block in (0..64).filter(|block| differing & (1 << block) != 0) {
-            let place = piece.offset + block * COMPARE_BLOCK_BYTES;
-            if place >= check.counted {
+            let skip = block * COMPARE_BLOCK_BYTES;
+            if piece.offset + skip * u64::from(piece.row.map_or(1, |row| row.data)) >= check.counted {
                 check.findings.differing_blocks += 1;
-                check.findings.remember(place);
+                check.findings.remember(piece.row.map_or(piece.offset, |row| row.array_offset) + skip);
             }
         }
         let new = end.saturating_sub(check.counted.max(piece.offset));
         check.findings.compared_blocks += new.div_ceil(COMPARE_BLOCK_BYTES);
         check.counted = check.counted.max(end);
         if differing != 0 && check.repair {
-            let Piece { offset, len, copies } = piece;
-            io.sync(SyncPart { device: self.options.device, offset, len, kind: SyncKind::Mend(copies) }).await?;
+            let device = self.options.device;
+            io.sync(SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind(true) }).await?;
         }
         if let Some(check) = &mut self.check {
             if check.repair {
@@ -210,6 +231,9 @@ impl Keeper {
 
     /// The next pieces, so many and so long at most; none at the end. One alone, where it did not succeed before.
     fn pieces(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
+        if self.has_parity() {
+            return self.pieces_of_rows(members, most, bytes);
+        }
         let size = self.array.geometry().size_bytes();
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
         let successors: Vec<_> = self.array.successors().collect();
@@ -228,7 +252,7 @@ impl Keeper {
             }
             let by_block = at < check.blocks_until;
             let len = if by_block { block } else { bytes.min(COMPARE_BYTES_MAX) };
-            let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0 };
+            let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0, row: None };
             copies_of(self.array.geometry(), &successors, at, &mut |place| {
                 piece.len = piece.len.min(place.len);
                 piece.copies += u16::from(members[usize::from(place.member)].role == Role::InSync);
@@ -254,6 +278,45 @@ impl Keeper {
                 (check.at, check.tries) = (at, 0);
             }
         }
+        pieces
+    }
+
+    /// The same of an array with parity.
+    fn pieces_of_rows(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
+        let size = self.array.geometry().size_bytes();
+        let Some(mut check) = self.check.take() else { return Vec::new() };
+        let (mut at, mut pieces) = (check.at, Vec::new());
+        let most = if check.tries > 0 || at < check.blocks_until { 1 } else { most };
+        while at < size && pieces.len() < most {
+            let by_block = at < check.blocks_until;
+            let row = self.row_piece(members, at, if by_block { COMPARE_BLOCK_BYTES } else { bytes });
+            let end = at + row.len;
+            let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
+            let written = self.regions.written.has(self.regions.region_of(stripe.array_start));
+            if !written || !self.is_whole_row(members, &row) {
+                at = if written { end } else { self.next_stripe(at + 1) };
+                if pieces.is_empty() {
+                    (check.at, check.tries) = (at, 0);
+                }
+                continue;
+            }
+            if check.tries >= TRIES_MAX && at == check.at {
+                check.tries = 0;
+                if by_block {
+                    check.findings.unreadable_blocks += 1;
+                    check.findings.remember(row.array_offset);
+                    at = end;
+                    check.at = at;
+                } else {
+                    check.blocks_until = end;
+                }
+                continue;
+            }
+            let of_row = InRow { data: row.data, cells: row.cells, array_offset: row.array_offset };
+            pieces.push(Piece { offset: at, len: row.len, copies: 0, row: Some(of_row) });
+            at = end;
+        }
+        self.check = Some(check);
         pieces
     }
 

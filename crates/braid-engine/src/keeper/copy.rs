@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::flight::Flight;
+use super::rows::RowPiece;
 use super::{Keeper, KeeperIo, SyncPart};
 use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX};
 use crate::mirror::{MirrorMember, Role, Roles};
@@ -132,10 +133,13 @@ impl Keeper {
         let mut passed = 0;
         while !course.closing {
             if let Some(going) = course.going.last_mut().filter(|going| going.at < going.end) {
-                let len = (going.end - going.at).min(most).min(going.most);
-                let piece = self.piece(&course.members, going.at, len, going.to);
+                let most = most.min(going.most);
+                let piece = match self.has_parity() {
+                    true => self.piece_of_row(&course.members, going.at, most, going.to),
+                    false => self.piece(&course.members, going.at, most.min(going.end - going.at), going.to),
+                };
                 going.at += piece.len;
-                if piece.sources.iter().any(|from| !piece.others(*from).is_empty()) {
+                if piece.has_work() {
                     going.pieces.push_back((going.at, false));
                     going.under_way += 1;
                     return Some((going.region, piece));
@@ -153,7 +157,11 @@ impl Keeper {
             let next = self.next_region(goal, course.last);
             let Some((region, to)) = next else { break };
             course.last = Some(region);
-            let (start, end) = self.regions.range(region);
+            let (mut start, mut end) = self.regions.range(region);
+            if self.has_parity() {
+                // A stripe belongs to the region of its first byte.
+                (start, end) = (self.next_stripe(start), self.next_stripe(end));
+            }
             let before = self.begun.get(&region).filter(|begun| begun.to == to).map_or(start, |begun| begun.until);
             self.begun.insert(region, Begun { to, until: before });
             // Where it did not succeed before: block by block.
@@ -247,7 +255,7 @@ impl Keeper {
 
     /// The piece at `at`, at most so long.
     fn piece(&self, members: &[MirrorMember], at: u64, len: u64, to: Roles) -> Piece {
-        let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE };
+        let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE, row: None };
         self.copies(at, &mut |place| {
             let role = usize::from(place.member);
             piece.len = piece.len.min(place.len);
@@ -260,12 +268,43 @@ impl Keeper {
         });
         piece
     }
+
+    /// The piece of a row at `at`, at most so high.
+    fn piece_of_row(&self, members: &[MirrorMember], at: u64, most: u64, to: Roles) -> Piece {
+        let row = self.row_piece(members, at, most);
+        let lacks = |member: &u16| members[usize::from(*member)].role == Role::Filling && to.has(usize::from(*member));
+        let targets = row.holders.iter().map(|(member, _)| *member).filter(lacks);
+        let targets = targets.fold(Roles::NONE, |roles, member| roles.with(usize::from(member)));
+        Piece { offset: at, len: row.len, sources: Vec::new(), targets, row: Some(row) }
+    }
+}
+
+/// Computes a piece of a row for those that lack it, without whoever cannot read.
+async fn restore_piece<I: KeeperIo>(io: &I, device: DeviceId, piece: &Piece, row: &RowPiece) -> (Copied, Roles) {
+    let mut failed = Roles::NONE;
+    loop {
+        let kind = SyncKind::Restore { to: piece.targets, avoid: failed, data: row.data, cells: row.cells };
+        let part = SyncPart { device, offset: piece.offset, len: piece.len, kind };
+        let error = match io.sync(part).await {
+            Ok(_) => return (Copied::All, failed),
+            Err(error) if error.kind == ErrorKind::Busy => return (Copied::Again, failed),
+            Err(error) => error,
+        };
+        let of = row.holders.iter().find(|(_, leaf)| Some(*leaf) == error.leaf).map(|(member, _)| usize::from(*member));
+        match of.filter(|member| !failed.has(*member) && !piece.targets.has(*member)) {
+            Some(member) => failed = failed.with(member),
+            None => return (Copied::Unreadable, failed),
+        }
+    }
 }
 
 /// Copies a piece from the first member that can read it.
 async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: Piece) -> Ended {
     let begun_ns = io.now_ns();
     let (mut copied, mut failed) = (Copied::Unreadable, Roles::NONE);
+    if let Some(row) = &piece.row {
+        (copied, failed) = restore_piece(io, device, &piece, row).await;
+    }
     for from in &piece.sources {
         let to = piece.others(*from);
         let kind = SyncKind::Copy { from: *from, to };
@@ -291,9 +330,19 @@ struct Piece {
     len: u64,
     sources: Vec<u16>,
     targets: Roles,
+    /// At levels with parity, which have no copies.
+    row: Option<RowPiece>,
 }
 
 impl Piece {
+    /// Whether somebody lacks it whom somebody can give it.
+    fn has_work(&self) -> bool {
+        match self.row {
+            Some(_) => !self.targets.is_empty(),
+            None => self.sources.iter().any(|from| !self.others(*from).is_empty()),
+        }
+    }
+
     fn others(&self, from: u16) -> Roles {
         Roles(self.targets.0 & !(1 << from))
     }

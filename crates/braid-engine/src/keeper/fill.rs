@@ -60,6 +60,7 @@ impl Keeper {
             if !planted(Planted::FilledWithoutBits) {
                 io.call(self.options.device, self.options.home, RegionCall::Rewrite).await;
             }
+            self.retire_journal(io).await;
             self.note_left();
             return Some(Act::Nothing);
         }

@@ -23,6 +23,7 @@ mod race;
 mod replace;
 mod reread;
 mod resync;
+mod rows;
 mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ use braid_format::{JobKind, MemberState};
 
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
-use crate::lifecycle::{Array, LifecycleError, Regions, load_regions};
+use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, load_regions, recover_journal};
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
@@ -139,6 +140,8 @@ pub struct Keeper {
     resync_total: u64,
     /// The member that is being retired, as its successor is in sync.
     retiring: Option<u16>,
+    /// At levels with parity: with what its journal began.
+    journal: Option<JournalStart>,
 }
 
 /// What a step of work came to.
@@ -174,10 +177,17 @@ impl Keeper {
         mut array: Array,
         options: KeeperOptions,
     ) -> Result<Keeper, LifecycleError> {
+        let mut journal = None;
+        if array.geometry().spec().level.parity() > 0 {
+            // The session is random, and this start's alone.
+            let random = array.label().session;
+            journal = Some(recover_journal(io, &mut array, random, options.force).await?);
+        }
         let bits = load(io, &mut array, options.force).await?;
         let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
         let bits = (&bits.written[..], &bits.dirty[..]);
-        let equal = options.clean || planted(Planted::DirtyServed);
+        // With parity, what a crash left unequal was made equal with the journal.
+        let equal = options.clean || journal.is_some() || planted(Planted::DirtyServed);
         let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, equal);
         let resync_total = regions.unsettled.count();
         let mut keeper = Keeper {
@@ -200,6 +210,7 @@ impl Keeper {
             copied: BTreeSet::new(),
             resync_total,
             retiring: None,
+            journal,
         };
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
@@ -333,12 +344,13 @@ impl Keeper {
             }
         }
         self.published = members.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role)).collect();
+        let parity = self.parity_node(members.len());
         let node = MirrorNode {
             geometry: self.array.geometry().clone(),
             members,
             successors: self.array.successors().collect(),
             regions: Arc::clone(&self.regions),
-            parity: None,
+            parity,
             failed: self.failed,
         };
         let node = Node::Mirrored(Box::new(node));

@@ -40,6 +40,9 @@ impl Keeper {
         let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
         let end = end.min(self.array.geometry().size_bytes());
         let Some(role) = self.troubled(trouble) else { return };
+        if self.has_parity() {
+            return self.repair_rows(io, trouble, role).await;
+        }
         let Some(data_start) = self.members().get(usize::from(role)).map(|member| member.start) else { return };
         while at < end {
             let (mut len, mut place, mut sources) = ((end - at).min(LOOK_BYTES), None, Vec::new());

@@ -91,6 +91,10 @@ impl Keeper {
             .collect();
         self.stuck.looked_at = some.last().map(|(region, _)| *region).filter(|_| some.len() == LOOKED_AT_MAX);
         self.stuck.next_look_ns = io.now_ns() + LOOK_EVERY_NS;
+        if self.has_parity() {
+            // Nothing less than trying tells whether a row can be computed.
+            some.drain(..).for_each(|(region, _)| drop(self.stuck.regions.remove(&region)));
+        }
         let members = self.members();
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
         for (region, offset) in some.drain(..) {

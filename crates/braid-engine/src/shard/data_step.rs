@@ -87,6 +87,10 @@ impl Shard {
                     return self.finish(index);
                 }
                 Step::Recover => return self.recover_step(index, sink),
+                Step::Unreadable => {
+                    slot.error = Some(IoError { offset: slot.cursor, ..IoError::of(ErrorKind::Io) });
+                    return self.finish(index);
+                }
                 Step::Needs(Precondition::Region(region)) => {
                     let device = DeviceId(slot.device);
                     let home = layout.mirror().expect("only a redundant array has regions").regions.home();

@@ -32,6 +32,9 @@ pub enum RegionCall {
     Clear(Vec<u32>),
     /// Writes all bits to all members that serve: a member has come.
     Rewrite,
+    /// At levels with parity: everything that is in the journal now is put in place, made durable there, and is needed in the
+    /// journal no more.
+    Retire,
 }
 
 /// Where a round stands: what is out, and what comes when it is back.
@@ -255,6 +258,7 @@ impl Shard {
                     }
                 }
             }
+            RegionCall::Retire => self.journal_retire(id, device, sink),
             RegionCall::Rewrite => {
                 self.begin_call(id, device, map.blocks());
                 for block in 0..map.blocks() {
@@ -263,6 +267,11 @@ impl Shard {
             }
         }
         self.work_off(sink);
+    }
+
+    /// A call is done.
+    pub(super) fn tell_called(&mut self, id: u64) {
+        self.home.called.push_back(id);
     }
 
     /// The next call that is done.

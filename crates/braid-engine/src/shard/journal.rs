@@ -79,12 +79,19 @@ struct Going {
     held: bool,
 }
 
-/// A flush of somebody that waits until all marks up to a batch are gone.
+/// Somebody who waits until everything up to a batch is durable in place, and the journal says so.
 struct Flusher {
-    from: ShardId,
-    slot: u32,
-    generation: u32,
+    who: Waiter,
     until: u64,
+}
+
+/// Who that is.
+#[derive(Clone, Copy)]
+enum Waiter {
+    /// A flush: shard, slot and its generation.
+    Slot(ShardId, u32, u32),
+    /// A call of the control plane.
+    Call(u64),
 }
 
 /// The journal of one array.
@@ -257,8 +264,20 @@ impl Shard {
             return self.tell_settled(from, slot, generation, Ok(()));
         }
         let until = journal.next - 1;
-        journal.flushers.push(Flusher { from, slot, generation, until });
+        journal.flushers.push(Flusher { who: Waiter::Slot(from, slot, generation), until });
         self.journal_go(device, sink);
+    }
+
+    /// The control plane wants the journal to be empty of what is in it now.
+    pub(super) fn journal_retire(&mut self, id: u64, device: DeviceId, sink: &mut impl LeafSink) {
+        match self.journals.of(device) {
+            Some(journal) if !journal.batches.is_empty() => {
+                let until = journal.next - 1;
+                journal.flushers.push(Flusher { who: Waiter::Call(id), until });
+                self.journal_go(device, sink);
+            }
+            _ => self.tell_called(id),
+        }
     }
 
     /// Does whatever can be done now.
@@ -287,7 +306,7 @@ impl Shard {
         let flushers: Vec<Flusher> = journal.flushers.drain(..).collect();
         requests.iter().for_each(|request| self.tell_logged(request, Err(kind)));
         for flusher in flushers {
-            self.tell_settled(flusher.from, flusher.slot, flusher.generation, Err(kind));
+            self.tell_waiter(flusher.who, Err(kind));
         }
     }
 
@@ -518,7 +537,7 @@ impl Shard {
         journal.flushers = kept;
         told.iter().for_each(|(request, sequence)| self.tell_logged(request, Ok(*sequence)));
         for flusher in gone {
-            self.tell_settled(flusher.from, flusher.slot, flusher.generation, Ok(()));
+            self.tell_waiter(flusher.who, Ok(()));
         }
     }
 
@@ -591,6 +610,13 @@ impl Shard {
             self.row_logged(slot, generation, op, result);
         } else {
             self.outbox.push_back((request.from, ShardMessage::Logged { slot, generation, op, result }));
+        }
+    }
+
+    fn tell_waiter(&mut self, who: Waiter, result: Result<(), ErrorKind>) {
+        match who {
+            Waiter::Slot(from, slot, generation) => self.tell_settled(from, slot, generation, result),
+            Waiter::Call(id) => self.tell_called(id),
         }
     }
 

@@ -259,6 +259,9 @@ impl Shard {
             return;
         }
         for op in &ops[..count] {
+            if parity.is_lost(op.row) {
+                return self.fail(index, ErrorKind::Io, sink);
+            }
             let stripe = Row::new(mirror, op.row).stripe;
             let region = mirror.regions.region_of(stripe.array_start);
             if !mirror.regions.writable.has(region) {
@@ -284,7 +287,11 @@ impl Shard {
         let layout = self.devices.at(slot.device).layout(slot.version).clone();
         let mirror = layout.mirror().expect("an array with parity is redundant");
         let parity = mirror.parity.as_deref().expect("an array with parity");
-        let chunk_end = slot.cursor + mirror.geometry.locate(slot.cursor).len;
+        let mut chunk_end = slot.cursor + mirror.geometry.locate(slot.cursor).len;
+        if !parity.node.lost.is_empty() {
+            // Whether the next block can be had was looked at, and of no further one.
+            chunk_end = chunk_end.min(slot.cursor + BLOCK_BYTES);
+        }
         let mut ops = [RowOp::NONE; OPS_MAX];
         cut(&mirror.geometry, parity, slot.cursor, slot.end.min(chunk_end), &mut ops);
         let op = RowOp { how: How::Recover, ..ops[0] };

@@ -191,6 +191,7 @@ impl Rig {
                 run: 5,
                 rings: vec![self.ring(); self.roles.len()],
                 ring_blocks: RING_BLOCKS,
+                lost: Vec::new(),
             }),
             failed: lost > self.tolerance(),
         };

@@ -1,0 +1,160 @@
+//! Arrays with parity: how jobs cut their rows, and how a place that a member cannot read is mended.
+//!
+//! A piece of a row is named by an offset of the array as [`crate::SyncRequest`] wants it: that of its stripe, and as many times
+//! the bytes above it in each chunk as the stripe has data cells. So pieces follow one another like bytes of the array.
+
+use braid_geometry::Stripe;
+
+use super::{Keeper, KeeperIo, Note, SyncPart};
+use crate::io::{LEAF_BYTES_MAX, LeafId};
+use crate::mirror::{MirrorMember, Role, Roles};
+use crate::parity::ParityNode;
+use crate::shard::RegionCall;
+use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
+use crate::trouble::Trouble;
+use braid_format::journal::{LostRow, RING_START_BYTES, row_bytes};
+
+/// A piece of a row.
+#[derive(Clone, Debug)]
+pub(super) struct RowPiece {
+    pub len: u64,
+    /// Data cells of the row, and all its cells.
+    pub data: u16,
+    pub cells: u16,
+    /// Who has a cell of it: member and disk.
+    pub holders: Vec<(u16, LeafId)>,
+    /// Where the array has its first byte.
+    pub array_offset: u64,
+}
+
+impl Keeper {
+    /// Whether the array has parity.
+    pub(super) fn has_parity(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Rows of which something cannot be read, until they are written again wholly: where each part of them begins in the array, and
+    /// its bytes.
+    pub fn unreadable_rows(&self) -> Vec<(u64, u64)> {
+        let Some(journal) = &self.journal else { return Vec::new() };
+        let geometry = self.array.geometry();
+        let row_bytes = u64::from(journal.row_bytes);
+        let of_row = |lost: &LostRow| {
+            let per_stripe = geometry.spec().chunk_bytes / row_bytes;
+            let stripe = geometry.stripe(lost.row / per_stripe)?;
+            let first = stripe.array_start + lost.row % per_stripe * row_bytes;
+            Some((0..stripe.data_chunks() as u64).map(move |cell| (first + cell * stripe.chunk_bytes, row_bytes)))
+        };
+        journal.lost.iter().filter_map(of_row).flatten().collect()
+    }
+
+    /// What the array's journal needs in a layout.
+    pub(super) fn parity_node(&self, members: usize) -> Option<ParityNode> {
+        let journal = self.journal.as_ref()?;
+        let mut rings = vec![0; members];
+        for member in self.array.members() {
+            if let Some(ring) = rings.get_mut(usize::from(member.role)) {
+                *ring = member.part.places.journal.start + RING_START_BYTES;
+            }
+        }
+        Some(ParityNode {
+            array: self.array.uuid(),
+            run: journal.run,
+            rings,
+            ring_blocks: journal.ring_blocks,
+            lost: journal.lost.clone(),
+        })
+    }
+
+    /// Sees to it that members which have come bear all that is needed of the journal: what was logged before is in its
+    /// place, durably, on all members.
+    pub(super) async fn retire_journal<I: KeeperIo>(&self, io: &I) {
+        if self.has_parity() {
+            io.call(self.options.device, self.options.home, RegionCall::Retire).await;
+        }
+    }
+
+    /// Where the first stripe begins that begins at this byte of the array or after it.
+    pub(super) fn next_stripe(&self, offset: u64) -> u64 {
+        let geometry = self.array.geometry();
+        match geometry.stripe_of(offset.min(geometry.size_bytes() - 1)) {
+            Some(stripe) if stripe.array_start < offset => end_of(&stripe),
+            Some(stripe) => stripe.array_start,
+            None => offset,
+        }
+    }
+
+    /// The piece at `at`, at most so high.
+    pub(super) fn row_piece(&self, members: &[MirrorMember], at: u64, most: u64) -> RowPiece {
+        let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
+        let (data, cells) = (stripe.data_chunks() as u64, stripe.members.len() as u64);
+        let column = (at - stripe.array_start) / data;
+        let row = u64::from(row_bytes(stripe.chunk_bytes as u32));
+        let blocks = |bytes: u64| (bytes / COMPARE_BLOCK_BYTES).max(1) * COMPARE_BLOCK_BYTES;
+        let height = (row - column % row).min(blocks(most.min(COMPARE_BYTES_MAX))).min(blocks(LEAF_BYTES_MAX / cells));
+        let successors = self.array.successors();
+        let holders = stripe.members.iter().copied().chain(
+            successors.filter(|successor| stripe.members.contains(&successor.role)).map(|successor| successor.member),
+        );
+        RowPiece {
+            len: height * data,
+            data: data as u16,
+            cells: cells as u16,
+            holders: holders.map(|member| (member, members[usize::from(member)].leaf)).collect(),
+            array_offset: stripe.array_start + column,
+        }
+    }
+
+    /// Writes what a member cannot read of the rows of these bytes with what the others give.
+    pub(super) async fn repair_rows<I: KeeperIo>(&self, io: &I, trouble: &Trouble, role: u16) {
+        let members = self.members();
+        let Some(data_start) = members.get(usize::from(role)).map(|member| member.start) else { return };
+        let geometry = self.array.geometry();
+        let mut at = trouble.offset;
+        let end = (trouble.offset + trouble.len).min(geometry.size_bytes());
+        while at < end {
+            let Some(stripe) = geometry.stripe_of(at) else { return };
+            let region = self.regions.region_of(stripe.array_start);
+            let holds = stripe.members.contains(&role) && self.regions.written.has(region);
+            let place = data_start + stripe.member_offset;
+            if holds && !can_read(io, trouble.leaf, place, stripe.chunk_bytes).await {
+                for column in (0..stripe.chunk_bytes).step_by(COMPARE_BLOCK_BYTES as usize) {
+                    if !can_read(io, trouble.leaf, place + column, COMPARE_BLOCK_BYTES).await {
+                        self.restore_block(io, &stripe, column, role).await;
+                    }
+                }
+            }
+            at = end_of(&stripe);
+        }
+    }
+
+    async fn restore_block<I: KeeperIo>(&self, io: &I, stripe: &Stripe<'_>, column: u64, role: u16) {
+        let (data, cells) = (stripe.data_chunks() as u16, stripe.members.len() as u16);
+        let (offset, len) = (stripe.array_start + column * u64::from(data), COMPARE_BLOCK_BYTES * u64::from(data));
+        let to = Roles::NONE.with(usize::from(role));
+        let kind = SyncKind::Restore { to, avoid: Roles::NONE, data, cells };
+        let device = self.options.device;
+        if io.sync(SyncPart { device, offset, len, kind }).await.is_ok() {
+            io.note(device, Note::Repaired(role, stripe.array_start + column, COMPARE_BLOCK_BYTES));
+        }
+    }
+
+    /// Whether every cell of a piece is on a member in sync.
+    pub(super) fn is_whole_row(&self, members: &[MirrorMember], piece: &RowPiece) -> bool {
+        piece.holders.iter().all(|(member, _)| members[usize::from(*member)].role == Role::InSync)
+    }
+}
+
+fn end_of(stripe: &Stripe<'_>) -> u64 {
+    stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes
+}
+
+/// Whether a disk gives these bytes.
+async fn can_read<I: KeeperIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
+    for at in (0..len).step_by(LEAF_BYTES_MAX as usize) {
+        if io.read(leaf, offset + at, (len - at).min(LEAF_BYTES_MAX) as usize).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
