@@ -21,11 +21,17 @@ pub enum Kind {
     Raid1,
     /// Every byte on some members.
     Raid10,
+    /// Every byte on one member, with a parity.
+    Raid5,
+    /// The same with two.
+    Raid6,
 }
 
 impl Kind {
-    /// All of them.
+    /// Those that are served: what a run is about unless it is told.
     pub const ALL: [Kind; 4] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10];
+    /// All of them.
+    pub const NAMED: [Kind; 6] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10, Kind::Raid5, Kind::Raid6];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -34,6 +40,8 @@ impl Kind {
             Kind::Raid0 => "raid0",
             Kind::Raid1 => "raid1",
             Kind::Raid10 => "raid10",
+            Kind::Raid5 => "raid5",
+            Kind::Raid6 => "raid6",
         }
     }
 
@@ -44,12 +52,19 @@ impl Kind {
             Kind::Raid0 => Level::Raid0,
             Kind::Raid1 => Level::Raid1,
             Kind::Raid10 => Level::Raid10,
+            Kind::Raid5 => Level::Raid5,
+            Kind::Raid6 => Level::Raid6,
         }
+    }
+
+    /// Whether arrays of this kind have parity.
+    pub fn has_parity(self) -> bool {
+        matches!(self, Kind::Raid5 | Kind::Raid6)
     }
 
     /// Whether arrays of this kind go on when members fail.
     pub fn is_redundant(self) -> bool {
-        matches!(self, Kind::Raid1 | Kind::Raid10)
+        !matches!(self, Kind::Concat | Kind::Raid0)
     }
 }
 

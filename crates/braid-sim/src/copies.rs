@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_engine::RegionMap;
 use braid_format::{Label, MemberState, Places};
 use braid_geometry::Geometry;
+use braid_parity::Parity;
 
 use crate::content::BLOCK_BYTES;
 use crate::oracle::{Oracle, Violation};
@@ -32,8 +33,10 @@ impl Copies {
         let block_bytes = BLOCK_BYTES as u64;
         for block in 0..oracle.blocks(self.number) {
             let at = block * block_bytes;
-            let rotten = oracle.is_doubted(self.number, block);
-            if rotten || !self.regions.readable.has(self.regions.region_of(at)) {
+            let rotten = oracle.is_doubted(self.number, block) || oracle.is_broken(self.number, block, 1);
+            // A stripe belongs to the region of its first byte.
+            let of = self.geometry.stripe_of(at).map_or(at, |stripe| stripe.array_start);
+            if rotten || !self.regions.readable.has(self.regions.region_of(of)) {
                 continue;
             }
             let mut first: Option<(u16, Vec<u8>)> = None;
@@ -62,6 +65,36 @@ impl Copies {
             });
             if let Some(why) = wrong {
                 return Err(why);
+            }
+        }
+        (0..self.geometry.stripes()).try_for_each(|stripe| self.judge_stripe(stripe, world))
+    }
+
+    /// The parity of a stripe must agree with its data.
+    fn judge_stripe(&self, number: u64, world: &World) -> Result<(), Violation> {
+        let Some(stripe) = self.geometry.stripe(number) else { return Ok(()) };
+        if !self.regions.readable.has(self.regions.region_of(stripe.array_start)) {
+            return Ok(());
+        }
+        let cell = |member: u16| {
+            let (disk, start) = self.members[usize::from(member)]?;
+            let mut bytes = vec![0; stripe.chunk_bytes as usize];
+            let of = &world.disks[disk];
+            (!of.gone && of.read(start + stripe.member_offset, &mut bytes)).then_some(bytes)
+        };
+        let data: Option<Vec<Vec<u8>>> = (0..stripe.data_chunks()).map(|index| cell(stripe.data(index))).collect();
+        let Some(data) = data else { return Ok(()) };
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let (mut p, mut q) = (vec![0; stripe.chunk_bytes as usize], vec![0; stripe.chunk_bytes as usize]);
+        Parity::best().pq(&mut p, &mut q, &data);
+        for (name, member, right) in [("P", Some(stripe.p()), &p), ("Q", stripe.q(), &q)] {
+            if let Some(found) = member.and_then(cell)
+                && found != *right
+            {
+                let block = found.chunks(BLOCK_BYTES).zip(right.chunks(BLOCK_BYTES)).position(|(a, b)| a != b);
+                return Err(Violation(format!(
+                    "{name} of stripe {number} does not agree with its data in block {block:?}"
+                )));
             }
         }
         Ok(())

@@ -53,7 +53,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.restricted = true;
             }
             "--levels" => {
-                let of = |name: &str| Kind::ALL.into_iter().find(|k| k.name() == name);
+                let of = |name: &str| Kind::NAMED.into_iter().find(|k| k.name() == name);
                 let wrong =
                     |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,raid1,raid10");
                 let kinds = value("--levels raid1")?;

@@ -13,7 +13,7 @@
 //! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
 //! each sector for itself. What is none of the possible versions is a violation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
@@ -87,6 +87,8 @@ struct Device {
     doubted: BTreeMap<u64, u64>,
     /// Blocks that no copy gives: whoever began to read before this may be told so.
     unreadable: BTreeMap<u64, u64>,
+    /// Blocks of rows that a crash and a loss together have made unreadable: whoever asks for them may be refused.
+    broken: BTreeSet<u64>,
 }
 
 /// A write that was begun: to be ended by [`Oracle::write_ended`].
@@ -180,6 +182,7 @@ impl Oracle {
             live: true,
             doubted: BTreeMap::new(),
             unreadable: BTreeMap::new(),
+            broken: BTreeSet::new(),
         };
         self.devices.insert(self.last_device, device);
         self.last_device
@@ -310,6 +313,18 @@ impl Oracle {
     /// Whether a read of these blocks that began then may find one of them unreadable.
     pub fn may_be_unreadable(&self, device: u64, begun: u64, first: u64, count: u64) -> bool {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
+    }
+
+    /// These bytes are in rows that a crash and a loss together have made unreadable.
+    pub fn rows_broken(&mut self, device: u64, places: &[(u64, u64)]) {
+        let block = BLOCK_BYTES as u64;
+        let blocks = places.iter().flat_map(|(offset, len)| offset / block..(offset + len) / block);
+        self.devices.get_mut(&device).expect("a device that was made").broken = blocks.collect();
+    }
+
+    /// Whether any of these blocks is in such a row.
+    pub fn is_broken(&self, device: u64, first: u64, count: u64) -> bool {
+        self.devices[&device].broken.range(first..first + count).next().is_some()
     }
 
     /// Blocks that no copy gives.

@@ -160,6 +160,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let focus = if mirrors { Focus::draw(sim.rng(), options.drills) } else { Focus::All };
     // A sweep cuts by its own rules.
     let focus = if dooms.is_some() && matches!(focus, Focus::Drill(_)) { Focus::Data } else { focus };
+    // Drills are stories of copies.
+    let rows_only = !redundant.is_empty() && redundant.iter().all(|kind| kind.has_parity());
+    let focus = if rows_only && matches!(focus, Focus::Drill(_)) { Focus::Failing } else { focus };
     // Of a stream of its own, as growth below.
     let mut later = Rng::new(seed ^ 0x6c61_7465);
     let of = if options.drills { 4 } else { 6 };
@@ -302,17 +305,26 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         Focus::Drill(_) => 3,
         _ => 4,
     };
-    let count = sim.rng().between(2, most) as usize;
+    let (least, most) = match kind {
+        Kind::Raid5 => (2, 5),
+        Kind::Raid6 => (3, 6),
+        _ => (2, most),
+    };
+    let count = sim.rng().between(least, most) as usize;
     let copies = if kind == Kind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
     let before = (1 << 20) + 8192;
     // Or nobody is well: then more may be lost than the array tolerates.
-    let careless = focus == Focus::All && sim.rng().coin();
-    let bad = sim.rng().between(1, count as u64 - 1) as usize;
+    let careless = focus == Focus::All && sim.rng().coin() && !kind.has_parity();
+    let bad = match kind {
+        Kind::Raid5 => 1,
+        Kind::Raid6 => 2,
+        _ => sim.rng().between(1, count as u64 - 1) as usize,
+    };
     let mut disks = Vec::new();
     // In a drill each member may be the one that is left: they are of one size.
     let same = before + 4096 * sim.rng().between(20, blocks_max);
     for number in 0..count {
-        let within = number <= bad && number > 0 && (kind == Kind::Raid1 || number == 1);
+        let within = number <= bad && number > 0 && (kind != Kind::Raid10 || number == 1);
         let faulty = faults && (within || careless && sim.rng().coin());
         // The one that is well is the largest: it is part of every zone.
         let more = if number == 0 { 4096 * blocks_max } else { 0 };
@@ -344,6 +356,8 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     // The others are never touched by hand, so that what one alone does not hold is not lost.
     let victims = if careless {
         disks.clone()
+    } else if kind.has_parity() {
+        disks[1..=bad].to_vec()
     } else if kind == Kind::Raid1 {
         disks[1..].to_vec()
     } else {
@@ -367,7 +381,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         well,
         victims,
         unplug,
-        wild: focus == Focus::All,
+        wild: focus == Focus::All && !kind.has_parity(),
         ..Mirror::new(spec)
     };
     sim.stage.borrow_mut().mirrors.push(mirror);

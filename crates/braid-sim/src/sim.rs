@@ -590,7 +590,7 @@ impl Run<'_> {
                             self.world.moments.push("clearing");
                             self.world.counters.add("keepers", "clearing");
                         }
-                        RegionCall::Close(_) | RegionCall::Rewrite => {}
+                        RegionCall::Close(_) | RegionCall::Rewrite | RegionCall::Retire => {}
                     }
                     self.host.call(self.world, id, device, home.0, call);
                 }

@@ -418,7 +418,11 @@ impl Workload {
             if unreadable {
                 world.counters.add("failed", "as no copy can be read");
             }
-            let excused = unreadable || world.had_faults() && (hangs || oracle.fails(device));
+            let broken = error.kind == ErrorKind::Io && oracle.is_broken(device, out.asked.1, out.asked.2);
+            if broken {
+                world.counters.add("failed", "as a row is unreadable");
+            }
+            let excused = unreadable || broken || world.had_faults() && (hangs || oracle.fails(device));
             if !stopped && !excused {
                 return Err(Violation(format!("request {tag} failed without a reason: {error}")));
             }

@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("braid-format", &["braid-geometry"]),
     ("braid-engine", &["braid-geometry", "braid-parity", "braid-format"]),
     ("braid-ring", &["braid-engine", "braid-geometry"]),
-    ("braid-sim", &["braid-engine", "braid-geometry", "braid-format"]),
+    ("braid-sim", &["braid-engine", "braid-geometry", "braid-parity", "braid-format"]),
     ("braid-nbd", &["braid-engine", "braid-ring"]),
     ("braid-api", &["braid-geometry"]),
     (

@@ -222,6 +222,14 @@ impl Admin {
                 drop(stage);
                 return self.odd(format!("mirror {index} has {blocks} blocks now"));
             }
+            let with_parity = keeper.array().geometry().spec().level.parity() > 0;
+            if with_parity {
+                let rows = keeper.unreadable_rows();
+                if !rows.is_empty() {
+                    stage.notes.push(format!("mirror {index} has unreadable rows"));
+                }
+                stage.oracle.rows_broken(number, &rows);
+            }
             if well.is_none() {
                 stage.oracle.may_fail(number);
             }
