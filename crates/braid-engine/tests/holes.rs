@@ -151,7 +151,13 @@ fn a_member_that_is_not_read_is_not_asked() {
             members: (0..3).map(member).collect(),
             successors: Vec::new(),
             regions: regions(0, u64::MAX, u64::MAX, true),
-            parity: Some(ParityNode { array: Uuid::from_u128(1), run: 1, rings: vec![2 << 20; 3], ring_blocks: 64 }),
+            parity: Some(ParityNode {
+                array: Uuid::from_u128(1),
+                run: 1,
+                rings: vec![2 << 20; 3],
+                ring_blocks: 64,
+                lost: Vec::new(),
+            }),
             failed: false,
         }));
         let layout = DeviceLayout::new(1, 4096, &node);

@@ -220,7 +220,7 @@ pub(super) async fn mark_dirty<M: MetaIo>(
     io: &M,
     array: &Array,
     members: &[&Target],
-    is_named: &dyn Fn(u64) -> bool,
+    is_named: &(dyn Fn(u64) -> bool + Sync),
     force: bool,
 ) -> Result<u64, LifecycleError> {
     let mut all = load_regions(io, array, force).await?;

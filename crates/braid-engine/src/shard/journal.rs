@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, encode_batch, payload_crc};
+use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, LOST_ROWS_MAX, encode_batch, payload_crc};
 
 use super::scratch::Run;
 use super::slots::{self, State};
@@ -179,7 +179,12 @@ impl Journal {
     /// What is to stand in the journal for a request.
     fn entry(&self, request: &LogRequest) -> Entry {
         let has_data = self.rows.get(&request.entry.row).is_some_and(|(data, _)| *data > 0);
-        if request.mark && !has_data { Entry::mark(request.entry.row) } else { request.entry }
+        if request.mark && !has_data && self.marks_max() > 0 { Entry::mark(request.entry.row) } else { request.entry }
+    }
+
+    /// Rows that may be marked: a crash and a loss could put all of them on the list of unreadable rows, which is bounded.
+    fn marks_max(&self) -> u32 {
+        MARKS_MAX.min(LOST_ROWS_MAX.saturating_sub(self.node.lost.len()) as u32)
     }
 
     /// Whether an entry may go into the next batch: data and marks of one row never stand in the journal together, as what is
@@ -188,7 +193,7 @@ impl Journal {
         let (data, marks) = self.rows.get(&entry.row).copied().unwrap_or_default();
         match entry.kind {
             EntryKind::Data => marks == 0,
-            EntryKind::Mark => data == 0 && self.marks < MARKS_MAX,
+            EntryKind::Mark => data == 0 && self.marks < self.marks_max(),
         }
     }
 
@@ -495,7 +500,16 @@ impl Shard {
         self.journal_let_go(at, index);
         if alive {
             self.journal_tell(device);
-            self.journal_go(device, sink);
+        }
+        self.journals_go(sink);
+    }
+
+    /// Journals share their I/Os and their memory: what one gives back another may wait for.
+    pub(super) fn journals_go(&mut self, sink: &mut impl LeafSink) {
+        for at in 0..self.journals.list.len() {
+            if let Some(device) = self.journals.list.get(at).map(|journal| journal.device) {
+                self.journal_go(device, sink);
+            }
         }
     }
 
@@ -583,6 +597,11 @@ impl Shard {
             return self.journal_refuse(device, ErrorKind::Failed);
         }
         let layout = current.expect("it serves");
+        let lacks = layout.mirror().is_some_and(|mirror| mirror.members.iter().any(|m| m.role == Role::Out));
+        if let Some(journal) = self.journals.of(device).filter(|journal| lacks && journal.marks > 0) {
+            // A member is lost: after a crash now, rows that are only marked could not be read.
+            journal.wants_room = true;
+        }
         for at in 0..self.journals.ios.len() {
             let held = |going: &Going| going.device == device && going.run == run && going.held;
             if self.journals.ios[at].as_ref().is_some_and(held) {

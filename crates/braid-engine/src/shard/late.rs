@@ -25,6 +25,7 @@ impl Shard {
         }
         if let Some(io) = self.slots.journal_io(index) {
             self.journal_let_go(io, index);
+            self.journals_go(sink);
             return self.work_off(sink);
         }
         match self.slots.reserved_block(index) {
