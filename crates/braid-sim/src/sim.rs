@@ -618,7 +618,10 @@ impl Run<'_> {
                 }
                 Note::Replaced(role, leaf) => {
                     let successor = self.world.leaves[leaf.0 as usize];
-                    for mirror in &mut self.stage.borrow_mut().mirrors {
+                    let mut stage = self.stage.borrow_mut();
+                    // Where its copies are is not what was seen when it was whole.
+                    stage.lost.insert(device);
+                    for mirror in &mut stage.mirrors {
                         if mirror.well.is_some() && mirror.well == mirror.disks.get(usize::from(*role)).copied() {
                             mirror.well = Some(successor);
                         }

@@ -16,8 +16,8 @@
 //! the old place is the one that counts.
 
 use braid_format::{
-    ArrayPart, BLOCK_BYTES, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState, Places, ZoneSpan, copy_offset,
-    zone_table,
+    ArrayPart, BLOCK_BYTES, Header, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState, Places, ZoneSpan,
+    copy_offset, zone_table,
 };
 use braid_geometry::units::format_size;
 use braid_geometry::{Geometry, GeometryError};
@@ -440,8 +440,10 @@ impl Array {
             async move {
                 for at in below.into_iter().chain(last) {
                     let block = io.read(leaf, at, BLOCK_BYTES as usize).await.unwrap_or_default();
-                    let mine = |label: Label| label.array.uuid == self.uuid() && label.member.id == id;
-                    if Label::decode(&block).is_ok_and(mine) {
+                    // One that was torn says in its first sector whose it was going to be.
+                    let header =
+                        Label::decode(&block).map(|label| label.header()).ok().or_else(|| Header::decode(&block));
+                    if header.is_some_and(|header| (header.uuid, header.id) == (self.uuid(), id)) {
                         let _ = erase_block(io, leaf, at).await;
                     }
                 }

@@ -243,6 +243,23 @@ fn a_disk_that_shrank_is_refused_and_one_that_grew_is_not() {
     assert!(matches!(status_of(&disks, &leaves(3)), Status::Incomplete { .. }));
 }
 
+/// Found by the simulator: a growth was cut while it wrote a label's copy at the new end of a disk, and what had arrived of it
+/// stayed there when the array was gone.
+#[test]
+fn a_torn_copy_of_a_growth_is_cleared_by_the_next_start() {
+    let disks = three_disks();
+    drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
+    let label = disks.peek(LeafId(1), 0, 4096);
+    disks.resize(LeafId(1), 8 << 20);
+    let end = end_of(&disks, LeafId(1));
+    disks.poke(LeafId(1), end, &label[..3584]);
+    assert!(Label::decode(&disks.peek(LeafId(1), end, 4096)).is_err(), "it is torn");
+    let mut array = started(&disks, &leaves(3));
+    assert_eq!(disks.peek(LeafId(1), end, 4096), [0; 4096]);
+    run(array.delete(&disks)).unwrap();
+    drop(create_raid0(&disks, "again", 2, leaves(3)).unwrap());
+}
+
 #[test]
 fn a_disk_with_something_on_it_is_refused_unwritten() {
     let mut ext = vec![0; 512];
