@@ -59,7 +59,6 @@ struct Batch {
     entries: Vec<(u64, EntryKind)>,
     /// Who is told when it counts.
     waiters: Vec<LogRequest>,
-    memory: Option<Run>,
     durable: bool,
 }
 
@@ -403,7 +402,6 @@ impl Shard {
             pending: count as u32,
             entries: entries[..count].iter().map(|entry| (entry.row, entry.kind)).collect(),
             waiters,
-            memory: Some(memory),
             durable: false,
         });
         journal.head = begin + blocks;
@@ -526,7 +524,6 @@ impl Shard {
                 journal.under_way -= 1;
                 let batch = journal.batch(sequence).expect("a batch under way is kept");
                 batch.durable = true;
-                batch.memory = None;
             }
         }
     }

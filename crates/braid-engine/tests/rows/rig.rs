@@ -108,6 +108,8 @@ pub struct Rig {
     version: u32,
     asked: BTreeMap<u64, Asked>,
     next: u64,
+    /// Which run this is, for whoever reads of its failure.
+    run: String,
 }
 
 impl Rig {
@@ -147,6 +149,7 @@ impl Rig {
             version: 0,
             asked: BTreeMap::new(),
             next: 0,
+            run: format!("seed {seed}, {shape:?}"),
         };
         rig.publish();
         rig
@@ -298,7 +301,7 @@ impl Rig {
 
     pub fn settle(&mut self) {
         while self.step() {}
-        assert!(self.asked.is_empty(), "{} requests were never answered", self.asked.len());
+        assert!(self.asked.is_empty(), "{} requests were never answered, {}", self.asked.len(), self.run);
         for (shard, _) in &self.shards {
             assert_eq!((shard.in_flight(), shard.slots_in_use()), (0, 0));
         }
@@ -310,14 +313,16 @@ impl Rig {
             self.shards[at].0.swap_done(&mut done);
             for completion in done {
                 let asked = self.asked.remove(&completion.tag).expect("answered once");
-                assert_eq!(completion.result, Ok(()), "{:?} of {}+{}", asked.op, asked.offset, asked.len);
+                let what =
+                    format!("{:?} of {}+{}, {}, roles {:?}", asked.op, asked.offset, asked.len, self.run, self.roles);
+                assert_eq!(completion.result, Ok(()), "{what}");
                 let range = asked.offset as usize..(asked.offset + asked.len) as usize;
                 match asked.op {
                     Op::Read => {
                         let memory = self.memory.borrow();
                         let got = &memory[asked.buf as usize..][..asked.len as usize];
                         let wrong = got.iter().zip(&self.model[range]).position(|(a, b)| a != b);
-                        assert_eq!(wrong, None, "a read of {}+{}", asked.offset, asked.len);
+                        assert_eq!(wrong, None, "{what}");
                     }
                     Op::Write | Op::WriteZeroes | Op::Discard | Op::Flush => {}
                 }
@@ -481,7 +486,7 @@ impl Rig {
     }
 
     /// Reads all of it, piece by piece.
-    pub fn read_all(&mut self, what: &str) {
+    pub fn read_all(&mut self) {
         let size = self.geometry.size_bytes();
         let pieces = [17 * BLOCK, 3 * BLOCK];
         let (mut at, mut turn) = (0, 0);
@@ -491,7 +496,6 @@ impl Rig {
             self.settle();
             (at, turn) = (at + len, turn + 1);
         }
-        let _ = what;
     }
 
     /// Every row of every region that was written agrees with its parity, as far as its cells are here.
@@ -510,9 +514,9 @@ impl Rig {
             let data: Vec<&[u8]> = (0..stripe.data_chunks()).map(|index| cell(stripe.data(index))).collect();
             let (mut p, mut q) = (vec![0; cell(stripe.p()).len()], vec![0; cell(stripe.p()).len()]);
             Parity::best().pq(&mut p, &mut q, &data);
-            assert!(p == cell(stripe.p()), "P of stripe {number}");
+            assert!(p == cell(stripe.p()), "P of stripe {number}, {}", self.run);
             if let Some(member) = stripe.q() {
-                assert!(q == cell(member), "Q of stripe {number}");
+                assert!(q == cell(member), "Q of stripe {number}, {}", self.run);
             }
             rows += 1;
         }
