@@ -1,0 +1,185 @@
+//! The beginning of a step: its ops, their rows held, their regions writable, its memory taken.
+
+use braid_format::bitmap::REGIONS_PER_BLOCK;
+use braid_geometry::BLOCK_BYTES;
+
+use super::super::ranges::{release, tell_released};
+use super::super::waiting::{range_key, region_key};
+use super::super::{Shard, ShardMessage};
+use super::Stage;
+use super::row::Row;
+use crate::io::{DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
+use crate::limits::STEP_IOS_MAX;
+use crate::mirror::Mirrored;
+use crate::parity::{How, OPS_MAX, RowOp, cut};
+
+/// Pages of scratch memory of one step, unless a single op needs more.
+const STEP_PAGES_MAX: u32 = 512;
+
+impl Shard {
+    /// Begins the next step of what changes an array with parity, or puts the slot into the list of what it waits for.
+    pub(in crate::shard) fn row_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version).clone();
+        let mirror = layout.mirror().expect("an array with parity is redundant");
+        let parity = mirror.parity.as_deref().expect("an array with parity");
+        if slot.flags.has(Flags::FAST_ZERO) {
+            return self.fail(index, ErrorKind::Unsupported, sink);
+        }
+        if mirror.failed {
+            return self.fail(index, ErrorKind::Failed, sink);
+        }
+        let zeros = slot.op != Op::Write;
+        if zeros && self.skip_unwritten(index, mirror) {
+            return self.advance(index, sink);
+        }
+        let cursor = self.slots[index].cursor;
+        let mut ops = [RowOp::NONE; OPS_MAX];
+        let mut end = slot.end;
+        let (count, to, pages) = loop {
+            let (count, to) = cut(&mirror.geometry, parity, cursor, end, &mut ops);
+            let (mut pages, mut ios, mut logged) = (0, 0, 0);
+            for op in &mut ops[..count] {
+                let row = Row::new(mirror, op.row);
+                let Some(how) = row.how(op, &slot) else {
+                    let kind = slot.cause.map_or(ErrorKind::Failed, |cause| cause.kind);
+                    return self.fail(index, kind, sink);
+                };
+                op.how = how;
+                let covers = how == How::Full && op.len() == parity.row_bytes;
+                op.logged = !covers || zeros || slot.flags.has(Flags::FUA) || !row.is_whole();
+                pages += row.pages(op, zeros);
+                ios += row.cells() + mirror.successors.len();
+                if op.logged {
+                    logged += (u64::from(op.cells) + parity.count as u64) * u64::from(op.blocks);
+                }
+            }
+            // What is logged goes into one batch: who holds space of the journal never waits for more of it.
+            let fits = pages <= STEP_PAGES_MAX && ios <= STEP_IOS_MAX && logged <= parity.logged_blocks_max;
+            if count == 1 || fits {
+                break (count, to, pages);
+            }
+            // Half of it. Ops are never smaller than a block, so that this ends.
+            end = cursor + ((to - cursor) / 2).next_multiple_of(BLOCK_BYTES);
+        };
+        let rows = ops[..count].iter().map(|op| op.row);
+        let (first, last) = rows.fold((u64::MAX, 0), |(low, high), row| (low.min(row), high.max(row)));
+        if !self.hold_rows(index, first, last) {
+            return;
+        }
+        for op in &ops[..count] {
+            if parity.is_lost(op.row) {
+                return self.fail(index, ErrorKind::Io, sink);
+            }
+            let stripe = Row::new(mirror, op.row).stripe;
+            let region = mirror.regions.region_of(stripe.array_start);
+            if !mirror.regions.writable.has(region) {
+                return self.await_region(index, mirror, region, sink);
+            }
+        }
+        let Some(work) = self.take_work(index, pages) else { return };
+        let memory = self.works.list[work as usize].memory.expect("it was just taken");
+        let mut page = memory.first;
+        for op in &mut ops[..count] {
+            op.page = page;
+            page += Row::new(mirror, op.row).pages(op, zeros);
+        }
+        let taken = &mut self.works.list[work as usize];
+        (taken.ops, taken.count, taken.to, taken.stage) = (ops, count, to, Stage::Read);
+        self.slots[index].step = cursor;
+        self.read_rows(index, work, mirror, sink);
+    }
+
+    /// Begins to compute what cannot be read where the slot's cursor is.
+    pub(in crate::shard) fn recover_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version).clone();
+        let mirror = layout.mirror().expect("an array with parity is redundant");
+        let parity = mirror.parity.as_deref().expect("an array with parity");
+        let mut chunk_end = slot.cursor + mirror.geometry.locate(slot.cursor).len;
+        if !parity.node.lost.is_empty() {
+            // Whether the next block can be had was looked at, and of no further one.
+            chunk_end = chunk_end.min(slot.cursor + BLOCK_BYTES);
+        }
+        let mut ops = [RowOp::NONE; OPS_MAX];
+        cut(&mirror.geometry, parity, slot.cursor, slot.end.min(chunk_end), &mut ops);
+        let op = RowOp { how: How::Recover, ..ops[0] };
+        let row = Row::new(mirror, op.row);
+        let lost = (0..row.cells()).filter(|cell| !row.is_readable(*cell, &slot)).count();
+        if lost > parity.count {
+            let kind = slot.cause.map_or(ErrorKind::Failed, |cause| cause.kind);
+            return self.fail(index, kind, sink);
+        }
+        if !self.hold_rows(index, op.row, op.row) {
+            return;
+        }
+        let Some(work) = self.take_work(index, row.pages(&op, false)) else { return };
+        let taken = &mut self.works.list[work as usize];
+        let page = taken.memory.expect("it was just taken").first;
+        taken.ops[0] = RowOp { page, ..op };
+        (taken.count, taken.to, taken.stage) = (1, slot.cursor + op.len(), Stage::Read);
+        self.slots[index].step = slot.cursor;
+        self.read_rows(index, work, mirror, sink);
+    }
+
+    pub(super) fn fail(&mut self, index: u32, kind: ErrorKind, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        let leaf = slot.cause.and_then(|cause| cause.leaf);
+        slot.error.get_or_insert(IoError { leaf, offset: slot.start, ..IoError::of(kind) });
+        self.advance(index, sink);
+    }
+
+    /// Moves the cursor past what was never written, where zeros are to be. True: that was all.
+    fn skip_unwritten(&mut self, index: u32, mirror: &Mirrored) -> bool {
+        let slot = &mut self.slots[index];
+        while slot.cursor < slot.end {
+            let stripe = mirror.geometry.stripe_of(slot.cursor).expect("inside the array");
+            if mirror.regions.written.has(mirror.regions.region_of(stripe.array_start)) {
+                return false;
+            }
+            slot.cursor = slot.end.min(stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes);
+        }
+        true
+    }
+
+    /// Holds these rows, and no others. False: somebody else does, and the slot waits.
+    fn hold_rows(&mut self, index: u32, first: u64, last: u64) -> bool {
+        let slot = &mut self.slots[index];
+        let want = (first * BLOCK_BYTES, (last + 1) * BLOCK_BYTES);
+        if slot.held == want {
+            return true;
+        }
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+        match self.shared.ranges.acquire(DeviceId(slot.device), want.0, want.1, &mut tell) {
+            Ok(()) => slot.held = want,
+            Err(bucket) => {
+                self.waiting.park(&mut self.slots, index, range_key(bucket));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until the region's home has made it writable.
+    fn await_region(&mut self, index: u32, mirror: &Mirrored, region: u32, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        let device = DeviceId(slot.device);
+        // Whoever makes the region ready needs the rows.
+        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        if self.devices.at(device.0).version != self.slots[index].version {
+            self.move_to_current(index);
+            self.forgive(index);
+            return self.advance(index, sink);
+        }
+        self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
+        let home = mirror.regions.home();
+        if home == self.id {
+            self.need(device, region, sink);
+        } else {
+            self.outbox.push_back((home, ShardMessage::Need { device, region }));
+        }
+    }
+}
