@@ -1,24 +1,30 @@
 //! File systems of the real kernel on a mirror that loses a member, gets another one and is filled, while files are written.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use crate::filesystems::Block;
 use crate::mirrors::*;
 use crate::support::*;
 
-/// Writes files until told to stop, and remembers what they hold.
+/// As many files as are kept at once, 36 MiB of them: what is written until something happens must fit on any disk, whatever its speed.
+const FILES: u64 = 200;
+
+/// Writes files until told to stop, the oldest again once there are [`FILES`], and remembers what they hold.
 struct Author {
     at: String,
-    sums: Vec<(String, u64)>,
+    written: u64,
+    sums: BTreeMap<String, u64>,
 }
 
 impl Author {
     fn write(&mut self, files: u64) {
         for _ in 0..files {
-            let number = self.sums.len() as u64;
-            let path = format!("{}/file{number}", self.at);
+            let number = self.written;
+            self.written += 1;
+            let path = format!("{}/file{}", self.at, number % FILES);
             fs::write(&path, noise(1 + number % 40 * 9000, number)).expect("a file can be written");
-            self.sums.push((path.clone(), checksum(&path)));
+            self.sums.insert(path.clone(), checksum(&path));
         }
         run("sync", &["-f", &self.at]);
     }
@@ -41,7 +47,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     let device = block.device.clone();
     run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
     let at = block.mount(&daemon, kind);
-    let mut author = Author { at, sums: Vec::new() };
+    let mut author = Author { at, written: 0, sums: BTreeMap::new() };
     wait_for("the member to fail", || {
         author.write(10);
         (health(&daemon) == "degraded").then_some(())
@@ -57,7 +63,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
         (health(&daemon) == "whole").then_some(())
     });
     assert!(beside >= 5 && daemon.events().contains("member_in_sync"), "{}", daemon.events());
-    for (path, _) in author.sums.extract_if(.., |(path, _)| path.ends_with('7')) {
+    for (path, _) in author.sums.extract_if(.., |path, _| path.ends_with('7')) {
         fs::remove_file(&path).expect("a file can be removed");
     }
     run("fstrim", &[&author.at]);
