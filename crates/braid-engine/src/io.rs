@@ -164,6 +164,9 @@ pub enum ErrorKind {
     Failed,
     /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
     FlushFailed,
+    /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what stood
+    /// there, until all of the row is written again.
+    Unreadable,
 }
 
 /// An error of one request: its kind, and where known the leaf and the place on it.

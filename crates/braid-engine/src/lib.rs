@@ -19,6 +19,7 @@ pub mod late;
 pub mod layout;
 pub mod lifecycle;
 pub mod limits;
+mod lost_rows;
 pub mod mirror;
 pub mod overlap;
 mod parity;
@@ -32,6 +33,7 @@ pub use braid_format::Uuid;
 pub use io::*;
 pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
+pub use lost_rows::LostRows;
 pub use mirror::{MirrorMember, MirrorNode, Role, Roles, Successor};
 pub use parity::ParityNode;
 #[cfg(feature = "planted")]

@@ -4,9 +4,13 @@
 //! does to one row: all blocks between two heights, of neighbouring data cells. Cells are counted in the order of the
 //! coefficients: data first, then P, then Q.
 
+use std::sync::Arc;
+
 use braid_format::Uuid;
-use braid_format::journal::{LostRow, row_bytes};
+use braid_format::journal::row_bytes;
 use braid_geometry::{BLOCK_BYTES, Geometry, Stripe};
+
+use crate::lost_rows::LostRows;
 
 /// Ops of one step of a request.
 pub(crate) const OPS_MAX: usize = 16;
@@ -25,8 +29,10 @@ pub struct ParityNode {
     pub rings: Vec<u64>,
     /// Blocks of 4096 bytes in the ring, the same on all.
     pub ring_blocks: u64,
-    /// Rows of which something cannot be read until all of it is written again, ascending.
-    pub lost: Vec<LostRow>,
+    /// The generation of the journal's head that is on the members when the run begins.
+    pub generation: u64,
+    /// Rows of which something cannot be read until all of it is written again.
+    pub lost: Arc<LostRows>,
 }
 
 /// The same, compiled.
@@ -52,18 +58,15 @@ impl Parity {
         Parity { node: node.clone(), count, row_bytes, per_stripe: chunk / row_bytes, logged_blocks_max }
     }
 
-    /// Whether something of this row cannot be read until all of it is written again.
-    pub fn is_lost(&self, row: u64) -> bool {
-        !self.node.lost.is_empty() && self.node.lost.binary_search_by_key(&row, |lost| lost.row).is_ok()
-    }
-
     /// Of a data cell of a stripe, `column` bytes below its top: whether it can be read there, and up to which column that holds.
     pub fn lost_at(&self, stripe: &Stripe<'_>, cell: usize, column: u64) -> (bool, u64) {
         let row = stripe.number * self.per_stripe + column / self.row_bytes;
         let row_end = (column / self.row_bytes + 1) * self.row_bytes;
-        let Ok(at) = self.node.lost.binary_search_by_key(&row, |lost| lost.row) else { return (false, row_end) };
+        if self.node.lost.lines(row) == 0 {
+            return (false, row_end);
+        }
         let line = column % self.row_bytes / BLOCK_BYTES;
-        let lost = self.node.lost[at].covers(cell as u8, 1 << line);
+        let lost = self.node.lost.covers(row, cell as u8, 1 << line);
         (lost, column - column % BLOCK_BYTES + BLOCK_BYTES)
     }
 
@@ -128,6 +131,11 @@ impl RowOp {
     /// Bytes of each of its cells.
     pub fn len(&self) -> u64 {
         u64::from(self.blocks) * BLOCK_BYTES
+    }
+
+    /// Its lines: bit *i* for block *i* of the row's height.
+    pub fn lines(&self) -> u16 {
+        (((1u32 << self.blocks) - 1) << self.first) as u16
     }
 
     /// Whether it covers this data cell.
@@ -252,7 +260,14 @@ mod tests {
     use super::*;
 
     fn parity(geometry: &Geometry) -> Parity {
-        let node = ParityNode { array: Uuid::nil(), run: 1, rings: Vec::new(), ring_blocks: 2048, lost: Vec::new() };
+        let node = ParityNode {
+            array: Uuid::nil(),
+            run: 1,
+            rings: Vec::new(),
+            ring_blocks: 2048,
+            generation: 1,
+            lost: Arc::default(),
+        };
         Parity::new(geometry, &node)
     }
 

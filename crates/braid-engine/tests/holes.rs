@@ -156,7 +156,8 @@ fn a_member_that_is_not_read_is_not_asked() {
                 run: 1,
                 rings: vec![2 << 20; 3],
                 ring_blocks: 64,
-                lost: Vec::new(),
+                generation: 1,
+                lost: std::sync::Arc::default(),
             }),
             failed: false,
         }));

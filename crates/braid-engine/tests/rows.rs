@@ -2,11 +2,13 @@
 
 mod rows {
     pub mod rig;
+    pub mod unreadable;
 }
 
 use braid_engine::*;
 use braid_geometry::Level;
 use rows::rig::{Random, Rig, Shape};
+use rows::unreadable::{Sees, some_rows};
 
 const SHAPES: &[Shape] = &[
     Shape { level: Level::Raid5, chunk_blocks: 16, blocks: &[64, 64, 64] },
@@ -138,4 +140,91 @@ fn a_small_write_costs_what_it_should() {
     let marks: Vec<_> = rig.log.iter().filter(|e| rig.is_journal(e.offset)).collect();
     assert!(marks.len() == 2 && marks.iter().all(|e| e.len == 4096 && e.fua), "a mark, in two copies: {marks:?}");
     assert_eq!(rig.log.iter().filter(|e| e.op == Op::Read).count(), 0);
+}
+
+/// A row that a crash and a loss made unreadable can be read once all of it was written, in whatever order the disks answer; and the list
+/// on the disks follows.
+#[test]
+fn an_unreadable_row_is_written_again() {
+    for seed in seeds() {
+        for shape in SHAPES {
+            let lost = some_rows(*shape, seed);
+            let mut rig = Rig::with_lost(*shape, 1 + (seed % 2) as u16, seed ^ 0x1057, &lost);
+            if lost.is_empty() {
+                continue;
+            }
+            if seed % 3 == 1 {
+                rig.lose(&[seed as usize % shape.blocks.len()]);
+            }
+            rig.requests(60);
+            if seed % 3 == 2 {
+                rig.fail(seed as u32 % shape.blocks.len() as u32);
+                rig.requests(60);
+            }
+            rig.settle();
+            for row in 0..rig.rows() {
+                let (at, bytes) = rig.whole_stripe(row);
+                assert_eq!(rig.attempt(row as usize, Op::Write, at, bytes), Sees::Nothing);
+            }
+            assert_eq!(rig.unreadable(), []);
+            // The ring comes around, so that the tail must pass.
+            rig.requests(40);
+            rig.settle();
+            rig.write_all();
+            rig.write_all();
+            let (heads, tail) = rig.watched();
+            assert!(heads > 0 && tail > 1, "{heads} heads, tail {tail}, seed {seed}, {shape:?}");
+            let in_sync = rig.in_sync();
+            assert!(in_sync.iter().all(|member| rig.list_on(*member).1.is_empty()), "seed {seed}, {shape:?}");
+            rig.check_parity();
+            rig.read_all();
+        }
+    }
+}
+
+/// What does not write all of an unreadable row changes nothing and is refused; so are reads of what is lost. Zeroes are as good as data.
+#[test]
+fn a_part_of_an_unreadable_row_is_refused() {
+    let mut refused = 0;
+    for shape in SHAPES {
+        for (op, seed) in [(Op::Write, 1), (Op::WriteZeroes, 2), (Op::Discard, 3)] {
+            let lost = some_rows(*shape, seed);
+            if lost.is_empty() {
+                continue;
+            }
+            let mut rig = Rig::with_lost(*shape, 2, seed, &lost);
+            let before = rig.unreadable();
+            for block in &before {
+                assert_eq!(rig.attempt(0, Op::Read, block * 4096, 4096), Sees::Refusal);
+                refused += u32::from(rig.attempt(1, op, block * 4096, 4096) == Sees::Refusal);
+            }
+            for row in &lost {
+                let (at, bytes) = rig.whole_stripe(row.row);
+                assert_eq!(rig.attempt(1, op, at, bytes), Sees::Nothing);
+                assert_eq!(rig.attempt(0, Op::Read, at, bytes), Sees::Nothing, "at once, not after a flush");
+            }
+            assert_eq!(rig.unreadable(), []);
+            rig.check_parity();
+            rig.read_all();
+        }
+    }
+    assert!(refused > 50, "{refused} were refused");
+}
+
+/// Who is being filled gets every head as well: it may be in sync a moment later, and the only one left.
+#[test]
+fn a_member_that_is_filled_gets_the_head() {
+    for shape in SHAPES {
+        let lost = some_rows(*shape, 1);
+        let mut rig = Rig::with_lost(*shape, 2, 5, &lost);
+        rig.begin_filling(0);
+        for row in &lost {
+            let (at, bytes) = rig.whole_stripe(row.row);
+            assert_eq!(rig.attempt(1, Op::Write, at, bytes), Sees::Nothing);
+        }
+        rig.write_all();
+        rig.write_all();
+        let lists: Vec<_> = (0..shape.blocks.len()).map(|member| rig.list_on(member)).collect();
+        assert!(lists[0].0 > 1 && lists.iter().all(|list| *list == lists[0]), "{lists:?}");
+    }
 }

@@ -57,6 +57,7 @@ impl Errno {
             ErrorKind::ReadOnly => "the device is read-only",
             ErrorKind::NoDevice => "the device is stopped",
             ErrorKind::FlushFailed => "an earlier flush failed",
+            ErrorKind::Unreadable => "row lost: write all of it",
             _ => "the request failed",
         }
     }

@@ -418,7 +418,7 @@ impl Workload {
             if unreadable {
                 world.counters.add("failed", "as no copy can be read");
             }
-            let broken = error.kind == ErrorKind::Io && oracle.is_broken(device, out.asked.1, out.asked.2);
+            let broken = error.kind == ErrorKind::Unreadable && oracle.is_broken(device, out.asked.1, out.asked.2);
             if broken {
                 world.counters.add("failed", "as a row is unreadable");
             }

@@ -34,6 +34,7 @@ use braid_format::{JobKind, MemberState};
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
 use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, load_regions, recover_journal};
+use crate::lost_rows::LostRows;
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
@@ -142,6 +143,8 @@ pub struct Keeper {
     retiring: Option<u16>,
     /// At levels with parity: with what its journal began.
     journal: Option<JournalStart>,
+    /// Rows of which something cannot be read.
+    lost: Arc<LostRows>,
 }
 
 /// What a step of work came to.
@@ -210,6 +213,7 @@ impl Keeper {
             copied: BTreeSet::new(),
             resync_total,
             retiring: None,
+            lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
             journal,
         };
         if resync_total > 0 {

@@ -3,6 +3,8 @@
 //! A piece of a row is named by an offset of the array as [`crate::SyncRequest`] wants it: that of its stripe, and as many times
 //! the bytes above it in each chunk as the stripe has data cells. So pieces follow one another like bytes of the array.
 
+use std::sync::Arc;
+
 use braid_geometry::Stripe;
 
 use super::{Keeper, KeeperIo, Note, SyncPart};
@@ -39,13 +41,13 @@ impl Keeper {
         let Some(journal) = &self.journal else { return Vec::new() };
         let geometry = self.array.geometry();
         let row_bytes = u64::from(journal.row_bytes);
-        let of_row = |lost: &LostRow| {
+        let of_row = |lost: LostRow| {
             let per_stripe = geometry.spec().chunk_bytes / row_bytes;
             let stripe = geometry.stripe(lost.row / per_stripe)?;
             let first = stripe.array_start + lost.row % per_stripe * row_bytes;
             Some((0..stripe.data_chunks() as u64).map(move |cell| (first + cell * stripe.chunk_bytes, row_bytes)))
         };
-        journal.lost.iter().filter_map(of_row).flatten().collect()
+        self.lost.iter().filter_map(of_row).flatten().collect()
     }
 
     /// What the array's journal needs in a layout.
@@ -62,7 +64,8 @@ impl Keeper {
             run: journal.run,
             rings,
             ring_blocks: journal.ring_blocks,
-            lost: journal.lost.clone(),
+            generation: journal.generation,
+            lost: Arc::clone(&self.lost),
         })
     }
 

@@ -88,7 +88,7 @@ impl Shard {
                 }
                 Step::Recover => return self.recover_step(index, sink),
                 Step::Unreadable => {
-                    slot.error = Some(IoError { offset: slot.cursor, ..IoError::of(ErrorKind::Io) });
+                    slot.error = Some(IoError { offset: slot.cursor, ..IoError::of(ErrorKind::Unreadable) });
                     return self.finish(index);
                 }
                 Step::Needs(Precondition::Region(region)) => {

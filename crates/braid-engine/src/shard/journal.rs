@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, LOST_ROWS_MAX, encode_batch, payload_crc};
 
+use super::journal_head::Heads;
 use super::scratch::Run;
 use super::slots::{self, State};
 use super::{Shard, ShardMessage};
@@ -67,6 +68,7 @@ struct Batch {
 enum What {
     Batch(u64),
     Flush,
+    Head,
 }
 
 struct Going {
@@ -94,9 +96,10 @@ enum Waiter {
 }
 
 /// The journal of one array.
-struct Journal {
+pub(super) struct Journal {
     device: DeviceId,
-    node: ParityNode,
+    pub(super) node: ParityNode,
+    pub(super) heads: Heads,
     /// Members that may be lost.
     tolerance: usize,
     next: u64,
@@ -126,6 +129,7 @@ impl Journal {
         Journal {
             device,
             node: node.clone(),
+            heads: Heads::new(node),
             tolerance,
             next: 1,
             tail: 1,
@@ -183,7 +187,7 @@ impl Journal {
 
     /// Rows that may be marked: a crash and a loss could put all of them on the list of unreadable rows, which is bounded.
     fn marks_max(&self) -> u32 {
-        MARKS_MAX.min(LOST_ROWS_MAX.saturating_sub(self.node.lost.len()) as u32)
+        MARKS_MAX.min(LOST_ROWS_MAX.saturating_sub(self.heads.rows) as u32)
     }
 
     /// Whether an entry may go into the next batch: data and marks of one row never stand in the journal together, as what is
@@ -220,7 +224,7 @@ impl Journals {
         Journals { list: Vec::new(), ios: (0..JOURNAL_IOS_MAX).map(|_| None).collect() }
     }
 
-    fn of(&mut self, device: DeviceId) -> Option<&mut Journal> {
+    pub fn of(&mut self, device: DeviceId) -> Option<&mut Journal> {
         self.list.iter_mut().find(|journal| journal.device == device)
     }
 }
@@ -328,10 +332,13 @@ impl Shard {
             return;
         }
         let Some(at) = self.journals.ios.iter().position(Option::is_none) else { return };
+        let Some(parity) = layout.parity() else { return };
+        // Where there is no memory for a head now, the flush waits for some: whoever gives it back looks again.
+        let Ok(memory) = self.prepare_head(device, parity, sink) else { return };
         let journal = self.journals.of(device).expect("just found");
         journal.flushing = Some(done);
         let run = journal.node.run;
-        self.journals.ios[at] = Some(Going { device, run, what: What::Flush, memory: None, held: false });
+        self.journals.ios[at] = Some(Going { device, run, what: What::Flush, memory, held: false });
         self.journal_submit(at, layout, sink);
     }
 
@@ -438,6 +445,19 @@ impl Shard {
                     sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
                 }
             }
+            What::Head => {
+                let memory = self.journals.ios[at].as_ref().and_then(|going| going.memory).expect("a head has memory");
+                let buf = self.journal_scratch.as_ref().expect("memory was taken from it").page(memory.first);
+                let journal = self.journals.of(device).expect("a head has a journal");
+                let before = journal.heads.before_ring();
+                for (role, member) in mirror.members.iter().enumerate().filter(|(_, m)| m.role != Role::Out) {
+                    let cookie = slots::cookie(index, generation, member.leaf);
+                    let (at, len) = (journal.node.rings[role] - before, u64::from(memory.pages) * BLOCK);
+                    sink.submit(&LeafIo::simple(member.leaf, Op::Write, Flags::FUA, at, len, buf, cookie));
+                    out += 1;
+                }
+                self.slots[index].out = out;
+            }
             What::Batch(sequence) => {
                 let memory = self.journals.ios[at].as_ref().and_then(|going| going.memory);
                 let journal = self.journals.of(device).expect("a batch has a journal");
@@ -480,8 +500,14 @@ impl Shard {
         let frozen = self.devices.at(device.0).frozen;
         let going = self.journals.ios[at as usize].as_mut().expect("an I/O that is out");
         let (what, run) = (going.what, going.run);
+        let flushed = !failed && !frozen && what == What::Flush;
+        if flushed && going.memory.is_some() {
+            // Rows have left the list: a head says so before the tail passes what has written them.
+            going.what = What::Head;
+        }
+        let head_follows = going.what != what;
         let alive = self.journals.list.iter().any(|j| j.device == device && j.node.run == run);
-        if alive && (failed || frozen) {
+        if alive && (failed || frozen || head_follows) {
             // What stands on some members only is written again, to those that are left.
             self.journals.ios[at as usize].as_mut().expect("it is out").held = true;
             if self.slots[index].late == 0 {
@@ -515,7 +541,10 @@ impl Shard {
     fn journal_done(&mut self, device: DeviceId, what: What) {
         let journal = self.journals.of(device).expect("it was just found");
         match what {
-            What::Flush => {
+            What::Flush | What::Head => {
+                if what == What::Head {
+                    journal.heads.done();
+                }
                 let done = journal.flushing.take().expect("a flush was under way");
                 journal.tail = done + 1;
                 journal.tail_is_news = true;

@@ -17,6 +17,7 @@ mod finish;
 mod flush_step;
 mod home;
 mod journal;
+mod journal_head;
 mod late;
 mod ranges;
 mod row_sync;

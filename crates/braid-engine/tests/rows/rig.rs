@@ -8,15 +8,18 @@ use std::sync::Arc;
 use braid_engine::io::META_BLOCKS;
 use braid_engine::*;
 use braid_format::Uuid;
+use braid_format::journal::{LostRow, RING_START_BYTES};
 use braid_geometry::{Geometry, Level, Spec};
 use braid_parity::Parity;
 
-const BLOCK: u64 = 4096;
+use super::unreadable::{Sees, Watch};
+
+pub const BLOCK: u64 = 4096;
 /// Memory of requests; behind it, of each shard, scratch memory.
 const REQUESTS_BYTES: u64 = 32 << 20;
-const META_ADDR: u64 = 1 << 40;
+pub(super) const META_ADDR: u64 = 1 << 40;
 /// Blocks of the journal's ring: small, so that it comes around.
-const RING_BLOCKS: u64 = 300;
+pub(super) const RING_BLOCKS: u64 = 300;
 
 /// A small generator of numbers, so that a seed tells a run.
 pub struct Random(pub u64);
@@ -39,9 +42,9 @@ pub struct Shape {
     pub blocks: &'static [u64],
 }
 
-struct Sink {
+pub(super) struct Sink {
     queue: VecDeque<LeafIo>,
-    meta: Vec<[u8; 4096]>,
+    pub(super) meta: Vec<[u8; 4096]>,
     memory: Rc<RefCell<Vec<u8>>>,
     scratch: u64,
 }
@@ -85,35 +88,44 @@ pub struct Event {
 }
 
 /// A request that has not been answered.
-struct Asked {
+pub(super) struct Asked {
     op: Op,
     offset: u64,
     len: u64,
     buf: u64,
+    expected: Result<(), ErrorKind>,
 }
 
 pub struct Rig {
-    shape: Shape,
-    geometry: Geometry,
-    regions: Arc<RegionMap>,
-    shards: Vec<(Shard, Sink)>,
-    disks: Vec<Vec<u8>>,
-    memory: Rc<RefCell<Vec<u8>>>,
+    pub(super) shape: Shape,
+    pub(super) geometry: Geometry,
+    pub(super) regions: Arc<RegionMap>,
+    pub(super) shards: Vec<(Shard, Sink)>,
+    pub(super) disks: Vec<Vec<u8>>,
+    pub(super) lost: Arc<LostRows>,
+    /// What is looked at while rows are unreadable.
+    pub(super) watch: Option<Watch>,
+    pub(super) memory: Rc<RefCell<Vec<u8>>>,
     /// The array's bytes as they ought to be.
-    model: Vec<u8>,
+    pub(super) model: Vec<u8>,
     pub log: Vec<Event>,
-    random: Random,
-    roles: Vec<Role>,
-    failing: Option<u32>,
-    version: u32,
-    asked: BTreeMap<u64, Asked>,
-    next: u64,
+    pub(super) random: Random,
+    pub(super) roles: Vec<Role>,
+    pub(super) failing: Option<u32>,
+    pub(super) version: u32,
+    pub(super) asked: BTreeMap<u64, Asked>,
+    pub(super) next: u64,
     /// Which run this is, for whoever reads of its failure.
-    run: String,
+    pub(super) run: String,
 }
 
 impl Rig {
     pub fn new(shape: Shape, shards: u16, seed: u64) -> Rig {
+        Rig::with_lost(shape, shards, seed, &[])
+    }
+
+    /// An array of which these rows are unreadable. Where there are some, all of it was written before.
+    pub fn with_lost(shape: Shape, shards: u16, seed: u64, lost: &[LostRow]) -> Rig {
         let limits = Limits { slots: 64, devices: 2, range_table_bits: 6 };
         let shared = Arc::new(Shared::new(shards, &limits));
         let bytes = REQUESTS_BYTES + u64::from(shards) * SCRATCH_BYTES_MIN;
@@ -122,10 +134,11 @@ impl Rig {
         let spec = Spec { chunk_bytes: shape.chunk_blocks * BLOCK, ..Spec::new(shape.level) };
         let geometry = Geometry::plan(spec, &sizes).expect("a plan");
         let size = geometry.size_bytes();
-        let bits = (&[][..], &[][..]);
+        let all = vec![u64::MAX; if lost.is_empty() { 0 } else { size.div_ceil(64 << 16) as usize }];
+        let bits = (&all[..], &[][..]);
         let regions = RegionMap::new(ShardId(shards - 1), Uuid::from_u128(9), size, 1 << 16, bits, true);
         let mut noise = Random(seed ^ 77);
-        let disk_bytes = sizes.iter().max().expect("members") + BLOCK + RING_BLOCKS * BLOCK;
+        let disk_bytes = sizes.iter().max().expect("members") + BLOCK + RING_START_BYTES + RING_BLOCKS * BLOCK;
         let mut rig = Rig {
             shape,
             geometry,
@@ -142,6 +155,8 @@ impl Rig {
             disks: sizes.iter().map(|_| (0..disk_bytes).map(|_| noise.below(256) as u8).collect()).collect(),
             memory,
             model: vec![0; size as usize],
+            lost: Arc::new(LostRows::new(lost)),
+            watch: None,
             log: Vec::new(),
             random: Random(seed),
             roles: vec![Role::InSync; sizes.len()],
@@ -151,6 +166,9 @@ impl Rig {
             next: 0,
             run: format!("seed {seed}, {shape:?}"),
         };
+        if !lost.is_empty() {
+            rig.fill_with_lost(lost);
+        }
         rig.publish();
         rig
     }
@@ -168,18 +186,18 @@ impl Rig {
         offset >= self.ring()
     }
 
-    /// Where the ring begins on every disk: behind the largest data area and a block for the bitmap.
-    fn ring(&self) -> u64 {
-        *self.shape.blocks.iter().max().expect("members") * BLOCK + BLOCK
+    /// Where the ring begins on every disk: behind the largest data area, a block for the bitmap, and the heads.
+    pub(super) fn ring(&self) -> u64 {
+        *self.shape.blocks.iter().max().expect("members") * BLOCK + BLOCK + RING_START_BYTES
     }
 
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         self.version += 1;
         let member = |(k, role): (usize, &Role)| MirrorMember {
             leaf: LeafId(k as u32),
             start: 0,
             len: self.shape.blocks[k] * BLOCK,
-            bitmap_start: self.ring() - BLOCK,
+            bitmap_start: self.ring() - RING_START_BYTES - BLOCK,
             role: *role,
             write_mostly: false,
         };
@@ -194,7 +212,8 @@ impl Rig {
                 run: 5,
                 rings: vec![self.ring(); self.roles.len()],
                 ring_blocks: RING_BLOCKS,
-                lost: Vec::new(),
+                generation: 1,
+                lost: Arc::clone(&self.lost),
             }),
             failed: lost > self.tolerance(),
         };
@@ -240,6 +259,7 @@ impl Rig {
         if self.failing == Some(io.leaf.0) {
             return Err(LeafError { kind: ErrorKind::Io, errno: 5 });
         }
+        self.watch_io(shard, io);
         let out = self.roles[io.leaf.0 as usize] == Role::Out;
         assert!(!out || self.failing.is_some() || io.op == Op::Flush, "a member that is out is asked {io:?}");
         let disk = &mut self.disks[io.leaf.0 as usize];
@@ -315,7 +335,10 @@ impl Rig {
                 let asked = self.asked.remove(&completion.tag).expect("answered once");
                 let what =
                     format!("{:?} of {}+{}, {}, roles {:?}", asked.op, asked.offset, asked.len, self.run, self.roles);
-                assert_eq!(completion.result, Ok(()), "{what}");
+                assert_eq!(completion.result.map_err(|error| error.kind), asked.expected, "{what}");
+                if asked.expected.is_err() {
+                    continue;
+                }
                 let range = asked.offset as usize..(asked.offset + asked.len) as usize;
                 match asked.op {
                     Op::Read => {
@@ -330,7 +353,19 @@ impl Rig {
         }
     }
 
-    fn submit(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) {
+    pub(super) fn submit(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) {
+        self.submit_expecting(shard, op, offset, len, flags, Ok(()));
+    }
+
+    pub(super) fn submit_expecting(
+        &mut self,
+        shard: usize,
+        op: Op,
+        offset: u64,
+        len: u64,
+        flags: Flags,
+        expected: Result<(), ErrorKind>,
+    ) {
         self.next += 1;
         let place = |slot: u64| slot * (REQUESTS_BYTES / 8);
         let is_free = |slot: &u64| self.asked.values().all(|asked| asked.buf != place(*slot));
@@ -343,12 +378,14 @@ impl Rig {
                 for byte in &mut self.memory.borrow_mut()[buf as usize..][..len as usize] {
                     *byte = random.below(256) as u8;
                 }
-                self.model[range].copy_from_slice(&self.memory.borrow()[buf as usize..][..len as usize]);
+                if expected.is_ok() {
+                    self.model[range].copy_from_slice(&self.memory.borrow()[buf as usize..][..len as usize]);
+                }
             }
-            Op::WriteZeroes | Op::Discard => self.model[range].fill(0),
-            Op::Read | Op::Flush => {}
+            Op::WriteZeroes | Op::Discard if expected.is_ok() => self.model[range].fill(0),
+            _ => {}
         }
-        self.asked.insert(tag, Asked { op, offset, len, buf });
+        self.asked.insert(tag, Asked { op, offset, len, buf, expected });
         let buf = Buf { addr: buf, region: Buf::UNREGISTERED };
         let request = Request { device: DeviceId(0), op, flags, offset, len, buf, tag };
         let (shard, sink) = &mut self.shards[shard];
@@ -408,7 +445,14 @@ impl Rig {
             let flags = if op == Op::Write && self.random.below(5) == 0 { Flags::FUA } else { Flags::NONE };
             let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len) };
             let shard = self.random.below(self.shards.len() as u64) as usize;
-            self.submit(shard, op, offset, len, flags);
+            match self.sees_lost(op, offset, len) {
+                Sees::Nothing => self.submit(shard, op, offset, len, flags),
+                // Some of a longer one may be written.
+                Sees::Refusal if op == Op::Read || len == BLOCK => {
+                    self.submit_expecting(shard, op, offset, len, flags, Err(ErrorKind::Unreadable));
+                }
+                Sees::Refusal => {}
+            }
             while self.asked.len() > 6 || self.random.below(3) == 0 {
                 if !self.step() {
                     assert!(self.asked.len() <= 6, "nothing moves");
@@ -439,7 +483,7 @@ impl Rig {
         self.settle();
     }
 
-    fn rows_of_stripe(&self) -> u64 {
+    pub fn rows_of_stripe(&self) -> u64 {
         let chunk = self.shape.chunk_blocks * BLOCK;
         chunk / u64::from(braid_format::journal::row_bytes(chunk as u32))
     }

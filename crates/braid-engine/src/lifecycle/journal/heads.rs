@@ -111,11 +111,16 @@ pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, ro
     if !has_journal(&array.label) || !recovery.heads_on(target).await?.is_empty() {
         return Ok(());
     }
-    // A member in sync that cannot read its own is for others to notice.
-    match recovery.newest_head().await {
-        Ok(Some((head, lost))) => write_head(io, &array.label, &[target], &head, &lost).await,
-        _ => Ok(()),
+    // Where the array serves, the next one may be on its way meanwhile, to this member as well: until none is newer than what was
+    // written. A member in sync that cannot read its own is for others to notice.
+    let mut given = 0;
+    while let Ok(Some((head, lost))) = recovery.newest_head().await
+        && head.generation > given
+    {
+        write_head(io, &array.label, &[target], &head, &lost).await?;
+        given = head.generation;
     }
+    Ok(())
 }
 
 impl<M: MetaIo> Recovery<'_, M> {

@@ -6,6 +6,7 @@
 //! its *work*.
 
 mod log;
+mod mend;
 mod plan;
 mod read;
 mod row;

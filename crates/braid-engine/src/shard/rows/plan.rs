@@ -7,6 +7,7 @@ use super::super::ranges::{release, tell_released};
 use super::super::waiting::{range_key, region_key};
 use super::super::{Shard, ShardMessage};
 use super::Stage;
+use super::mend::{Mend, mend};
 use super::row::Row;
 use crate::io::{DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::limits::STEP_IOS_MAX;
@@ -36,7 +37,7 @@ impl Shard {
         let cursor = self.slots[index].cursor;
         let mut ops = [RowOp::NONE; OPS_MAX];
         let mut end = slot.end;
-        let (count, to, pages) = loop {
+        let (mut count, mut to, mut pages) = loop {
             let (count, to) = cut(&mirror.geometry, parity, cursor, end, &mut ops);
             let (mut pages, mut ios, mut logged) = (0, 0, 0);
             for op in &mut ops[..count] {
@@ -47,7 +48,9 @@ impl Shard {
                 };
                 op.how = how;
                 let covers = how == How::Full && op.len() == parity.row_bytes;
-                op.logged = !covers || zeros || slot.flags.has(Flags::FUA) || !row.is_whole();
+                let marked = covers && !zeros && !slot.flags.has(Flags::FUA) && row.is_whole();
+                // A recovery must find all of what makes a row readable again.
+                op.logged = !marked || parity.node.lost.lines(op.row) != 0;
                 pages += row.pages(op, zeros);
                 ios += row.cells() + mirror.successors.len();
                 if op.logged {
@@ -67,10 +70,16 @@ impl Shard {
         if !self.hold_rows(index, first, last) {
             return;
         }
-        for op in &ops[..count] {
-            if parity.is_lost(op.row) {
-                return self.fail(index, ErrorKind::Io, sink);
+        match mend(mirror, &slot, &ops[..count]) {
+            Mend::Nothing => {}
+            Mend::Refused => return self.fail(index, ErrorKind::Unreadable, sink),
+            Mend::First(op) => {
+                // All of its lines in one op, and the step is begun again.
+                (ops[0], count, to) = (op, 1, cursor);
+                pages = Row::new(mirror, op.row).pages(&op, zeros);
             }
+        }
+        for op in &ops[..count] {
             let stripe = Row::new(mirror, op.row).stripe;
             let region = mirror.regions.region_of(stripe.array_start);
             if !mirror.regions.writable.has(region) {

@@ -56,7 +56,8 @@ impl Shard {
             let op = &mut self.works.list[work].ops[number];
             if op.submitted && !op.done {
                 op.done = true;
-                let sequence = std::mem::take(&mut op.sequence);
+                let (op, sequence) = (*op, std::mem::take(&mut op.sequence));
+                self.note_mended(index, &op);
                 self.tell_in_place(index, sequence, sink);
             }
             left |= !self.works.list[work].ops[number].done;

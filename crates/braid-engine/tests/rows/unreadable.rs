@@ -1,0 +1,264 @@
+//! Rows of which something cannot be read: what the rig knows of them, and what it looks at while they are written again.
+//!
+//! What a disk holds durably is what was flushed, or written with FUA. Of a row that was unreadable: whoever writes it logs all of it; it
+//! leaves the list of a head only when every block of it is durable in place; the tail of no batch passes what has written it
+//! before the heads of all members say so.
+
+use std::collections::BTreeMap;
+
+use braid_engine::*;
+use braid_format::Uuid;
+use braid_format::journal::{EntryKind, HEAD_BYTES, LostRow, RING_START_BYTES, decode_batch, decode_head, head_slot};
+use braid_geometry::Stripe;
+use braid_parity::Parity;
+
+use super::rig::{BLOCK, META_ADDR, Random, Rig};
+
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sees {
+    Nothing,
+    Refusal,
+}
+
+/// What is kept for comparison.
+pub struct Watch {
+    /// The list at first.
+    listed: Vec<LostRow>,
+    /// What each disk held at first, and what it holds durably.
+    first: Vec<Vec<u8>>,
+    durable: Vec<Vec<u8>>,
+    /// The lines of listed rows that each batch has written again.
+    batches: BTreeMap<u64, Vec<(u64, u16)>>,
+    /// The greatest tail of all batches, and how many heads were written.
+    pub tail: u64,
+    pub heads: u64,
+}
+
+/// Rows of a shape, each with one data cell that cannot be read.
+pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostRow> {
+    let mut random = Random(seed ^ 0x1057);
+    let rig = Rig::new(shape, 1, seed);
+    let lines = (1u32 << (shape.chunk_blocks / rig.rows_of_stripe())) - 1;
+    let mut rows = Vec::new();
+    for row in 0..rig.rows() {
+        if random.below(3) > 0 {
+            continue;
+        }
+        let cell = random.below(u64::from(rig.cells_of_row(row).0)) as u8;
+        // Mostly all of its lines, as a mark leaves them.
+        let of_row = if random.below(3) == 0 { 1 + random.below(u64::from(lines)) as u32 } else { lines };
+        rows.extend(LostRow::new(row, of_row as u16, &[cell]));
+    }
+    rows
+}
+
+impl Rig {
+    fn stripe(&self, row: u64) -> (Stripe<'_>, u64) {
+        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
+        let height = stripe.chunk_bytes / self.rows_of_stripe();
+        (stripe, row % self.rows_of_stripe() * height)
+    }
+
+    /// The array's bytes of a line of a data cell of a row.
+    fn place(&self, row: u64, line: u64, cell: u64) -> u64 {
+        let (stripe, column) = self.stripe(row);
+        stripe.array_start + cell * stripe.chunk_bytes + column + line * BLOCK
+    }
+
+    /// All of the array holds something, and what cannot be read is zeros, which parity fits, as a recovery leaves it.
+    pub(super) fn fill_with_lost(&mut self, lost: &[LostRow]) {
+        let mut noise = Random(4711);
+        self.model.fill_with(|| noise.below(256) as u8);
+        for row in lost {
+            for line in (0..16).filter(|line| row.lines >> line & 1 == 1) {
+                for cell in row.cells() {
+                    let at = self.place(row.row, line, u64::from(*cell)) as usize;
+                    self.model[at..at + BLOCK as usize].fill(0);
+                }
+            }
+        }
+        for number in 0..self.geometry.stripes() {
+            let stripe = self.geometry.stripe(number).expect("a stripe");
+            let (chunk, at) = (stripe.chunk_bytes as usize, stripe.member_offset as usize);
+            let first = stripe.array_start as usize;
+            let data: Vec<&[u8]> = self.model[first..].chunks(chunk).take(stripe.data_chunks()).collect();
+            let (mut p, mut q) = (vec![0; chunk], vec![0; if stripe.q().is_some() { chunk } else { 0 }]);
+            Parity::best().pq(&mut p, &mut q, &data);
+            let parity = [(Some(stripe.p()), &p[..]), (stripe.q(), &q[..])];
+            let parity = parity.into_iter().filter_map(|(member, bytes)| Some((member?, bytes)));
+            let cells = (0..data.len()).map(|cell| stripe.data(cell)).zip(data.iter().copied()).chain(parity);
+            for (member, bytes) in cells.collect::<Vec<_>>() {
+                self.disks[usize::from(member)][at..at + chunk].copy_from_slice(bytes);
+            }
+        }
+        self.watch = Some(Watch {
+            listed: lost.to_vec(),
+            first: self.disks.clone(),
+            durable: self.disks.clone(),
+            batches: BTreeMap::new(),
+            tail: 0,
+            heads: 0,
+        });
+    }
+
+    /// Blocks of the array that cannot be read now.
+    pub fn unreadable(&self) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        for row in self.lost.iter() {
+            for line in (0..16).filter(|line| row.lines >> line & 1 == 1) {
+                blocks.extend(row.cells().iter().map(|cell| self.place(row.row, line, u64::from(*cell)) / BLOCK));
+            }
+        }
+        blocks
+    }
+
+    /// Whether a request meets what cannot be read now, and is to be refused.
+    pub(super) fn sees_lost(&self, op: Op, offset: u64, len: u64) -> Sees {
+        let covers = |at: &u64| (offset..offset + len).contains(at);
+        let refused = match op {
+            Op::Flush => false,
+            Op::Read => self.unreadable().iter().any(|block| covers(&(block * BLOCK))),
+            _ => self.lost.iter().any(|row| {
+                let cells = u64::from(self.cells_of_row(row.row).0);
+                (0..16).filter(|line| row.lines >> line & 1 == 1).any(|line| {
+                    let count = (0..cells).filter(|cell| covers(&self.place(row.row, line, *cell))).count() as u64;
+                    count > 0 && count < cells
+                })
+            }),
+        };
+        if refused { Sees::Refusal } else { Sees::Nothing }
+    }
+
+    /// Where the stripe of a row begins in the array, and its bytes.
+    pub fn whole_stripe(&self, row: u64) -> (u64, u64) {
+        let (stripe, _) = self.stripe(row);
+        (stripe.array_start, stripe.data_chunks() as u64 * stripe.chunk_bytes)
+    }
+
+    /// A member is being filled: it holds nothing, and takes what is written.
+    pub fn begin_filling(&mut self, member: usize) {
+        let heads = (self.ring() - RING_START_BYTES) as usize;
+        self.disks[member][..heads + RING_START_BYTES as usize].fill(0);
+        self.roles[member] = Role::Filling;
+        self.publish();
+    }
+
+    /// Members in sync.
+    pub fn in_sync(&self) -> Vec<usize> {
+        (0..self.roles.len()).filter(|member| self.roles[*member] == Role::InSync).collect()
+    }
+
+    /// What a request is refused for, or not, to its end.
+    pub fn attempt(&mut self, shard: usize, op: Op, offset: u64, len: u64) -> Sees {
+        let sees = self.sees_lost(op, offset, len);
+        let expected = if sees == Sees::Refusal { Err(ErrorKind::Unreadable) } else { Ok(()) };
+        let shard = shard % self.shards.len();
+        self.submit_expecting(shard, op, offset, len, Flags::NONE, expected);
+        self.settle();
+        sees
+    }
+
+    /// Rows that the newest head of a member lists; those of the start where it has none yet.
+    pub fn list_on(&self, member: usize) -> (u64, Vec<LostRow>) {
+        let heads = (0..2).filter_map(|slot| {
+            let at = (self.ring() - RING_START_BYTES) as usize + slot * HEAD_BYTES;
+            decode_head(&Uuid::from_u128(9), self.disks[member][at..].first_chunk().expect("a head"))
+        });
+        let newest = heads.max_by_key(|(head, _)| head.generation).map(|(head, lost)| (head.generation, lost));
+        newest.unwrap_or_else(|| (1, self.watch.as_ref().map_or(Vec::new(), |watch| watch.listed.clone())))
+    }
+
+    /// A leaf I/O is about to be performed.
+    pub(super) fn watch_io(&mut self, shard: usize, io: &LeafIo) {
+        if self.watch.is_none() || self.failing == Some(io.leaf.0) {
+            return;
+        }
+        let member = io.leaf.0 as usize;
+        let heads = self.ring() - RING_START_BYTES;
+        match io.op {
+            Op::Flush => {
+                let now = self.disks[member].clone();
+                self.watch.as_mut().expect("watched").durable[member] = now;
+            }
+            Op::Write if io.offset >= self.ring() => self.watch_batch(io),
+            Op::Write if io.offset >= heads => {
+                let bytes = self.memory.borrow()[io.buf.addr as usize..][..io.len as usize].to_vec();
+                self.watch_head(io.offset - heads, &bytes);
+                assert!(io.flags.has(Flags::FUA), "a head is durable");
+            }
+            _ => {}
+        }
+        if io.op == Op::Write && io.flags.has(Flags::FUA) && io.buf.addr < META_ADDR {
+            let bytes = self.memory.borrow()[io.buf.addr as usize..][..io.len as usize].to_vec();
+            let durable = &mut self.watch.as_mut().expect("watched").durable[member];
+            durable[io.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        let _ = shard;
+    }
+
+    fn watch_batch(&mut self, io: &LeafIo) {
+        let array = Uuid::from_u128(9);
+        let block: [u8; 4096] = self.memory.borrow()[io.buf.addr as usize..][..4096].try_into().expect("a block");
+        let (header, entries) = decode_batch(&array, &block).expect("a batch");
+        let on_disks: Vec<(usize, Vec<LostRow>)> = (0..self.roles.len())
+            .filter(|member| self.roles[*member] == Role::InSync && self.failing != Some(*member as u32))
+            .map(|member| (member, self.list_on(member).1))
+            .collect();
+        let watch = self.watch.as_ref().expect("watched");
+        for (row, lines) in watch.batches.range(..header.tail).flat_map(|(_, written)| written) {
+            for (member, list) in &on_disks {
+                let listed = list.iter().find(|lost| lost.row == *row).map_or(0, |lost| lost.lines);
+                assert_eq!(
+                    listed & lines,
+                    0,
+                    "row {row} was written again, forgotten, and is listed on {member}, {}",
+                    self.run
+                );
+            }
+        }
+        let mut written = Vec::new();
+        for entry in entries.filter(|entry| watch.listed.iter().any(|lost| lost.row == entry.row)) {
+            let listed = on_disks.iter().any(|(_, list)| list.iter().any(|lost| lost.row == entry.row));
+            assert!(entry.kind == EntryKind::Data || !listed, "row {} is only marked, {}", entry.row, self.run);
+            if entry.kind == EntryKind::Data && u16::from(entry.cells) == self.cells_of_row(entry.row).0 {
+                assert_eq!(usize::from(entry.parities), self.tolerance());
+                written.push((entry.row, entry.lines()));
+            }
+        }
+        let watch = self.watch.as_mut().expect("watched");
+        watch.batches.insert(header.sequence, written);
+        watch.tail = watch.tail.max(header.tail);
+    }
+
+    fn watch_head(&mut self, at: u64, bytes: &[u8]) {
+        let (head, list) = decode_head(&Uuid::from_u128(9), bytes.first_chunk().expect("a head")).expect("a head");
+        assert_eq!(head_slot(head.generation) * HEAD_BYTES as u64, at, "the other place than that of the one before");
+        let watch = self.watch.as_ref().expect("watched");
+        for lost in &watch.listed {
+            let left = list.iter().find(|now| now.row == lost.row).map_or(0, |now| now.lines);
+            for line in (0..16).filter(|line| lost.lines & !left & 1 << line != 0) {
+                let (stripe, column) = self.stripe(lost.row);
+                let at = (stripe.member_offset + column + line * BLOCK) as usize;
+                let members = stripe.members.iter().map(|member| usize::from(*member));
+                for member in members.filter(|m| self.roles[*m] != Role::Out && self.failing != Some(*m as u32)) {
+                    let block = |disks: &[Vec<u8>]| disks[member][at..at + BLOCK as usize].to_vec();
+                    let first = block(&watch.first);
+                    // Zeros may have been written over zeros.
+                    assert!(
+                        first != block(&watch.durable) || first.iter().all(|byte| *byte == 0),
+                        "row {} has left the list, and line {line} is not durable on {member}, {}",
+                        lost.row,
+                        self.run
+                    );
+                }
+            }
+        }
+        self.watch.as_mut().expect("watched").heads += 1;
+    }
+
+    /// How many heads were written while it served, and how far the tail has come.
+    pub fn watched(&self) -> (u64, u64) {
+        self.watch.as_ref().map_or((0, 0), |watch| (watch.heads, watch.tail))
+    }
+}
