@@ -149,8 +149,14 @@ pub struct Progress {
 pub struct Redundancy {
     /// How it stands.
     pub health: Health,
-    /// Copies of every byte, where all members are there.
+    /// Copies of every byte, where all members are there; 1 at raid5 and raid6.
     pub copies: u16,
+    /// Parities of every row: 1 at raid5, 2 at raid6, else 0.
+    #[serde(default)]
+    pub parities: u16,
+    /// How many members may be lost, whichever they are, where all are there.
+    #[serde(default)]
+    pub tolerates: u16,
     /// What one bit of the write-intent bitmap stands for, in bytes.
     pub region_bytes: u64,
     /// Regions in all.
@@ -164,8 +170,24 @@ pub struct Redundancy {
     /// Blocks of 4 KiB that the last check found and that are not as they should be, or that no member can read.
     #[serde(default)]
     pub damaged_blocks: u64,
+    /// Bytes that cannot be read until they are written again: of rows at raid5 and raid6 that were being written when a crash
+    /// and the loss of a member came together.
+    #[serde(default)]
+    pub unreadable_bytes: u64,
+    /// Where these are, in the array's order; the first 256 ranges.
+    #[serde(default)]
+    pub unreadable: Vec<ByteRange>,
     /// `auto` where it starts by itself without members that may have gone on apart; else `wait`.
     pub start_degraded: String,
+}
+
+/// A range of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ByteRange {
+    /// Its first byte.
+    pub offset_bytes: u64,
+    /// Its length, in bytes.
+    pub bytes: u64,
 }
 
 /// A span of an array over which the set of members is the same.
@@ -232,7 +254,7 @@ pub struct CreateArray {
     /// Its name.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     pub name: String,
-    /// `concat`, `raid0`, `raid1` or `raid10`.
+    /// `concat`, `raid0`, `raid1`, `raid10`, `raid5` or `raid6`.
     pub level: String,
     /// Of raid10: copies of every byte, from 2; 2 if absent.
     #[serde(default)]
@@ -242,13 +264,13 @@ pub struct CreateArray {
     pub chunk_bytes: Option<u64>,
     /// The disks, in the order of their roles, named as on the command line with absolute paths.
     pub disks: Vec<String>,
-    /// Of raid1 and raid10: further disks, which take over the roles of members that fail.
+    /// Of levels with redundancy: further disks, which take over the roles of members that fail.
     #[serde(default)]
     pub spares: Vec<String>,
     /// Of raid1 and raid10: those of the disks that are read only when no other member can answer, named the same way.
     #[serde(default)]
     pub write_mostly: Vec<String>,
-    /// Of raid1 and raid10: `auto` to start by itself without members that may have gone on apart, `wait` (the default) to
+    /// Of levels with redundancy: `auto` to start by itself without members that may have gone on apart, `wait` (the default) to
     /// wait for them or for somebody who says so.
     #[serde(default)]
     pub start_degraded: Option<String>,

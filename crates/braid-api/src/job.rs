@@ -15,7 +15,7 @@ pub struct Job {
     pub number: u64,
     /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `replace` fills a
     /// disk that is to take a member's place; `check` compares all copies of
-    /// everything that was ever written, and `repair` makes equal what differs.
+    /// everything that was ever written, or rows with their parity, and `repair` makes equal what differs.
     pub kind: String,
     /// The member that a rebuild or a replacement fills.
     pub member: Option<u16>,
@@ -74,16 +74,29 @@ impl JobState {
 pub struct Findings {
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks of which at least two copies were compared.
+    /// Blocks of which at least two copies were compared; blocks of data that were compared with their parity.
     pub compared_blocks: u64,
-    /// Blocks whose copies differed.
+    /// Blocks whose copies differed. With parity: lines, one block high over all members of a row, that did not agree with
+    /// their parity.
     pub differing_blocks: u64,
-    /// Blocks whose copies a repair has made equal.
+    /// Blocks, or lines, that a repair has made right again.
     pub mended_blocks: u64,
     /// Blocks that no disk, or not every disk, can read.
     pub unreadable_blocks: u64,
     /// Where the first differing and unreadable blocks begin, in bytes of the array.
     pub places_bytes: Vec<u64>,
+    /// Whose blocks were wrong, as far as that can be told: at raid6, where two parities tell. By member.
+    #[serde(default)]
+    pub wrong_members: Vec<WrongMember>,
+}
+
+/// A member that has blocks wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WrongMember {
+    /// Its number.
+    pub member: u16,
+    /// Of the blocks that differed, those that it had wrong.
+    pub blocks: u64,
 }
 
 impl Findings {
@@ -98,7 +111,8 @@ impl Findings {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"repair": false}))]
 pub struct CheckArray {
-    /// Make equal what differs: as most copies have it, else as the first member in sync has it.
+    /// Make equal what differs: as most copies have it, else as the first member in sync has it. With parity: compute the block
+    /// that two parities name (raid6) from the others; else compute the parity.
     #[serde(default)]
     pub repair: bool,
 }

@@ -39,6 +39,6 @@ pub use parity::ParityNode;
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use regions::RegionMap;
-pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncDone, SyncKind, SyncRequest};
+pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, Compared, SyncDone, SyncKind, SyncRequest};
 pub use shard::{DeviceCounters, RegionCall, SCRATCH_BYTES, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared};
 pub use trouble::Trouble;

@@ -34,7 +34,7 @@ fn run(rig: &mut Rig, part: &SyncRequest) -> Result<u64, IoError> {
     rig.settle(&mut Random(4));
     let done = rig.shards[0].0.pop_sync_done().unwrap();
     assert_eq!((done.tag, rig.shards[0].0.slots_in_use()), (3, 0));
-    done.result.map(|()| done.differing)
+    done.result.map(|()| done.compared.differing)
 }
 
 fn block(rig: &mut Rig, disk: usize, block: usize) -> &mut [u8] {

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use braid_engine::keeper::{EngineIo, SyncPart};
 use braid_engine::{
-    DeviceId, DeviceLayout, ErrorKind, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo, RegionCall, ShardId, Trouble,
+    Compared, DeviceId, DeviceLayout, ErrorKind, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo, RegionCall,
+    ShardId, Trouble,
 };
 
 use crate::link::{Control, Countdown};
@@ -85,7 +86,7 @@ impl EngineIo for RingEngine {
     }
 
     /// Waits where too much is under way: `Busy` says that the device is frozen, or that there is no memory.
-    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+    async fn sync(&self, part: SyncPart) -> Result<Compared, IoError> {
         if part.kind.memory_bytes(part.len) > LEAF_BYTES_MAX {
             return Err(IoError::of(ErrorKind::Invalid));
         }

@@ -94,7 +94,7 @@ impl Jobs {
             if done.buffer_lost {
                 loan.lose();
             }
-            answer.keep(done.result.map(|()| done.differing));
+            answer.keep(done.result.map(|()| done.compared));
         }
         while let Some(id) = core.engine.pop_called() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)

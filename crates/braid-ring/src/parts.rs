@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::keeper::SyncPart;
-use braid_engine::{Buf, ErrorKind, IoError, LEAF_BYTES_MAX, SyncRequest};
+use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncRequest};
 
 use crate::map::Map;
 use crate::pending::{Promise, pending};
@@ -103,7 +103,7 @@ impl Drop for Loan {
 pub(crate) struct PartJob {
     pub(crate) part: SyncPart,
     pub(crate) loan: Loan,
-    pub(crate) answer: Promise<Result<u64, IoError>>,
+    pub(crate) answer: Promise<Result<Compared, IoError>>,
 }
 
 impl PartJob {

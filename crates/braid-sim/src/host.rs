@@ -10,7 +10,9 @@ use braid_engine::io::{
 };
 use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
-use braid_engine::{Limits, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared, SyncRequest, Trouble};
+use braid_engine::{
+    Compared, Limits, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared, SyncRequest, Trouble,
+};
 
 use crate::memory::Memory;
 use crate::rng::Rng;
@@ -28,7 +30,7 @@ pub enum Told {
     /// Every shard has frozen the device: the freeze of this number is complete.
     Frozen(u64),
     /// The part of a job of this number has ended.
-    Synced(u64, Result<u64, IoError>),
+    Synced(u64, Result<Compared, IoError>),
     /// The home of an array's regions has done what was asked under this number.
     Called(u64),
     /// A member failed.
@@ -302,7 +304,7 @@ impl Host {
         }
     }
 
-    fn end_sync(&mut self, world: &mut World, number: u64, result: Result<u64, IoError>, lost: bool) {
+    fn end_sync(&mut self, world: &mut World, number: u64, result: Result<Compared, IoError>, lost: bool) {
         let (buf, len) = self.syncs.remove(&number).expect("a part that is under way");
         if !lost {
             world.memory.free(buf, len);
@@ -338,7 +340,7 @@ impl Host {
             world.at(at_ns, Happening::Deliver(shard, to.0));
         }
         while let Some(done) = self.shards[at].pop_sync_done() {
-            self.end_sync(world, done.tag, done.result.map(|()| done.differing), done.buffer_lost);
+            self.end_sync(world, done.tag, done.result.map(|()| done.compared), done.buffer_lost);
         }
         while let Some(number) = self.shards[at].pop_called() {
             self.told.push_back(Told::Called(number));

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use braid_engine::io::{DeviceId, IoError, LeafError, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::layout::DeviceLayout;
-use braid_engine::{RegionCall, RegionMap, Trouble};
+use braid_engine::{Compared, RegionCall, RegionMap, Trouble};
 
 /// Something that a task wants to happen.
 #[derive(Debug)]
@@ -159,8 +159,9 @@ impl Port {
     }
 
     /// Answers a part of a job.
-    pub fn answer_sync(&self, id: u64, result: Result<u64, IoError>) {
-        let answer = result.map(|differing| differing.to_le_bytes().to_vec());
+    pub fn answer_sync(&self, id: u64, result: Result<Compared, IoError>) {
+        let bytes = |found: Compared| [&found.differing.to_le_bytes()[..], &found.wrong].concat();
+        let answer = result.map(bytes);
         self.answer(id, answer.map_err(|error| LeafError { kind: error.kind, errno: error.errno }));
     }
 
@@ -201,10 +202,12 @@ impl EngineIo for Port {
         self.ask(Wanted::Publish(device, layout)).await.expect("publishing cannot fail");
     }
 
-    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+    async fn sync(&self, part: SyncPart) -> Result<Compared, IoError> {
         let answer = self.ask(Wanted::Sync(part)).await;
         let answer = answer.map_err(|error| IoError { errno: error.errno, ..IoError::of(error.kind) })?;
-        Ok(u64::from_le_bytes(answer.try_into().expect("eight bytes")))
+        let (differing, wrong) = answer.split_at(8);
+        let differing = u64::from_le_bytes(differing.try_into().expect("eight bytes"));
+        Ok(Compared { differing, wrong: wrong.try_into().expect("as it was put there") })
     }
 
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall) {

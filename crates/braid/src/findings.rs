@@ -1,6 +1,6 @@
 //! What a job has found that is not as it should be, in words: the same in events, in `braid status` and in `braid job watch`.
 
-use braid_api::Findings;
+use braid_api::{Findings, WrongMember};
 use braid_geometry::units::format_size;
 
 /// Places that a sentence names.
@@ -22,6 +22,11 @@ pub fn sentence(found: &Findings) -> String {
         let more = if found.places_bytes.len() > NAMED_MAX { ", …" } else { "" };
         text.push_str(&format!(", at byte {}{more}", places.join(", ")));
     }
+    let wrong = |of: &WrongMember| format!("member {} had {} wrong", of.member, count(of.blocks));
+    let wrong: Vec<String> = found.wrong_members.iter().map(wrong).collect();
+    if !wrong.is_empty() {
+        text.push_str(&format!("; {}", wrong.join(", ")));
+    }
     text
 }
 
@@ -29,7 +34,7 @@ fn differing(found: &Findings) -> String {
     let some = found.differing_blocks;
     let verb = if some == 1 { "differs" } else { "differ" };
     match found.mended_blocks {
-        _ if some == 0 => "no copies differ".to_owned(),
+        _ if some == 0 => "nothing differs".to_owned(),
         0 => format!("{} {verb}", count(some)),
         mended if mended >= some => {
             format!("{} differed and {} equal now", count(some), if some == 1 { "is" } else { "are" })
@@ -55,8 +60,9 @@ mod tests {
             mended_blocks: mended,
             unreadable_blocks: unreadable,
             places_bytes: places.to_vec(),
+            wrong_members: Vec::new(),
         };
-        assert_eq!(sentence(&found(0, 0, 0, &[])), "100 blocks of 4.00 KiB compared, no copies differ");
+        assert_eq!(sentence(&found(0, 0, 0, &[])), "100 blocks of 4.00 KiB compared, nothing differs");
         assert_eq!(
             sentence(&found(1, 0, 0, &[8192])),
             "100 blocks of 4.00 KiB compared, 1 block differs, at byte 8192"
@@ -64,6 +70,11 @@ mod tests {
         assert_eq!(
             sentence(&found(5, 5, 1, &[0, 4096, 8192, 12288])),
             "100 blocks of 4.00 KiB compared, 5 blocks differed and are equal now, 1 block cannot be read, at byte 0, 4096, 8192, …"
+        );
+        let named = Findings { wrong_members: vec![WrongMember { member: 3, blocks: 1 }], ..found(1, 1, 0, &[0]) };
+        assert_eq!(
+            sentence(&named),
+            "100 blocks of 4.00 KiB compared, 1 block differed and is equal now, at byte 0; member 3 had 1 block wrong"
         );
         let rebuild = Findings { compared_blocks: 0, ..found(0, 0, 2, &[4096]) };
         assert_eq!(sentence(&rebuild), "2 blocks cannot be read, at byte 4096");

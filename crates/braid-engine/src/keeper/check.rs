@@ -4,6 +4,8 @@
 //! under one lock with the writes. A place that a member cannot read is a trouble like any other: it is rewritten from
 //! another copy, and compared then. Where that does not help the check goes on block by block, and counts what no one gives.
 
+use std::collections::BTreeMap;
+
 use braid_format::JobKind;
 
 use super::copy::PAUSE_NS;
@@ -12,7 +14,7 @@ use super::{Act, JobStage, Keeper, KeeperIo, SyncPart};
 use crate::io::{ErrorKind, IoError, LEAF_BYTES_MAX};
 use crate::lifecycle::LifecycleError;
 use crate::mirror::{MirrorMember, Role, copies_of};
-use crate::shard::sync::{COMPARE_BYTES_MAX, SyncKind};
+use crate::shard::sync::{COMPARE_BYTES_MAX, Compared, SyncKind};
 
 pub(super) use crate::shard::sync::COMPARE_BLOCK_BYTES;
 
@@ -36,6 +38,8 @@ pub struct Findings {
     pub unreadable_blocks: u64,
     /// Where the first of both kinds begin, in bytes of the array; [`PLACES_MAX`] at most.
     pub places: Vec<u64>,
+    /// Of the blocks that differed, how many each member had wrong, as far as that can be told: at raid6.
+    pub wrong_blocks: BTreeMap<u16, u64>,
 }
 
 /// From where a check goes, and how.
@@ -172,7 +176,7 @@ impl Keeper {
                 let part = SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind(false) };
                 flight.add(async move { (k, io.sync(part).await) });
             }
-            let mut results: Vec<Result<u64, IoError>> = vec![Err(IoError::of(ErrorKind::Busy)); pieces.len()];
+            let mut results: Vec<Result<Compared, IoError>> = vec![Err(IoError::of(ErrorKind::Busy)); pieces.len()];
             while !flight.is_empty() {
                 let (k, result) = flight.next().await;
                 results[k] = result;
@@ -201,15 +205,19 @@ impl Keeper {
         &mut self,
         io: &I,
         piece: Piece,
-        result: Result<u64, IoError>,
+        result: Result<Compared, IoError>,
     ) -> Result<(), IoError> {
         let Some(check) = &mut self.check else { return Ok(()) };
-        let differing = result?;
+        let compared = result?;
+        let differing = compared.differing;
         let end = piece.offset + piece.len;
         for block in (0..64).filter(|block| differing & (1 << block) != 0) {
             let skip = block * COMPARE_BLOCK_BYTES;
             if piece.offset + skip * u64::from(piece.row.map_or(1, |row| row.data)) >= check.counted {
                 check.findings.differing_blocks += 1;
+                if let Some(role) = compared.wrong_at(block as usize) {
+                    *check.findings.wrong_blocks.entry(role).or_default() += 1;
+                }
                 check.findings.remember(piece.row.map_or(piece.offset, |row| row.array_offset) + skip);
             }
         }

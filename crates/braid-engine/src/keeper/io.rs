@@ -7,7 +7,7 @@ use crate::layout::DeviceLayout;
 use crate::lifecycle::Array;
 use crate::regions::RegionMap;
 use crate::shard::RegionCall;
-use crate::shard::sync::SyncKind;
+use crate::shard::sync::{Compared, SyncKind};
 use crate::trouble::Trouble;
 
 use super::{Note, Order, Ordered};
@@ -37,11 +37,11 @@ pub trait EngineIo: MetaIo {
     /// Publishes a layout on every shard; returns when the last request of all before has ended on all.
     async fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>);
 
-    /// Does a part of a job on some shard, with memory of its own. Returns [`crate::SyncDone::differing`].
+    /// Does a part of a job on some shard, with memory of its own. Returns [`crate::SyncDone::compared`].
     ///
     /// # Errors
     /// As [`crate::SyncDone::result`]; `Busy` also where too much is under way.
-    async fn sync(&self, part: SyncPart) -> Result<u64, IoError>;
+    async fn sync(&self, part: SyncPart) -> Result<Compared, IoError>;
 
     /// Asks something of the home of the device's regions; returns when it is done.
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall);
@@ -81,6 +81,12 @@ pub trait KeeperIo: EngineIo {
     /// The array has grown: these are its regions from now on.
     fn grown(&self, device: DeviceId, regions: &Arc<RegionMap>) {
         let _ = (device, regions);
+    }
+
+    /// Rows of the array that cannot be read in whole, until they are written again: where each part of them begins, and its
+    /// bytes. Told when that changes while the array serves; [`super::Keeper::unreadable_rows`] says how it begins.
+    fn unreadable(&self, device: DeviceId, rows: Vec<(u64, u64)>) {
+        let _ = (device, rows);
     }
 
     /// What the labels say from now on; a layout that says the same of the members is on its way to the shards.

@@ -7,7 +7,7 @@ use braid_parity::{DATA_MAX, Damage, Parity};
 use super::compute::{self, Broken, CELLS_MAX};
 use super::ranges::tell_released;
 use super::slots::Slot;
-use super::sync::{Stage, SyncKind, SyncRequest};
+use super::sync::{Compared, Stage, SyncKind, SyncRequest};
 use super::waiting::range_key;
 use super::{Shard, slots};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
@@ -68,6 +68,17 @@ impl<'a> Part<'a> {
     /// Where a member has its cell.
     fn place(&self, member: usize) -> u64 {
         self.mirror.members[member].start + self.stripe.member_offset + self.column
+    }
+
+    /// The cell that is wrong, where that is known: two parities tell, one does not.
+    fn wrong_cell(&self, damage: Damage) -> Option<usize> {
+        let tells = self.rows.count == 2;
+        match damage {
+            Damage::Data(cell) => Some(cell),
+            Damage::P if tells => Some(self.data()),
+            Damage::Q => Some(self.data() + 1),
+            Damage::P | Damage::None | Damage::Several => None,
+        }
     }
 
     fn is_readable(&self, cell: usize, avoid: Roles) -> bool {
@@ -222,7 +233,7 @@ impl Shard {
             return false;
         }
         let best = Parity::best();
-        let (mut differing, mut out) = (0, 0);
+        let (mut compared, mut out) = (Compared::EQUAL, 0);
         for block in 0..part.height / BLOCK_BYTES {
             let skip = block * BLOCK_BYTES;
             let mut cells = [Buf::NONE; CELLS_MAX];
@@ -240,7 +251,10 @@ impl Shard {
             if damage == Damage::None {
                 continue;
             }
-            differing |= 1 << block;
+            compared.differing |= 1 << block;
+            if let Some(cell) = part.wrong_cell(damage) {
+                compared.wrong[block as usize] = part.member(cell) as u8;
+            }
             if !amends {
                 continue;
             }
@@ -268,7 +282,7 @@ impl Shard {
                 }
             }
         }
-        self.syncs.set_differing(sync, differing);
+        self.syncs.set_compared(sync, compared);
         self.slots[index].out = out;
         out > 0
     }

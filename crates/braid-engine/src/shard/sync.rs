@@ -86,6 +86,32 @@ pub struct SyncRequest {
     pub tag: u64,
 }
 
+/// What a part of a job found that compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compared {
+    /// A bit for each block of [`COMPARE_BLOCK_BYTES`] whose copies differed, or that did not agree with its parity, from the
+    /// first on.
+    pub differing: u64,
+    /// Of each of the first of these blocks the member that has it wrong, where two parities tell; else [`Compared::UNKNOWN`].
+    pub wrong: [u8; Compared::NAMED_MAX],
+}
+
+impl Compared {
+    /// Blocks whose wrong member can be told: as many as a row is high.
+    pub const NAMED_MAX: usize = 16;
+    /// No member is known to be wrong.
+    pub const UNKNOWN: u8 = u8::MAX;
+    /// Everything agreed, or nothing was compared.
+    pub const EQUAL: Compared = Compared { differing: 0, wrong: [Compared::UNKNOWN; Compared::NAMED_MAX] };
+
+    /// The member that has a block wrong, if that is known.
+    pub fn wrong_at(&self, block: usize) -> Option<u16> {
+        self.wrong.get(block).copied().filter(|member| *member != Compared::UNKNOWN).map(u16::from)
+    }
+}
+
+const _: () = assert!(braid_geometry::MEMBERS_MAX <= Compared::UNKNOWN as usize);
+
 /// How a part of a job ended.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncDone {
@@ -93,8 +119,8 @@ pub struct SyncDone {
     pub tag: u64,
     /// Success; or the first error. `Busy`: the device is frozen, nothing is wrong with this part.
     pub result: Result<(), IoError>,
-    /// Of what was compared, a bit for each block of [`COMPARE_BLOCK_BYTES`] whose copies differed, from the first on.
-    pub differing: u64,
+    /// What was found, where something was compared.
+    pub compared: Compared,
     /// The kernel may still touch the buffer, and always may: it must never be used again.
     pub buffer_lost: bool,
 }
@@ -112,7 +138,7 @@ pub(super) enum Stage {
 struct Part {
     request: SyncRequest,
     stage: Stage,
-    differing: u64,
+    compared: Compared,
 }
 
 /// The parts that are under way.
@@ -127,7 +153,7 @@ impl Syncs {
 
     fn take(&mut self, request: SyncRequest) -> Option<u32> {
         let at = self.parts.iter().position(Option::is_none)?;
-        self.parts[at] = Some(Part { request, stage: Stage::Read, differing: 0 });
+        self.parts[at] = Some(Part { request, stage: Stage::Read, compared: Compared::EQUAL });
         Some(at as u32)
     }
 
@@ -150,8 +176,8 @@ impl Syncs {
         self.at(sync).stage = stage;
     }
 
-    pub(super) fn set_differing(&mut self, sync: u32, differing: u64) {
-        self.at(sync).differing = differing;
+    pub(super) fn set_compared(&mut self, sync: u32, compared: Compared) {
+        self.at(sync).compared = compared;
     }
 
     /// Whether a part copies from one member to others.
@@ -315,7 +341,7 @@ impl Shard {
                 return out > 0;
             }
             Stage::Write => {
-                part.differing = copies.differing(sink);
+                part.compared.differing = copies.differing(sink);
                 0
             }
             Stage::Mend(next) => next,
@@ -324,7 +350,7 @@ impl Shard {
         if !mends {
             return false;
         }
-        let (mut block, differing) = (first, part.differing);
+        let (mut block, differing) = (first, part.compared.differing);
         while block < 64 && out as usize + copies.count as usize <= STEP_IOS_MAX {
             if differing & (1 << block) != 0 {
                 let (skip, len) = copies.block(block);
@@ -349,8 +375,8 @@ impl Shard {
     /// A part has ended: tells of it.
     pub(super) fn sync_finish(&mut self, index: u32, result: Result<(), IoError>, late: bool) {
         let slot = &self.slots[index];
-        let differing = self.syncs.at(slot.sync).differing;
-        self.sync_done.push_back(SyncDone { tag: slot.tag, result, differing, buffer_lost: late });
+        let compared = self.syncs.at(slot.sync).compared;
+        self.sync_done.push_back(SyncDone { tag: slot.tag, result, compared, buffer_lost: late });
     }
 }
 

@@ -510,7 +510,7 @@ impl Rig {
         loop {
             if let Some(done) = self.shards[shard].0.pop_sync_done() {
                 assert_eq!((done.tag, done.result), (row, Ok(())));
-                return done.differing;
+                return done.compared.differing;
             }
             assert!(self.step(), "a part of a job was never answered");
         }

@@ -39,9 +39,9 @@ pub enum Verb {
     Spare(SpareArgs),
     /// Take up what an array's disks have gained and, at concat and raid0, further disks
     Grow(GrowArgs),
-    /// Compare all copies of everything that was ever written to a redundant array; 7 if some differ
+    /// Compare all copies of what was ever written to a redundant array, or rows with their parity; 7 if some differ
     Check(CheckArgs),
-    /// The same, and make equal what differs: as most copies have it, else as the first member has it
+    /// The same, and make right what differs: as most copies have it, or as the parities tell (`docs/failures.md`)
     Repair(CheckArgs),
     /// Delete an array: its labels are removed, its content is lost
     Delete(DeleteArgs),
@@ -52,16 +52,16 @@ pub struct CreateArgs {
     /// Name of the new array
     #[arg(value_parser = name)]
     name: String,
-    /// How the disks are combined: one after the other, striped, mirrored, or mirrored and striped
-    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10"])]
+    /// How the disks are combined: one after the other, striped, mirrored, mirrored and striped, with one parity, with two
+    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"])]
     level: String,
     /// Copies of every byte at raid10 [default: 2]
     #[arg(long, value_name = "N")]
     copies: Option<u16>,
-    /// A further disk that takes over when a member of a raid1 or raid10 fails (may be repeated)
+    /// A further disk that takes over when a member of an array with redundancy fails (may be repeated)
     #[arg(long = "spare", value_name = "DISK")]
     spares: Vec<String>,
-    /// One of the disks, read only when no other can answer (may be repeated)
+    /// One of the disks of a raid1 or raid10, read only when no other can answer (may be repeated)
     #[arg(long, value_name = "DISK")]
     write_mostly: Vec<String>,
     /// Whether it starts by itself without members that may have gone on apart [default: wait]

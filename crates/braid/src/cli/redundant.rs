@@ -171,7 +171,16 @@ fn share(progress: &Progress) -> String {
 
 /// The lines of `show` about redundancy.
 pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, String)) {
-    line("copies", redundancy.copies.to_string());
+    match redundancy.parities {
+        0 => line("copies", redundancy.copies.to_string()),
+        parities => line("parity", format!("{parities} of each row")),
+    }
+    let losses = if redundancy.tolerates == 1 {
+        "any 1 member".to_owned()
+    } else {
+        format!("any {} members", redundancy.tolerates)
+    };
+    line("survives", format!("the loss of {losses}, where all are in sync"));
     let bytes = |regions: u64| format_size(regions * redundancy.region_bytes);
     line(
         "regions",
@@ -189,6 +198,14 @@ pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, 
     }
     for (role, filled) in array.members.iter().filter_map(|m| Some((m.role, m.progress.as_ref()?))) {
         line("filling", format!("member {role}: {}", progress(filled)));
+    }
+    for range in &redundancy.unreadable {
+        let end = range.offset_bytes + range.bytes;
+        line("unreadable", format!("bytes {} to {end} ({})", range.offset_bytes, format_size(range.bytes)));
+    }
+    let shown = redundancy.unreadable.iter().map(|range| range.bytes).sum::<u64>();
+    if shown < redundancy.unreadable_bytes {
+        line("unreadable", format!("and {} more", format_size(redundancy.unreadable_bytes - shown)));
     }
     line("degraded", format!("start: {}", redundancy.start_degraded));
 }

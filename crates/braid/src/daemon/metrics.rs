@@ -178,12 +178,18 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
 /// What only redundant arrays have.
 fn redundant(arrays: &[Array], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Value = fn(&Array, &Redundancy) -> u64;
-    let gauges: [(&str, &str, Option<&Unit>, Value); 5] = [
+    let gauges: [(&str, &str, Option<&Unit>, Value); 6] = [
         (
             "array_damaged_blocks",
             "Blocks of 4 KiB that the last check found and that are not as they should be, or that no member can read",
             None,
             |_, redundancy| redundancy.damaged_blocks,
+        ),
+        (
+            "array_unreadable",
+            "What a crash and a loss together have made unreadable until it is written again",
+            Some(&Unit::Bytes),
+            |_, redundancy| redundancy.unreadable_bytes,
         ),
         ("array_degraded", "1 while members of a redundant array are out or being filled", None, |_, redundancy| {
             u64::from(!matches!(redundancy.health, Health::Whole | Health::Resyncing))

@@ -306,7 +306,7 @@ fn long_work_shows_a_line_that_lives_and_goes_on_without_it() {
     daemon.braid(&["job", "limit", "data:1", "512M"]);
     let mut watch = Terminal::start(&daemon, (80, 24), BRAID, &["job", "watch"], &[]);
     watch.wait_for_text("check (job data:1) is done");
-    watch.wait_for_text("no copies differ");
+    watch.wait_for_text("nothing differs");
     assert_eq!(watch.wait().code(), Some(0));
     let begun = Terminal::start(&daemon, (80, 24), BRAID, &["array", "check", "data", "--no-wait"], &[]);
     begun.wait_for_text("braid job watch data:2");
@@ -327,7 +327,10 @@ fn shells_complete_commands_options_and_names() {
         script("bash")
     );
     let out = run("bash", &["--norc", "-c", &bash]);
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["array", "create", "--check", "concat raid0 raid1 raid10"]);
+    assert_eq!(
+        out.lines().collect::<Vec<_>>(),
+        ["array", "create", "--check", "concat raid0 raid1 raid10 raid5 raid6"]
+    );
     let fish = format!(
         "source {}; complete -C 'braid arr'; complete -C 'braid array cre'; complete -C 'braid status --che'",
         script("fish")

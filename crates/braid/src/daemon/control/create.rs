@@ -18,6 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
+/// What members are called that are marked so.
+const READ_LAST: &str = "members that are read last";
+
 /// What was noted of disks, by name, before it was changed.
 pub(super) type Noted = Vec<(String, Option<SavedDisk>)>;
 
@@ -97,17 +100,8 @@ impl Control {
     async fn create_on(self: &Arc<Self>, wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<Uuid, ErrorDetail> {
         let name = wanted.name.to_string();
         let redundant = lifecycle::is_redundant(wanted.spec.level);
-        // With parity the labels can be written, and nothing serves them yet.
-        if wanted.spec.level.parity() > 0 {
-            let level = wanted.spec.level;
-            let message = format!(
-                "array {name}: arrays of level {level} cannot be created by this version; it creates concat, raid0, raid1 and raid10"
-            );
-            return Err(ErrorDetail::new(Kind::Unsupported, message)
-                .with("array", &name)
-                .remedy("use --level raid10 or --level raid0"));
-        }
-        if redundant {
+        // With parity the blocks are of 4 KiB, whatever the disks have.
+        if redundant && wanted.spec.level.parity() == 0 {
             check_blocks(&name, disks)?;
         }
         let request = request(wanted, disks)?;
@@ -276,15 +270,20 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
     let redundant = lifecycle::is_redundant(level);
     let extras = [
         (!ask.spares.is_empty(), "spares"),
-        (!ask.write_mostly.is_empty(), "members that are read last"),
+        (!ask.write_mostly.is_empty(), READ_LAST),
         (ask.start_degraded.is_some(), "a rule for starting degraded"),
     ];
     if let Some((_, what)) = extras.iter().find(|(given, _)| *given && !redundant) {
         return Err(invalid(format!("{level} has no redundancy, and so no use for {what}"))
-            .remedy("use --level raid1 or --level raid10, or leave that out"));
+            .remedy("use --level raid1, raid10, raid5 or raid6, or leave that out"));
     }
-    if redundant && ask.disks.len() < 2 {
-        return Err(invalid(format!("{level} needs 2 disks or more, not {}", ask.disks.len()))
+    if level.parity() > 0 && !ask.write_mostly.is_empty() {
+        return Err(invalid(format!("{level} has each byte on one member, and so no use for {READ_LAST}"))
+            .remedy("leave --write-mostly out, or use --level raid1 or --level raid10"));
+    }
+    let needed = if level.parity() > 0 { spec.members_min() } else { 2 };
+    if redundant && ask.disks.len() < needed {
+        return Err(invalid(format!("{level} needs {needed} disks or more, not {}", ask.disks.len()))
             .remedy("name further disks; spares are none of them"));
     }
     if ask.disks.len() + ask.spares.len() > ARRAY_MEMBERS_MAX {

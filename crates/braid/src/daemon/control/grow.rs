@@ -48,10 +48,13 @@ impl Control {
             let (name, level) = (&before.name, before.label.spec.level);
             let message =
                 format!("array {name} is {level}: a further disk gives it no room without moving what it holds");
-            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
-                .with("array", name)
-                .with("disk", disk)
-                .remedy(format!("make its disks larger, then braid array grow {name}; braid array spare {name} DISK makes it a spare")));
+            let wider = match level.parity() {
+                0 => String::new(),
+                _ => format!("; for wider rows create another array of level {level} and copy the content there"),
+            };
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message).with("array", name).with("disk", disk).remedy(
+                format!("make its disks larger, then braid array grow {name}; braid array spare {name} DISK makes it a spare{wider}"),
+            ));
         }
         let (control, checked) = (Arc::clone(self), specs.clone());
         let checked = tokio::task::spawn_blocking(move || control.check_paths(&checked)).await;

@@ -4,7 +4,7 @@ use super::super::Control;
 use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::lifecycle::{Array, LifecycleError};
 use braid_engine::{
-    DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, RegionMap, ShardId, Trouble,
+    Compared, DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, RegionMap, ShardId, Trouble,
 };
 use braid_ring::RingEngine;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl EngineIo for Door {
         self.engine.publish(device, layout).await;
     }
 
-    async fn sync(&self, part: SyncPart) -> Result<u64, IoError> {
+    async fn sync(&self, part: SyncPart) -> Result<Compared, IoError> {
         self.engine.sync(part).await
     }
 
@@ -133,6 +133,10 @@ impl KeeperIo for Door {
 
     fn grown(&self, _device: DeviceId, regions: &Arc<RegionMap>) {
         let _ = self.control.with_keeping(self.uuid, |keeping| keeping.set_regions(regions));
+    }
+
+    fn unreadable(&self, _device: DeviceId, rows: Vec<(u64, u64)>) {
+        self.control.on_unreadable(self.uuid, rows);
     }
 
     fn recorded(&self, _device: DeviceId, array: &Array) {

@@ -5,6 +5,7 @@ use crate::findings::sentence;
 use braid_api::{Attention, Findings, Severity};
 use braid_engine::keeper::{JobInfo, JobStage};
 use braid_format::JobKind;
+use braid_geometry::Level;
 use braid_geometry::units::format_size;
 
 /// The event that a check or repair is, if it is one now: it begins, or has ended.
@@ -54,7 +55,7 @@ pub fn damaged_blocks(keeping: &Keeping) -> u64 {
 }
 
 /// What needs attention since a check that has gone over everything.
-pub fn attention(array: &str, job: &JobInfo) -> Option<Attention> {
+pub fn attention(array: &str, job: &JobInfo, level: Level) -> Option<Attention> {
     let found = of(job);
     if found.left_blocks() == 0 {
         return None;
@@ -65,15 +66,24 @@ pub fn attention(array: &str, job: &JobInfo) -> Option<Attention> {
             vec!["braid job list".to_owned(), format!("braid array check {array}")],
         )
     } else {
-        (
-            "make the copies equal: as most have it, else as the first member has it; then look at the disks",
-            vec![format!("braid array repair {array}"), format!("braid array show {array}")],
-        )
+        let how = match level.parity() {
+            0 => "make the copies equal: as most have it, else as the first member has it; then look at the disks",
+            1 => {
+                "one parity cannot tell which member is wrong: compare what is at those places with a backup, then make the \
+                 parity agree with it; then look at the disks"
+            }
+            _ => "compute what is wrong from the other members: two parities tell which; then look at the disks",
+        };
+        (how, vec![format!("braid array repair {array}"), format!("braid array show {array}")])
     };
     Some(Attention {
         subject: format!("array {array}"),
         message: format!("its check found damage: {}", sentence(&found)),
-        meaning: "It serves as usual. Which copy of such a block a client reads is a matter of chance.".to_owned(),
+        meaning: match level.parity() {
+            0 => "It serves as usual. Which copy of such a block a client reads is a matter of chance.",
+            _ => "It serves as usual. Clients read such a block as its member has it, and a rebuild would compute others from it.",
+        }
+        .to_owned(),
         remedy: remedy.to_owned(),
         commands,
     })

@@ -1,11 +1,14 @@
 //! How a redundant array stands, and what its user may do about it.
 
 use super::super::tables::Active;
-use super::findings;
+use super::{Unreadable, findings};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
 use braid_format::{JobKind, MemberState, StartPolicy};
 use braid_geometry::Level;
+
+/// Unreadable ranges that are shown.
+const UNREADABLE_SHOWN_MAX: usize = 256;
 
 /// How it stands; none at levels without redundancy.
 pub fn of(active: &Active) -> Option<Health> {
@@ -29,19 +32,32 @@ pub fn of(active: &Active) -> Option<Health> {
 pub fn redundancy(active: &Active) -> Option<Redundancy> {
     let (keeping, health) = (active.keeping()?, of(active)?);
     let regions = keeping.regions();
-    let copies = match active.label.spec.level {
+    let spec = active.label.spec;
+    let copies = match spec.level {
         Level::Raid1 => super::members::roles_of(&active.label) as u16,
-        _ => active.label.spec.copies,
+        Level::Raid10 => spec.copies,
+        _ => 1,
     };
+    let parities = spec.level.parity();
+    let copies_least = active
+        .label
+        .geometry()
+        .ok()
+        .and_then(|geometry| geometry.zones().iter().map(|zone| spec.copies_over(zone.members.len())).min());
+    let unreadable = keeping.unreadable();
     Some(Redundancy {
         health,
         copies,
+        parities,
+        tolerates: parities + copies_least.unwrap_or(1).saturating_sub(1) as u16,
         region_bytes: keeping.region_bytes(),
         regions: active.size_bytes.div_ceil(keeping.region_bytes().max(1)),
         regions_written: regions.written.count(),
         regions_dirty: regions.dirty.count(),
         resync: keeping.progress(JobKind::Resync, None),
         damaged_blocks: findings::damaged_blocks(keeping),
+        unreadable_bytes: unreadable.bytes(),
+        unreadable: unreadable.first(UNREADABLE_SHOWN_MAX),
         start_degraded: if active.label.start_policy == StartPolicy::Auto { "auto" } else { "wait" }.to_owned(),
     })
 }
@@ -76,14 +92,28 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     let jobs = active.keeping().map(|keeping| keeping.jobs()).unwrap_or_default();
     let waiting = jobs.iter().filter(|job| job.stage == JobStage::Paused);
     sentences.extend(waiting.map(|job| format!("job {} waits, by command", job.number)));
+    sentences.extend(active.keeping().and_then(|keeping| keeping.unreadable().sentence()));
     sentences
 }
 
 /// What needs attention.
 pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
     let checked = active.keeping().and_then(|keeping| keeping.last_check());
-    let damage = checked.and_then(|job| findings::attention(name, &job));
-    of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(damage).collect()
+    let damage = checked.and_then(|job| findings::attention(name, &job, active.label.spec.level));
+    let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable()));
+    of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(unreadable).chain(damage).collect()
+}
+
+fn of_unreadable(name: &str, unreadable: &Unreadable) -> Option<Attention> {
+    Some(Attention {
+        subject: format!("array {name}"),
+        message: unreadable.sentence()?,
+        meaning: "These rows were being written when the daemon or the machine died, and a member that had some of it is lost: \
+                  what they held cannot be known, and nothing is invented. All else serves as usual."
+            .to_owned(),
+        remedy: "write each range again, whole: restore what was there from a backup, or zero it".to_owned(),
+        commands: vec![format!("braid array show {name}")],
+    })
 }
 
 /// Whether a member that is being filled cannot be completed.

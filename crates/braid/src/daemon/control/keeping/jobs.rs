@@ -4,7 +4,7 @@ use super::super::Control;
 use super::super::tables::{ArrayEntry, Tables, check_of};
 use super::board::{is_check, progress};
 use crate::daemon::state::SavedCheck;
-use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob};
+use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob, WrongMember};
 use braid_engine::keeper::{CheckFrom, FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
 use braid_format::JobKind;
 use std::sync::Arc;
@@ -61,6 +61,7 @@ impl Control {
             mended_blocks: findings.mended_blocks,
             unreadable_blocks: findings.unreadable_blocks,
             places: findings.places_bytes,
+            wrong_blocks: findings.wrong_members.iter().map(|wrong| (wrong.member, wrong.blocks)).collect(),
         };
         let from = CheckFrom { repair, position_bytes, findings, paused, limit_bytes_per_s };
         if let Err(error) = self.give_order(uuid, Order::ResumeCheck(from)).await {
@@ -167,6 +168,7 @@ fn show(array: &str, job: &JobInfo) -> Job {
 
 /// What a job has found, as the API shows it.
 pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
+    let wrong = found.wrong_blocks.iter().map(|(member, blocks)| WrongMember { member: *member, blocks: *blocks });
     Findings {
         block_bytes: BLOCK_BYTES,
         compared_blocks: found.compared_blocks,
@@ -174,6 +176,7 @@ pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
         mended_blocks: found.mended_blocks,
         unreadable_blocks: found.unreadable_blocks,
         places_bytes: found.places.clone(),
+        wrong_members: wrong.collect(),
     }
 }
 

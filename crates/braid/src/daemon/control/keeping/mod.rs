@@ -11,6 +11,7 @@ mod jobs;
 mod members;
 mod notes;
 mod replace;
+mod unreadable;
 
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
@@ -28,10 +29,13 @@ pub(super) use replace::replaced_by;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
+pub use unreadable::Unreadable;
 use uuid::Uuid;
 
 /// Dirty bits that nobody has needed for so long are taken away.
 const CLEAR_AFTER_NS: u64 = 5_000_000_000;
+/// The logical block of arrays with parity, in bytes.
+const ROW_LINE_BYTES: u32 = 4096;
 /// Orders that wait for a keeper; whoever gives more waits.
 const ORDERS_MAX: usize = 16;
 
@@ -45,6 +49,8 @@ pub struct Keeping {
     region_bytes: u64,
     failed: AtomicBool,
     jobs: Mutex<Board>,
+    /// With parity: what cannot be read until it is written again.
+    unreadable: Mutex<Unreadable>,
 }
 
 impl Keeping {
@@ -81,6 +87,15 @@ impl Keeping {
         *self.regions.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(regions);
     }
 
+    /// What cannot be read until it is written again.
+    pub fn unreadable(&self) -> Unreadable {
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_unreadable(&self, unreadable: Unreadable) {
+        *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = unreadable;
+    }
+
     /// Bytes of each region.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
@@ -112,7 +127,10 @@ impl Control {
         let seated = |leaf: LeafId| seats.iter().any(|seat| seat.disk.leaf == leaf);
         let guests: Vec<_> = disks.iter().filter(|disk| !seated(disk.leaf)).cloned().collect();
         let away = array.out().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
-        let block_bytes = seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(512).max(512);
+        // Parity is kept of whole blocks of 4 KiB.
+        let least = if label.spec.level.parity() > 0 { ROW_LINE_BYTES } else { 512 };
+        let block_bytes =
+            seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(least).max(least);
         let size_bytes = array.geometry().size_bytes();
         let device = self.write().take_device()?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
@@ -143,7 +161,9 @@ impl Control {
             failed: AtomicBool::new(false),
             // Those that begin later are told to the door.
             jobs: Mutex::new(keeper.jobs().cloned().collect()),
+            unreadable: Mutex::new(Unreadable::new(keeper.unreadable_rows())),
         });
+        self.tell_unreadable(&name, &Unreadable::default(), &keeping.unreadable());
         if let Some(resync) = keeping.progress(JobKind::Resync, None) {
             let message = format!(
                 "array {name} was not stopped in order: {} of it are brought together",
@@ -236,7 +256,7 @@ impl Control {
         active.keeping().cloned().ok_or_else(|| {
             ErrorDetail::new(Kind::InvalidArgument, format!("array {name} is {level}, which has no redundancy"))
                 .with("array", name)
-                .remedy("only members of raid1 and raid10 arrays can be left out, replaced and filled")
+                .remedy("only arrays with redundancy (raid1, raid10, raid5, raid6) are checked, and only their members left out, replaced and filled")
         })
     }
 
