@@ -104,8 +104,8 @@ pub enum LifecycleError {
         /// What is needed, in bytes.
         needed_bytes: u64,
     },
-    /// Without these members some byte of the array would have no copy: it freezes, and nothing more is written.
-    #[error("without {} some of the array would have no copy left{}", roles(.lost),
+    /// Without these members some byte of the array would be nowhere: it freezes, and nothing more is written.
+    #[error("without {} some of the array would be lost{}", roles(.lost),
         .source.as_ref().map(|source| format!(": {source}")).unwrap_or_default())]
     Beyond {
         /// Who is lost.

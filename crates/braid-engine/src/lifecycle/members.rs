@@ -51,7 +51,7 @@ impl Array {
     /// out now, all of them.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] where some of the array would have no copy left: no label calls the last ones failed,
+    /// [`LifecycleError::Beyond`] where some of the array would be lost: no label calls the last ones failed,
     /// and the array must freeze.
     pub async fn drop_members<M: MetaIo>(&mut self, io: &M, roles: &[u16]) -> Result<Vec<u16>, LifecycleError> {
         self.check_redundant()?;

@@ -8,7 +8,7 @@ use crate::mirrors::*;
 use crate::support::*;
 
 /// Changes bytes of a member behind the daemon's back: what a disk does that rots.
-fn rot(daemon: &Daemon, role: usize, path: &str, offset: u64, bytes: u64) {
+pub fn rot(daemon: &Daemon, role: usize, path: &str, offset: u64, bytes: u64) {
     let start = show(daemon)["members"][role]["data_offset_bytes"].as_u64().expect("its place is known");
     let file = File::options().write(true).open(path).expect("the member's file can be opened");
     file.write_all_at(&noise(bytes, 99), start + offset).and_then(|()| file.sync_all()).expect("it can be written");
@@ -16,14 +16,14 @@ fn rot(daemon: &Daemon, role: usize, path: &str, offset: u64, bytes: u64) {
 
 /// Runs a check or repair to its end: the exit status, and the job.
 #[track_caller]
-fn gone_over(daemon: &Daemon, verb: &str) -> (Option<i32>, Value) {
+pub fn gone_over(daemon: &Daemon, verb: &str) -> (Option<i32>, Value) {
     let out = daemon.any(&["array", verb, "data", "--wait", "--json"]);
     let job = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error} in {}", said(&out)));
     (out.status.code(), job)
 }
 
 #[track_caller]
-fn found(job: &Value, what: &str) -> u64 {
+pub fn found(job: &Value, what: &str) -> u64 {
     job["findings"][what].as_u64().unwrap_or_else(|| panic!("no {what} in {job}"))
 }
 

@@ -14,6 +14,11 @@ pub struct Block {
 
 impl Block {
     pub fn of(daemon: &Daemon, uri: &str) -> Block {
+        Block::with_sectors(daemon, uri, 512)
+    }
+
+    /// With sectors of so many bytes, as the export's smallest block is larger.
+    pub fn with_sectors(daemon: &Daemon, uri: &str, bytes: u64) -> Block {
         need_root();
         let folder = daemon.folder.join("fuse");
         fs::create_dir(&folder).expect("a folder can be made");
@@ -22,7 +27,10 @@ impl Block {
         nbdfuse.args([&file, uri]);
         let nbdfuse = Running::start(&daemon.folder, "nbdfuse", &mut nbdfuse);
         wait_for("nbdfuse to mount", || fs::metadata(&file).ok().filter(|found| found.len() > 0));
-        let device = run("losetup", &["--find", "--show", "--direct-io=on", &file]).trim().to_owned();
+        let device =
+            run("losetup", &["--find", "--show", "--direct-io=on", "--sector-size", &bytes.to_string(), &file])
+                .trim()
+                .to_owned();
         Block { device, mounted: None, nbdfuse, folder }
     }
 

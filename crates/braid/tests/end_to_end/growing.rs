@@ -8,11 +8,11 @@ use crate::mirrors::{BLOCK, check, client, create, data_of, health, show, wait_f
 use crate::nbd::Client;
 use crate::support::*;
 
-fn enlarge(path: &str, bytes: u64) {
+pub fn enlarge(path: &str, bytes: u64) {
     File::options().write(true).open(path).and_then(|file| file.set_len(bytes)).expect("a file can become larger");
 }
 
-fn size(daemon: &Daemon) -> u64 {
+pub fn size(daemon: &Daemon) -> u64 {
     show(daemon)["size_bytes"].as_u64().expect("a size")
 }
 

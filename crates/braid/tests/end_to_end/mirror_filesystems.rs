@@ -37,13 +37,25 @@ impl Author {
     }
 }
 
-fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
+/// The kind, how it is made and how it is looked over.
+pub const EXT4: [&[&str]; 3] = [&["ext4"], &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]];
+pub const XFS: [&[&str]; 3] = [&["xfs"], &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]];
+
+/// On an array of so many disks, each of so many MiB.
+pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]) {
+    let kind = kind[0];
     let daemon = Daemon::start();
-    let path = |name: &str| daemon.folder.sparse(name, 340 * MIB);
-    let (a, b, c) = (path("a"), path("b"), path("c"));
+    let path = |name: &str| daemon.folder.sparse(name, mib * MIB);
+    let (b, c) = (path("b"), path("c"));
+    let mut names: Vec<String> = (0..disks).map(|i| path(&format!("d{i}"))).collect();
+    names[1] = format!("faulty({b},gone-after=1500)");
     // The second disk lasts for what mkfs and the first files need, and some more.
-    drop(create(&daemon, "raid1", &[&a, &format!("faulty({b},gone-after=1500)")], &[]));
-    let mut block = Block::of(&daemon, &daemon.uri("data"));
+    drop(create(&daemon, level, &names.iter().map(String::as_str).collect::<Vec<_>>(), &[]));
+    let mut block = Block::with_sectors(
+        &daemon,
+        &daemon.uri("data"),
+        show(&daemon)["logical_block_bytes"].as_u64().expect("bytes"),
+    );
     let device = block.device.clone();
     run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
     let at = block.mount(&daemon, kind);
@@ -73,7 +85,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     let check = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(check.status.code(), Some(0), "{}", said(&check));
 
-    // The new member alone, with nothing in the kernel's memory.
+    // The new member, alone at a mirror, with nothing in the kernel's memory.
     daemon.braid(&["array", "fail", "data", "0"]);
     fs::write("/proc/sys/vm/drop_caches", "1").ok();
     block.mount(&daemon, kind);
@@ -84,10 +96,10 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
 
 #[test]
 fn ext4_lives_on_a_mirror_whose_member_is_replaced() {
-    story("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
+    story("raid1", 2, 340, EXT4);
 }
 
 #[test]
 fn xfs_lives_on_a_mirror_whose_member_is_replaced() {
-    story("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+    story("raid1", 2, 340, XFS);
 }

@@ -150,7 +150,7 @@ fn a_spare_takes_over_by_itself() {
     check(&mut client, 0..100, 1);
     // The last one is not given up by command.
     let said = daemon.refused(4, &["array", "fail", "data", "0"]);
-    assert!(said.contains("no copy left"), "{said}");
+    assert!(said.contains("would be lost"), "{said}");
 }
 
 pub fn away(path: &str) {
@@ -350,7 +350,7 @@ fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
     check(daemon.refused(2, &["array", "spare", "data", &small]), "room for");
     check(daemon.refused(4, &["array", "add", "data", a]), "member 0");
     daemon.braid(&["array", "fail", "data", "1"]);
-    check(daemon.refused(4, &["array", "fail", "data", "0"]), "no copy left");
+    check(daemon.refused(4, &["array", "fail", "data", "0"]), "would be lost");
     check(daemon.refused(2, &["array", "fail", "data", "1"]), "out already");
     daemon.braid(&["array", "remove", "data", "1"]);
     assert_eq!(member_state(&daemon, 1), "absent");

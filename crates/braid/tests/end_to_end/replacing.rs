@@ -3,7 +3,7 @@
 use crate::mirrors::*;
 use crate::support::*;
 
-fn wait_for_the_disk(daemon: &Daemon, role: usize, path: &str) {
+pub fn wait_for_the_disk(daemon: &Daemon, role: usize, path: &str) {
     wait_for("the disk to take the member's place", || {
         let member = &show(daemon)["members"][role];
         (member["disk"].as_str() == Some(path) && member["state"].as_str() == Some("in_sync")).then_some(())

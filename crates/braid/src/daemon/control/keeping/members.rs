@@ -32,7 +32,7 @@ impl Control {
     /// Leaves a member out, as if it had failed.
     ///
     /// # Errors
-    /// There is no such member, or without it some of the array would have no copy left.
+    /// There is no such member, or without it some of the array would be lost.
     pub async fn fail_member(self: &Arc<Self>, array: &str, member: &str) -> Result<Array, ErrorDetail> {
         let claim = self.claim(array, "changed")?;
         let keeping = self.keeping(array)?;
@@ -53,8 +53,7 @@ impl Control {
         }
         match keeping.order(Order::Fail(vec![role])).await {
             Some(Err(LifecycleError::Beyond { .. })) if !keeping.has_failed() => {
-                let message =
-                    format!("array {name} needs member {role}: without it some of the array would have no copy left");
+                let message = format!("array {name} needs member {role}: without it some of the array would be lost");
                 return Err(ErrorDetail::new(Kind::InUse, message).with("array", &name).with("member", role).remedy(
                     format!(
                         "add a disk and wait until it is in sync: braid array add {name} DISK; braid array show {name}"

@@ -81,7 +81,7 @@ impl Control {
             }
             Note::Repaired(role, offset, len) => {
                 let message = format!(
-                    "{} could not read {} at byte {offset} of the array; it was written again from another member",
+                    "{} could not read {} at byte {offset} of the array; it was written again with what others have",
                     member(role),
                     format_size(len)
                 );

@@ -1,0 +1,90 @@
+//! Arrays with parity: `kill -9` while members fail and return, and a crash that comes together with a loss.
+
+use crate::mirror_crashes::story;
+use crate::mirrors::*;
+use crate::support::*;
+
+/// Data of one row of a raid5 of three.
+const ROW: u64 = 2 * BLOCK;
+
+#[test]
+fn raid5_survives_kills_while_its_members_fail_and_return() {
+    story("raid5", 3, 3, &[]);
+}
+
+#[test]
+fn raid6_survives_kills_while_its_members_fail_and_return() {
+    story("raid6", 4, 3, &["--chunk", "16K"]);
+}
+
+#[test]
+fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
+    let mut daemon = Daemon::start();
+    let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
+    let mut client = create(&daemon, "raid5", &[a, b, c], &[]);
+    // These are whole in every way.
+    for row in 0..16 {
+        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    }
+    client.flush().expect("it flushes");
+    // Parts of rows stand in the journal, with their parity; whole rows are only marked until a flush.
+    for row in 16..24 {
+        client.write(row * ROW, &noise(BLOCK, row)).expect("it writes");
+    }
+    for row in 24..40 {
+        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    }
+    daemon.kill();
+    hide(&daemon, b);
+    daemon.start_again();
+    let mut client = self::client(&daemon);
+    assert_eq!(health(&daemon), "degraded");
+    for row in 0..16 {
+        let back = client.read(row * ROW, ROW as usize).expect("a row that was flushed can be read");
+        assert!(back == noise(ROW, row), "row {row}");
+    }
+    for row in 16..24 {
+        let back = client.read(row * ROW, ROW as usize).expect("a row that was logged can be read");
+        assert!(back == [noise(BLOCK, row), vec![0; BLOCK as usize]].concat(), "row {row}");
+    }
+    let mut lost = Vec::new();
+    for cell in 48..80 {
+        match client.read(cell * BLOCK, BLOCK as usize) {
+            Ok(back) => assert!(
+                back == noise(ROW, cell / 2)[(cell % 2 * BLOCK) as usize..][..BLOCK as usize],
+                "cell {cell}: neither what was written nor an error"
+            ),
+            Err(_) => lost.push(cell),
+        }
+    }
+    // Of every three rows two have a cell on the member that is lost.
+    assert!(lost.len() >= 10, "only {lost:?} cannot be read: are whole rows logged now?");
+    let shown = show(&daemon);
+    let ranges: Vec<(u64, u64)> = shown["redundancy"]["unreadable"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|range| (range["offset_bytes"].as_u64().expect("bytes"), range["bytes"].as_u64().expect("bytes")))
+        .collect();
+    let within = |cell: &u64| ranges.iter().any(|(from, bytes)| (*from..from + bytes).contains(&(cell * BLOCK)));
+    assert!(lost.iter().all(within), "{lost:?} are not all in {shown}");
+    let bytes: u64 = ranges.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(shown["redundancy"]["unreadable_bytes"], bytes, "{shown}");
+    assert_eq!(bytes, lost.len() as u64 * ROW, "a row for each lost cell");
+    assert!(daemon.braid(&["array", "show", "data"]).contains("unreadable"));
+    assert!(daemon.events().contains("\"unreadable\""), "{}", daemon.events());
+    let status = daemon.any(&["status", "--check"]);
+    assert_eq!(status.status.code(), Some(5), "{}", said(&status));
+    assert!(said(&status).contains("write each range again"), "{}", said(&status));
+    // A part of such a row cannot make it whole.
+    client.write(lost[0] * BLOCK, &noise(4096, 1)).expect_err("a part of an unreadable row is refused");
+
+    // Neither a restart nor the member's return makes something up.
+    drop(client);
+    daemon.restart(true);
+    let mut client = self::client(&daemon);
+    for cell in &lost {
+        client.read(cell * BLOCK, BLOCK as usize).expect_err("it is still not known");
+    }
+    assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], bytes);
+}
