@@ -83,12 +83,6 @@ pub trait KeeperIo: EngineIo {
         let _ = (device, regions);
     }
 
-    /// Rows of the array that cannot be read in whole, until they are written again: where each part of them begins, and its
-    /// bytes. Told when that changes while the array serves; [`super::Keeper::unreadable_rows`] says how it begins.
-    fn unreadable(&self, device: DeviceId, rows: Vec<(u64, u64)>) {
-        let _ = (device, rows);
-    }
-
     /// What the labels say from now on; a layout that says the same of the members is on its way to the shards.
     fn recorded(&self, device: DeviceId, array: &Array) {
         let _ = (device, array);

@@ -52,6 +52,7 @@ pub use check::{CheckFrom, FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
 pub use io::{EngineIo, KeeperIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};
+pub use rows::UnreadableLines;
 
 /// Read errors of one member that are mended; with one more it is left out.
 pub const REPAIRS_MAX: u32 = 64;

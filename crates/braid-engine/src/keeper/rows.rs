@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use braid_geometry::Stripe;
+use braid_geometry::{Geometry, Stripe};
 
 use super::{Keeper, KeeperIo, Note, SyncPart};
 use crate::io::{LEAF_BYTES_MAX, LeafId};
+use crate::lost_rows::LostRows;
 use crate::mirror::{MirrorMember, Role, Roles};
 use crate::parity::ParityNode;
 use crate::shard::RegionCall;
@@ -29,7 +30,45 @@ pub(super) struct RowPiece {
     pub array_offset: u64,
 }
 
+/// Lines of rows that cannot be read until they are written again, as they are at any time.
+#[derive(Clone, Debug)]
+pub struct UnreadableLines {
+    lost: Arc<LostRows>,
+    row_bytes: u64,
+}
+
+impl UnreadableLines {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lost.is_empty()
+    }
+
+    /// Where they are in the array: all that is to be written again before any of it counts. First byte and bytes of each range,
+    /// some of which may touch.
+    pub fn ranges(&self, geometry: &Geometry) -> Vec<(u64, u64)> {
+        let of_row = |lost: LostRow| {
+            let per_stripe = geometry.spec().chunk_bytes / self.row_bytes;
+            let stripe = geometry.stripe(lost.row / per_stripe)?;
+            let first = stripe.array_start + lost.row % per_stripe * self.row_bytes;
+            let (cells, chunk_bytes) = (stripe.data_chunks() as u64, stripe.chunk_bytes);
+            let lines = (0..u64::from(u16::BITS)).filter(move |line| lost.lines & (1 << line) != 0);
+            let of_line = move |line| {
+                let at = first + line * COMPARE_BLOCK_BYTES;
+                (0..cells).map(move |cell| (at + cell * chunk_bytes, COMPARE_BLOCK_BYTES))
+            };
+            Some(lines.flat_map(of_line))
+        };
+        self.lost.iter().filter_map(of_row).flatten().collect()
+    }
+}
+
 impl Keeper {
+    /// What cannot be read of an array with parity. It is looked at while the keeper works.
+    pub fn unreadable_lines(&self) -> Option<UnreadableLines> {
+        let row_bytes = u64::from(self.journal.as_ref()?.row_bytes);
+        Some(UnreadableLines { lost: Arc::clone(&self.lost), row_bytes })
+    }
+
     /// Whether the array has parity.
     pub(super) fn has_parity(&self) -> bool {
         self.journal.is_some()

@@ -36,6 +36,8 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid array create trial --level raid0 --chunk 128K file:a.img,size=50G file:b.img,size=100G",
             "braid array create slow --level concat 'throttled(mem:1G,iops=3000)' mem:2G",
             "braid array create safe --level raid1 --spare /dev/sdd /dev/sdb /dev/sdc",
+            "braid array create parity --level raid5 --spare /dev/sde /dev/sdb /dev/sdc /dev/sdd",
+            "braid array create double --level raid6 --chunk 128K /dev/sdb /dev/sdc /dev/sdd /dev/sde /dev/sdf /dev/sdg",
             "braid array create both --level raid10 --copies 3 --start-degraded auto /dev/sdb /dev/sdc /dev/sdd /dev/sde",
         ],
     ),

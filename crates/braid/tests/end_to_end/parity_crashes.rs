@@ -2,6 +2,7 @@
 
 use crate::mirror_crashes::story;
 use crate::mirrors::*;
+use crate::nbd::WRITE_ZEROES;
 use crate::support::*;
 
 /// Data of one row of a raid5 of three.
@@ -87,4 +88,26 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
         client.read(cell * BLOCK, BLOCK as usize).expect_err("it is still not known");
     }
     assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], bytes);
+    unhide(&daemon, b);
+    wait_for_health(&daemon, "whole");
+    client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("the member was away: nobody knows");
+    // Written whole they are as good as any other.
+    for cell in &lost[1..] {
+        client.write(cell / 2 * ROW, &noise(ROW, 7 + cell / 2)).expect("a whole row is taken");
+    }
+    let row = lost[0] / 2;
+    client.call(0, WRITE_ZEROES, row * ROW, ROW as u32, &[]).expect("zeros will do as well");
+    assert!(client.read(row * ROW, ROW as usize).expect("it reads") == vec![0; ROW as usize]);
+    client.write(row * ROW, &noise(ROW, 7 + row)).expect("it writes");
+    for cell in &lost {
+        assert!(client.read(cell / 2 * ROW, ROW as usize).expect("it reads") == noise(ROW, 7 + cell / 2), "{cell}");
+    }
+    assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0);
+    wait_for("the news", || daemon.events().contains("unreadable_mended").then_some(()));
+    client.flush().expect("it flushes");
+    daemon.restart(true);
+    assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0);
+    assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
+    let checked = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
 }

@@ -31,6 +31,7 @@ impl Control {
             self.watch_disks();
             self.watch_away().await;
             self.watch_waiting(&mut absent).await;
+            self.watch_unreadable();
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
                 self.save_checks();

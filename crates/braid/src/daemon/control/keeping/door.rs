@@ -135,10 +135,6 @@ impl KeeperIo for Door {
         let _ = self.control.with_keeping(self.uuid, |keeping| keeping.set_regions(regions));
     }
 
-    fn unreadable(&self, _device: DeviceId, rows: Vec<(u64, u64)>) {
-        self.control.on_unreadable(self.uuid, rows);
-    }
-
     fn recorded(&self, _device: DeviceId, array: &Array) {
         self.control.on_recorded(self.uuid, array);
     }

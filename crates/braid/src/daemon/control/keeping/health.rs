@@ -44,7 +44,7 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
         .geometry()
         .ok()
         .and_then(|geometry| geometry.zones().iter().map(|zone| spec.copies_over(zone.members.len())).min());
-    let unreadable = keeping.unreadable();
+    let unreadable = keeping.unreadable(&active.label);
     Some(Redundancy {
         health,
         copies,
@@ -92,7 +92,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     let jobs = active.keeping().map(|keeping| keeping.jobs()).unwrap_or_default();
     let waiting = jobs.iter().filter(|job| job.stage == JobStage::Paused);
     sentences.extend(waiting.map(|job| format!("job {} waits, by command", job.number)));
-    sentences.extend(active.keeping().and_then(|keeping| keeping.unreadable().sentence()));
+    sentences.extend(active.keeping().and_then(|keeping| keeping.unreadable(&active.label).sentence()));
     sentences
 }
 
@@ -100,7 +100,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
 pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
     let checked = active.keeping().and_then(|keeping| keeping.last_check());
     let damage = checked.and_then(|job| findings::attention(name, &job, active.label.spec.level));
-    let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable()));
+    let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable(&active.label)));
     of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(unreadable).chain(damage).collect()
 }
 
@@ -111,7 +111,7 @@ fn of_unreadable(name: &str, unreadable: &Unreadable) -> Option<Attention> {
         meaning: "These rows were being written when the daemon or the machine died, and a member that had some of it is lost: \
                   what they held cannot be known, and nothing is invented. All else serves as usual."
             .to_owned(),
-        remedy: "write each range again, whole: restore what was there from a backup, or zero it".to_owned(),
+        remedy: "write each range again, with requests that cover it whole: restore what was there from a backup, or zero it".to_owned(),
         commands: vec![format!("braid array show {name}")],
     })
 }

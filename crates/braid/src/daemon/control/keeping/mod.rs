@@ -18,7 +18,7 @@ use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat}
 use crate::daemon::errors::of_lifecycle;
 use board::Board;
 use braid_api::{ArrayState, ErrorDetail, Kind};
-use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered};
+use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered, UnreadableLines};
 use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
 use braid_format::JobKind;
 use door::{Asked, Door};
@@ -50,7 +50,9 @@ pub struct Keeping {
     failed: AtomicBool,
     jobs: Mutex<Board>,
     /// With parity: what cannot be read until it is written again.
-    unreadable: Mutex<Unreadable>,
+    unreadable: Option<UnreadableLines>,
+    /// That there is something of it was told.
+    unreadable_told: AtomicBool,
 }
 
 impl Keeping {
@@ -85,15 +87,6 @@ impl Keeping {
     /// The array has grown: these are its regions from now on.
     fn set_regions(&self, regions: &Arc<RegionMap>) {
         *self.regions.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(regions);
-    }
-
-    /// What cannot be read until it is written again.
-    pub fn unreadable(&self) -> Unreadable {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_unreadable(&self, unreadable: Unreadable) {
-        *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = unreadable;
     }
 
     /// Bytes of each region.
@@ -161,9 +154,10 @@ impl Control {
             failed: AtomicBool::new(false),
             // Those that begin later are told to the door.
             jobs: Mutex::new(keeper.jobs().cloned().collect()),
-            unreadable: Mutex::new(Unreadable::new(keeper.unreadable_rows())),
+            unreadable: keeper.unreadable_lines(),
+            unreadable_told: AtomicBool::new(false),
         });
-        self.tell_unreadable(&name, &Unreadable::default(), &keeping.unreadable());
+        self.tell_unreadable(&name, &keeping, &label);
         if let Some(resync) = keeping.progress(JobKind::Resync, None) {
             let message = format!(
                 "array {name} was not stopped in order: {} of it are brought together",

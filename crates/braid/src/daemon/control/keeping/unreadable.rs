@@ -2,9 +2,11 @@
 //! written again.
 
 use super::super::Control;
+use super::Keeping;
 use braid_api::ByteRange;
+use braid_format::ArrayPart;
 use braid_geometry::units::format_size;
-use uuid::Uuid;
+use std::sync::atomic::Ordering;
 
 /// Ranges that a sentence names.
 const NAMED_MAX: usize = 3;
@@ -56,35 +58,40 @@ impl Unreadable {
     }
 }
 
+impl Keeping {
+    /// What cannot be read of its array, whose label this is.
+    pub fn unreadable(&self, label: &ArrayPart) -> Unreadable {
+        let lines = self.unreadable.as_ref().filter(|lines| !lines.is_empty());
+        let ranges = lines.and_then(|lines| Some(lines.ranges(&label.geometry().ok()?)));
+        ranges.map_or_else(Unreadable::default, Unreadable::new)
+    }
+}
+
 impl Control {
-    /// What cannot be read of an array has changed.
-    pub(super) fn on_unreadable(&self, uuid: Uuid, rows: Vec<(u64, u64)>) {
-        let name = self.read().arrays.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
-        let now = Unreadable::new(rows);
-        let before = self.with_keeping(uuid, |keeping| {
-            let before = keeping.unreadable();
-            keeping.set_unreadable(now.clone());
-            before
-        });
-        self.tell_unreadable(&name, &before.unwrap_or_default(), &now);
+    /// Tells of an array that is about to serve what cannot be read of it, if there is something.
+    pub(super) fn tell_unreadable(&self, name: &str, keeping: &Keeping, label: &ArrayPart) {
+        let Some(what) = keeping.unreadable(label).sentence() else { return };
+        keeping.unreadable_told.store(true, Ordering::Relaxed);
+        let message = format!(
+            "array {name}: {what}. They were being written when it stopped, and a member that had some of it is lost"
+        );
+        self.events().error("unreadable", message, &[("array", name)]);
     }
 
-    pub(super) fn tell_unreadable(&self, name: &str, before: &Unreadable, now: &Unreadable) {
-        if now == before {
-            return;
-        }
-        match now.sentence() {
-            Some(what) if now.bytes() > before.bytes() => {
-                let message = format!(
-                    "array {name}: {what}. They were being written when it stopped, and a member that had some of it is lost"
-                );
-                self.events().error("unreadable", message, &[("array", name)]);
-            }
-            Some(_) => {}
-            None => {
-                let message = format!("array {name}: everything that could not be read has been written again");
-                self.events().info("unreadable_mended", message, &[("array", name)]);
-            }
+    /// Tells of arrays all of which can be read again.
+    pub(in super::super) fn watch_unreadable(&self) {
+        let mended: Vec<String> = {
+            let tables = self.read();
+            let is_mended = |keeping: &Keeping| {
+                keeping.unreadable.as_ref().is_some_and(|lines| lines.is_empty())
+                    && keeping.unreadable_told.swap(false, Ordering::Relaxed)
+            };
+            let kept = tables.arrays.values().filter_map(|entry| Some((&entry.name, entry.active()?.keeping()?)));
+            kept.filter(|(_, keeping)| is_mended(keeping)).map(|(name, _)| name.clone()).collect()
+        };
+        for name in mended {
+            let message = format!("array {name}: everything that could not be read has been written again");
+            self.events().info("unreadable_mended", message, &[("array", &name)]);
         }
     }
 }
