@@ -43,10 +43,10 @@ fn raid5_over_disks_of_mixed_sizes_has_the_zones_that_plan_shows() {
     daemon.restart(false);
     assert_eq!(health(&daemon), "whole");
     read_back(&daemon);
-    for role in 0..3 {
-        daemon.braid(&["array", "fail", "data", disks[role]]);
+    for disk in disks {
+        daemon.braid(&["array", "fail", "data", disk]);
         read_back(&daemon);
-        bring_back(&daemon, disks[role]);
+        bring_back(&daemon, disk);
         wait_for_health(&daemon, "whole");
     }
 }
@@ -146,7 +146,7 @@ fn a_spare_takes_over_a_disk_takes_a_place_and_the_array_grows() {
     let large = size(&daemon);
     assert!(said.contains("has grown") && large > small + 39 * MIB && large < small + 41 * MIB, "{said}");
     let mut client = self::client(&daemon);
-    let new = small.next_multiple_of(BLOCK) / BLOCK;
+    let new = small.div_ceil(BLOCK);
     assert!(client.read(new * BLOCK, BLOCK as usize).expect("it reads").iter().all(|byte| *byte == 0));
     write(&mut client, new..new + 100, 1);
     daemon.braid(&["array", "fail", "data", "0"]);
