@@ -228,3 +228,30 @@ fn a_member_that_is_filled_gets_the_head() {
         assert!(lists[0].0 > 1 && lists.iter().all(|list| *list == lists[0]), "{lists:?}");
     }
 }
+
+/// What a disk that hangs keeps of the journal's memory others have instead: as often as it comes to that, up to the reserve.
+#[test]
+fn what_a_disk_keeps_is_made_good() {
+    for shape in SHAPES {
+        let mut rig = Rig::new(*shape, 1, 9);
+        rig.write_all();
+        // So much of the journal's memory that is no reserve that the next one would have no room.
+        let (most, mut turns) = (SCRATCH_BYTES_MIN / 8 * 3 / 4, 0);
+        while rig.hung_bytes() <= most {
+            let member = turns % shape.blocks.len();
+            rig.hang(member as u32);
+            let bytes = rig.stripe_bytes(0) * 2;
+            assert_eq!(rig.run(0, Op::Write, 0, bytes, Flags::FUA), Ok(()));
+            assert_eq!(rig.run(0, Op::Write, 0, bytes, Flags::FUA), Ok(()));
+            rig.refill(member);
+            turns += 1;
+        }
+        rig.requests(60);
+        rig.settle();
+        rig.check_parity();
+        rig.give_back();
+        rig.requests(60);
+        rig.settle();
+        rig.read_all();
+    }
+}

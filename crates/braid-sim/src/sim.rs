@@ -29,7 +29,7 @@ use crate::workload::Workload;
 use crate::world::{Crash, Happening, World};
 
 /// Bytes of simulated memory.
-const MEMORY_BYTES: usize = 24 << 20;
+const MEMORY_BYTES: usize = 40 << 20;
 
 /// What the tasks and the loop both look at. Borrowed for a moment at a time, never across a wait.
 pub struct Stage {

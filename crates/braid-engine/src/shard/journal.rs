@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, LOST_ROWS_MAX, encode_batch, payload_crc};
 
 use super::journal_head::Heads;
-use super::scratch::Run;
+use super::scratch::{Run, Scratch};
 use super::slots::{self, State};
 use super::{Shard, ShardMessage};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, LeafIo, LeafSink, Op, ShardId};
@@ -76,6 +76,8 @@ struct Going {
     run: u64,
     what: What,
     memory: Option<Run>,
+    /// The memory is the kernel's, of a disk that hangs.
+    lent: bool,
     /// It is to be submitted again with the next layout.
     held: bool,
 }
@@ -110,6 +112,8 @@ pub(super) struct Journal {
     /// From the first whose space is not free on.
     batches: VecDeque<Batch>,
     under_way: usize,
+    /// Pages of the shard's memory that its batches under way have.
+    pages: u32,
     queue: VecDeque<LogRequest>,
     /// Requests of steps of which more are on the way, by shard.
     begun: Vec<Vec<LogRequest>>,
@@ -136,6 +140,7 @@ impl Journal {
             head: 0,
             batches: VecDeque::with_capacity(256),
             under_way: 0,
+            pages: 0,
             queue: VecDeque::with_capacity(1024),
             begun: Vec::new(),
             rows: BTreeMap::new(),
@@ -338,7 +343,7 @@ impl Shard {
         let journal = self.journals.of(device).expect("just found");
         journal.flushing = Some(done);
         let run = journal.node.run;
-        self.journals.ios[at] = Some(Going { device, run, what: What::Flush, memory, held: false });
+        self.journals.ios[at] = Some(Going { device, run, what: What::Flush, memory, lent: false, held: false });
         self.journal_submit(at, layout, sink);
     }
 
@@ -373,7 +378,10 @@ impl Shard {
             return false;
         }
         let begin = journal.room(blocks, if count == 0 { 0 } else { RESERVE_BLOCKS });
-        let memory = self.journal_scratch.as_mut().and_then(|scratch| scratch.take(blocks as u32));
+        // One array's disks may answer late: half of the memory is left to other arrays.
+        let may_take =
+            |scratch: &&mut Scratch| journal.pages == 0 || journal.pages + blocks as u32 <= scratch.limit() / 2;
+        let memory = self.journal_scratch.as_mut().filter(may_take).and_then(|scratch| scratch.take(blocks as u32));
         let (Some(begin), Some(memory)) = (begin, memory) else {
             for entry in &entries[..count] {
                 journal.count(entry.row, entry.kind, false);
@@ -414,9 +422,10 @@ impl Shard {
         journal.head = begin + blocks;
         journal.next += 1;
         journal.under_way += 1;
+        journal.pages += blocks as u32;
         journal.tail_is_news = false;
         let run = journal.node.run;
-        let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), held: false };
+        let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), lent: false, held: false };
         self.journals.ios[at] = Some(going);
         self.journal_submit(at, layout, sink);
         true
@@ -500,6 +509,7 @@ impl Shard {
         let frozen = self.devices.at(device.0).frozen;
         let going = self.journals.ios[at as usize].as_mut().expect("an I/O that is out");
         let (what, run) = (going.what, going.run);
+        let pages = going.memory.map_or(0, |memory| memory.pages);
         let flushed = !failed && !frozen && what == What::Flush;
         if flushed && going.memory.is_some() {
             // Rows have left the list: a head says so before the tail passes what has written them.
@@ -519,7 +529,7 @@ impl Shard {
             return;
         }
         if alive {
-            self.journal_done(device, what);
+            self.journal_done(device, what, pages);
         }
         self.journal_let_go(at, index);
         if alive {
@@ -538,7 +548,7 @@ impl Shard {
     }
 
     /// A batch is durable, or everything that was in place is.
-    fn journal_done(&mut self, device: DeviceId, what: What) {
+    fn journal_done(&mut self, device: DeviceId, what: What, pages: u32) {
         let journal = self.journals.of(device).expect("it was just found");
         match what {
             What::Flush | What::Head => {
@@ -551,6 +561,7 @@ impl Shard {
             }
             What::Batch(sequence) => {
                 journal.under_way -= 1;
+                journal.pages -= pages;
                 let batch = journal.batch(sequence).expect("a batch under way is kept");
                 batch.durable = true;
             }
@@ -585,12 +596,19 @@ impl Shard {
     pub(super) fn journal_let_go(&mut self, at: u32, index: u32) {
         if self.slots[index].late > 0 {
             self.slots[index].state = State::Late;
+            let going = self.journals.ios[at as usize].as_mut();
+            if let Some((going, scratch)) = going.filter(|going| !going.lent).zip(self.journal_scratch.as_mut())
+                && let Some(memory) = going.memory
+            {
+                going.lent = true;
+                scratch.lend(memory);
+            }
             return;
         }
         if let Some(going) = self.journals.ios[at as usize].take()
             && let (Some(memory), Some(scratch)) = (going.memory, self.journal_scratch.as_mut())
         {
-            scratch.give(memory);
+            if going.lent { scratch.regain(memory) } else { scratch.give(memory) }
         }
         if self.slots[index].state != State::Free {
             self.slots.give(index);

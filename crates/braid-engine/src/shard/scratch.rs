@@ -1,21 +1,27 @@
 //! A shard's scratch memory: pages for what parity is computed from and into, and for the journal's batches.
+//!
+//! Half of it is a reserve: what the kernel keeps of a disk that hangs, nobody may change, and others are given as much of the reserve
+//! instead. So a disk that hangs takes nothing from the arrays that it is not in, and nothing from its own once it is left out.
 
 use crate::io::Buf;
 
-/// What a driver gives each shard that serves an array with parity, in bytes (16 MiB, touched as needed).
-pub const SCRATCH_BYTES: u64 = 16 << 20;
-/// The least that any step and any batch can be worked on with, in bytes (4 MiB).
-pub const SCRATCH_BYTES_MIN: u64 = 4 << 20;
+/// What a driver gives each shard that serves an array with parity, in bytes (32 MiB, touched as needed: half of it only while
+/// disks hang).
+pub const SCRATCH_BYTES: u64 = 32 << 20;
+/// The least that any step and any batch can be worked on with, in bytes (8 MiB).
+pub const SCRATCH_BYTES_MIN: u64 = 8 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Cuts scratch memory in two: for rows, and for the journals' batches, as who holds the one waits for the other.
+/// Cuts scratch memory in two: for rows, and for the journals' batches, as who holds the one waits for the other. Half of each
+/// is its reserve.
 pub(crate) fn divide(base: Buf, bytes: u64) -> (Scratch, Scratch) {
     assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(1 << 20), "{bytes} bytes of scratch memory");
     let journal = bytes / 4;
     let pages = |bytes: u64| (bytes / PAGE_BYTES) as u32;
     let rows = bytes - journal;
-    (Scratch::new(base, pages(rows)), Scratch::new(base.add(rows), pages(journal)))
+    let of = |base: Buf, bytes: u64| Scratch::new(base, pages(bytes), pages(bytes) / 2);
+    (of(base, rows), of(base.add(rows), journal))
 }
 
 /// Pages one after the other.
@@ -30,14 +36,24 @@ pub(crate) struct Scratch {
     base: Buf,
     used: Box<[u64]>,
     pages: u32,
+    /// How many may be in use, those aside that are lent.
+    limit: u32,
     next: u32,
+    /// How many may be taken now.
     free: u32,
+    /// In use by a kernel that does not give them back.
+    lent: u32,
 }
 
 impl Scratch {
-    /// So many pages, a multiple of 64, from `base` on; all of them free.
-    pub fn new(base: Buf, pages: u32) -> Scratch {
-        Scratch { base, used: vec![0; pages as usize / 64].into(), pages, next: 0, free: pages }
+    /// So many pages, a multiple of 64, from `base` on; all of them free, and `limit` of them to be used at a time.
+    pub fn new(base: Buf, pages: u32, limit: u32) -> Scratch {
+        Scratch { base, used: vec![0; pages as usize / 64].into(), pages, limit, next: 0, free: limit, lent: 0 }
+    }
+
+    /// How many may be in use at a time, those aside that are lent.
+    pub fn limit(&self) -> u32 {
+        self.limit
     }
 
     /// Takes neighbouring pages; none, where there are not so many now.
@@ -45,14 +61,31 @@ impl Scratch {
         if pages == 0 || pages > self.free {
             return None;
         }
-        // From where the last one was found, once around.
+        // From where the last one was found, once around; the reserve is not touched before it must be.
+        let end = self.pages.min(self.limit + self.lent);
         let first = self
-            .find(self.next, self.pages, pages)
-            .or_else(|| self.find(0, self.pages.min(self.next + pages), pages))?;
+            .find(self.next, end, pages)
+            .or_else(|| self.find(0, end.min(self.next + pages), pages))
+            .or_else(|| self.find(0, self.pages, pages).filter(|_| self.lent > 0))?;
         let run = Run { first, pages };
         self.mark(run, true);
-        (self.next, self.free) = ((first + pages) % self.pages, self.free - pages);
+        let next = first + pages;
+        (self.next, self.free) = (if next < end { next } else { 0 }, self.free - pages);
         Some(run)
+    }
+
+    /// The kernel does not give these pages back for now: as many of the reserve may be taken.
+    #[cold]
+    pub fn lend(&mut self, run: Run) {
+        self.lent += run.pages;
+        self.free += run.pages;
+    }
+
+    /// Pages that were lent are free.
+    #[cold]
+    pub fn regain(&mut self, run: Run) {
+        self.mark(run, false);
+        self.lent -= run.pages;
     }
 
     /// Gives pages back.
@@ -112,7 +145,7 @@ mod tests {
     /// Against a plain list of flags, with a fixed sequence of lengths.
     #[test]
     fn runs_never_meet_and_all_pages_come_back() {
-        let mut scratch = Scratch::new(Buf { addr: 1 << 20, region: Buf::UNREGISTERED }, PAGES);
+        let mut scratch = Scratch::new(Buf { addr: 1 << 20, region: Buf::UNREGISTERED }, PAGES, PAGES);
         let mut flags = vec![false; PAGES as usize];
         let mut held: Vec<Run> = Vec::new();
         let (mut state, mut refused) = (7u64, 0);
@@ -147,5 +180,31 @@ mod tests {
         assert_eq!(scratch.free_pages(), PAGES);
         assert_eq!(scratch.take(PAGES), Some(Run { first: 0, pages: PAGES }));
         assert_eq!(scratch.page(3).addr, (1 << 20) + 3 * 4096);
+    }
+
+    /// What is lent is made good by the reserve, wherever it lies, as often as there is some; and is not given out before it is back.
+    #[test]
+    fn what_is_lent_takes_nothing_from_others() {
+        for size in [1, 30, 256, 500] {
+            let mut scratch = Scratch::new(Buf { addr: 0, region: Buf::UNREGISTERED }, 1024, 512);
+            let mut lent = Vec::new();
+            while lent.len() as u32 * size < 512 {
+                let (late, other) = (scratch.take(size).expect("room"), scratch.take(12).expect("room"));
+                scratch.lend(late);
+                assert!(scratch.take(501).is_none(), "no more than before");
+                scratch.give(other);
+                lent.push(late);
+            }
+            let (a, b) = (scratch.take(512 - size), scratch.take(size.min(12)));
+            assert!(b.is_some(), "after {} of {size} were lent", lent.len());
+            let here = [a, b].into_iter().flatten();
+            here.for_each(|run| {
+                assert!(lent.iter().all(|l| l.first + l.pages <= run.first || run.first + run.pages <= l.first));
+                scratch.give(run);
+            });
+            lent.drain(..).for_each(|run| scratch.regain(run));
+            assert_eq!(scratch.take(512), Some(Run { first: 0, pages: 512 }));
+            assert_eq!((scratch.take(1), scratch.free_pages()), (None, 0));
+        }
     }
 }

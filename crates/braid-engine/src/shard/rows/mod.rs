@@ -123,7 +123,7 @@ impl Shard {
         self.works.free.push(work);
         if let Some(memory) = memory {
             match late {
-                true => self.works.lent.push((index, memory)),
+                true => self.lend_memory(index, memory),
                 false => self.give_memory(memory),
             }
         }
@@ -132,10 +132,23 @@ impl Shard {
         }
     }
 
+    #[cold]
+    fn lend_memory(&mut self, index: u32, memory: Run) {
+        self.works.lent.push((index, memory));
+        if let Some(scratch) = self.scratch.as_mut() {
+            scratch.lend(memory);
+        }
+        self.memory_is_news();
+    }
+
     fn give_memory(&mut self, memory: Run) {
         if let Some(scratch) = self.scratch.as_mut() {
             scratch.give(memory);
         }
+        self.memory_is_news();
+    }
+
+    fn memory_is_news(&mut self) {
         if std::mem::take(&mut self.works.awaited) {
             self.woken.push_back((memory_key(), None));
         }
@@ -153,7 +166,10 @@ impl Shard {
     fn reclaim_lent(&mut self, index: u32) {
         while let Some(at) = self.works.lent.iter().position(|(slot, _)| *slot == index) {
             let (_, memory) = self.works.lent.swap_remove(at);
-            self.give_memory(memory);
+            if let Some(scratch) = self.scratch.as_mut() {
+                scratch.regain(memory);
+            }
+            self.memory_is_news();
         }
     }
 }
