@@ -125,6 +125,8 @@ pub(super) struct Journal {
     /// A batch is to be written even without entries: its tail is news.
     tail_is_news: bool,
     wants_room: bool,
+    /// Some of what it has was never put in place: the array has failed, and does not serve again with this run.
+    refused: bool,
     flushers: Vec<Flusher>,
 }
 
@@ -148,6 +150,7 @@ impl Journal {
             flushing: None,
             tail_is_news: false,
             wants_room: false,
+            refused: false,
             flushers: Vec::with_capacity(64),
         }
     }
@@ -316,6 +319,7 @@ impl Shard {
             // None of them is written in place.
             requests.append(&mut batch.waiters);
         }
+        journal.refused = true;
         let flushers: Vec<Flusher> = journal.flushers.drain(..).collect();
         requests.iter().for_each(|request| self.tell_logged(request, Err(kind)));
         for flusher in flushers {
@@ -641,6 +645,10 @@ impl Shard {
             return self.journal_refuse(device, ErrorKind::Failed);
         }
         let layout = current.expect("it serves");
+        debug_assert!(
+            self.journals.of(device).is_none_or(|journal| !journal.refused),
+            "a failed array needs a recovery"
+        );
         let lacks = layout.mirror().is_some_and(|mirror| mirror.members.iter().any(|m| m.role == Role::Out));
         if let Some(journal) = self.journals.of(device).filter(|journal| lacks && journal.marks > 0) {
             // A member is lost: after a crash now, rows that are only marked could not be read.

@@ -114,6 +114,7 @@ pub struct Rig {
     pub(super) failing: Option<u32>,
     /// Whose journal hangs, and what it has not given back: shard, I/O and bytes.
     hanging: Option<u32>,
+    stalled: bool,
     hung: Vec<(usize, Cookie, u64)>,
     pub(super) version: u32,
     pub(super) asked: BTreeMap<u64, Asked>,
@@ -165,6 +166,7 @@ impl Rig {
             roles: vec![Role::InSync; sizes.len()],
             failing: None,
             hanging: None,
+            stalled: false,
             hung: Vec::new(),
             version: 0,
             asked: BTreeMap::new(),
@@ -198,8 +200,47 @@ impl Rig {
 
     pub(super) fn publish(&mut self) {
         self.version += 1;
+        self.publish_as(0, &Arc::clone(&self.regions));
+    }
+
+    /// Serves a second array on the same shards, on disks of its own.
+    pub fn publish_twin(&mut self) {
+        let (size, home) = (self.geometry.size_bytes(), self.regions.home());
+        let regions = RegionMap::new(home, Uuid::from_u128(9), size, 1 << 16, (&[], &[]), true);
+        self.disks.extend_from_within(..);
+        self.publish_as(1, &Arc::new(regions));
+    }
+
+    /// Nothing that is written to the journal of the first array is answered.
+    pub fn stall(&mut self) {
+        self.stalled = true;
+    }
+
+    /// Begins a write with FUA of one of the arrays. What is written does not matter.
+    pub fn begin(&mut self, device: u32, offset: u64, len: u64) -> u64 {
+        self.next += 1;
+        self.asked.insert(self.next, Asked { op: Op::Write, offset, len, buf: 0, expected: Ok(()) });
+        let buf = Buf { addr: 0, region: Buf::UNREGISTERED };
+        let device = DeviceId(device);
+        let request = Request { device, op: Op::Write, flags: Flags::FUA, offset, len, buf, tag: self.next };
+        let (shard, sink) = &mut self.shards[0];
+        shard.submit(&request, sink).expect("room for a request");
+        self.next
+    }
+
+    /// Goes on until nothing moves. Whether this request was answered.
+    pub fn ends(&mut self, tag: u64) -> bool {
+        while self.step() {}
+        !self.asked.contains_key(&tag)
+    }
+
+    fn is_stalled(&self, io: &LeafIo) -> bool {
+        self.stalled && (io.leaf.0 as usize) < self.roles.len() && self.is_journal(io.offset)
+    }
+
+    fn publish_as(&mut self, device: u32, regions: &Arc<RegionMap>) {
         let member = |(k, role): (usize, &Role)| MirrorMember {
-            leaf: LeafId(k as u32),
+            leaf: LeafId(k as u32 + device * self.roles.len() as u32),
             start: 0,
             len: self.shape.blocks[k] * BLOCK,
             bitmap_start: self.ring() - RING_START_BYTES - BLOCK,
@@ -211,7 +252,7 @@ impl Rig {
             geometry: self.geometry.clone(),
             members: self.roles.iter().enumerate().map(member).collect(),
             successors: Vec::new(),
-            regions: Arc::clone(&self.regions),
+            regions: Arc::clone(regions),
             parity: Some(ParityNode {
                 array: Uuid::from_u128(9),
                 run: 5,
@@ -224,7 +265,7 @@ impl Rig {
         };
         let layout = Arc::new(DeviceLayout::new(self.version, 4096, &Node::Mirrored(Box::new(node))));
         for (shard, sink) in &mut self.shards {
-            shard.publish(DeviceId(0), Some(Arc::clone(&layout)), sink);
+            shard.publish(DeviceId(device), Some(Arc::clone(&layout)), sink);
         }
     }
 
@@ -289,7 +330,7 @@ impl Rig {
             return Err(LeafError { kind: ErrorKind::Io, errno: 5 });
         }
         self.watch_io(shard, io);
-        let out = self.roles[io.leaf.0 as usize] == Role::Out;
+        let out = self.roles[io.leaf.0 as usize % self.roles.len()] == Role::Out;
         assert!(
             !out || self.failing.is_some() || self.hanging.is_some() || io.op == Op::Flush,
             "a member that is out is asked {io:?}"
@@ -330,10 +371,16 @@ impl Rig {
                 moved = true;
             }
         }
-        let busy: Vec<usize> = (0..self.shards.len()).filter(|s| !self.shards[*s].1.queue.is_empty()).collect();
+        let busy = |s: &usize| self.shards[*s].1.queue.iter().any(|io| !self.is_stalled(io));
+        let busy: Vec<usize> = (0..self.shards.len()).filter(busy).collect();
         if !busy.is_empty() {
             let shard = busy[self.random.below(busy.len() as u64) as usize];
-            let at = self.random.below(self.shards[shard].1.queue.len() as u64) as usize;
+            let at = loop {
+                let at = self.random.below(self.shards[shard].1.queue.len() as u64) as usize;
+                if !self.is_stalled(&self.shards[shard].1.queue[at]) {
+                    break at;
+                }
+            };
             self.answer(shard, at);
             moved = true;
         }
