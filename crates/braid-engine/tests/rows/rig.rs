@@ -400,7 +400,13 @@ impl Rig {
 
     pub fn settle(&mut self) {
         while self.step() {}
-        assert!(self.asked.is_empty(), "{} requests were never answered ({:?}), {}", self.asked.len(), self.asked.values().map(|a| (a.op, a.offset, a.len)).collect::<Vec<_>>(), self.run);
+        assert!(
+            self.asked.is_empty(),
+            "{} requests were never answered ({:?}), {}",
+            self.asked.len(),
+            self.asked.values().map(|a| (a.op, a.offset, a.len)).collect::<Vec<_>>(),
+            self.run
+        );
         for (shard, _) in self.shards.iter().filter(|_| self.hung.is_empty()) {
             assert_eq!((shard.in_flight(), shard.slots_in_use()), (0, 0));
         }
