@@ -1,6 +1,8 @@
 //! Bugs that the simulator must notice. They exist only with the feature `planted`, which only the simulator's tests
 //! ask for, and there only on threads that switch one on.
 
+use braid_format::journal::{Entry, EntryKind};
+
 use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 
 /// One mistake that somebody could make on the data path.
@@ -82,6 +84,42 @@ pub enum Planted {
     WriteErrorSwallowed,
     /// A flush that failed is answered as if it had not.
     FlushErrorSwallowed,
+    /// Rows are put in place while their batch is on its way to the journal.
+    RowsBeforeJournal,
+    /// A batch goes to one member, whatever may be lost.
+    BatchOnOneMember,
+    /// Batches are written without FUA.
+    BatchNotDurable,
+    /// A batch counts although one before it is not durable.
+    BatchesOutOfOrder,
+    /// Space of the journal counts as free although not all members have flushed.
+    TailUnflushed,
+    /// The tail says that everything is durable which was in place when the flush ended, not when it began.
+    TailAheadOfFlush,
+    /// Space of the journal is used again before a batch that says so is durable.
+    RingReusedEarly,
+    /// What is written wholly is only marked, although older data of its row are in the journal.
+    MarkOverLiveEntry,
+    /// Rows that are written wholly are not noted in the journal.
+    MarksForgotten,
+    /// Parts of a row are logged while it is only marked: their parity is of data that a crash may undo.
+    EntryOverLiveMark,
+    /// A flush is answered while rows are only marked.
+    FlushLeavesMarks,
+    /// A row counts as written while its last parity is on its way.
+    RowAnsweredEarly,
+    /// Rows are changed without being held: parity is computed from what another is just changing.
+    RowsUnlocked,
+    /// A member that is being filled answers reads of rows.
+    FillingRowRead,
+    /// Of two cells that are lost each gets what the other had.
+    LostCellsSwapped,
+    /// What is written wholly is only marked, although a member is out.
+    DegradedOnlyMarked,
+    /// Batches do not go to members that are being filled.
+    FillingMissesBatches,
+    /// A member is filled and promoted while what was logged before it came is needed still.
+    NotRetiredForNewcomer,
     /// A request whose pieces are not adjacent in memory is planned as if they were.
     GapForgotten,
 }
@@ -138,6 +176,25 @@ pub(crate) fn asked(leaves: &[LeafId]) -> &[LeafId] {
 #[inline(always)]
 pub(crate) fn cookie_of_flush(cookie: Cookie) -> Cookie {
     if planted(Planted::FlushTooEarly) { NOBODY } else { cookie }
+}
+
+/// Which of the disks the journal asks to flush.
+#[inline(always)]
+pub(crate) fn asked_by_journal(leaves: &[LeafId]) -> &[LeafId] {
+    if planted(Planted::TailUnflushed) { &leaves[..leaves.len().min(1)] } else { leaves }
+}
+
+/// What of a batch is written down: nothing, where it would only be marks.
+#[inline(always)]
+pub(crate) fn written_down(entries: &[Entry]) -> &[Entry] {
+    let forgets = planted(Planted::MarksForgotten) && entries.iter().all(|entry| entry.kind == EntryKind::Mark);
+    if forgets { &[] } else { entries }
+}
+
+/// Who waits for one of the writes of a row.
+#[inline(always)]
+pub(crate) fn cookie_of_cell(cookie: Cookie, is_last: bool) -> Cookie {
+    if planted(Planted::RowAnsweredEarly) && is_last { NOBODY } else { cookie }
 }
 
 /// Whether a disk's error does not count.

@@ -31,6 +31,7 @@ pub mod queue;
 pub mod required;
 pub mod rng;
 pub mod rot;
+pub mod rows;
 pub mod runs;
 pub mod shrink;
 pub mod sim;

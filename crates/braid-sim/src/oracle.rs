@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
+use crate::rows::RowWrites;
 use crate::world::Crash;
 
 /// All sectors of a block.
@@ -89,6 +90,8 @@ struct Device {
     unreadable: BTreeMap<u64, u64>,
     /// Blocks of rows that a crash and a loss together have made unreadable: whoever asks for them may be refused.
     broken: BTreeSet<u64>,
+    /// What may be the reason for that.
+    rows: RowWrites,
 }
 
 /// A write that was begun: to be ended by [`Oracle::write_ended`].
@@ -183,6 +186,7 @@ impl Oracle {
             doubted: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             broken: BTreeSet::new(),
+            rows: RowWrites::default(),
         };
         self.devices.insert(self.last_device, device);
         self.last_device
@@ -227,6 +231,7 @@ impl Oracle {
         let (version, begun, life) = (self.last_version, self.tick(), self.life);
         let of = self.devices.get_mut(&device).expect("a device that was made");
         let oldest_read = of.reads.keys().next().copied().unwrap_or(begun);
+        of.rows.begun(version, first, count, begun, content == Content::Data && !fua);
         for block in first..first + count {
             let versions = &mut of.blocks[block as usize];
             prune(versions, oldest_read);
@@ -249,6 +254,7 @@ impl Oracle {
     pub fn write_ended(&mut self, write: &WriteToken, ending: Ending) {
         let now = self.tick();
         let of = self.devices.get_mut(&write.device).expect("a device that was made");
+        of.rows.ended(write.version, now, ending == Ending::Done);
         for block in write.first..write.first + write.count {
             let version = of.blocks[block as usize].iter_mut().find(|v| v.id == write.version);
             let version = version.expect("a running version is kept");
@@ -269,6 +275,7 @@ impl Oracle {
     /// The write was refused before it was accepted: it never happened.
     pub fn write_refused(&mut self, write: &WriteToken) {
         let of = self.devices.get_mut(&write.device).expect("a device that was made");
+        of.rows.refused(write.version);
         for block in write.first..write.first + write.count {
             of.blocks[block as usize].retain(|v| v.id != write.version);
         }
@@ -282,6 +289,7 @@ impl Oracle {
     /// A flush that began at `begun` was acknowledged.
     pub fn flush_done(&mut self, device: u64, begun: u64) {
         let of = self.devices.get_mut(&device).expect("a device that was made");
+        of.rows.flushed(begun);
         for version in of.blocks.iter_mut().flatten() {
             if version.state == State::Acknowledged && version.ended < begun && version.content != Content::MaybeZero {
                 version.required = version.possible;
@@ -315,11 +323,24 @@ impl Oracle {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
     }
 
-    /// These bytes are in rows that a crash and a loss together have made unreadable.
-    pub fn rows_broken(&mut self, device: u64, places: &[(u64, u64)]) {
-        let block = BLOCK_BYTES as u64;
-        let blocks = places.iter().flat_map(|(offset, len)| offset / block..(offset + len) / block);
-        self.devices.get_mut(&device).expect("a device that was made").broken = blocks.collect();
+    /// An array with parity begins to serve, all its members being in sync or not, and in these rows something cannot be read;
+    /// each is the blocks of its data.
+    ///
+    /// # Errors
+    /// One of them has no right to be unreadable.
+    pub fn rows_broken(&mut self, device: u64, rows: &[Vec<u64>], whole: bool) -> Result<(), Violation> {
+        let of = self.devices.get_mut(&device).expect("a device that was made");
+        for row in rows.iter().filter(|row| row.iter().any(|block| !of.broken.contains(block))) {
+            of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
+        }
+        of.rows.begin(whole);
+        of.broken = rows.iter().flatten().copied().collect();
+        Ok(())
+    }
+
+    /// From now on members of an array with parity are missing, or all are in sync.
+    pub fn rows_whole(&mut self, device: u64, whole: bool) {
+        self.devices.get_mut(&device).expect("a device that was made").rows.whole(whole);
     }
 
     /// Whether any of these blocks is in such a row.
@@ -378,6 +399,7 @@ impl Oracle {
         for (number, device) in &mut self.devices {
             let weak = weak.contains(number);
             device.reads.clear();
+            device.rows.crashed(now);
             for versions in &mut device.blocks {
                 for version in versions.iter_mut() {
                     if how == Crash::Power || weak {

@@ -22,6 +22,8 @@ pub enum Way {
     Mirrors(u64),
     /// Drills of redundant arrays alone, so many at most.
     Drills(u64),
+    /// Drills of arrays with parity alone, so many at most.
+    RowDrills(u64),
     /// Seeds cut at every step, so many at most.
     Sweeps(u64),
     /// Found by luck, or not yet: not looked for by `--hunt`.
@@ -32,7 +34,7 @@ impl Way {
     /// About how many runs the limit allows.
     pub fn weight(self) -> u64 {
         match self {
-            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) => limit,
+            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::RowDrills(limit) => limit,
             Way::Sweeps(limit) => limit * 300,
             Way::Open => 0,
         }
@@ -53,10 +55,9 @@ impl Plant {
     /// The kinds of arrays with which it is looked for.
     pub fn kinds(self) -> Vec<Kind> {
         match self.way() {
-            Way::Mirrors(_) | Way::Drills(_) | Way::Open => {
-                Kind::ALL.into_iter().filter(|kind| kind.is_redundant()).collect()
-            }
-            Way::Seeds(_) | Way::Sweeps(_) => Kind::ALL.into_iter().filter(|kind| !kind.is_redundant()).collect(),
+            Way::Mirrors(_) | Way::Drills(_) | Way::Open => vec![Kind::Raid1, Kind::Raid10],
+            Way::RowDrills(_) => vec![Kind::Raid5, Kind::Raid6],
+            Way::Seeds(_) | Way::Sweeps(_) => vec![Kind::Concat, Kind::Raid0],
         }
     }
 
@@ -129,6 +130,24 @@ fn table() -> Vec<(Plant, Way)> {
         (D::RepairUnlocked, Way::Drills(300)),
         (D::GrownUnfrozen, Way::Drills(600)),
         (D::CheckIgnoresLast, Way::Drills(300)),
+        (D::RowsBeforeJournal, Way::RowDrills(100)),
+        (D::BatchOnOneMember, Way::RowDrills(60)),
+        (D::BatchNotDurable, Way::RowDrills(60)),
+        (D::BatchesOutOfOrder, Way::Open),
+        (D::TailUnflushed, Way::RowDrills(100)),
+        (D::TailAheadOfFlush, Way::RowDrills(300)),
+        (D::RingReusedEarly, Way::RowDrills(900)),
+        (D::MarkOverLiveEntry, Way::RowDrills(900)),
+        (D::MarksForgotten, Way::RowDrills(120)),
+        (D::EntryOverLiveMark, Way::RowDrills(300)),
+        (D::FlushLeavesMarks, Way::RowDrills(300)),
+        (D::RowAnsweredEarly, Way::RowDrills(200)),
+        (D::RowsUnlocked, Way::RowDrills(60)),
+        (D::FillingRowRead, Way::RowDrills(60)),
+        (D::LostCellsSwapped, Way::RowDrills(60)),
+        (D::DegradedOnlyMarked, Way::RowDrills(300)),
+        (D::FillingMissesBatches, Way::Open),
+        (D::NotRetiredForNewcomer, Way::Open),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
@@ -161,6 +180,16 @@ fn table() -> Vec<(Plant, Way)> {
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
         (L::SuccessorNotFlushed, Way::Drills(400)),
         (L::SuccessorFlushedWithOthers, Way::Drills(200)),
+        (L::ReplayedBeforeLogged, Way::Open),
+        (L::RetiredBeforeResync, Way::RowDrills(300)),
+        (L::RetiredBeforeFlush, Way::RowDrills(400)),
+        (L::UnreadableForgotten, Way::RowDrills(150)),
+        (L::UnreadableNotListed, Way::RowDrills(150)),
+        (L::LostCellNotZeros, Way::RowDrills(400)),
+        (L::OldRunsCount, Way::RowDrills(60)),
+        (L::RegionsNotMarked, Way::RowDrills(600)),
+        (L::HeadOnOneMember, Way::RowDrills(100)),
+        (L::NewcomerKeepsHead, Way::Open),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));
     data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()

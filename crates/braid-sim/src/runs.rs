@@ -9,6 +9,7 @@ use crate::disk::Profile;
 use crate::labelled;
 use crate::plot::drills::Subject;
 use crate::plot::mirrors::Mirror;
+use crate::plot::row_drills;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
 use crate::shrink::Bounds;
@@ -107,6 +108,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Whether a redundant array is one with parity.
+    fn draws_rows(&self, chance: &mut Rng) -> bool {
+        let redundant = self.redundant();
+        let of_rows = redundant.iter().filter(|kind| kind.has_parity()).count();
+        of_rows > 0 && (of_rows == redundant.len() || chance.below(3) == 0)
+    }
+
     /// The levels without redundancy.
     fn plain(&self) -> Vec<Kind> {
         self.kinds.iter().copied().filter(|kind| !kind.is_redundant()).collect()
@@ -157,16 +165,18 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let blocks_max = if short { 100 } else { 600 };
     let (plain, redundant) = (options.plain(), options.redundant());
     let mirrors = !redundant.is_empty() && (plain.is_empty() || sim.rng().coin());
+    // Of a stream of its own: seeds of mirrors alone stay what they are.
+    let rows = options.draws_rows(&mut Rng::new(seed ^ 0x726f_7773));
+    let redundant: Vec<Kind> = redundant.into_iter().filter(|kind| kind.has_parity() == rows).collect();
     let focus = if mirrors { Focus::draw(sim.rng(), options.drills) } else { Focus::All };
     // A sweep cuts by its own rules.
     let focus = if dooms.is_some() && matches!(focus, Focus::Drill(_)) { Focus::Data } else { focus };
     // Drills are stories of copies.
-    let rows_only = !redundant.is_empty() && redundant.iter().all(|kind| kind.has_parity());
-    let focus = if rows_only && matches!(focus, Focus::Drill(_)) { Focus::Failing } else { focus };
     // Of a stream of its own, as growth below.
     let mut later = Rng::new(seed ^ 0x6c61_7465);
     let of = if options.drills { 4 } else { 6 };
     let focus = match focus {
+        Focus::Drill(_) if rows => Focus::Drill(row_drills::any(&mut later)),
         Focus::Drill(subject) => Focus::Drill(subject.or_later(of, &mut later)),
         other => other,
     };
@@ -306,6 +316,8 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         _ => 4,
     };
     let (least, most) = match kind {
+        Kind::Raid5 if matches!(focus, Focus::Drill(_)) => (3, 4),
+        Kind::Raid6 if matches!(focus, Focus::Drill(_)) => (4, 5),
         Kind::Raid5 => (2, 5),
         Kind::Raid6 => (3, 6),
         _ => (2, most),
@@ -329,7 +341,12 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         // The one that is well is the largest: it is part of every zone.
         let more = if number == 0 { 4096 * blocks_max } else { 0 };
         let disk = if let Focus::Drill(_) = focus {
-            add_disk_sized(sim, same, false)
+            let disk = add_disk_sized(sim, same, false);
+            if kind.has_parity() && sim.rng().below(3) == 0 {
+                // What it is asked for first it answers last.
+                sim.world.disks[disk].profile.slow = 300_000;
+            }
+            disk
         } else {
             add_disk_of(sim, before + more, blocks_max, faulty)
         };
@@ -348,11 +365,15 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     let spares = if matches!(focus, Focus::Drill(_)) { 0 } else { sim.rng().below(3) };
     let others: Vec<usize> = match focus {
         Focus::Drill(subject) if subject.replaces() => vec![add_disk_sized(sim, same, false)],
+        Focus::Drill(_) if kind.has_parity() => Vec::new(),
         _ => (0..spares).map(|_| add_disk(sim, before, blocks_max, faults)).collect(),
     };
     let well = (!careless).then_some(disks[0]);
     let mut spec = labelled::draw_spec(&[kind.level()], sim.rng());
     spec.copies = copies;
+    if kind.has_parity() && matches!(focus, Focus::Drill(_)) {
+        spec.chunk_bytes = 4096 * *sim.rng().pick(&[1, 1, 2, 3, 4]);
+    }
     // The others are never touched by hand, so that what one alone does not hold is not lost.
     let victims = if careless {
         disks.clone()
@@ -363,11 +384,17 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     } else {
         vec![disks[1]]
     };
+    let data = (count - usize::from(kind.level().parity())) as u64;
+    let row_blocks = if kind.has_parity() { spec.chunk_bytes / 4096 * data } else { 0 };
     let mut order = disks;
     sim.rng().shuffle(&mut order);
     for disk in order.iter().chain(&others) {
         let places = Places::for_device(sim.world.disks[*disk].size_bytes()).expect("a disk that has room for labels");
         sim.world.bitmaps.insert(*disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
+        if kind.has_parity() {
+            let journal = (places.journal.start, places.journal.start + places.journal.bytes);
+            sim.world.journals.insert(*disk, journal);
+        }
     }
     let unplug = match focus {
         Focus::Data | Focus::Failing | Focus::Drill(_) => 0,
@@ -376,6 +403,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     let clear_ns_max = if let Focus::Drill(subject) = focus { Some(subject.clear_ns_max(sim.rng())) } else { None };
     let mirror = Mirror {
         clear_ns_max,
+        row_blocks,
         disks: order,
         others,
         well,

@@ -606,6 +606,7 @@ impl Run<'_> {
                 Note::Dropped(roles) => {
                     let mut stage = self.stage.borrow_mut();
                     stage.lost.insert(device);
+                    stage.rows_whole(false);
                     stage.promoted.retain(|role| !roles.contains(role));
                 }
                 Note::Grown(_, after) => {
@@ -628,7 +629,9 @@ impl Run<'_> {
                     }
                 }
                 Note::InSync(role) => {
-                    self.stage.borrow_mut().promoted.insert(*role);
+                    let mut stage = self.stage.borrow_mut();
+                    stage.promoted.insert(*role);
+                    stage.rows_whole(true);
                 }
                 Note::Resynced
                     if self.stage.borrow().mirrors.iter().any(|m| m.has_lost(&self.stage.borrow().oracle)) =>

@@ -33,6 +33,10 @@ pub struct Work {
     pub blocks_max: u64,
     /// Most chances in a million to go to a hot spot.
     pub hot: u32,
+    /// Chances in a million to write whole rows.
+    pub rows: u32,
+    /// Chances in a million that a write bears FUA, where that is not any.
+    pub fua: Option<u32>,
 }
 
 /// How a client behaves: drawn once for each.
@@ -87,6 +91,8 @@ pub struct Client {
     armed: bool,
     habits: Habits,
     hot: [u64; 3],
+    /// Blocks of a row, and chances in a million to write some wholly.
+    rows: (u64, u32),
     /// Where it goes: the first block, and how many.
     area: (u64, u64),
     /// Requests that it will still ask for.
@@ -130,6 +136,8 @@ pub struct Workload {
     rng: Rng,
     failed_writes: BTreeSet<u64>,
     stopping: BTreeSet<u64>,
+    /// Reads of which a part cannot be read: by whom, from which block on, how many.
+    ask_singly: Vec<(usize, u64, u64)>,
 }
 
 impl Workload {
@@ -142,6 +150,7 @@ impl Workload {
             rng,
             failed_writes: BTreeSet::new(),
             stopping: BTreeSet::new(),
+            ask_singly: Vec::new(),
         }
     }
 
@@ -159,6 +168,7 @@ impl Workload {
             armed: false,
             habits,
             hot,
+            rows: (0, 0),
             area: (0, blocks),
             left: requests,
             refused: 0,
@@ -174,6 +184,15 @@ impl Workload {
         let client = self.clients.last_mut().expect("just connected");
         client.habits.weights[4] = 0;
         client.habits.weights[1] += 50;
+    }
+
+    /// The client that was connected last writes whole rows now and then, of so many blocks.
+    pub fn write_rows(&mut self, blocks: u64, chance: u32) {
+        let client = self.clients.last_mut().expect("just connected");
+        client.rows = (blocks, if blocks > 0 { chance } else { 0 });
+        if client.rows.1 > 0 {
+            client.habits.weights[4] *= 3;
+        }
     }
 
     /// Connects one client that only writes.
@@ -193,6 +212,7 @@ impl Workload {
         client.habits.think_ns_max = work.think_ns_max;
         client.habits.blocks_max = work.blocks_max;
         client.habits.hot = client.habits.hot.min(work.hot);
+        client.habits.fua = work.fua.unwrap_or(client.habits.fua);
     }
 
     /// The client that was connected last writes these blocks, one by one.
@@ -238,8 +258,22 @@ impl Workload {
         self.clients.iter().all(|c| c.device != device || c.in_flight == 0)
     }
 
+    /// What could not be read because of a part of it is asked for block by block, by somebody else.
+    fn ask_block_by_block(&mut self) {
+        for (index, first, count) in std::mem::take(&mut self.ask_singly) {
+            let Client { device, id, shard, verifies, .. } = self.clients[index];
+            if verifies.is_some() && count > 1 {
+                self.connect(device, id, shard, 1, count as u32);
+                let client = self.clients.last_mut().expect("just connected");
+                client.todo = (first..first + count).map(|block| (Op::Read, block, 1)).collect();
+                client.only_todo = true;
+            }
+        }
+    }
+
     /// Sets the alarm of those who have something to ask for and none set.
     pub fn arm(&mut self, world: &mut World) {
+        self.ask_block_by_block();
         let idle = |c: &Client| !c.armed && !c.stopped && c.left > 0;
         for (index, client) in self.clients.iter_mut().enumerate().filter(|(_, c)| idle(c)) {
             client.armed = true;
@@ -282,6 +316,13 @@ impl Workload {
             0 => self.rng.between(1, blocks.min(300)),
             _ => self.rng.between(1, habits.blocks_max.min(blocks)),
         };
+        if op == Op::Write && self.clients[index].rows.1 > 0 && self.rng.chance(self.clients[index].rows.1) {
+            let row = self.clients[index].rows.0;
+            let rows = (blocks / row).max(1);
+            let first = self.rng.below(rows);
+            let count = self.rng.between(1, (rows - first).min(3));
+            return (op, before + first * row, (count * row).min(blocks - first * row));
+        }
         let spot = if self.rng.chance(habits.hot) { *self.rng.pick(&hot) } else { self.rng.below(blocks) };
         (op, before + (spot + self.rng.below(4)).min(blocks - count), count)
     }
@@ -423,6 +464,9 @@ impl Workload {
                 world.counters.add("failed", "as a row is unreadable");
             }
             let excused = unreadable || broken || world.had_faults() && (hangs || oracle.fails(device));
+            if let (true, Kind::Read { first, .. }, None) = (broken, &out.kind, self.clients[out.client].todo.front()) {
+                self.ask_singly.push((out.client, *first, out.asked.2));
+            }
             if !stopped && !excused {
                 return Err(Violation(format!("request {tag} failed without a reason: {error}")));
             }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use braid_engine::io::{Buf, Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, Op};
+use braid_format::journal::RING_START_BYTES;
 
 use crate::content::SECTOR_BYTES;
 use crate::counters::Counters;
@@ -101,6 +102,8 @@ pub struct World {
     pub steps: u64,
     /// Where members of redundant arrays keep their bitmap, by disk: first byte, and the one after the last.
     pub bitmaps: BTreeMap<usize, (u64, u64)>,
+    /// The same of the journal of those with parity. Data lie behind it.
+    pub journals: BTreeMap<usize, (u64, u64)>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
     pub moments: Vec<&'static str>,
     /// Report a crash point when this many steps have been made.
@@ -125,6 +128,7 @@ impl World {
             memory: Memory::new(memory_bytes),
             steps: 0,
             bitmaps: BTreeMap::new(),
+            journals: BTreeMap::new(),
             moments: Vec::new(),
             crash_at_step: None,
             queue: EventQueue::default(),
@@ -230,6 +234,19 @@ impl World {
                 Owner::Shard(..) if (*first..*end).contains(&io.offset) => self.moments.push("writing bits"),
                 Owner::Meta(_) if io.offset == 0 => self.moments.push("writing a label"),
                 _ => {}
+            }
+        }
+        if let Some((first, end)) = self.journals.get(&disk)
+            && io.op == Op::Write
+            && io.offset >= *first
+        {
+            let in_journal = io.offset < *end;
+            match owner {
+                Owner::Shard(..) if in_journal => self.moments.push("logging"),
+                Owner::Shard(..) => self.moments.push("placing"),
+                // A copy of a label is written there as well.
+                Owner::Meta(_) if io.offset < *first + RING_START_BYTES => self.moments.push("writing a head"),
+                Owner::Meta(_) => self.moments.push("recovering"),
             }
         }
         let mut running = Running {

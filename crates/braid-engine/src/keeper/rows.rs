@@ -12,6 +12,7 @@ use crate::io::{LEAF_BYTES_MAX, LeafId};
 use crate::lost_rows::LostRows;
 use crate::mirror::{MirrorMember, Role, Roles};
 use crate::parity::ParityNode;
+use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
 use crate::trouble::Trouble;
@@ -111,7 +112,7 @@ impl Keeper {
     /// Sees to it that members which have come bear all that is needed of the journal: what was logged before is in its
     /// place, durably, on all members.
     pub(super) async fn retire_journal<I: KeeperIo>(&self, io: &I) {
-        if self.has_parity() {
+        if self.has_parity() && !planted(Planted::NotRetiredForNewcomer) {
             io.call(self.options.device, self.options.home, RegionCall::Retire).await;
         }
     }

@@ -3,6 +3,7 @@
 use braid_parity::{DATA_MAX, Parity, Role};
 
 use crate::io::{Buf, LeafSink};
+use crate::planted::{Planted, planted};
 
 /// Most cells of a row, parities included.
 pub(super) const CELLS_MAX: usize = 128;
@@ -69,6 +70,7 @@ pub(super) fn recover(sink: &mut impl LeafSink, broken: &Broken<'_>, len: u64) -
         done = match (broken.wanted, out) {
             ([(a, _)], [out]) => best.recover(data, p, q, &mut [(Role::Data(*a), out)]).is_ok(),
             ([(a, _), (b, _)], [out_a, out_b]) => {
+                let (a, b) = if planted(Planted::LostCellsSwapped) { (b, a) } else { (a, b) };
                 best.recover(data, p, q, &mut [(Role::Data(*a), out_a), (Role::Data(*b), out_b)]).is_ok()
             }
             _ => false,

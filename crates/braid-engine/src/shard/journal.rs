@@ -18,6 +18,7 @@ use crate::layout::DeviceLayout;
 use crate::limits::JOURNAL_IOS_MAX;
 use crate::mirror::Role;
 use crate::parity::{LOGGED_BLOCKS_MAX, ParityNode};
+use crate::planted::{self, Planted, planted};
 
 /// Batches of one array under way at a time.
 const BATCHES_MAX: usize = 4;
@@ -190,6 +191,7 @@ impl Journal {
     /// What is to stand in the journal for a request.
     fn entry(&self, request: &LogRequest) -> Entry {
         let has_data = self.rows.get(&request.entry.row).is_some_and(|(data, _)| *data > 0);
+        let has_data = has_data && !planted(Planted::MarkOverLiveEntry);
         if request.mark && !has_data && self.marks_max() > 0 { Entry::mark(request.entry.row) } else { request.entry }
     }
 
@@ -203,8 +205,8 @@ impl Journal {
     fn accepts(&self, entry: &Entry) -> bool {
         let (data, marks) = self.rows.get(&entry.row).copied().unwrap_or_default();
         match entry.kind {
-            EntryKind::Data => marks == 0,
-            EntryKind::Mark => data == 0 && self.marks < self.marks_max(),
+            EntryKind::Data => marks == 0 || planted(Planted::EntryOverLiveMark),
+            EntryKind::Mark => (data == 0 || planted(Planted::MarkOverLiveEntry)) && self.marks < self.marks_max(),
         }
     }
 
@@ -275,7 +277,7 @@ impl Shard {
         let Some(journal) = self.journals.of(device) else {
             return self.tell_settled(from, slot, generation, Err(ErrorKind::NoDevice));
         };
-        if journal.marks == 0 {
+        if journal.marks == 0 || planted(Planted::FlushLeavesMarks) {
             // Everything else is durable in the journal.
             return self.tell_settled(from, slot, generation, Ok(()));
         }
@@ -432,6 +434,11 @@ impl Shard {
         let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), lent: false, held: false };
         self.journals.ios[at] = Some(going);
         self.journal_submit(at, layout, sink);
+        if planted(Planted::RowsBeforeJournal) {
+            let batch = self.journals.of(device).and_then(|journal| journal.batch(sequence));
+            let waiters = batch.map(|batch| std::mem::take(&mut batch.waiters)).unwrap_or_default();
+            waiters.iter().for_each(|request| self.tell_logged(request, Ok(sequence)));
+        }
         true
     }
 
@@ -451,9 +458,10 @@ impl Shard {
         let mut out = 0;
         match what {
             What::Flush => {
-                out = layout.leaves().len() as u32;
+                let leaves = planted::asked_by_journal(layout.leaves());
+                out = leaves.len() as u32;
                 self.slots[index].out = out;
-                for leaf in layout.leaves() {
+                for leaf in leaves {
                     let cookie = slots::cookie(index, generation, *leaf);
                     sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
                 }
@@ -480,7 +488,8 @@ impl Shard {
                 let (offset, memory) = (batch.begin % ring * BLOCK, memory.expect("a batch has memory"));
                 let buf = self.journal_scratch.as_ref().expect("memory was taken from it").page(memory.first);
                 let in_sync = mirror.members.iter().filter(|member| member.role == Role::InSync).count();
-                let (copies, mut turn) = ((tolerance + 1).min(in_sync), 0);
+                let copies = if planted(Planted::BatchOnOneMember) { 1 } else { (tolerance + 1).min(in_sync) };
+                let mut turn = 0;
                 let first = (sequence % in_sync.max(1) as u64) as usize;
                 for (role, member) in mirror.members.iter().enumerate().filter(|(_, m)| m.role != Role::Out) {
                     let chosen = match member.role {
@@ -488,12 +497,13 @@ impl Shard {
                             turn += 1;
                             (turn - 1 + in_sync - first) % in_sync < copies
                         }
-                        _ => true,
+                        _ => !planted(Planted::FillingMissesBatches),
                     };
                     if chosen {
                         let cookie = slots::cookie(index, generation, member.leaf);
                         let (at, len) = (rings[role] + offset, u64::from(memory.pages) * BLOCK);
-                        sink.submit(&LeafIo::simple(member.leaf, Op::Write, Flags::FUA, at, len, buf, cookie));
+                        let flags = if planted(Planted::BatchNotDurable) { Flags::NONE } else { Flags::FUA };
+                        sink.submit(&LeafIo::simple(member.leaf, Op::Write, flags, at, len, buf, cookie));
                         out += 1;
                     }
                 }
@@ -560,6 +570,7 @@ impl Shard {
                     journal.heads.done();
                 }
                 let done = journal.flushing.take().expect("a flush was under way");
+                let done = if planted(Planted::TailAheadOfFlush) { journal.in_place() } else { done };
                 journal.tail = done + 1;
                 journal.tail_is_news = true;
             }
@@ -576,10 +587,15 @@ impl Shard {
     fn journal_tell(&mut self, device: DeviceId) {
         let journal = self.journals.of(device).expect("it was just found");
         let (mut told, mut tail) = (Vec::new(), 0);
-        for batch in journal.batches.iter_mut().take_while(|batch| batch.durable) {
+        for batch in journal.batches.iter_mut().take_while(|batch| batch.durable || planted(Planted::BatchesOutOfOrder))
+        {
+            if !batch.durable {
+                continue;
+            }
             tail = batch.tail;
             told.extend(batch.waiters.drain(..).map(|request| (request, batch.sequence)));
         }
+        let tail = if planted(Planted::RingReusedEarly) { journal.tail } else { tail };
         while let Some(batch) = journal.batches.pop_front_if(|batch| batch.sequence < tail) {
             for (row, kind) in &batch.entries {
                 journal.count(*row, *kind, false);
@@ -723,6 +739,8 @@ fn seal(array: &braid_format::Uuid, header: &mut BatchHeader, entries: &[Entry],
             *crc = payload_crc(0, payload[0]);
         });
     }
+    let entries = planted::written_down(entries);
+    header.entries = entries.len() as u16;
     sink.compute(&[], &[first], BLOCK, &mut |_, header_block| {
         let block: &mut [u8; 4096] = (&mut *header_block[0]).try_into().expect("a block");
         encode_batch(array, header, entries, block);

@@ -4,6 +4,7 @@
 //! A drill says what the administrator does in each life, how the life ends, and what happens to disks between two lives.
 //! How much of everything, and when exactly, is drawn. One of the members is the *victim*.
 
+use super::row_drills;
 use crate::rng::Rng;
 use crate::sim::Doom;
 use crate::workload::Work;
@@ -93,6 +94,10 @@ pub enum Between {
     Restore,
     /// So many blocks can no longer be read on any member.
     Unreadable(u64),
+    /// Of an array with parity members are lost, as many as may be at most; those that were lost before are back.
+    LoseSome,
+    /// All that were lost are back.
+    FindAll,
 }
 
 /// One life of a drill.
@@ -143,6 +148,14 @@ pub enum Subject {
     TakingOver,
     /// The array becomes larger while clients write where nobody has written.
     Growing,
+    /// Of an array with parity: rows are on their way when power and members are lost.
+    RowsTorn,
+    /// The same, and another crash while that is being dealt with.
+    RowsTornTwice,
+    /// A member is filled anew while the journal is in use, and then others are lost.
+    RowsOfNewcomers,
+    /// Rows are written while members are out, and a crash comes.
+    RowsDegraded,
 }
 
 impl Subject {
@@ -215,6 +228,10 @@ impl Subject {
             Subject::Replacing => "replacing",
             Subject::TakingOver => "taking over",
             Subject::Growing => "growing",
+            Subject::RowsTorn => "rows torn",
+            Subject::RowsTornTwice => "rows torn twice",
+            Subject::RowsOfNewcomers => "rows of newcomers",
+            Subject::RowsDegraded => "rows degraded",
         }
     }
 
@@ -226,6 +243,7 @@ impl Subject {
             Subject::Apart | Subject::OldCopy | Subject::CutPromotion | Subject::Replacing => 200,
             Subject::Succession | Subject::Refilling | Subject::FillingUnderLoad | Subject::Unreadable => 600,
             Subject::Growing => 600,
+            Subject::RowsTorn | Subject::RowsTornTwice | Subject::RowsOfNewcomers | Subject::RowsDegraded => 40,
         }
     }
 
@@ -261,16 +279,20 @@ impl Subject {
             Subject::Replacing => replacing(rng),
             Subject::TakingOver => taking_over(rng),
             Subject::Growing => growing(rng),
+            Subject::RowsTorn => row_drills::torn(rng),
+            Subject::RowsTornTwice => row_drills::torn_twice(rng),
+            Subject::RowsOfNewcomers => row_drills::of_newcomers(rng),
+            Subject::RowsDegraded => row_drills::degraded(rng),
         }
     }
 }
 
-fn act(steps: Vec<Step>, doom: Doom, after: &[Between]) -> Act {
+pub(super) fn act(steps: Vec<Step>, doom: Doom, after: &[Between]) -> Act {
     Act { steps, doom, after: after.to_vec() }
 }
 
 /// Requests that are done when the next step comes.
-fn work(rng: &mut Rng, requests: u64) -> Step {
+pub(super) fn work(rng: &mut Rng, requests: u64) -> Step {
     Step::Work(draw_work(rng, requests), None, Wait::Ended)
 }
 
@@ -280,7 +302,7 @@ fn load(rng: &mut Rng, requests: u64) -> Step {
     Step::Work(work, None, Wait::No)
 }
 
-fn draw_work(rng: &mut Rng, requests: u64) -> Work {
+pub(super) fn draw_work(rng: &mut Rng, requests: u64) -> Work {
     Work {
         clients: rng.between(1, 2),
         requests,
@@ -289,6 +311,8 @@ fn draw_work(rng: &mut Rng, requests: u64) -> Work {
         think_ns_max: *rng.pick(&[1_000, 50_000, 400_000]),
         blocks_max: *rng.pick(&[1, 4, 16, 40]),
         hot: 200_000,
+        rows: 0,
+        fua: None,
     }
 }
 
@@ -302,14 +326,14 @@ fn settled(rng: &mut Rng) -> Vec<Step> {
 }
 
 /// Soon after a moment of this kind: by a power cut in so many of four cases.
-fn soon(rng: &mut Rng, moment: &'static str, nth: u64, most_ns: &[u64], power: u64) -> Doom {
+pub(super) fn soon(rng: &mut Rng, moment: &'static str, nth: u64, most_ns: &[u64], power: u64) -> Doom {
     let how = if rng.below(4) < power { Crash::Power } else { Crash::Kill };
     let most_ns = *rng.pick(most_ns);
     Doom::Within(moment, rng.between(1, nth), rng.below(most_ns), how)
 }
 
 /// The life ends when everything is done, or by a crash then.
-fn afterwards(rng: &mut Rng, steps: &mut Vec<Step>) -> Doom {
+pub(super) fn afterwards(rng: &mut Rng, steps: &mut Vec<Step>) -> Doom {
     match rng.below(3) {
         0 => Doom::Clean,
         _ => {

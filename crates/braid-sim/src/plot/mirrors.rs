@@ -36,6 +36,8 @@ pub struct Mirror {
     pub owed: u64,
     /// The oracle's number, from the first time that it was served.
     pub number: Option<u64>,
+    /// Blocks of data of its largest stripes, where it has parity, or else 0.
+    pub row_blocks: u64,
     /// Its creation was acknowledged.
     pub exists: bool,
     /// Chances in a million that a disk that may be pulled is not there when a life begins.
@@ -75,6 +77,7 @@ impl Mirror {
             growing: false,
             owed: 0,
             number: None,
+            row_blocks: 0,
             exists: false,
             unplug: 0,
             wild: false,

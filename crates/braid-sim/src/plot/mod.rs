@@ -9,6 +9,7 @@ mod labels;
 mod members;
 pub mod mirrors;
 mod replace;
+pub mod row_drills;
 pub mod script;
 mod starting;
 

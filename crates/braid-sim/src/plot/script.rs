@@ -73,7 +73,9 @@ impl Admin {
                     let mut stage = self.stage.borrow_mut();
                     let blocks = stage.oracle.blocks(number);
                     let area = area.map_or((0, blocks), |(first, count)| (first, count.min(blocks)));
+                    let row = stage.mirrors[index].row_blocks;
                     stage.workload.connect_for(number, id, shard, area, &work);
+                    stage.workload.write_rows(row, work.rows);
                 }
                 if wait == Wait::Ended {
                     self.until(|stage| stage.workload.is_finished(number)).await;
@@ -266,6 +268,8 @@ impl Mirror {
                     self.lose_all_but(successor, world, rng);
                 }
             }
+            Between::LoseSome => self.lose_some(world, rng),
+            Between::FindAll => self.missing.clear(),
             Between::LoseOthers | Between::LoseAllButOne | Between::LoseOthersOfAll => {}
             Between::Apart => self.go_apart = true,
             Between::Copy | Between::Restore => self.copy_or_restore_now(world, rng),

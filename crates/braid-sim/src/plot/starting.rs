@@ -17,6 +17,7 @@ use crate::content::BLOCK_BYTES;
 use crate::copies::Copies;
 use crate::labelled;
 use crate::oracle::Violation;
+use crate::rows;
 use crate::sim::Stage;
 
 /// Where a keeper leaves what it kept.
@@ -224,11 +225,15 @@ impl Admin {
             }
             let with_parity = keeper.array().geometry().spec().level.parity() > 0;
             if with_parity {
-                let rows = keeper.unreadable_rows();
+                let rows = rows::blocks_of(keeper.array().geometry(), &keeper.unreadable_rows());
+                let whole = keeper.array().members().all(|member| member.state == MemberState::InSync);
                 if !rows.is_empty() {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
+                    stage.counters.add("failed", "rows found unreadable");
                 }
-                stage.oracle.rows_broken(number, &rows);
+                if let Err(why) = stage.oracle.rows_broken(number, &rows, whole) {
+                    stage.violation.get_or_insert(why);
+                }
             }
             if well.is_none() {
                 stage.oracle.may_fail(number);

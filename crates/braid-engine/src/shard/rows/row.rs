@@ -7,6 +7,7 @@ use super::super::slots::Slot;
 use crate::io::{Buf, Op};
 use crate::mirror::{Mirrored, Role};
 use crate::parity::{How, Parity, RowOp};
+use crate::planted::{Planted, planted};
 
 /// Cells of a row, in the order of data, P, Q, with what is known of each.
 pub(super) struct Row<'a> {
@@ -40,12 +41,14 @@ impl<'a> Row<'a> {
 
     pub(super) fn is_readable(&self, cell: usize, slot: &Slot) -> bool {
         let member = self.member(cell);
-        self.mirror.members[member].role == Role::InSync && !slot.avoid.has(member)
+        let filling = planted(Planted::FillingRowRead) && self.mirror.members[member].role == Role::Filling;
+        (filling || self.mirror.members[member].role == Role::InSync) && !slot.avoid.has(member)
     }
 
     /// Whether everybody who has a part of the row is in sync.
     pub(super) fn is_whole(&self) -> bool {
-        let in_sync = |member: usize| self.mirror.members[member].role == Role::InSync;
+        let in_sync =
+            |member: usize| self.mirror.members[member].role == Role::InSync || planted(Planted::DegradedOnlyMarked);
         (0..self.cells()).all(|cell| in_sync(self.member(cell)))
             && self.mirror.successors.iter().all(|s| in_sync(usize::from(s.member)))
     }

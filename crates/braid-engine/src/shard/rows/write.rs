@@ -5,6 +5,7 @@ use super::Stage;
 use super::row::Row;
 use crate::io::{Flags, LeafIo, LeafSink, Op};
 use crate::mirror::Role;
+use crate::planted::{self, Planted, planted};
 
 impl Shard {
     /// Writes data and parities in place.
@@ -37,8 +38,10 @@ impl Shard {
                     }
                     let at = member.start + row.stripe.member_offset + op.column(row.parity);
                     let cookie = slots::cookie(index, slot.generation, member.leaf);
+                    let is_last = cell + 1 == row.cells() && out > 0;
+                    let cookie = planted::cookie_of_cell(cookie, is_last);
                     sink.submit(&LeafIo::simple(member.leaf, Op::Write, Flags::NONE, at, op.len(), buf, cookie));
-                    out += 1;
+                    out += u32::from(!(is_last && planted(Planted::RowAnsweredEarly)));
                 }
             }
         }

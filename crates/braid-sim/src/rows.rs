@@ -1,0 +1,124 @@
+//! When a row of an array with parity may be unreadable: what is written wholly is only marked in the journal, so that a crash
+//! together with a loss leaves nothing to compute it from. Whatever else is written is logged, and must be there.
+//!
+//! A row was only marked at the crash where writes without FUA cover all of its data, none of which was flushed, and after
+//! none of which, while it still counted, something else was written there and answered: the journal takes that only when the mark
+//! is gone. While a member is out nothing is marked. Writes that were under way together may have been gathered to a whole one.
+
+use braid_geometry::Geometry;
+
+use crate::content::BLOCK_BYTES;
+use crate::sim::Stage;
+
+#[derive(Clone, Copy, Debug)]
+struct RowWrite {
+    version: u64,
+    first: u64,
+    count: u64,
+    begun: u64,
+    ended: u64,
+    acknowledged: bool,
+    /// All members were in sync, it had data, and no FUA.
+    marks: bool,
+}
+
+/// What was written to an array since its journal began anew, and not flushed.
+#[derive(Default)]
+pub struct RowWrites {
+    /// It has parity, and has been served.
+    on: bool,
+    whole: bool,
+    list: Vec<RowWrite>,
+}
+
+impl RowWrites {
+    /// A recovery is over: nothing is marked.
+    pub fn begin(&mut self, whole: bool) {
+        (self.on, self.whole) = (true, whole);
+        self.list.clear();
+    }
+
+    /// From now on members are missing, or all are in sync.
+    pub fn whole(&mut self, whole: bool) {
+        self.whole = whole;
+    }
+
+    /// A write begins.
+    pub fn begun(&mut self, version: u64, first: u64, count: u64, begun: u64, may_be_marked: bool) {
+        if self.on {
+            let marks = may_be_marked && self.whole;
+            self.list.push(RowWrite { version, first, count, begun, ended: u64::MAX, acknowledged: false, marks });
+        }
+    }
+
+    /// It was answered.
+    pub fn ended(&mut self, version: u64, now: u64, acknowledged: bool) {
+        if let Some(write) = self.list.iter_mut().rev().find(|write| write.version == version).filter(|_| acknowledged)
+        {
+            (write.ended, write.acknowledged) = (now, true);
+        }
+    }
+
+    /// It never happened.
+    pub fn refused(&mut self, version: u64) {
+        self.list.retain(|write| write.version != version);
+    }
+
+    /// A flush that began then was acknowledged.
+    pub fn flushed(&mut self, begun: u64) {
+        self.list.retain(|write| write.ended >= begun);
+    }
+
+    /// The process is gone.
+    pub fn crashed(&mut self, now: u64) {
+        for write in self.list.iter_mut() {
+            write.ended = write.ended.min(now);
+        }
+    }
+
+    /// Whether these blocks, all the data of a row, may be unreadable.
+    ///
+    /// # Errors
+    /// They must not be, and why.
+    pub fn judge(&self, row: &[u64]) -> Result<(), String> {
+        let touches = |write: &&RowWrite| row.iter().any(|block| covers(write, *block));
+        let all: Vec<&RowWrite> = self.list.iter().filter(touches).collect();
+        let closed = |write: &RowWrite| all.iter().any(|later| later.acknowledged && later.begun > write.ended);
+        let open: Vec<&RowWrite> = all.iter().copied().filter(|write| write.marks && !closed(write)).collect();
+        let lacks = row.iter().find(|block| !open.iter().any(|write| covers(write, **block)));
+        match lacks {
+            None => Ok(()),
+            Some(block) => Err(format!(
+                "the row of block {block} is unreadable, and was not only marked: its data are {row:?}, written by {all:?}"
+            )),
+        }
+    }
+}
+
+fn covers(write: &RowWrite, block: u64) -> bool {
+    (write.first..write.first + write.count).contains(&block)
+}
+
+/// The data of each row that these bytes belong to, as blocks of the array.
+pub fn blocks_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Vec<u64>> {
+    let block = BLOCK_BYTES as u64;
+    let mut rows: Vec<((u64, u64), Vec<u64>)> = Vec::new();
+    for (offset, len) in places {
+        let Some(stripe) = geometry.stripe_of(*offset) else { continue };
+        let row = (stripe.number, (offset - stripe.array_start) % stripe.chunk_bytes);
+        let blocks = offset / block..(offset + len) / block;
+        match rows.last_mut().filter(|(known, _)| *known == row) {
+            Some((_, of)) => of.extend(blocks),
+            None => rows.push((row, blocks.collect())),
+        }
+    }
+    rows.into_iter().map(|(_, blocks)| blocks).collect()
+}
+
+impl Stage {
+    /// From now on members of its array with parity are missing, or all are in sync.
+    pub fn rows_whole(&mut self, whole: bool) {
+        let Stage { mirrors, oracle, .. } = self;
+        mirrors.iter().filter_map(|mirror| mirror.number).for_each(|number| oracle.rows_whole(number, whole));
+    }
+}
