@@ -321,7 +321,7 @@ impl Workload {
             let rows = (blocks / row).max(1);
             let first = self.rng.below(rows);
             let count = self.rng.between(1, (rows - first).min(3));
-            return (op, before + first * row, (count * row).min(blocks - first * row));
+            return (op, before + first * row, (count * row).min(all - before - first * row));
         }
         let spot = if self.rng.chance(habits.hot) { *self.rng.pick(&hot) } else { self.rng.below(blocks) };
         (op, before + (spot + self.rng.below(4)).min(blocks - count), count)

@@ -150,7 +150,9 @@ pub enum Subject {
     Growing,
     /// Of an array with parity: rows are on their way when power and members are lost.
     RowsTorn,
-    /// The same, and another crash while that is being dealt with.
+    /// The same rows are written over and over, one request after the other.
+    RowsInTurn,
+    /// As the first, and another crash while that is being dealt with.
     RowsTornTwice,
     /// A member is filled anew while the journal is in use, and then others are lost.
     RowsOfNewcomers,
@@ -229,6 +231,7 @@ impl Subject {
             Subject::TakingOver => "taking over",
             Subject::Growing => "growing",
             Subject::RowsTorn => "rows torn",
+            Subject::RowsInTurn => "rows in turn",
             Subject::RowsTornTwice => "rows torn twice",
             Subject::RowsOfNewcomers => "rows of newcomers",
             Subject::RowsDegraded => "rows degraded",
@@ -243,7 +246,11 @@ impl Subject {
             Subject::Apart | Subject::OldCopy | Subject::CutPromotion | Subject::Replacing => 200,
             Subject::Succession | Subject::Refilling | Subject::FillingUnderLoad | Subject::Unreadable => 600,
             Subject::Growing => 600,
-            Subject::RowsTorn | Subject::RowsTornTwice | Subject::RowsOfNewcomers | Subject::RowsDegraded => 40,
+            Subject::RowsTorn
+            | Subject::RowsInTurn
+            | Subject::RowsTornTwice
+            | Subject::RowsOfNewcomers
+            | Subject::RowsDegraded => 40,
         }
     }
 
@@ -280,6 +287,7 @@ impl Subject {
             Subject::TakingOver => taking_over(rng),
             Subject::Growing => growing(rng),
             Subject::RowsTorn => row_drills::torn(rng),
+            Subject::RowsInTurn => row_drills::in_turn(rng),
             Subject::RowsTornTwice => row_drills::torn_twice(rng),
             Subject::RowsOfNewcomers => row_drills::of_newcomers(rng),
             Subject::RowsDegraded => row_drills::degraded(rng),

@@ -1,6 +1,6 @@
 //! Drills of arrays with parity: a crash and losses together, while rows are on their way through the journal.
 
-use braid_format::{Label, MemberState};
+use braid_format::{Label, MemberEntry, MemberState};
 
 use super::drills::{Act, Between, Step, Subject, Wait, act, afterwards, draw_work, soon, work};
 use super::mirrors::Mirror;
@@ -12,12 +12,12 @@ use crate::workload::Work;
 use crate::world::{Crash, World};
 
 /// What they are about.
-pub const SUBJECTS: [Subject; 4] =
-    [Subject::RowsTorn, Subject::RowsTornTwice, Subject::RowsOfNewcomers, Subject::RowsDegraded];
+pub const SUBJECTS: [Subject; 5] =
+    [Subject::RowsTorn, Subject::RowsInTurn, Subject::RowsTornTwice, Subject::RowsOfNewcomers, Subject::RowsDegraded];
 
 /// Any of them: those more often that show what they are about seldom.
 pub fn any(rng: &mut Rng) -> Subject {
-    const OFTEN: [Subject; 3] = [Subject::RowsTorn, Subject::RowsTorn, Subject::RowsTornTwice];
+    const OFTEN: [Subject; 3] = [Subject::RowsTorn, Subject::RowsInTurn, Subject::RowsTornTwice];
     if rng.coin() { *rng.pick(&OFTEN) } else { *rng.pick(&SUBJECTS) }
 }
 
@@ -81,7 +81,35 @@ pub fn torn(rng: &mut Rng) -> Vec<Act> {
     acts
 }
 
-/// The same, and another crash while that is being dealt with, and others are lost then.
+/// The same rows over and over, one request after the other, so that everybody can tell what should stand there: wholly or in
+/// parts, durable at once or not. What is marked and what is logged meet there.
+pub fn in_turn(rng: &mut Rng) -> Vec<Act> {
+    let (of, _) = writers(rng, 40);
+    let of = Work { clients: 1, reads: false, think_ns_max: *rng.pick(&[400_000, 2_000_000]), ..of };
+    let (of, doom, loses) = match rng.below(3) {
+        // Whole rows, marked over logged ones: what was durable is lost where that is overlooked.
+        0 => {
+            let doom = soon(rng, "placing", 100, &[1, 30_000], 4);
+            (Work { rows: 900_000, fua: Some(500_000), flushes: false, ..of }, doom, rng.coin())
+        }
+        // Parts of rows that are only marked.
+        1 => {
+            let doom = soon(rng, "placing", 60, &[1, 200_000], 3);
+            (Work { rows: 500_000, fua: Some(0), flushes: false, blocks_max: 1, ..of }, doom, true)
+        }
+        // Whole rows, and flushes.
+        _ => {
+            let moment = *rng.pick(&["logging", "placing"]);
+            let doom = soon(rng, moment, 60, &[1, 30_000, 400_000], 4);
+            (Work { rows: 900_000, fua: Some(0), flushes: true, ..of }, doom, rng.coin())
+        }
+    };
+    let after: &[Between] = if loses { &[Between::LoseSome] } else { &[] };
+    let steps = vec![Step::Work(of, Some((0, 12)), Wait::Ended)];
+    vec![act(steps, doom, after), act(vec![Step::ReadAll], Doom::Clean, &[])]
+}
+
+/// Rows are on their way when the power goes, and another crash comes while that is being dealt with, and others are lost then.
 pub fn torn_twice(rng: &mut Rng) -> Vec<Act> {
     // Few batches, so that the second crash meets the last ones.
     let requests = *rng.pick(&[2, 4, 4, 10, 30]);
@@ -186,8 +214,12 @@ impl Mirror {
         let called = |left: &[&(usize, Label)]| {
             let newest = left.iter().max_by_key(|(_, label)| label.array.order());
             let members = newest.map_or(&[][..], |(_, label)| &label.array.members);
-            let is = |id| members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync);
-            left.iter().filter(|(_, label)| is(label.member.id)).map(|(disk, _)| *disk).collect::<Vec<usize>>()
+            let is = |members: &[MemberEntry], id| {
+                members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync)
+            };
+            // A promotion that was cut has not reached the member itself.
+            let both = |label: &Label| is(members, label.member.id) && is(&label.array.members, label.member.id);
+            left.iter().filter(|(_, label)| both(label)).map(|(disk, _)| *disk).collect::<Vec<usize>>()
         };
         // And the newest of all, too: whoever has been left out would believe itself alone.
         let by_all = called(&own.iter().collect::<Vec<_>>());
