@@ -116,6 +116,10 @@ pub enum Planted {
     LostCellsSwapped,
     /// What is written wholly is only marked, although a member is out.
     DegradedOnlyMarked,
+    /// A row of which something cannot be read takes parts of it, and passes for readable then.
+    PartMakesReadable,
+    /// The tail passes what has written an unreadable row again, and no head says so before.
+    TailBeforeHead,
     /// Batches do not go to members that are being filled.
     FillingMissesBatches,
     /// A member is filled and promoted while what was logged before it came is needed still.

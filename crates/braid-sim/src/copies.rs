@@ -33,7 +33,7 @@ impl Copies {
         let block_bytes = BLOCK_BYTES as u64;
         for block in 0..oracle.blocks(self.number) {
             let at = block * block_bytes;
-            let rotten = oracle.is_doubted(self.number, block) || oracle.is_broken(self.number, block, 1);
+            let rotten = oracle.is_doubted(self.number, block) || oracle.is_broken(self.number, u64::MAX - 1, block, 1);
             // A stripe belongs to the region of its first byte.
             let of = self.geometry.stripe_of(at).map_or(at, |stripe| stripe.array_start);
             if rotten || !self.regions.readable.has(self.regions.region_of(of)) {

@@ -42,15 +42,15 @@ pub fn hunt(first: u64, most: u64, options: &Options) -> Vec<String> {
     let work = || {
         while let Some(plant) = plants.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (sweep, limit) = match plant.way() {
-                Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::RowDrills(limit) => (false, limit),
+                Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::Rows(limit, _) => (false, limit),
                 Way::Sweeps(limit) => (true, limit),
                 Way::Open => continue,
             };
-            let drills = matches!(plant.way(), Way::Drills(_) | Way::RowDrills(_));
-            let options = Options { kinds: plant.kinds(), drills, ..options.clone() };
+            let drills = matches!(plant.way(), Way::Drills(_) | Way::Rows(..));
+            let options = Options { kinds: plant.kinds(), drills, subject: plant.subject(), ..options.clone() };
             let what = match plant.way() {
                 Way::Sweeps(_) => "sweep",
-                Way::Drills(_) | Way::RowDrills(_) => "drill",
+                Way::Drills(_) | Way::Rows(..) => "drill",
                 _ => "seed",
             };
             let limit = limit.min(most);

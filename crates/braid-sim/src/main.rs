@@ -208,7 +208,8 @@ fn sweep(arguments: &Arguments) -> ExitCode {
 fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCode {
     let mut found = 0;
     let kinds = if arguments.levels { arguments.options.kinds.clone() } else { plant.kinds() };
-    let options = Options { kinds, ..arguments.options.clone() };
+    let subject = plant.subject().filter(|_| arguments.options.drills);
+    let options = Options { kinds, subject, ..arguments.options.clone() };
     if arguments.shrink {
         // With the bug: to learn by what it is found.
         let shrunk = Arguments { seeds: arguments.seeds.clone(), options, ..Arguments::default() };

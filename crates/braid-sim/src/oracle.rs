@@ -13,11 +13,11 @@
 //! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
 //! each sector for itself. What is none of the possible versions is a violation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
-use crate::rows::RowWrites;
+use crate::rows::{Broken, Row, RowWrites};
 use crate::world::Crash;
 
 /// All sectors of a block.
@@ -89,7 +89,7 @@ struct Device {
     /// Blocks that no copy gives: whoever began to read before this may be told so.
     unreadable: BTreeMap<u64, u64>,
     /// Blocks of rows that a crash and a loss together have made unreadable: whoever asks for them may be refused.
-    broken: BTreeSet<u64>,
+    broken: Broken,
     /// What may be the reason for that.
     rows: RowWrites,
 }
@@ -102,6 +102,8 @@ pub struct WriteToken {
     count: u64,
     /// The version that the blocks must bear.
     pub version: u64,
+    /// When it began.
+    pub begun: u64,
     fua: bool,
 }
 
@@ -185,7 +187,7 @@ impl Oracle {
             live: true,
             doubted: BTreeMap::new(),
             unreadable: BTreeMap::new(),
-            broken: BTreeSet::new(),
+            broken: Broken::default(),
             rows: RowWrites::default(),
         };
         self.devices.insert(self.last_device, device);
@@ -247,7 +249,7 @@ impl Oracle {
                 life,
             });
         }
-        WriteToken { device, first, count, version, fua }
+        WriteToken { device, first, count, version, begun, fua }
     }
 
     /// The write was answered.
@@ -255,6 +257,9 @@ impl Oracle {
         let now = self.tick();
         let of = self.devices.get_mut(&write.device).expect("a device that was made");
         of.rows.ended(write.version, now, ending == Ending::Done);
+        if ending == Ending::Done {
+            of.broken.written(write.first, write.count, now);
+        }
         for block in write.first..write.first + write.count {
             let version = of.blocks[block as usize].iter_mut().find(|v| v.id == write.version);
             let version = version.expect("a running version is kept");
@@ -323,18 +328,17 @@ impl Oracle {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
     }
 
-    /// An array with parity begins to serve, all its members being in sync or not, and in these rows something cannot be read;
-    /// each is the blocks of its data.
+    /// An array with parity begins to serve, all its members being in sync or not, and in these rows something cannot be read.
     ///
     /// # Errors
     /// One of them has no right to be unreadable.
-    pub fn rows_broken(&mut self, device: u64, rows: &[Vec<u64>], whole: bool) -> Result<(), Violation> {
+    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, whole: bool) -> Result<(), Violation> {
         let of = self.devices.get_mut(&device).expect("a device that was made");
-        for row in rows.iter().filter(|row| row.iter().any(|block| !of.broken.contains(block))) {
-            of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
+        for row in rows.iter().filter(|row| !of.broken.knows(row)) {
+            of.rows.judge(&row.blocks).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
         }
         of.rows.begin(whole);
-        of.broken = rows.iter().flatten().copied().collect();
+        of.broken = Broken::new(rows);
         Ok(())
     }
 
@@ -343,9 +347,14 @@ impl Oracle {
         self.devices.get_mut(&device).expect("a device that was made").rows.whole(whole);
     }
 
-    /// Whether any of these blocks is in such a row.
-    pub fn is_broken(&self, device: u64, first: u64, count: u64) -> bool {
-        self.devices[&device].broken.range(first..first + count).next().is_some()
+    /// Whether any of these blocks was in such a row at that time or later.
+    pub fn is_broken(&self, device: u64, since: u64, first: u64, count: u64) -> bool {
+        self.devices[&device].broken.has(since, first, count)
+    }
+
+    /// Such rows, each as its first block and how many: what is to be written to make them readable again.
+    pub fn broken_rows(&self, device: u64) -> Vec<(u64, u64)> {
+        self.devices[&device].broken.rows()
     }
 
     /// Blocks that no copy gives.

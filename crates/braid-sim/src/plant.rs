@@ -3,6 +3,7 @@
 use braid_engine::lifecycle;
 
 use crate::arrays::Kind;
+use crate::plot::drills::Subject;
 
 /// One planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +23,8 @@ pub enum Way {
     Mirrors(u64),
     /// Drills of redundant arrays alone, so many at most.
     Drills(u64),
-    /// Drills of arrays with parity alone, so many at most.
-    RowDrills(u64),
+    /// This drill of arrays with parity alone, so many at most.
+    Rows(u64, Subject),
     /// Seeds cut at every step, so many at most.
     Sweeps(u64),
     /// Found by luck, or not yet: not looked for by `--hunt`.
@@ -34,7 +35,7 @@ impl Way {
     /// About how many runs the limit allows.
     pub fn weight(self) -> u64 {
         match self {
-            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::RowDrills(limit) => limit,
+            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::Rows(limit, _) => limit,
             Way::Sweeps(limit) => limit * 300,
             Way::Open => 0,
         }
@@ -56,9 +57,14 @@ impl Plant {
     pub fn kinds(self) -> Vec<Kind> {
         match self.way() {
             Way::Mirrors(_) | Way::Drills(_) | Way::Open => vec![Kind::Raid1, Kind::Raid10],
-            Way::RowDrills(_) => vec![Kind::Raid5, Kind::Raid6],
+            Way::Rows(..) => vec![Kind::Raid5, Kind::Raid6],
             Way::Seeds(_) | Way::Sweeps(_) => vec![Kind::Concat, Kind::Raid0],
         }
+    }
+
+    /// The drill that shows it, where only one does.
+    pub fn subject(self) -> Option<Subject> {
+        if let Way::Rows(_, subject) = self.way() { Some(subject) } else { None }
     }
 
     /// Its name.
@@ -130,24 +136,26 @@ fn table() -> Vec<(Plant, Way)> {
         (D::RepairUnlocked, Way::Drills(300)),
         (D::GrownUnfrozen, Way::Drills(600)),
         (D::CheckIgnoresLast, Way::Drills(300)),
-        (D::RowsBeforeJournal, Way::RowDrills(100)),
-        (D::BatchOnOneMember, Way::RowDrills(60)),
-        (D::BatchNotDurable, Way::RowDrills(60)),
-        (D::BatchesOutOfOrder, Way::RowDrills(1200)),
-        (D::TailUnflushed, Way::RowDrills(100)),
-        (D::TailAheadOfFlush, Way::RowDrills(300)),
-        (D::RingReusedEarly, Way::RowDrills(1600)),
-        (D::MarkOverLiveEntry, Way::RowDrills(600)),
-        (D::MarksForgotten, Way::RowDrills(120)),
-        (D::EntryOverLiveMark, Way::RowDrills(600)),
-        (D::FlushLeavesMarks, Way::RowDrills(400)),
-        (D::RowAnsweredEarly, Way::RowDrills(200)),
-        (D::RowsUnlocked, Way::RowDrills(60)),
-        (D::FillingRowRead, Way::RowDrills(60)),
-        (D::LostCellsSwapped, Way::RowDrills(60)),
-        (D::DegradedOnlyMarked, Way::RowDrills(300)),
+        (D::RowsBeforeJournal, Way::Rows(100, Subject::RowsTorn)),
+        (D::BatchOnOneMember, Way::Rows(60, Subject::RowsTorn)),
+        (D::BatchNotDurable, Way::Rows(60, Subject::RowsTorn)),
+        (D::BatchesOutOfOrder, Way::Rows(1200, Subject::RowsTorn)),
+        (D::TailUnflushed, Way::Rows(100, Subject::RowsTorn)),
+        (D::TailAheadOfFlush, Way::Rows(300, Subject::RowsTorn)),
+        (D::RingReusedEarly, Way::Rows(1600, Subject::RowsTorn)),
+        (D::MarkOverLiveEntry, Way::Rows(600, Subject::RowsInTurn)),
+        (D::MarksForgotten, Way::Rows(120, Subject::RowsTorn)),
+        (D::EntryOverLiveMark, Way::Rows(600, Subject::RowsInTurn)),
+        (D::FlushLeavesMarks, Way::Rows(400, Subject::RowsInTurn)),
+        (D::RowAnsweredEarly, Way::Rows(200, Subject::RowsTorn)),
+        (D::RowsUnlocked, Way::Rows(60, Subject::RowsTorn)),
+        (D::FillingRowRead, Way::Rows(60, Subject::RowsOfNewcomers)),
+        (D::LostCellsSwapped, Way::Rows(60, Subject::RowsTorn)),
+        (D::DegradedOnlyMarked, Way::Rows(300, Subject::RowsDegraded)),
+        (D::PartMakesReadable, Way::Rows(300, Subject::RowsInTurn)),
+        (D::TailBeforeHead, Way::Rows(600, Subject::RowsInTurn)),
         (D::FillingMissesBatches, Way::Open),
-        (D::NotRetiredForNewcomer, Way::RowDrills(1200)),
+        (D::NotRetiredForNewcomer, Way::Rows(1200, Subject::RowsOfNewcomers)),
     ];
     let labels = [
         (L::BothCopiesAtOnce, Way::Seeds(60)),
@@ -180,15 +188,15 @@ fn table() -> Vec<(Plant, Way)> {
         (L::DropRecordedWithoutFlush, Way::Mirrors(60)),
         (L::SuccessorNotFlushed, Way::Drills(400)),
         (L::SuccessorFlushedWithOthers, Way::Drills(200)),
-        (L::ReplayedBeforeLogged, Way::RowDrills(1800)),
-        (L::RetiredBeforeResync, Way::RowDrills(300)),
-        (L::RetiredBeforeFlush, Way::RowDrills(500)),
-        (L::UnreadableForgotten, Way::RowDrills(150)),
-        (L::UnreadableNotListed, Way::RowDrills(150)),
-        (L::LostCellNotZeros, Way::RowDrills(400)),
-        (L::OldRunsCount, Way::RowDrills(60)),
-        (L::RegionsNotMarked, Way::RowDrills(600)),
-        (L::HeadOnOneMember, Way::RowDrills(100)),
+        (L::ReplayedBeforeLogged, Way::Rows(1800, Subject::RowsTornTwice)),
+        (L::RetiredBeforeResync, Way::Rows(300, Subject::RowsTornTwice)),
+        (L::RetiredBeforeFlush, Way::Rows(500, Subject::RowsTornTwice)),
+        (L::UnreadableForgotten, Way::Rows(150, Subject::RowsInTurn)),
+        (L::UnreadableNotListed, Way::Rows(150, Subject::RowsTorn)),
+        (L::LostCellNotZeros, Way::Rows(400, Subject::RowsTorn)),
+        (L::OldRunsCount, Way::Rows(60, Subject::RowsTorn)),
+        (L::RegionsNotMarked, Way::Rows(600, Subject::RowsTorn)),
+        (L::HeadOnOneMember, Way::Rows(100, Subject::RowsTorn)),
         (L::NewcomerKeepsHead, Way::Open),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));

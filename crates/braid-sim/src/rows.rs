@@ -5,6 +5,8 @@
 //! none of which, while it still counted, something else was written there and answered: the journal takes that only when the mark
 //! is gone. While a member is out nothing is marked. Writes that were under way together may have been gathered to a whole one.
 
+use std::collections::BTreeMap;
+
 use braid_geometry::Geometry;
 
 use crate::content::BLOCK_BYTES;
@@ -95,24 +97,83 @@ impl RowWrites {
     }
 }
 
+/// The data of a row, as blocks of the array, cell by cell.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Blocks of each cell.
+    pub lines: usize,
+    /// All of them.
+    pub blocks: Vec<u64>,
+}
+
+impl Row {
+    /// The blocks of each line.
+    fn each_line(&self) -> impl Iterator<Item = Vec<u64>> {
+        (0..self.lines).map(|line| self.blocks.iter().copied().skip(line).step_by(self.lines).collect())
+    }
+}
+
+/// Rows of which something cannot be read, until it is written again: all data of a line at once.
+#[derive(Default)]
+pub struct Broken {
+    rows: Vec<Row>,
+    /// Until when that holds of each block.
+    until: BTreeMap<u64, u64>,
+}
+
+impl Broken {
+    /// These rows.
+    pub fn new(rows: Vec<Row>) -> Broken {
+        let until = rows.iter().flat_map(|row| &row.blocks).map(|block| (*block, u64::MAX)).collect();
+        Broken { rows, until }
+    }
+
+    /// A write of these blocks was acknowledged.
+    pub fn written(&mut self, first: u64, count: u64, now: u64) {
+        let is_written = |block: &u64| (first..first + count).contains(block);
+        for line in self.rows.iter().flat_map(Row::each_line).filter(|line| line.iter().all(is_written)) {
+            for block in line {
+                let until = self.until.entry(block).or_insert(now);
+                *until = now.min(*until);
+            }
+        }
+    }
+
+    /// Whether any of these blocks could not be read at that time or later.
+    pub fn has(&self, since: u64, first: u64, count: u64) -> bool {
+        self.until.range(first..first + count).any(|(_, until)| since < *until)
+    }
+
+    /// Whether something of a row cannot be read.
+    pub fn knows(&self, row: &Row) -> bool {
+        row.blocks.iter().any(|block| self.until.get(block) == Some(&u64::MAX))
+    }
+
+    /// Rows that are left: the first block of each, and how many to its last.
+    pub fn rows(&self) -> Vec<(u64, u64)> {
+        let left = self.rows.iter().filter(|row| self.knows(row));
+        left.filter_map(|row| Some((*row.blocks.first()?, row.blocks.last()? - row.blocks.first()? + 1))).collect()
+    }
+}
+
 fn covers(write: &RowWrite, block: u64) -> bool {
     (write.first..write.first + write.count).contains(&block)
 }
 
-/// The data of each row that these bytes belong to, as blocks of the array.
-pub fn blocks_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Vec<u64>> {
+/// The rows that these bytes belong to.
+pub fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
     let block = BLOCK_BYTES as u64;
-    let mut rows: Vec<((u64, u64), Vec<u64>)> = Vec::new();
+    let mut rows: Vec<((u64, u64), Row)> = Vec::new();
     for (offset, len) in places {
         let Some(stripe) = geometry.stripe_of(*offset) else { continue };
         let row = (stripe.number, (offset - stripe.array_start) % stripe.chunk_bytes);
         let blocks = offset / block..(offset + len) / block;
         match rows.last_mut().filter(|(known, _)| *known == row) {
-            Some((_, of)) => of.extend(blocks),
-            None => rows.push((row, blocks.collect())),
+            Some((_, of)) => of.blocks.extend(blocks),
+            None => rows.push((row, Row { lines: (len / block) as usize, blocks: blocks.collect() })),
         }
     }
-    rows.into_iter().map(|(_, blocks)| blocks).collect()
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 impl Stage {

@@ -99,11 +99,20 @@ pub struct Options {
     pub bounds: Bounds,
     /// Of redundant arrays only drills.
     pub drills: bool,
+    /// And of arrays with parity only this one.
+    pub subject: Option<Subject>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { kinds: Kind::ALL.to_vec(), print: false, check_drained: true, bounds: Bounds::NONE, drills: false }
+        Options {
+            kinds: Kind::ALL.to_vec(),
+            print: false,
+            check_drained: true,
+            bounds: Bounds::NONE,
+            drills: false,
+            subject: None,
+        }
     }
 }
 
@@ -176,7 +185,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let mut later = Rng::new(seed ^ 0x6c61_7465);
     let of = if options.drills { 4 } else { 6 };
     let focus = match focus {
-        Focus::Drill(_) if rows => Focus::Drill(row_drills::any(&mut later)),
+        Focus::Drill(_) if rows => Focus::Drill(options.subject.unwrap_or_else(|| row_drills::any(&mut later))),
         Focus::Drill(subject) => Focus::Drill(subject.or_later(of, &mut later)),
         other => other,
     };

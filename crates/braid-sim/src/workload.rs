@@ -222,6 +222,14 @@ impl Workload {
         client.only_todo = true;
     }
 
+    /// Connects one client that writes these, each a first block and how many.
+    pub fn connect_overwriter(&mut self, device: u64, id: DeviceId, shard: u16, what: &[(u64, u64)]) {
+        self.connect(device, id, shard, 1, what.len() as u32);
+        let client = self.clients.last_mut().expect("just connected");
+        client.todo = what.iter().map(|(first, count)| (Op::Write, *first, *count)).collect();
+        client.only_todo = true;
+    }
+
     /// Connects one client that reads the whole device once.
     pub fn connect_verifier(&mut self, device: u64, id: DeviceId, shard: u16) {
         self.connect(device, id, shard, 1, u32::MAX);
@@ -459,7 +467,11 @@ impl Workload {
             if unreadable {
                 world.counters.add("failed", "as no copy can be read");
             }
-            let broken = error.kind == ErrorKind::Unreadable && oracle.is_broken(device, out.asked.1, out.asked.2);
+            let since = match &out.kind {
+                Kind::Read { begun, .. } | Kind::Write(WriteToken { begun, .. }) | Kind::Flush { begun } => *begun,
+            };
+            let broken =
+                error.kind == ErrorKind::Unreadable && oracle.is_broken(device, since, out.asked.1, out.asked.2);
             if broken {
                 world.counters.add("failed", "as a row is unreadable");
             }

@@ -525,7 +525,7 @@ impl Shard {
         let (what, run) = (going.what, going.run);
         let pages = going.memory.map_or(0, |memory| memory.pages);
         let flushed = !failed && !frozen && what == What::Flush;
-        if flushed && going.memory.is_some() {
+        if flushed && going.memory.is_some() && !planted(Planted::TailBeforeHead) {
             // Rows have left the list: a head says so before the tail passes what has written them.
             going.what = What::Head;
         }

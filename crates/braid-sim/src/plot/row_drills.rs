@@ -61,6 +61,9 @@ pub fn torn(rng: &mut Rng) -> Vec<Act> {
     let after: &[Between] = if rng.below(4) > 0 { &[Between::LoseSome] } else { &[] };
     let (again, area) = writers(rng, 10);
     let mut then = vec![Step::ReadAll];
+    if rng.below(3) == 0 {
+        then.extend([Step::Overwrite, Step::ReadAll]);
+    }
     if rng.coin() {
         then.push(Step::Work(again, area, Wait::Ended));
     }
@@ -106,7 +109,13 @@ pub fn in_turn(rng: &mut Rng) -> Vec<Act> {
     };
     let after: &[Between] = if loses { &[Between::LoseSome] } else { &[] };
     let steps = vec![Step::Work(of, Some((0, 12)), Wait::Ended)];
-    vec![act(steps, doom, after), act(vec![Step::ReadAll], Doom::Clean, &[])]
+    let mut then = vec![Step::ReadAll];
+    if rng.coin() {
+        let (of, _) = writers(rng, 10);
+        then.extend([Step::Overwrite, Step::Work(of, Some((0, 12)), Wait::Ended)]);
+    }
+    let doom_then = afterwards(rng, &mut then);
+    vec![act(steps, doom, after), act(then, doom_then, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]
 }
 
 /// Rows are on their way when the power goes, and another crash comes while that is being dealt with, and others are lost then.

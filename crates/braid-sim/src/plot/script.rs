@@ -143,6 +143,10 @@ impl Admin {
                 }
                 self.until(|stage| stage.unreadable.is_empty()).await;
             }
+            Step::Overwrite if !self.stage.borrow().oracle.broken_rows(number).is_empty() => {
+                self.write_broken_rows(number, id);
+                self.until(|stage| stage.workload.is_finished(number)).await;
+            }
             Step::Overwrite => {
                 let lost = self.stage.borrow().oracle.lost(number);
                 {

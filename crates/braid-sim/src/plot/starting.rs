@@ -225,13 +225,13 @@ impl Admin {
             }
             let with_parity = keeper.array().geometry().spec().level.parity() > 0;
             if with_parity {
-                let rows = rows::blocks_of(keeper.array().geometry(), &keeper.unreadable_rows());
+                let rows = rows::rows_of(keeper.array().geometry(), &keeper.unreadable_rows());
                 let whole = keeper.array().members().all(|member| member.state == MemberState::InSync);
                 if !rows.is_empty() {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
                     stage.counters.add("failed", "rows found unreadable");
                 }
-                if let Err(why) = stage.oracle.rows_broken(number, &rows, whole) {
+                if let Err(why) = stage.oracle.rows_broken(number, rows, whole) {
                     stage.violation.get_or_insert(why);
                 }
             }
@@ -261,6 +261,9 @@ impl Admin {
         if self.steps.is_some() {
             return;
         }
+        if with_rows(&self.stage.borrow(), number) && self.rng.coin() {
+            self.write_broken_rows(number, id);
+        }
         self.connect_to(number, id, habits);
         // What is here and out comes back, now or later.
         if self.last || self.rng.coin() {
@@ -271,6 +274,15 @@ impl Admin {
             // It may have ended meanwhile.
             let _ = self.port.give_order(id, Order::Resume(job)).await;
         }
+    }
+
+    /// Somebody writes all of what cannot be read.
+    pub(super) fn write_broken_rows(&mut self, number: u64, id: DeviceId) {
+        let shard = self.rng.below(u64::from(self.shards)) as u16;
+        let mut stage = self.stage.borrow_mut();
+        let rows = stage.oracle.broken_rows(number);
+        stage.counters.add("actions", "write unreadable rows");
+        stage.workload.connect_overwriter(number, id, shard, &rows);
     }
 
     /// Ends the service of an array, and notes in its labels that it was stopped.
@@ -342,6 +354,11 @@ impl Admin {
             self.odd(format!("in a world without faults mirror {index} is not served"));
         }
     }
+}
+
+/// Whether something of an array cannot be read until whole rows are written.
+fn with_rows(stage: &Stage, number: u64) -> bool {
+    !stage.oracle.broken_rows(number).is_empty()
 }
 
 /// Whether `--force` would help.

@@ -9,6 +9,7 @@ use super::super::slots::Slot;
 use super::row::Row;
 use crate::mirror::Mirrored;
 use crate::parity::{How, RowOp};
+use crate::planted::{Planted, planted};
 
 /// What unreadable rows make of the ops of a step.
 pub(super) enum Mend {
@@ -32,7 +33,7 @@ pub(super) fn mend(mirror: &Mirrored, slot: &Slot, ops: &[RowOp]) -> Mend {
         }
         let whole = whole_lines(&row, op, slot);
         if lines & op.lines() & !whole != 0 {
-            return Mend::Refused;
+            return if planted(Planted::PartMakesReadable) { Mend::Nothing } else { Mend::Refused };
         }
         first = first.or_else(|| Some(all_cells(&row, op, lines & whole)));
     }
@@ -67,7 +68,8 @@ impl Shard {
         let layout = self.devices.at(slot.device).layout(slot.version);
         let Some(mirror) = layout.mirror() else { return };
         let Some(parity) = mirror.parity.as_deref().filter(|parity| !parity.node.lost.is_empty()) else { return };
-        if op.logged && usize::from(op.cells) == Row::new(mirror, op.row).data() {
+        let is_all = usize::from(op.cells) == Row::new(mirror, op.row).data();
+        if op.logged && (is_all || planted(Planted::PartMakesReadable)) {
             parity.node.lost.rewritten(op.row, op.lines());
         }
     }
