@@ -110,9 +110,13 @@ pub fn in_turn(rng: &mut Rng) -> Vec<Act> {
     let after: &[Between] = if loses { &[Between::LoseSome] } else { &[] };
     let steps = vec![Step::Work(of, Some((0, 12)), Wait::Ended)];
     let mut then = vec![Step::ReadAll];
+    if rng.below(3) > 0 {
+        // Parts of rows that cannot be read are refused.
+        let parts = Work { rows: 0, blocks_max: 1, ..writers(rng, 10).0 };
+        then.extend([Step::Work(parts, Some((0, 12)), Wait::Ended), Step::ReadAll]);
+    }
     if rng.coin() {
-        let (of, _) = writers(rng, 10);
-        then.extend([Step::Overwrite, Step::Work(of, Some((0, 12)), Wait::Ended)]);
+        then.push(Step::Overwrite);
     }
     let doom_then = afterwards(rng, &mut then);
     vec![act(steps, doom, after), act(then, doom_then, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]
