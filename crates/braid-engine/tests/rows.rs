@@ -256,6 +256,23 @@ fn what_a_disk_keeps_is_made_good() {
     }
 }
 
+/// A long write loses the memory of the step that a disk keeps, and not of all those that follow.
+#[test]
+fn one_step_is_lost_to_a_disk_that_hangs() {
+    let mut rig = Rig::new(Shape { level: Level::Raid6, chunk_blocks: 16, blocks: &[1024; 3] }, 1, 6);
+    rig.hang_in_place(1);
+    rig.write_all();
+    assert!(rig.hung_bytes() > 0);
+    let all = rig.stripe_bytes(0) * rig.rows();
+    assert_eq!(rig.run(0, Op::Write, 0, all, Flags::NONE), Ok(()));
+    rig.give_back();
+    rig.hang_in_place(2);
+    assert_eq!(rig.run(0, Op::Write, 0, all, Flags::NONE), Ok(()));
+    assert!(rig.hung_bytes() > 0);
+    rig.give_back();
+    rig.read_all();
+}
+
 /// While the disks of one array do not answer what is written to its journal, other arrays of the shard log.
 #[test]
 fn who_waits_for_disks_leaves_memory_to_others() {

@@ -10,6 +10,7 @@ impl Shard {
     pub fn leaf_late(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
         if let Some((index, _)) = self.slots.find(cookie) {
             self.slots[index].late += 1;
+            self.works.note_late(self.slots[index].work);
             self.leaf_done(cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
         }
     }

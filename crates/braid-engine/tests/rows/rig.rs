@@ -114,6 +114,7 @@ pub struct Rig {
     pub(super) failing: Option<u32>,
     /// Whose journal hangs, and what it has not given back: shard, I/O and bytes.
     hanging: Option<u32>,
+    hangs_in_place: bool,
     stalled: bool,
     hung: Vec<(usize, Cookie, u64)>,
     pub(super) version: u32,
@@ -166,6 +167,7 @@ impl Rig {
             roles: vec![Role::InSync; sizes.len()],
             failing: None,
             hanging: None,
+            hangs_in_place: false,
             stalled: false,
             hung: Vec::new(),
             version: 0,
@@ -298,6 +300,11 @@ impl Rig {
         self.hanging = Some(member);
     }
 
+    /// The same of what is written in place.
+    pub fn hang_in_place(&mut self, member: u32) {
+        (self.hanging, self.hangs_in_place) = (Some(member), true);
+    }
+
     /// Bytes that disks have kept.
     pub fn hung_bytes(&self) -> u64 {
         self.hung.iter().map(|(_, _, bytes)| bytes).sum()
@@ -315,7 +322,9 @@ impl Rig {
     fn answer(&mut self, shard: usize, at: usize) {
         let io = self.shards[shard].1.queue.remove(at).expect("a leaf I/O is there");
         self.log.push(Event { op: io.op, offset: io.offset, len: io.len, fua: io.flags.has(Flags::FUA) });
-        if self.hanging == Some(io.leaf.0) && self.is_journal(io.offset) {
+        let in_place = io.offset < self.ring() - RING_START_BYTES - BLOCK;
+        let hangs = if self.hangs_in_place { in_place } else { self.is_journal(io.offset) };
+        if self.hanging == Some(io.leaf.0) && hangs && io.op == Op::Write {
             self.hung.push((shard, io.cookie, io.len));
             let (shard, sink) = &mut self.shards[shard];
             return shard.leaf_late(io.cookie, sink);

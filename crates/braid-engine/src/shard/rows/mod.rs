@@ -37,6 +37,8 @@ pub(crate) struct Work {
     /// Up to which byte of the array the step goes.
     to: u64,
     memory: Option<Run>,
+    /// Some of its I/O ran into the time limit.
+    late: bool,
 }
 
 /// All that there are on a shard.
@@ -57,11 +59,25 @@ impl Works {
     /// Takes the memory for all of them, once.
     pub fn prepare(&mut self) {
         if self.list.is_empty() {
-            let work =
-                || Work { ops: [RowOp::NONE; OPS_MAX], count: 0, stage: Stage::Read, unlogged: 0, to: 0, memory: None };
+            let work = || Work {
+                ops: [RowOp::NONE; OPS_MAX],
+                count: 0,
+                stage: Stage::Read,
+                unlogged: 0,
+                to: 0,
+                memory: None,
+                late: false,
+            };
             self.list = (0..ROW_STEPS_MAX).map(|_| work()).collect();
             self.free = (0..ROW_STEPS_MAX).rev().collect();
             self.lent = Vec::with_capacity(64);
+        }
+    }
+
+    /// I/O of a step, if it is one, ran into its time limit.
+    pub fn note_late(&mut self, work: u32) {
+        if let Some(work) = self.list.get_mut(work as usize) {
+            work.late = true;
         }
     }
 }
@@ -106,7 +122,8 @@ impl Shard {
             return None;
         };
         let work = self.works.free.pop().expect("one was free");
-        self.works.list[work as usize].memory = Some(memory);
+        let of = &mut self.works.list[work as usize];
+        (of.memory, of.late) = (Some(memory), false);
         self.slots[index].work = work;
         Some(work)
     }
@@ -119,10 +136,11 @@ impl Shard {
             return;
         }
         let of = &mut self.works.list[work as usize];
-        let (ops, count, memory) = (of.ops, of.count, of.memory.take());
+        let (ops, count, memory, of_step) = (of.ops, of.count, of.memory.take(), of.late);
         self.works.free.push(work);
         if let Some(memory) = memory {
-            match late {
+            // The kernel may have that of an earlier step of the slot alone.
+            match late && of_step {
                 true => self.lend_memory(index, memory),
                 false => self.give_memory(memory),
             }
