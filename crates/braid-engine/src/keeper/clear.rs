@@ -87,6 +87,8 @@ impl Keeper {
                 }
             }
         }
+        // Rows that were written whole there are not left to their marks for longer either.
+        self.retire_journal(io).await;
         io.call(self.options.device, self.options.home, RegionCall::Clear(old)).await;
         Act::Nothing
     }

@@ -318,6 +318,7 @@ impl Keeper {
 
     /// Ends the service. What was answered before is on every member that is in sync.
     async fn stop<I: KeeperIo>(mut self, io: &I) -> Kept {
+        self.settle_journal(io).await;
         io.publish(self.options.device, None).await;
         // Who failed at last has something that the others have not, or lacks it.
         let mut lost = Vec::new();

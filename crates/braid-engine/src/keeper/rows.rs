@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use braid_geometry::{Geometry, Stripe};
 
+use super::race::{First, first};
 use super::{Keeper, KeeperIo, Note, SyncPart};
 use crate::io::{LEAF_BYTES_MAX, LeafId};
 use crate::lost_rows::LostRows;
@@ -17,6 +18,9 @@ use crate::shard::RegionCall;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
 use crate::trouble::Trouble;
 use braid_format::journal::{LostRow, RING_START_BYTES, row_bytes};
+
+/// Troubles that are looked after before the service ends; after that it ends as by a crash.
+const SETTLE_TRIES_MAX: u32 = 64;
 
 /// A piece of a row.
 #[derive(Clone, Debug)]
@@ -114,6 +118,27 @@ impl Keeper {
     pub(super) async fn retire_journal<I: KeeperIo>(&self, io: &I) {
         if self.has_parity() && !planted(Planted::NotRetiredForNewcomer) {
             io.call(self.options.device, self.options.home, RegionCall::Retire).await;
+        }
+    }
+
+    /// Before the service ends in order: what was written whole is in its place, durably, so that the next start needs no
+    /// marks, whoever is absent then.
+    pub(super) async fn settle_journal<I: KeeperIo>(&mut self, io: &I) {
+        for _ in 0..SETTLE_TRIES_MAX {
+            if !self.has_parity() || self.failed {
+                return;
+            }
+            let layout = self.layout(io);
+            let device = self.options.device;
+            let settle = async {
+                // What was under way has ended then.
+                io.publish(device, Some(layout)).await;
+                self.retire_journal(io).await;
+            };
+            match first(io.trouble(device), settle, std::future::pending::<()>()).await {
+                First::A(trouble) => self.on_trouble(io, trouble).await,
+                First::B(()) | First::C(()) => return,
+            }
         }
     }
 

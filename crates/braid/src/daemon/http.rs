@@ -375,7 +375,7 @@ async fn replace_member(
     Ok(begun(&job.unwrap_or_default(), &array))
 }
 
-/// Compares all copies of everything that was ever written; with `repair` what differs is made equal.
+/// Compares all copies of everything that was ever written, or rows with their parity; with `repair` what differs is made right.
 #[utoipa::path(
     post, path = "/v1/arrays/{array}/check", request_body = Option<CheckArray>,
     params(("array" = String, Path, description = "name or UUID", example = "fast")),

@@ -2,7 +2,7 @@
 
 use crate::mirror_crashes::story;
 use crate::mirrors::*;
-use crate::nbd::WRITE_ZEROES;
+use crate::nbd::{Client, WRITE_ZEROES};
 use crate::support::*;
 
 /// Data of one row of a raid5 of three.
@@ -74,6 +74,8 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     assert_eq!(bytes, lost.len() as u64 * ROW, "a row for each lost cell");
     assert!(daemon.braid(&["array", "show", "data"]).contains("unreadable"));
     assert!(daemon.events().contains("\"unreadable\""), "{}", daemon.events());
+    let metrics = run("curl", &["-s", "--unix-socket", &daemon.folder.join("api.sock"), "http://braid/metrics"]);
+    assert!(metrics.contains(&format!("braid_array_unreadable_bytes{{array=\"data\"}} {bytes}")), "{metrics}");
     let status = daemon.any(&["status", "--check"]);
     assert_eq!(status.status.code(), Some(5), "{}", said(&status));
     assert!(said(&status).contains("write each range again"), "{}", said(&status));
@@ -108,6 +110,67 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     daemon.restart(true);
     assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0);
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
+    let checked = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
+}
+
+#[test]
+fn whole_rows_need_no_marks_after_a_stop_in_order_or_a_while() {
+    let mut daemon = Daemon::start();
+    let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
+    let mut client = create(&daemon, "raid5", &[a, b, c], &[]);
+    let lose = |daemon: &mut Daemon, client: Client, lost: &str, end: fn(&mut Daemon), rows: u64| {
+        drop(client);
+        end(daemon);
+        hide(daemon, lost);
+        daemon.start_again();
+        let shown = show(daemon);
+        assert_eq!(
+            (health(daemon), &shown["redundancy"]["unreadable_bytes"]),
+            ("degraded".to_owned(), &0.into()),
+            "{shown}"
+        );
+        let mut client = self::client(daemon);
+        for row in 0..rows {
+            let back = client.read(row * ROW, ROW as usize).expect("it reads");
+            assert!(back == noise(ROW, row), "row {row}");
+        }
+        unhide(daemon, lost);
+        wait_for_health(daemon, "whole");
+        client
+    };
+    // Never flushed by the client.
+    for row in 0..30 {
+        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    }
+    let mut client = lose(&mut daemon, client, b, Daemon::stop, 30);
+    for row in 30..60 {
+        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    }
+    wait_for("the array to be idle", || (show(&daemon)["redundancy"]["regions_dirty"] == 0).then_some(()));
+    lose(&mut daemon, client, c, Daemon::kill, 60);
+}
+
+#[test]
+fn without_a_journal_it_starts_by_force_alone() {
+    let mut daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c"]);
+    let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid5", &names, &[]);
+    write(&mut client, 0..40, 1);
+    client.flush().expect("it flushes");
+    daemon.kill();
+    for disk in &disks {
+        // From behind the bitmap to where the data begin.
+        let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
+        std::os::unix::fs::FileExt::write_all_at(&file, &noise(768 * KIB, 9), 256 * KIB).expect("it can be written");
+    }
+    daemon.start_again();
+    let shown = show(&daemon);
+    assert!(shown["state"] == "failed" && shown["attention"].to_string().contains("journal"), "{shown}");
+    assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
+    daemon.braid(&["array", "assemble", "data", "--force"]);
+    check(&mut self::client(&daemon), 0..40, 1);
     let checked = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
 }
