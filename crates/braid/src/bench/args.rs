@@ -14,14 +14,14 @@ pub struct BenchArgs {
     /// What to measure; several are compared, taking turns
     ///
     /// A disk (null:1T, mem:1G, ./a.img, /dev/sdb, throttled(DISK,…)); disks made into one for this run:
-    /// raid0(DISK,DISK,chunk=64K), concat(…), raid1(…), raid10(…), or jbod(…) for each disk by itself; an NBD export
+    /// raid0(DISK,DISK,chunk=64K), concat(…), raid1(…), raid10(…), raid5(…), raid6(…), or jbod(…) for each disk by itself; an NBD export
     /// (nbd+unix:///NAME?socket=PATH, nbd://HOST:PORT/NAME); or the name of an array or export of the daemon, which is
     /// measured through its NBD socket. Disks are opened by this process; no label is read or written. A disk that several
     /// targets name is the same disk. With --level, the disks of one array.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// Combine all disks into one target
-    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10"])]
+    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"])]
     pub level: Option<String>,
     /// With --level: contiguous bytes on one disk before the next disk's turn [default: 64K]
     #[arg(long, value_name = "SIZE", requires = "level", value_parser = values::size)]
@@ -124,6 +124,12 @@ pub struct BenchArgs {
     /// The same block again and again, with nothing remembered: what the engine costs without this generator (`make bench`)
     #[arg(long, hide = true, conflicts_with_all = ["verify", "rate", "profile", "emit_fio"])]
     pub bare: bool,
+    /// Let the data of a job's I/Os go through so much memory in turn, so that they are in no cache (`make bench`)
+    #[arg(long, value_name = "SIZE", hide = true, conflicts_with = "verify", value_parser = values::size)]
+    pub memory: Option<u64>,
+    /// Leave out this member of redundant targets, counted from 0 (`make bench`)
+    #[arg(long, value_name = "MEMBER", hide = true, requires = "level")]
+    pub lost: Option<u16>,
 }
 
 impl BenchArgs {

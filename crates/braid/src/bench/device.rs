@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::{DeviceLayout, LeafId, MirrorMember, MirrorNode, Node, RegionMap, Role, ShardId};
+use braid_engine::{DeviceLayout, LeafId, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId};
 use braid_format::{Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
@@ -98,6 +98,9 @@ fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<
         .into())
 }
 
+/// The ring of the journal, as on disks that have a label.
+const JOURNAL_BYTES: u64 = 8 << 20;
+
 /// How the disks of a target are combined.
 pub enum Shape {
     /// One disk, as it is.
@@ -120,18 +123,16 @@ impl Shape {
             How::Bare => Ok(Shape::Bare),
             How::Jbod => Ok(Shape::Each),
             How::Array(spec) => {
-                let sizes: Vec<u64> = members.disks.iter().map(|disk| disk.size_bytes()).collect();
+                // With parity the journal is at each disk's end.
+                let journal = if spec.level.parity() > 0 { JOURNAL_BYTES } else { 0 };
+                let sizes = members.disks.iter().map(|disk| disk.size_bytes().saturating_sub(journal));
+                let sizes: Vec<u64> = sizes.collect();
                 let geometry = Geometry::plan(spec, &sizes).map_err(|error| {
                     ErrorDetail::new(Kind::InvalidArgument, error.to_string()).remedy("for example: --chunk 64K")
                 })?;
                 match spec.level {
                     Level::Concat | Level::Raid0 => Ok(Shape::Striped(geometry)),
-                    Level::Raid1 | Level::Raid10 => Ok(Shape::Mirrored(geometry)),
-                    Level::Raid5 | Level::Raid6 => {
-                        let message = format!("{} cannot be measured without a daemon yet", spec.level);
-                        Err(ErrorDetail::new(Kind::InvalidArgument, message)
-                            .remedy("measure concat, raid0, raid1 or raid10"))
-                    }
+                    Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6 => Ok(Shape::Mirrored(geometry)),
                 }
             }
         }
@@ -148,7 +149,8 @@ impl Shape {
     }
 
     /// Gives the disks to the ring and compiles the devices, each disk from its first byte to its last. Of a mirror every
-    /// region counts as written and dirty, as after a while of use; no bit is ever written to a disk.
+    /// region counts as written and dirty, as after a while of use; no bit is ever written to a disk. Of one, a member may be
+    /// lost.
     ///
     /// # Errors
     /// The ring takes no more disks.
@@ -157,6 +159,7 @@ impl Shape {
         handle: &RingHandle,
         disks: &mut Disks,
         members: &Members,
+        lost: Option<u16>,
     ) -> anyhow::Result<Vec<Arc<DeviceLayout>>> {
         let mut nodes = Vec::with_capacity(members.disks.len());
         for (key, disk) in members.keys.iter().zip(&members.disks) {
@@ -165,7 +168,7 @@ impl Shape {
         }
         let roots = match self {
             Shape::Bare | Shape::Each => nodes,
-            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes)],
+            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes, lost)],
             Shape::Striped(geometry) => vec![Node::Striped { geometry, members: nodes }],
         };
         let block = members.block_bytes();
@@ -173,7 +176,7 @@ impl Shape {
     }
 }
 
-fn mirrored(geometry: Geometry, nodes: &[Node]) -> Node {
+fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>) -> Node {
     let member = |node: &Node| match *node {
         Node::Leaf { leaf, start, len } => {
             MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
@@ -184,13 +187,23 @@ fn mirrored(geometry: Geometry, nodes: &[Node]) -> Node {
     let words = geometry.size_bytes().div_ceil(u64::from(region_bytes)).div_ceil(64);
     let all = vec![u64::MAX; words as usize];
     let regions = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), region_bytes, (&all, &all), true);
-    let members = nodes.iter().map(member).collect();
+    let mut members: Vec<MirrorMember> = nodes.iter().map(member).collect();
+    if let Some(member) = lost.and_then(|lost| members.get_mut(usize::from(lost))) {
+        member.role = Role::Out;
+    }
+    let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
+        array: Uuid::nil(),
+        run: 1,
+        rings: members.iter().map(|member| (member.len - JOURNAL_BYTES) / 4096 * 4096).collect(),
+        ring_blocks: JOURNAL_BYTES / 4096,
+        lost: Vec::new(),
+    });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,
         members,
         successors: Vec::new(),
         regions: Arc::new(regions),
-        parity: None,
+        parity,
         failed: false,
     }))
 }

@@ -35,6 +35,8 @@ pub struct Load {
     pub depth: u32,
     /// Bytes of each.
     pub block_bytes: u64,
+    /// Buffers that each I/O in flight takes in turn: with many of them, what is written is in no cache.
+    pub buffers: u32,
     /// First byte of this job's part.
     pub first_byte: u64,
     /// Its length.
@@ -47,6 +49,13 @@ pub struct Load {
     pub verify: Option<u64>,
     /// I/Os a second of all jobs, this job's number and how many there are.
     pub rate: Option<(u64, u64, u64)>,
+}
+
+impl Load {
+    /// Bytes of memory of each I/O in flight.
+    fn memory_bytes(&self) -> usize {
+        self.block_bytes as usize * self.buffers as usize
+    }
 }
 
 /// What is done in one go.
@@ -214,6 +223,7 @@ fn nothing() -> Load {
         device: DeviceId(0),
         depth: 0,
         block_bytes: 4096,
+        buffers: 1,
         first_byte: 0,
         span_bytes: 4096,
         visit: Visit { order: Order::Sequential, theta: 1.0, reads_percent: 100 },
@@ -291,19 +301,20 @@ impl LoadFrontend {
         if self.load.epoch == load.epoch && self.load.slot == load.slot {
             return;
         }
-        let same_places = self.load.depth == load.depth && self.load.block_bytes == load.block_bytes;
+        let of = |load: &Load| (load.depth, load.block_bytes, load.buffers);
+        let same_places = of(&self.load) == of(load);
         if !same_places {
             // What the kernel still has is used for nothing any more.
             for (at, place) in self.places.drain(..).enumerate() {
                 if !self.kept.contains(&(at as u32)) {
-                    cx.free(place.buf, self.load.block_bytes as usize);
+                    cx.free(place.buf, self.load.memory_bytes());
                 }
             }
             self.kept.clear();
             self.idle.reserve(load.depth as usize);
             for _ in 0..load.depth {
                 // Fewer in flight than asked for would be another measurement: the arena was made large enough.
-                let buf = cx.alloc(load.block_bytes as usize).expect("the arena has room for every place");
+                let buf = cx.alloc(load.memory_bytes()).expect("the arena has room for every place");
                 self.places.push(Place { buf, begun_ns: 0, what: 1 });
             }
         }
@@ -378,7 +389,10 @@ impl LoadFrontend {
         let place = &mut self.places[tag as usize];
         place.begun_ns = begun_ns;
         place.what = block << 1 | u64::from(read);
-        let buf = place.buf;
+        let buf = match self.load.buffers {
+            1 => place.buf,
+            buffers => place.buf.add(self.found.ios / u64::from(self.load.depth) % u64::from(buffers) * len),
+        };
         if !self.plain && !read {
             self.fill(cx, buf, block);
         }

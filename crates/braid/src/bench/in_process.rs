@@ -109,7 +109,7 @@ impl Local {
                 continue;
             };
             let sizes = shape.sizes_bytes(&members);
-            let layouts = shape.build(&handle, &mut disks, &members)?;
+            let layouts = shape.build(&handle, &mut disks, &members, plan.lost)?;
             devices.push(
                 sizes
                     .into_iter()
@@ -183,6 +183,7 @@ impl Local {
                     device: device.id,
                     depth: point.depth,
                     block_bytes: point.block_bytes,
+                    buffers: buffers(plan, point),
                     first_byte: if split { first + own * share } else { first },
                     span_bytes: share,
                     visit: point.visit,
@@ -300,6 +301,11 @@ fn refuse_shared(plan: &Plan, opened: &[Option<(Members, Shape)>]) -> anyhow::Re
     Ok(())
 }
 
+/// Buffers of each I/O in flight, so that those of one job are as large together as the plan wants them.
+fn buffers(plan: &Plan, point: &Point) -> u32 {
+    (plan.memory_bytes / (point.block_bytes * u64::from(point.depth))).max(1) as u32
+}
+
 /// Room for every place in flight on a shard, in the powers of two that the arena hands out.
 fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
     let mut most = 0;
@@ -315,7 +321,7 @@ fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
                 "take a smaller --depth, fewer --jobs or more --shards",
             ));
         }
-        let each = (point.block_bytes as usize).next_power_of_two().max(4096);
+        let each = (point.block_bytes as usize * buffers(plan, point) as usize).next_power_of_two().max(4096);
         most = most.max(each * places);
     }
     if most > ARENA_BYTES_MAX {
@@ -324,7 +330,9 @@ fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
             "take a smaller --depth, smaller blocks or more --shards",
         ));
     }
-    Ok(most.max(32 << 20).next_multiple_of(32 << 20))
+    // Something of it is in use for other things: buffers as large as a part of the arena would not all have room.
+    let spare = if plan.memory_bytes > 0 { most } else { 0 };
+    Ok((most + spare).max(32 << 20).next_multiple_of(32 << 20))
 }
 
 /// What the kernel's no-operations cost at this depth.

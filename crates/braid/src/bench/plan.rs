@@ -94,6 +94,10 @@ pub struct Plan {
     pub driver: Option<String>,
     /// Whether somebody's data may be destroyed.
     pub force: bool,
+    /// Bytes of memory that the data of one job's I/Os go through in turn, if they are more than what is in flight.
+    pub memory_bytes: u64,
+    /// This member of redundant targets is lost.
+    pub lost: Option<u16>,
     /// Whether the load is the bare one that the generator is compared with.
     pub bare: bool,
 }
@@ -171,6 +175,8 @@ impl Plan {
             verify: args.verify,
             driver: args.driver.clone(),
             force: args.force,
+            memory_bytes: args.memory.unwrap_or(0),
+            lost: args.lost,
             bare: args.bare,
         };
         plan.check()?;

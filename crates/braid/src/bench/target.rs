@@ -3,7 +3,7 @@
 //! ```text
 //! target = uri | combination | disk | name
 //! uri    = "nbd://" … | "nbd+unix://" … | "nbds://" … | "nbds+unix://" …
-//! combination = ("concat" | "raid0" | "raid1" | "raid10" | "jbod") "(" disk *("," disk) *("," option) ")"
+//! combination = ("concat" | "raid0" | "raid1" | "raid10" | "raid5" | "raid6" | "jbod") "(" disk *("," disk) *("," option) ")"
 //! option = "chunk=" size | "zones=" ("all" | "single")
 //! ```
 //! A disk is what `braid array create` takes. A name is that of an array or an export of the daemon.
@@ -73,6 +73,8 @@ impl Target {
             ("raid0", Some(Level::Raid0)),
             ("raid1", Some(Level::Raid1)),
             ("raid10", Some(Level::Raid10)),
+            ("raid5", Some(Level::Raid5)),
+            ("raid6", Some(Level::Raid6)),
             ("jbod", None),
         ] {
             if let Some(inside) = text.strip_prefix(word).and_then(|rest| rest.strip_prefix('(')) {
@@ -80,12 +82,6 @@ impl Target {
                     wrong(format!("target {text}: {word}( is not closed by a parenthesis at the end"))
                 })?;
                 return Ok(Target::Local(combination(text, level, inside)?));
-            }
-        }
-        for level in ["raid5(", "raid6("] {
-            if text.starts_with(level) {
-                let level = level.trim_end_matches('(');
-                return Err(wrong(format!("target {text}: {level} cannot be measured without a daemon yet")));
             }
         }
         if may_be_a_name(text) {
@@ -143,8 +139,7 @@ fn combination(whole: &str, level: Option<Level>, inside: &str) -> Result<Combin
             Some(("chunk", value)) => {
                 options = true;
                 let spec = spec.as_mut().filter(|spec| spec.level != Level::Raid1);
-                let spec =
-                    spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for concat, raid0 and raid10")))?;
+                let spec = spec.ok_or_else(|| wrong(format!("target {whole}: {part} is for levels that stripe")))?;
                 spec.chunk_bytes =
                     parse_size(value).map_err(|error| wrong(format!("target {whole}: {part}: {error}")))?;
             }
@@ -239,6 +234,7 @@ mod tests {
             "jbod(mem:1G,mem:1G)",
             "raid1(mem:1G,mem:1G)",
             "raid10(mem:1G,mem:1G,mem:1G,chunk=64K)",
+            "raid6(mem:1G,mem:1G,mem:1G,mem:1G,chunk=128K)",
             "concat(mem:1G,mem:2G,chunk=64K)",
         ] {
             assert_eq!(Target::parse(text).expect("it is right").to_string(), text);
@@ -257,11 +253,10 @@ mod tests {
             ("raid0(null:1T))", "do not match"),
             ("raid0()", "disk name"),
             ("raid0(null:1T,chunk=5x)", "chunk=5x"),
-            ("raid1(null:1T,null:1T,chunk=4K)", "for concat, raid0 and raid10"),
+            ("raid1(null:1T,null:1T,chunk=4K)", "for levels that stripe"),
             ("concat(null:1T,zones=single)", "for raid0"),
             ("raid0(null:1T,zones=some)", "zones=some"),
             ("raid0(null:1T,chunk=4K,null:1T)", "stands behind"),
-            ("raid5(null:1T,null:1T)", "raid5"),
             ("raid0(null:1T,nbd://host/x)", "NBD export"),
             ("tape:1T", "tape"),
         ] {

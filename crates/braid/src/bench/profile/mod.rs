@@ -206,6 +206,8 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         verify: false,
         driver: args.driver.clone(),
         force: args.force,
+        memory_bytes: 0,
+        lost: None,
         bare: false,
     };
     plan.check()?;

@@ -16,6 +16,7 @@ mod mirrors;
 mod nbd;
 mod parity;
 mod ring;
+mod rows;
 mod throttled;
 
 use std::path::Path;
@@ -145,6 +146,11 @@ const PARTS: &[Part] = &[
     Part { name: "rebuild", title: "Mirrors: rebuilds", measure: mirrors::rebuild },
     Part { name: "away", title: "Mirrors: a member that was away", measure: mirrors::away },
     Part { name: "parity", title: "Parity: arithmetic on one core", measure: parity::measure },
+    Part {
+        name: "rows",
+        title: "Parity: rows on disks that cost nothing, and on throttled ones",
+        measure: rows::measure,
+    },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },

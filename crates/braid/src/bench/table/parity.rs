@@ -25,7 +25,7 @@ fn last_cache_bytes() -> usize {
 }
 
 /// The memory that is gone through: data, and as much again to be written.
-struct Memory {
+pub struct Memory {
     data: Vec<u8>,
     out: Vec<u8>,
 }
@@ -34,11 +34,23 @@ struct Memory {
 type Work<'a> = &'a dyn Fn(&[&[u8]], &mut [u8]);
 
 impl Memory {
-    fn new() -> Memory {
+    /// Four times the cache of the last level.
+    pub fn new() -> Memory {
         let bytes = (last_cache_bytes() * WORKING_SET_CACHES).next_multiple_of(16 * CHUNK_BYTES);
         // Touched, all of it: pages that nobody wrote are all the same one.
         let data = (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         Memory { data, out: vec![1; bytes] }
+    }
+
+    /// GiB of data that copying takes a second of processor time for, at this many blocks a row.
+    pub fn copies(&mut self, slice: Duration, width: usize) -> f64 {
+        self.rate(slice, width, &copy)
+    }
+
+    /// The same of an XOR of so many blocks.
+    pub fn xors(&mut self, slice: Duration, width: usize) -> f64 {
+        let best = Parity::best();
+        self.rate(slice, width, &|data, out| xor(best, data, out))
     }
 
     /// GiB of data that a second of processor time is enough for.
@@ -92,6 +104,17 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
         let measured = scope.spawn(move || measure_here(effort, &mut |row| drop(sender.send(row))));
         rows.iter().for_each(&mut *found);
         measured.join().map_err(|_| anyhow::anyhow!("the thread that measures has panicked"))
+    })
+}
+
+/// Runs this on a thread of its own on the core of what is measured, so that pinning it pins nobody else.
+pub fn on_core<T: Send>(work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            pin();
+            work()
+        });
+        there.join().map_err(|_| anyhow::anyhow!("the thread that measures has panicked"))
     })
 }
 
