@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::{DeviceLayout, LeafId, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId};
+use braid_engine::{
+    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId,
+};
 use braid_format::{Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
@@ -196,7 +198,8 @@ fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>) -> Node {
         run: 1,
         rings: members.iter().map(|member| (member.len - JOURNAL_BYTES) / 4096 * 4096).collect(),
         ring_blocks: JOURNAL_BYTES / 4096,
-        lost: Vec::new(),
+        generation: 1,
+        lost: Arc::new(LostRows::new(&[])),
     });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,

@@ -13,9 +13,9 @@ use crate::bench::statistics::{median, ratio_of_medians};
 /// Depths of the sweep.
 const DEPTHS: [&str; 8] = ["1", "2", "4", "8", "16", "32", "64", "128"];
 /// Members of the arrays that are rebuilt: 125 MiB/s and 3,000 IOPS, answered in 600 µs.
-const MEMBER: &str = "iops=3000,bw=125M,latency=600us";
+pub const MEMBER: &str = "iops=3000,bw=125M,latency=600us";
 const MEMBER_BYTES: u64 = 768 << 20;
-const MEMBER_BYTES_PER_S: f64 = 125.0 * 1048576.0;
+pub const MEMBER_BYTES_PER_S: f64 = 125.0 * 1048576.0;
 const WRITTEN: u64 = 640 << 20;
 /// Users ask for so long before a rebuild beside them is measured.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ pub fn rebuild(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
     let folder = Folder::below(Path::new("/dev/shm"))?;
     let files = ["a", "b", "c"].map(|name| folder.join(name));
     for file in &files {
-        written(file)?;
+        written(file, MEMBER_BYTES)?;
     }
     let disks = files.each_ref().map(|file| format!("throttled(file:{file},{MEMBER})"));
     let daemon = Daemon::start()?;
@@ -192,25 +192,27 @@ pub fn away(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a file all of whose blocks are there.
-fn written(file: &str) -> anyhow::Result<()> {
-    let disk = format!("file:{file},size={MEMBER_BYTES},alloc=full");
-    let count = (MEMBER_BYTES >> 20).to_string();
+/// Makes a file of this size all of whose blocks are there.
+pub fn written(file: &str, bytes: u64) -> anyhow::Result<()> {
+    let disk = format!("file:{file},size={bytes},alloc=full");
+    let count = (bytes >> 20).to_string();
     let load = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "8", "--count", &count, &disk];
     bench(SERVER_CORE, &load).map(drop)
 }
 
-/// Makes an array, exports it, and gives its URI.
-fn array(daemon: &Daemon, arguments: &[&str]) -> anyhow::Result<String> {
+/// Makes an array `data`, exports it, and gives its URI.
+pub fn array(daemon: &Daemon, arguments: &[&str]) -> anyhow::Result<String> {
     daemon.cli(&[&["array", "create", "data"], arguments].concat())?;
     Ok(format!("nbd+unix:///data?socket={}", daemon.export("data")?))
 }
 
-fn show(daemon: &Daemon) -> anyhow::Result<serde_json::Value> {
+/// What the array is shown as.
+pub fn show(daemon: &Daemon) -> anyhow::Result<serde_json::Value> {
     daemon.json(&["array", "show", "data"])
 }
 
-fn health(daemon: &Daemon) -> anyhow::Result<String> {
+/// How it stands.
+pub fn health(daemon: &Daemon) -> anyhow::Result<String> {
     let shown = show(daemon)?;
     Ok(shown["redundancy"]["health"].as_str().context("how the array stands")?.to_owned())
 }
@@ -230,7 +232,7 @@ fn written_bytes(daemon: &Daemon) -> anyhow::Result<u64> {
 }
 
 /// Asks now and then, so that asking costs little beside what is waited for.
-fn wait_until(what: &str, mut done: impl FnMut() -> Option<()>) -> anyhow::Result<()> {
+pub fn wait_until(what: &str, mut done: impl FnMut() -> Option<()>) -> anyhow::Result<()> {
     wait_for(what, || {
         let found = done();
         if found.is_none() {

@@ -1,7 +1,14 @@
 //! Arrays with parity: whole rows against copying the same data, small writes against what the disks could do, reads of what
 //! is lost.
 
-use super::child::{SERVER_CORE, bench, time};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::child::{CLIENT_CORE, Folder, SERVER_CORE, bench, time};
+use super::daemons::Daemon;
+use super::mirrors::{MEMBER, MEMBER_BYTES_PER_S, array, health, show, wait_until, written};
 use super::parity::{Memory, on_core};
 use super::{Effort, Row, Target};
 use crate::bench::statistics::{median, ratio_of_medians};
@@ -14,7 +21,9 @@ const MEMBER_IOPS: f64 = 3000.0;
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     whole_rows(effort, found)?;
     small_writes(effort, found)?;
-    degraded_reads(effort, found)
+    degraded_reads(effort, found)?;
+    counts(found)?;
+    rebuilds(effort, found)
 }
 
 /// Whole rows: parity is computed of data that is in no cache.
@@ -80,5 +89,82 @@ fn degraded_reads(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result
         format!("{:.1} against {:.1} µs for 64 KiB that are computed", median(&over) / 1e3, median(&alone) / 1e3);
     let measure = "raid5 of 4 null, 64 KiB read of a lost member, beyond a healthy one / XOR alone".to_owned();
     found(Row { measure, ratio, target: Target::AtMost(1.3), detail });
+    Ok(())
+}
+
+/// I/Os and bytes of the members for each I/O of a user, with the journal, the flushes and the bitmap.
+fn counts(found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    const MIB: u64 = 1 << 20;
+    for (level, members, row) in [("raid5", 3, 128u64 << 10), ("raid6", 5, 192 << 10)] {
+        let daemon = Daemon::start()?;
+        let uri = array(&daemon, &[&["--level", level], &vec!["mem:1200M"; members][..]].concat())?;
+        // What is new is zeroed first: that is no part of what a write costs.
+        let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--count", "480", "--depth", "4"];
+        bench(CLIENT_CORE, &[&fill[..], &["--span", "480M", &uri]].concat())?;
+        let whole = row.to_string();
+        let whole_count = (256 * MIB / row).to_string();
+        for (name, block, order, count, depth) in [
+            ("whole rows in order", whole.as_str(), "sequential", whole_count.as_str(), "32"),
+            ("4 KiB at random", "4K", "random", "20000", "32"),
+        ] {
+            let before = totals(&daemon)?;
+            let load = ["--pattern", order, "--op", "write", "--block", block, "--count", count, "--depth", depth];
+            let report = bench(CLIENT_CORE, &[&load[..], &["--span", "480M", &uri]].concat())?;
+            let after = totals(&daemon)?;
+            let each = |of: usize| (after[of] - before[of]) as f64 / report.ios as f64;
+            let bytes = if block == "4K" { 4096.0 } else { row as f64 };
+            let detail = format!(
+                "{:.2} reads, {:.2} writes, {:.3} flushes; {:.2} bytes read and {:.2} written for each",
+                each(0),
+                each(1),
+                each(2),
+                each(3) / bytes,
+                each(4) / bytes
+            );
+            let measure = format!("{level} of {members} memory disks, {name}, depth {depth}: I/Os for each write");
+            found(Row::of_one(measure, Target::Shown, &[each(0) + each(1) + each(2)], detail));
+        }
+    }
+    Ok(())
+}
+
+/// Of all members together: reads, writes, flushes, bytes read and written.
+fn totals(daemon: &Daemon) -> anyhow::Result<[u64; 5]> {
+    let shown = show(daemon)?;
+    let members = shown["members"].as_array().context("the members")?;
+    let of = |field: &str| members.iter().map(|member| member["stats"][field].as_u64().unwrap_or(0)).sum();
+    Ok(["reads", "writes", "flushes", "read_bytes", "written_bytes"].map(of))
+}
+
+/// As fast as the new member can be written, when nobody uses the array.
+fn rebuilds(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    const EACH: u64 = 320 << 20;
+    for (level, members, data) in [("raid5", 3, 2), ("raid6", 4, 2)] {
+        let folder = Folder::below(Path::new("/dev/shm"))?;
+        let files: Vec<String> = (0..=members).map(|member| folder.join(&format!("disk{member}"))).collect();
+        for file in &files {
+            written(file, EACH + (64 << 20))?;
+        }
+        let disks: Vec<String> = files.iter().map(|file| format!("throttled(file:{file},{MEMBER})")).collect();
+        let daemon = Daemon::start()?;
+        let used: Vec<&str> = disks[..members].iter().map(String::as_str).collect();
+        let uri = array(&daemon, &[&["--level", level], &used[..]].concat())?;
+        let (count, span) = ((EACH * data >> 20).to_string(), format!("{}M", EACH * data >> 20));
+        let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--count", &count, "--depth", "4"];
+        bench(CLIENT_CORE, &[&fill[..], &["--span", &span, &uri]].concat())?;
+        let mut rates = Vec::new();
+        for round in 0..effort.pairs.div_ceil(3) {
+            let (member, next) = if round % 2 == 0 { (members - 1, members) } else { (members, members - 1) };
+            daemon.cli(&["array", "fail", "data", &(members - 1).to_string()])?;
+            daemon.cli(&["disk", "wipe", &files[member], "--yes"])?;
+            let begun = Instant::now();
+            daemon.cli(&["array", "add", "data", &disks[next]])?;
+            wait_until("the rebuild", || (health(&daemon).ok()? == "whole").then_some(()))?;
+            rates.push(EACH as f64 / begun.elapsed().as_secs_f64() / MEMBER_BYTES_PER_S);
+        }
+        let detail = format!("{:.0} MiB/s of 125", 125.0 * median(&rates));
+        let measure = format!("{level} of {members} throttled disks, rebuild, idle, part of the member's bandwidth");
+        found(Row::of_one(measure, Target::AtLeast(0.9), &rates, detail));
+    }
     Ok(())
 }
