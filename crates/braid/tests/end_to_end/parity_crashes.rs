@@ -165,12 +165,21 @@ fn without_a_journal_it_starts_by_force_alone() {
         let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
         std::os::unix::fs::FileExt::write_all_at(&file, &noise(768 * KIB, 9), 256 * KIB).expect("it can be written");
     }
+    // A write that was cut off there: the parity of row 0 is not of its data.
+    let file = std::fs::File::options().write(true).open(&disks[2]).expect("a member's file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &noise(4096, 9), MIB).expect("it can be written");
     daemon.start_again();
     let shown = show(&daemon);
     assert!(shown["state"] == "failed" && shown["attention"].to_string().contains("journal"), "{shown}");
     assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
     daemon.braid(&["array", "assemble", "data", "--force"]);
     check(&mut self::client(&daemon), 0..40, 1);
+    // Its parity is looked at by itself.
+    let repair = wait_for("the repair", || {
+        let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
+        jobs.into_iter().find(|job| job["kind"] == "repair" && job["state"] == "done")
+    });
+    assert_eq!(repair["findings"]["differing_blocks"], 1, "{repair}");
     let checked = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(checked.status.code(), Some(0), "{}", said(&checked));
 }

@@ -69,6 +69,13 @@ impl Control {
         }
     }
 
+    /// Begins a repair of an array that was started by force: its parity may be of before the last writes.
+    pub(super) async fn repair_parity(&self, uuid: Uuid) {
+        if let Err(error) = self.give_order(uuid, Order::Check { repair: true }).await {
+            tracing::warn!("the parity is not looked at: {}", error.message);
+        }
+    }
+
     /// Notes from time to time how far checks have come.
     pub(in super::super) fn save_checks(&self) {
         let going = self.read().arrays.values().any(|entry| check_of(entry).is_some());
