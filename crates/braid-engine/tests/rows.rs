@@ -273,6 +273,27 @@ fn one_step_is_lost_to_a_disk_that_hangs() {
     rig.read_all();
 }
 
+/// A disk that keeps a write of bits keeps nobody from other regions of the same block of bits, once it is left out.
+#[test]
+fn bits_that_a_disk_keeps_hold_nobody_up() {
+    for shape in SHAPES {
+        for shards in [1, 2] {
+            let mut rig = Rig::new(*shape, shards, 5);
+            rig.hang_in_bits(1);
+            assert_eq!(rig.run(0, Op::Write, 0, 4096, Flags::NONE), Ok(()));
+            assert!(rig.hung_bytes() > 0, "nothing hangs");
+            rig.write_all();
+            rig.requests(60);
+            rig.settle();
+            rig.give_back();
+            rig.requests(60);
+            rig.settle();
+            rig.check_parity();
+            rig.read_all();
+        }
+    }
+}
+
 /// While the disks of one array do not answer what is written to its journal, other arrays of the shard log.
 #[test]
 fn who_waits_for_disks_leaves_memory_to_others() {

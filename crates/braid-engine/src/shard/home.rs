@@ -606,8 +606,10 @@ impl Shard {
         }
         let index = self.slots.reserved(at);
         if self.slots[index].late > 0 {
-            // The kernel has the memory of the block still.
+            // The kernel has the memory of the block still, for a member that is left out: what else is wanted of the block has
+            // another place, so that it need not wait for a disk that hangs.
             self.slots[index].state = State::Late;
+            self.home.at(at).device = NOBODY;
             return;
         }
         self.home_free(at, index, sink);

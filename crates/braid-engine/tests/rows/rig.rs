@@ -87,6 +87,14 @@ pub struct Event {
     pub fua: bool,
 }
 
+/// Which writes a disk that hangs does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hangs {
+    Journal,
+    InPlace,
+    Bits,
+}
+
 /// A request that has not been answered.
 pub(super) struct Asked {
     op: Op,
@@ -112,9 +120,8 @@ pub struct Rig {
     pub(super) random: Random,
     pub(super) roles: Vec<Role>,
     pub(super) failing: Option<u32>,
-    /// Whose journal hangs, and what it has not given back: shard, I/O and bytes.
-    hanging: Option<u32>,
-    hangs_in_place: bool,
+    /// Whose disk hangs, in which writes, and what it has not given back: shard, I/O and bytes.
+    hanging: Option<(u32, Hangs)>,
     stalled: bool,
     hung: Vec<(usize, Cookie, u64)>,
     pub(super) version: u32,
@@ -167,7 +174,7 @@ impl Rig {
             roles: vec![Role::InSync; sizes.len()],
             failing: None,
             hanging: None,
-            hangs_in_place: false,
+
             stalled: false,
             hung: Vec::new(),
             version: 0,
@@ -297,12 +304,17 @@ impl Rig {
 
     /// From now on this disk does not answer what is written to its journal, until it is left out.
     pub fn hang(&mut self, member: u32) {
-        self.hanging = Some(member);
+        self.hanging = Some((member, Hangs::Journal));
     }
 
     /// The same of what is written in place.
     pub fn hang_in_place(&mut self, member: u32) {
-        (self.hanging, self.hangs_in_place) = (Some(member), true);
+        self.hanging = Some((member, Hangs::InPlace));
+    }
+
+    /// The same of the bits of its regions.
+    pub fn hang_in_bits(&mut self, member: u32) {
+        self.hanging = Some((member, Hangs::Bits));
     }
 
     /// Bytes that disks have kept.
@@ -322,9 +334,13 @@ impl Rig {
     fn answer(&mut self, shard: usize, at: usize) {
         let io = self.shards[shard].1.queue.remove(at).expect("a leaf I/O is there");
         self.log.push(Event { op: io.op, offset: io.offset, len: io.len, fua: io.flags.has(Flags::FUA) });
-        let in_place = io.offset < self.ring() - RING_START_BYTES - BLOCK;
-        let hangs = if self.hangs_in_place { in_place } else { self.is_journal(io.offset) };
-        if self.hanging == Some(io.leaf.0) && hangs && io.op == Op::Write {
+        let bits = self.ring() - RING_START_BYTES - BLOCK;
+        let hangs = self.hanging.filter(|(member, _)| *member == io.leaf.0).is_some_and(|(_, hangs)| match hangs {
+            Hangs::Journal => self.is_journal(io.offset),
+            Hangs::InPlace => io.offset < bits,
+            Hangs::Bits => io.offset == bits,
+        });
+        if hangs && io.op == Op::Write {
             self.hung.push((shard, io.cookie, io.len));
             let (shard, sink) = &mut self.shards[shard];
             return shard.leaf_late(io.cookie, sink);
