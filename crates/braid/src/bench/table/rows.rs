@@ -149,7 +149,8 @@ fn rebuilds(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
         let daemon = Daemon::start()?;
         let used: Vec<&str> = disks[..members].iter().map(String::as_str).collect();
         let uri = array(&daemon, &[&["--level", level], &used[..]].concat())?;
-        let (count, span) = ((EACH * data >> 20).to_string(), format!("{}M", EACH * data >> 20));
+        let mib = (EACH * data) >> 20;
+        let (count, span) = (mib.to_string(), format!("{mib}M"));
         let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--count", &count, "--depth", "4"];
         bench(CLIENT_CORE, &[&fill[..], &["--span", &span, &uri]].concat())?;
         let mut rates = Vec::new();
