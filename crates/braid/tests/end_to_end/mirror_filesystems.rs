@@ -48,7 +48,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
     let path = |name: &str| daemon.folder.sparse(name, mib * MIB);
     let (b, c) = (path("b"), path("c"));
     let mut names: Vec<String> = (0..disks).map(|i| path(&format!("d{i}"))).collect();
-    names[1] = format!("faulty({b},gone-after=1500)");
+    names[1] = format!("faulty({b},gone-after=900)");
     // The second disk lasts for what mkfs and the first files need, and some more.
     drop(create(&daemon, level, &names.iter().map(String::as_str).collect::<Vec<_>>(), &[]));
     let mut block = Block::with_sectors(
