@@ -86,7 +86,7 @@ pub enum LifecycleError {
     },
     /// What stands in the journal of an array with parity makes no sense.
     #[error(
-        "the journal cannot be used: {reason}; --force starts without what it holds, and a repair then computes all parity anew"
+        "the journal cannot be used: {reason}; --force starts without what it holds; the parity is then looked at by a job"
     )]
     Journal {
         /// Why not, in words.

@@ -69,9 +69,10 @@ impl Control {
         }
     }
 
-    /// Begins a repair of an array that was started by force: its parity may be of before the last writes.
-    pub(super) async fn repair_parity(&self, uuid: Uuid) {
-        if let Err(error) = self.give_order(uuid, Order::Check { repair: true }).await {
+    /// Looks at the parity of an array that was started by force: it may be of before the last writes. One parity is made to agree
+    /// with the data. Where there are two, a repair could take data that are newer than both for wrong: that is for people to decide.
+    pub(super) async fn check_parity(&self, uuid: Uuid, parities: u16) {
+        if let Err(error) = self.give_order(uuid, Order::Check { repair: parities == 1 }).await {
             tracing::warn!("the parity is not looked at: {}", error.message);
         }
     }

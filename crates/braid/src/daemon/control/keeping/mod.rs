@@ -121,8 +121,8 @@ impl Control {
         let guests: Vec<_> = disks.iter().filter(|disk| !seated(disk.leaf)).cloned().collect();
         let away = array.out().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
         // Parity is kept of whole blocks of 4 KiB.
-        let has_parity = label.spec.level.parity() > 0;
-        let least = if has_parity { ROW_LINE_BYTES } else { 512 };
+        let parities = label.spec.level.parity();
+        let least = if parities > 0 { ROW_LINE_BYTES } else { 512 };
         let block_bytes =
             seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(least).max(least);
         let size_bytes = array.geometry().size_bytes();
@@ -180,9 +180,9 @@ impl Control {
         self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
         self.run_keeper(uuid, keeper, door, leave);
         self.resume_check(uuid).await;
-        if keep.force && has_parity {
+        if keep.force && parities > 0 {
             // Perhaps without what its journal held. Where a check goes on already, that is refused, and said.
-            self.repair_parity(uuid).await;
+            self.check_parity(uuid, parities).await;
         }
         self.restore_exports(uuid).await;
         Ok(())
