@@ -55,7 +55,7 @@ units() { $cargo test "${everything[@]}" --lib --bins --examples $(unit_tests) &
 # Two runs side by side, one for each core. The seeds are always the same, so that a change is judged by itself;
 # SIM_FRESH=1 draws the second run's by the clock. A seed that fails is printed with the command that replays it.
 simulator() {
-    local seeds=${SIM_SEEDS:-1500} from failed=0 first second output other
+    local seeds=${SIM_SEEDS:-2000} from failed=0 first second output other
     from=$seeds
     [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
     output=$(mktemp)

@@ -52,6 +52,8 @@ pub enum MemberState {
     Absent,
     /// It waits to take over the role of a member that fails.
     Spare,
+    /// It holds no data, but the journal of a raid5 or raid6.
+    Journal,
 }
 
 impl MemberState {
@@ -66,6 +68,7 @@ impl MemberState {
             MemberState::Out => "out",
             MemberState::Absent => "absent",
             MemberState::Spare => "spare",
+            MemberState::Journal => "journal",
         }
     }
 }
@@ -308,7 +311,8 @@ pub struct AddDisk {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"disks": ["mem:64M"], "dry_run": true}))]
 pub struct GrowArray {
-    /// Of concat and raid0: disks that become members, named as on the command line with absolute paths.
+    /// Disks that become members, named as on the command line with absolute paths; at levels with redundancy as many as a zone
+    /// of the level needs, or fewer where disks of the array have become larger as well.
     #[serde(default)]
     pub disks: Vec<String>,
     /// Take further disks that carry somebody's data, and destroy it. Of raid1: also where what is new has fewer copies than
@@ -333,6 +337,9 @@ pub struct Growth {
     pub size_bytes: u64,
     /// The zones, those of before first; the last of these may have become higher.
     pub zones: Vec<Zone>,
+    /// What growing does not do, and what does it instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
 }
 
 /// `POST /v1/arrays/{array}/replace`: let a disk take the place of a member of a redundant array, which serves until then.

@@ -115,6 +115,10 @@ pub struct CheckArray {
     /// that two parities name (raid6) from the others; else compute the parity.
     #[serde(default)]
     pub repair: bool,
+    /// Of a repair at levels with parity: believe the data, and compute every parity that does not agree with them, whatever two
+    /// parities say. For after a start without the journal, when parities may be of before the last writes.
+    #[serde(default)]
+    pub from_data: bool,
 }
 
 /// The jobs that go on, and those that have ended lately.

@@ -35,7 +35,7 @@ pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
 pub use lost_rows::LostRows;
 pub use mirror::{MirrorMember, MirrorNode, Role, Roles, Successor};
-pub use parity::ParityNode;
+pub use parity::{ParityNode, RingDisk, RingPlace};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use regions::RegionMap;

@@ -22,9 +22,13 @@ pub const JOURNAL_IOS_MAX: u32 = 64;
 /// Steps of requests to arrays with parity on one shard at a time; further ones wait.
 pub const ROW_STEPS_MAX: u32 = 512;
 
-/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block, each part of a job and
-/// each I/O of a journal.
-pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX;
+/// Writes on one shard at a time that stand for several that lie one after the other, on arrays with parity; what comes while
+/// there are so many goes on as it came.
+pub const GATHERS_MAX: u32 = 64;
+
+/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block, each part of a job,
+/// each I/O of a journal and each gather.
+pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX - GATHERS_MAX;
 
 /// Most leaves that a cookie can name.
 pub const LEAVES_MAX: u32 = 1 << 20;

@@ -122,6 +122,12 @@ impl Mirrored {
         self.members.iter().position(|m| m.leaf == leaf && m.role != Role::Out)
     }
 
+    /// The number of the disk that the ring of the journal is on, where it is this one.
+    pub fn ring_disk(&self, leaf: LeafId) -> Option<u16> {
+        let disk = self.parity.as_deref()?.node.ring_disk()?;
+        (disk.leaf == leaf).then_some(disk.role)
+    }
+
     /// The numbers that these members, by number here, have in another layout of the array. A successor that has taken its
     /// member's place has another one; those that are left out there have none.
     #[cold]
@@ -135,6 +141,24 @@ impl Mirrored {
         let in_sync = |member: &MirrorMember| member.role == Role::InSync;
         self.members[..self.geometry.members().len()].iter().all(in_sync)
             && self.successors.iter().all(|s| in_sync(&self.members[usize::from(s.member)]))
+    }
+
+    /// On whom a batch of the journal is to stand: as many members in sync as this, or all, of one zone. Zones lose their members
+    /// independently of one another: two batches' copies in two zones could be lost together, and nothing else.
+    pub fn batch_holders(&self, sequence: u64, copies: usize) -> Roles {
+        let zones = self.geometry.zones();
+        let zone = &zones[(sequence % zones.len() as u64) as usize];
+        let in_sync = |member: usize| self.members[member].role == Role::InSync;
+        // A role whose own member is out may be held by its successor.
+        let holder = |role: &u16| {
+            let successor = || self.successors.iter().find(|s| s.role == *role).map(|s| usize::from(s.member));
+            Some(usize::from(*role)).filter(|own| in_sync(*own)).or_else(|| successor().filter(|s| in_sync(*s)))
+        };
+        let all = zone.members.iter().filter_map(holder).count();
+        let first = (sequence / zones.len() as u64 % all.max(1) as u64) as usize;
+        let chosen = |turn: &usize| (turn + all - first) % all < copies;
+        let holders = zone.members.iter().filter_map(holder).enumerate().filter(|(turn, _)| chosen(turn));
+        holders.fold(Roles::NONE, |roles, (_, member)| roles.with(member))
     }
 
     /// Every copy of a byte, successors' too.
@@ -294,6 +318,8 @@ impl Loads {
 
 #[cfg(test)]
 mod tests {
+    use braid_geometry::{Level, Spec};
+
     use super::*;
 
     const A: LeafId = LeafId(0);
@@ -342,6 +368,77 @@ mod tests {
             tries += 1;
         }
         assert!((1000..5000).contains(&tries), "{tries}");
+    }
+
+    /// A batch of the journal has a copy left, whoever is lost, as long as no zone lacks more than it tolerates.
+    #[test]
+    fn no_loss_that_is_tolerated_takes_a_batch() {
+        let chunk = 65_536;
+        let grown = |level: Level, old: &[u64], new: &[u64]| {
+            let bytes = |chunks: &[u64]| chunks.iter().map(|n| n * chunk).collect::<Vec<_>>();
+            let before = Geometry::plan(Spec::new(level), &bytes(old)).expect("it can be planned");
+            if new.is_empty() { before } else { before.grown(&bytes(new)).expect("it can grow") }
+        };
+        let mut losses = 0;
+        for geometry in [
+            grown(Level::Raid5, &[4, 8, 8], &[]),
+            grown(Level::Raid5, &[4, 4, 4], &[4, 4, 4, 4, 4, 4]),
+            grown(Level::Raid5, &[4, 4, 4], &[9, 9, 9, 5, 5]),
+            grown(Level::Raid6, &[4, 4, 4, 4], &[4, 4, 4, 4, 6, 6, 6]),
+        ] {
+            let tolerance = usize::from(geometry.spec().level.parity());
+            let members = geometry.members().len();
+            for lost in 0..1u32 << members {
+                let is_lost = |role: &u16| lost >> role & 1 == 1;
+                let lacks = |zone: &braid_geometry::Zone| zone.members.iter().filter(|role| is_lost(role)).count();
+                if geometry.zones().iter().any(|zone| lacks(zone) > tolerance) {
+                    continue;
+                }
+                losses += 1;
+                // Some of these were out already when it was written.
+                for out in [0, lost & 1, lost & 0b101, lost & (lost >> 1)] {
+                    let mirror = mirror_of(&geometry, out);
+                    for sequence in 0..40 {
+                        let holders = mirror.batch_holders(sequence, tolerance + 1);
+                        let left = (0..members as u16).filter(|role| holders.has(usize::from(*role)) && !is_lost(role));
+                        assert!(left.count() > 0, "{geometry:?}: {lost:b} lost, {out:b} before, batch {sequence}");
+                        assert!(holders.0 & u128::from(out) == 0 && holders.0.count_ones() as usize <= tolerance + 1);
+                    }
+                }
+            }
+        }
+        assert!(losses > 50, "{losses}");
+    }
+
+    fn mirror_of(geometry: &Geometry, out: u32) -> Mirrored {
+        let member = |role: usize| MirrorMember {
+            leaf: LeafId(role as u32),
+            start: 0,
+            len: geometry.members()[role],
+            bitmap_start: 0,
+            role: if out >> role & 1 == 1 { Role::Out } else { Role::InSync },
+            write_mostly: false,
+        };
+        let members: Vec<MirrorMember> = (0..geometry.members().len()).map(member).collect();
+        let uuid = braid_format::Uuid::from_bytes([1; 16]);
+        let regions = RegionMap::new(crate::io::ShardId(0), uuid, geometry.size_bytes(), 65_536, (&[], &[]), true);
+        let parity = ParityNode {
+            array: uuid,
+            run: 1,
+            rings: vec![0; members.len()],
+            ring_blocks: 176,
+            generation: 1,
+            lost: Arc::default(),
+            ring_on: crate::parity::RingPlace::Members,
+        };
+        Mirrored::new(&MirrorNode {
+            geometry: geometry.clone(),
+            members,
+            successors: Vec::new(),
+            regions: Arc::new(regions),
+            parity: Some(parity),
+            failed: false,
+        })
     }
 
     #[test]

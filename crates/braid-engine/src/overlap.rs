@@ -3,7 +3,8 @@
 //! A granule is 64 KiB: sixteen blocks of 4 KiB. Each granule of each device hashes to one word:
 //!
 //! ```text
-//! bits 63..17  which granule (device and number), 47 bits      bit 16  somebody waits      bits 15..0  blocks held
+//! bits 63..18  which granule (device and number), 46 bits      bits 15..0  blocks held
+//! bit 17  who comes in turn lets it become free               bit 16  somebody waits
 //! ```
 //!
 //! Taking a range is one compare-and-swap for each granule it touches, and so is giving it back;
@@ -23,10 +24,11 @@ const GRANULE_SHIFT: u32 = 16;
 const BLOCK_SHIFT: u32 = 12;
 const HELD: u64 = 0xffff;
 const WAITING: u64 = 1 << 16;
-const TAG_SHIFT: u32 = 17;
+const TURN: u64 = 1 << 17;
+const TAG_SHIFT: u32 = 18;
 const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
-/// Granules of 2 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
-const DEVICE_SHIFT: u32 = 35;
+/// Granules of 1 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
+const DEVICE_SHIFT: u32 = 34;
 
 /// A word of the table on which somebody may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,13 +62,37 @@ impl RangeTable {
         end: u64,
         woken: &mut impl FnMut(Bucket),
     ) -> Result<(), Bucket> {
+        self.acquire_as::<false>(device, start, end, woken)
+    }
+
+    /// The same, but as soon as somebody who came by this way waits for a granule, all others who do let it become free. Else who wants
+    /// all of it could wait for ever behind many who each hold a part.
+    #[inline]
+    pub fn acquire_in_turn(
+        &self,
+        device: DeviceId,
+        start: u64,
+        end: u64,
+        woken: &mut impl FnMut(Bucket),
+    ) -> Result<(), Bucket> {
+        self.acquire_as::<true>(device, start, end, woken)
+    }
+
+    #[inline]
+    fn acquire_as<const IN_TURN: bool>(
+        &self,
+        device: DeviceId,
+        start: u64,
+        end: u64,
+        woken: &mut impl FnMut(Bucket),
+    ) -> Result<(), Bucket> {
         loop {
             // A range that is not free as a whole is not begun with: what is taken in vain makes others wait in vain,
             // and two who wait would wake each other without end. What the look cannot see is another shard's
             // taking at this very moment; then both back out of it and look again.
-            let refused = match self.first_taken(device, start, end) {
+            let refused = match self.first_taken::<IN_TURN>(device, start, end) {
                 Some(refused) => refused,
-                None => match self.take_all(device, start, end) {
+                None => match self.take_all::<IN_TURN>(device, start, end) {
                     Ok(()) => return Ok(()),
                     Err((at, refused)) => {
                         self.release(device, start, at, woken);
@@ -74,7 +100,7 @@ impl RangeTable {
                     }
                 },
             };
-            if self.wait_on(refused) {
+            if self.wait_on::<IN_TURN>(refused) {
                 return Err(refused.0);
             }
             // The conflict passed between the two looks: look again.
@@ -83,7 +109,7 @@ impl RangeTable {
 
     /// The first part of a range of several granules that somebody holds. One granule is taken at once or not at all.
     #[inline]
-    fn first_taken(&self, device: DeviceId, start: u64, end: u64) -> Option<Part> {
+    fn first_taken<const IN_TURN: bool>(&self, device: DeviceId, start: u64, end: u64) -> Option<Part> {
         let (_, _, mut at) = part(device, start, end);
         if at >= end {
             return None;
@@ -93,7 +119,7 @@ impl RangeTable {
             let (tag, mask, next) = part(device, at, end);
             let bucket = self.bucket(tag);
             let seen = self.words[bucket.0 as usize].load(Ordering::Relaxed);
-            if refuses(seen, tag, mask) {
+            if refuses_now::<IN_TURN>(seen, tag, mask) {
                 return Some((bucket, tag, mask));
             }
             at = next;
@@ -103,12 +129,12 @@ impl RangeTable {
 
     /// Takes part by part; on a conflict says how far it came, and which part was refused.
     #[inline]
-    fn take_all(&self, device: DeviceId, start: u64, end: u64) -> Result<(), (u64, Part)> {
+    fn take_all<const IN_TURN: bool>(&self, device: DeviceId, start: u64, end: u64) -> Result<(), (u64, Part)> {
         let mut at = start;
         while at < end {
             let (tag, mask, next) = part(device, at, end);
             let bucket = self.bucket(tag);
-            if !self.take(bucket, tag, mask) && !self.is_shared(device, start, at) {
+            if !self.take::<IN_TURN>(bucket, tag, mask) && !self.is_shared(device, start, at) {
                 return Err((at, (bucket, tag, mask)));
             }
             at = next;
@@ -175,16 +201,16 @@ impl RangeTable {
     }
 
     #[inline]
-    fn take(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
+    fn take<const IN_TURN: bool>(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         loop {
-            if refuses(seen, tag, mask) {
+            if refuses_now::<IN_TURN>(seen, tag, mask) {
                 return false;
             }
             let free = seen & HELD == 0;
             // A waiting bit stays: those who wait are told at the next release, and look again.
-            let new = (tag << TAG_SHIFT) | (seen & WAITING) | (if free { 0 } else { seen & HELD }) | mask;
+            let new = (tag << TAG_SHIFT) | (seen & (WAITING | TURN)) | (if free { 0 } else { seen & HELD }) | mask;
             match word.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
@@ -200,7 +226,7 @@ impl RangeTable {
         loop {
             debug_assert!(seen >> TAG_SHIFT == tag && seen & mask == mask, "a range is given back that was not held");
             let left = seen & HELD & !mask;
-            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | left };
+            let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | (seen & TURN) | left };
             match word.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return seen & WAITING != 0,
                 Err(now) => seen = now,
@@ -210,13 +236,14 @@ impl RangeTable {
 
     /// Sets the waiting bit of a word that still refuses this part; false when it no longer does.
     #[cold]
-    fn wait_on(&self, (bucket, tag, mask): Part) -> bool {
+    fn wait_on<const IN_TURN: bool>(&self, (bucket, tag, mask): Part) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
-        while refuses(seen, tag, mask) {
+        while refuses_now::<IN_TURN>(seen, tag, mask) {
             // Release and acquire: whoever takes the bit away at a release sees that somebody waits, and he who waits
             // afterwards sees what was done before that release.
-            match word.compare_exchange_weak(seen, seen | WAITING, Ordering::AcqRel, Ordering::Relaxed) {
+            let waits = if IN_TURN { WAITING | TURN } else { WAITING };
+            match word.compare_exchange_weak(seen, seen | waits, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
@@ -227,6 +254,12 @@ impl RangeTable {
 
 /// What a range takes of one word: the word, the granule's name, its blocks.
 type Part = (Bucket, u64, u64);
+
+/// Whether a word does not take this part now, for somebody who lets those go first who wait for it.
+#[inline]
+fn refuses_now<const IN_TURN: bool>(seen: u64, tag: u64, mask: u64) -> bool {
+    refuses(seen, tag, mask) || (IN_TURN && seen & TURN != 0 && seen & HELD != 0)
+}
 
 /// Whether a word as it was seen has no room for these blocks of this granule.
 #[inline]

@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use braid_format::Uuid;
 use braid_format::journal::row_bytes;
+use braid_format::{MemberId, Uuid};
 use braid_geometry::{BLOCK_BYTES, Geometry, Stripe};
 
+use crate::io::LeafId;
 use crate::lost_rows::LostRows;
 
 /// Ops of one step of a request.
@@ -33,6 +34,46 @@ pub struct ParityNode {
     pub generation: u64,
     /// Rows of which something cannot be read until all of it is written again.
     pub lost: Arc<LostRows>,
+    /// Where the ring is.
+    pub ring_on: RingPlace,
+}
+
+/// Where the ring of the journal is in a layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingPlace {
+    /// On the members.
+    Members,
+    /// On a disk of its own.
+    Disk(RingDisk),
+    /// Nowhere: it is about to move. Nothing is logged; what was, is put in place and made durable there.
+    Moving,
+}
+
+/// The disk of the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingDisk {
+    /// The disk.
+    pub leaf: LeafId,
+    /// Its number in the table of members, beyond those of members.
+    pub role: u16,
+    /// Where the ring begins, in bytes.
+    pub ring: u64,
+    /// Its identity, for the head.
+    pub id: MemberId,
+    /// Blocks of the ring that all members have room for, for the head.
+    pub member_blocks: u16,
+}
+
+impl ParityNode {
+    /// Blocks of the smallest ring that it may have to do with while the array serves: what was cut for one may move to another.
+    pub fn least_ring_blocks(&self) -> u64 {
+        self.ring_disk().map_or(self.ring_blocks, |disk| self.ring_blocks.min(disk.member_blocks.into()))
+    }
+
+    /// The disk that the ring is on, where that is no member.
+    pub fn ring_disk(&self) -> Option<&RingDisk> {
+        if let RingPlace::Disk(disk) = &self.ring_on { Some(disk) } else { None }
+    }
 }
 
 /// The same, compiled.
@@ -54,8 +95,14 @@ impl Parity {
         let row_bytes = u64::from(row_bytes(chunk as u32));
         let count = usize::from(geometry.spec().level.parity());
         // Several batches are to have room in the ring.
-        let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.ring_blocks / 3);
+        let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.least_ring_blocks() / 3);
         Parity { node: node.clone(), count, row_bytes, per_stripe: chunk / row_bytes, logged_blocks_max }
+    }
+
+    /// Whether the journal has no room for what an op writes: it can be marked alone.
+    pub fn is_too_large(&self, op: &RowOp) -> bool {
+        let blocks = (u64::from(op.cells) + self.count as u64) * u64::from(op.blocks);
+        blocks > self.logged_blocks_max && op.blocks > 1
     }
 
     /// Of a data cell of a stripe, `column` bytes below its top: whether it can be read there, and up to which column that holds.
@@ -75,6 +122,12 @@ impl Parity {
         let stripe = geometry.stripe(row / self.per_stripe).expect("a row of the array");
         (stripe, row % self.per_stripe * self.row_bytes)
     }
+}
+
+/// What of the range table a row is: a block for each of its lines, at most 16, so that a row is one word of the table.
+pub(crate) fn row_locked(row: u64) -> (u64, u64) {
+    const ROW_SHIFT: u32 = 16;
+    (row << ROW_SHIFT, (row + 1) << ROW_SHIFT)
 }
 
 /// What must be read before the parity of an op is known.
@@ -138,6 +191,13 @@ impl RowOp {
         (((1u32 << self.blocks) - 1) << self.first) as u16
     }
 
+    /// What of the range table its lines are.
+    pub fn locked(&self) -> (u64, u64) {
+        let (start, _) = row_locked(self.row);
+        let first = start + u64::from(self.first) * BLOCK_BYTES;
+        (first, first + self.len())
+    }
+
     /// Whether it covers this data cell.
     pub fn covers(&self, cell: usize) -> bool {
         (usize::from(self.cell)..usize::from(self.cell + self.cells)).contains(&cell)
@@ -155,10 +215,12 @@ impl RowOp {
 }
 
 /// Cuts `[start, end)` of the array into ops, as many as there is room for. How many there are, and up to which byte they
-/// cover everything. Both ends are multiples of 4096.
+/// cover everything. Both ends are multiples of 4096. `marks`: rows that are covered stay whole, as a mark is enough for them,
+/// also where the journal would have no room for their data.
 pub(crate) fn cut(
     geometry: &Geometry,
     parity: &Parity,
+    marks: bool,
     start: u64,
     end: u64,
     ops: &mut [RowOp; OPS_MAX],
@@ -168,11 +230,11 @@ pub(crate) fn cut(
         let stripe = geometry.stripe_of(at).expect("inside the array");
         let data = stripe.data_chunks() as u64 * stripe.chunk_bytes;
         let mut part = Part { from: at - stripe.array_start, to: (end - stripe.array_start).min(data) };
-        let mut reached = cut_stripe(&stripe, parity, part, ops, count);
+        let mut reached = cut_stripe(&stripe, parity, marks, part, ops, count);
         if reached.is_err() && count == 0 && part.first(&stripe) != part.last(&stripe) {
             // Too much of it for one step: the first cell alone.
             part.to = (part.first(&stripe) + 1) * stripe.chunk_bytes;
-            reached = cut_stripe(&stripe, parity, part, ops, count);
+            reached = cut_stripe(&stripe, parity, marks, part, ops, count);
         }
         match reached {
             Ok(ops) => {
@@ -209,6 +271,7 @@ impl Part {
 fn cut_stripe(
     stripe: &Stripe<'_>,
     parity: &Parity,
+    marks: bool,
     part: Part,
     ops: &mut [RowOp; OPS_MAX],
     mut count: usize,
@@ -222,6 +285,10 @@ fn cut_stripe(
     let height_max = (parity.logged_blocks_max / width).max(1) * BLOCK_BYTES;
     while at < end {
         let row_end = (at / parity.row_bytes + 1) * parity.row_bytes;
+        // All its data cells are covered, from its top to its end.
+        let whole = first == 0 && last + 1 == stripe.data_chunks() as u64 && from <= at && (last == 0 || row_end <= to);
+        let whole = marks && whole && at % parity.row_bytes == 0 && row_end <= end;
+        let height_max = if whole { parity.row_bytes } else { height_max };
         let mut next = row_end.min(at + height_max).min(end);
         for edge in [from, to] {
             if at < edge {
@@ -265,6 +332,7 @@ mod tests {
             run: 1,
             rings: Vec::new(),
             ring_blocks: 2048,
+            ring_on: RingPlace::Members,
             generation: 1,
             lost: Arc::default(),
         };
@@ -290,19 +358,22 @@ mod tests {
             let parity = parity(&geometry);
             let blocks = geometry.size_bytes() / BLOCK_BYTES;
             for start in 0..blocks.min(60) {
-                for end in [start + 1, start + 2, start + 7, start + 33, start + 200, blocks] {
+                let ends = [start + 1, start + 2, start + 7, start + 33, start + 200, blocks];
+                for (end, marks) in ends.into_iter().flat_map(|end| [(end, false), (end, true)]) {
                     let (start, end) = (start * BLOCK_BYTES, end.min(blocks) * BLOCK_BYTES);
                     let mut at = start;
                     while at < end {
                         let mut ops = [RowOp::NONE; OPS_MAX];
-                        let (count, to) = cut(&geometry, &parity, at, end, &mut ops);
+                        let (count, to) = cut(&geometry, &parity, marks, at, end, &mut ops);
                         assert!(at < to && to <= end, "{at}..{end} came to {to}");
                         let mut seen = BTreeMap::new();
                         for op in &ops[..count] {
                             let (stripe, _) = parity.stripe_of_row(&geometry, op.row);
                             assert!((u64::from(op.first) + u64::from(op.blocks)) * BLOCK_BYTES <= parity.row_bytes);
                             let width = stripe.data_chunks() + parity.count;
-                            assert!(op.blocks == 1 || u64::from(op.blocks) * width as u64 <= LOGGED_BLOCKS_MAX);
+                            let whole = op.len() == parity.row_bytes && usize::from(op.cells) == stripe.data_chunks();
+                            let small = op.blocks == 1 || u64::from(op.blocks) * width as u64 <= LOGGED_BLOCKS_MAX;
+                            assert!(small || marks && whole);
                             for cell in (0..stripe.data_chunks()).filter(|cell| op.covers(*cell)) {
                                 let first = op.array_offset(&parity, &stripe, cell);
                                 for block in 0..u64::from(op.blocks) {
@@ -332,10 +403,10 @@ mod tests {
         let parity = parity(&geometry);
         let mut ops = [RowOp::NONE; OPS_MAX];
         let stripe = 3 * (64 << 10);
-        let (count, to) = cut(&geometry, &parity, stripe, 3 * stripe, &mut ops);
+        let (count, to) = cut(&geometry, &parity, true, stripe, 3 * stripe, &mut ops);
         assert_eq!((count, to), (2, 3 * stripe));
         assert!(ops[..2].iter().all(|op| (op.first, op.blocks, op.cell, op.cells) == (0, 16, 0, 3)));
-        let (count, _) = cut(&geometry, &parity, 4096, stripe, &mut ops);
+        let (count, _) = cut(&geometry, &parity, true, 4096, stripe, &mut ops);
         // The first block of the first cell is missing: the others of its height, and the rest.
         assert_eq!(count, 2);
         assert_eq!((ops[0].first, ops[0].blocks, ops[0].cell, ops[0].cells), (0, 1, 1, 2));

@@ -106,8 +106,18 @@ pub enum Planted {
     EntryOverLiveMark,
     /// A flush is answered while rows are only marked.
     FlushLeavesMarks,
+    /// A flush trusts what has one copy in the journal, on a disk of its own.
+    FlushTrustsDisk,
+    /// The ring moves to the members, and no head says so.
+    MovedWithoutHead,
+    /// The ring moves while what was logged is on its way to its place.
+    MovedUnsettled,
     /// A row counts as written while its last parity is on its way.
     RowAnsweredEarly,
+    /// What is left of a request goes on with the layout that it began with, whoever was left out since.
+    StepsWithOldLayout,
+    /// Who wrote is answered when his data have been copied to those of others, not when they are written.
+    GatheredAnsweredEarly,
     /// Rows are changed without being held: parity is computed from what another is just changing.
     RowsUnlocked,
     /// A member that is being filled answers reads of rows.

@@ -123,6 +123,35 @@ fn a_failed_write_is_answered_when_the_member_is_left_out() {
     assert_eq!((rig.shards[0].0.slots_in_use(), rig.shards[1].0.slots_in_use()), (0, 0));
 }
 
+/// What is written for the first time is zeroed around that on the members that are left: who was left out while a read was under way
+/// must not answer the rest of it.
+#[test]
+fn a_read_goes_on_without_the_member_that_was_left_out_meanwhile() {
+    for out in 0..2 {
+        let mut rig = rig(1);
+        let map = regions(0, 0b01, 0, true);
+        rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
+        rig.disks.iter_mut().for_each(|disk| disk.fill(0xee));
+        rig.submit(0, request(Op::Read, 0, 128 * KIB, 128 * KIB)).unwrap();
+        let reads = rig.shards[0].1.queue.len();
+        assert!(reads > 0, "the first region is read");
+        rig.freeze(0);
+        let mut roles = BOTH;
+        roles[out] = Role::Out;
+        rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&roles, &map))));
+        rig.memory[..4096].fill(3);
+        rig.submit(0, request(Op::Write, 64 * KIB, 4096, 0)).unwrap();
+        while rig.shards[0].1.queue.len() > reads {
+            rig.answer(0, reads);
+        }
+        assert_eq!(rig.done(0).len(), 1, "the write ends first");
+        rig.settle(&mut Random(1));
+        assert!(rig.done(0)[0].result.is_ok());
+        let second = &rig.memory[192 << 10..256 << 10];
+        assert!(second[..4096].iter().all(|b| *b == 3) && second[4096..].iter().all(|b| *b == 0), "without {out}");
+    }
+}
+
 /// A layout that leaves out somebody else does not excuse the member that failed.
 #[test]
 fn a_second_failure_is_told_again() {

@@ -140,6 +140,8 @@ pub enum MemberState {
     Out,
     /// Waits to take over a role.
     Spare,
+    /// Holds no data: the ring of the journal of an array with parity.
+    Journal,
 }
 
 /// When an array may start with members missing.

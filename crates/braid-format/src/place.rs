@@ -110,6 +110,18 @@ impl Places {
         })
     }
 
+    /// For a disk of this size that holds the journal of an array with parity and nothing else: its journal area takes what is the
+    /// data area of others, but for one block, as no data area is empty.
+    pub fn for_journal(device_bytes: u64) -> Result<Places, PlaceError> {
+        let places = Places::for_device(device_bytes)?;
+        let data_start = places.copy_start - BLOCK_BYTES;
+        Ok(Places {
+            data: Extent::new(data_start, BLOCK_BYTES),
+            journal: Extent::new(places.journal.start, data_start - places.journal.start),
+            ..places
+        })
+    }
+
     /// The same on a disk that has become larger: the copy of the label is in its last whole block, and everything else where
     /// it was. So behind the data area is room, which [`Places::with_data`] takes up. `None` where nothing is gained.
     pub fn on_larger(&self, device_bytes: u64) -> Option<Places> {
@@ -206,6 +218,9 @@ mod tests {
             places.problems(&mut |field, reason| panic!("{size}: {field}: {reason}"));
             assert_eq!(Some(places.copy_start), copy_offset(size));
             assert!(size - (places.copy_start + BLOCK_BYTES) < BLOCK_BYTES);
+            let of_journal = Places::for_journal(size).unwrap();
+            of_journal.problems(&mut |field, reason| panic!("{size}: {field}: {reason}"));
+            assert!(of_journal.journal.bytes >= places.data.bytes.max(places.journal.bytes));
         }
         assert_eq!(Places::for_device(50 << 30).unwrap().data.start, 16 << 20);
         assert_eq!(Places::for_device(SMALL_DEVICE_BYTES - 1).unwrap().data.start, 1 << 20);

@@ -30,7 +30,8 @@ codes!(ZonePolicy, zone_policy_code, zone_policy_from, zone_policy_word: All = 1
 codes!(ArrayState, array_state_code, array_state_from, array_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(MemberState, member_state_code, member_state_from, member_state_word:
-    Absent = 0 "absent", InSync = 1 "in sync", Filling = 2 "filling", Out = 3 "out", Spare = 4 "spare");
+    Absent = 0 "absent", InSync = 1 "in sync", Filling = 2 "filling", Out = 3 "out", Spare = 4 "spare",
+    Journal = 5 "journal");
 codes!(StartPolicy, start_policy_code, start_policy_from, start_policy_word:
     ByLevel = 0 "by level", Auto = 1 "auto");
 codes!(JobKind, job_kind_code, job_kind_from, job_kind_word:

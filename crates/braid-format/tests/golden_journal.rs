@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use braid_format::Uuid;
 use braid_format::journal::{
-    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, decode_batch, decode_head, encode_batch, encode_head,
-    payload_crc,
+    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, RingOn, decode_batch, decode_head, encode_batch,
+    encode_head, payload_crc,
 };
 
 const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
@@ -47,7 +47,13 @@ fn a_golden_batch_means_what_it_meant_and_is_written_alike() {
 
 #[test]
 fn a_golden_head_means_what_it_meant_and_is_written_alike() {
-    let head = Head { generation: 9, run: 0xa1a2_a3a4_a5a6_a7a8, ring_blocks: 2032, row_bytes: 65536 };
+    let head = Head {
+        generation: 9,
+        run: 0xa1a2_a3a4_a5a6_a7a8,
+        ring_blocks: 2032,
+        row_bytes: 65536,
+        ring_on: RingOn::Members,
+    };
     let lost = [LostRow::new(2, 0xffff, &[0]).unwrap(), LostRow::new(7, 0b101, &[1, 3]).unwrap()];
     let mut made = [0; HEAD_BYTES];
     let used = encode_head(&ARRAY, &head, &lost, &mut made);
@@ -95,7 +101,7 @@ fn the_fuzzers_corpus_holds_what_is_accepted() {
         let kept = keep(name, &block);
         assert!(decode_batch(&array, kept.first_chunk().unwrap()).is_some(), "{name}");
     }
-    let head = Head { generation: 1, run: 9, ring_blocks: 176, row_bytes: 4096 };
+    let head = Head { generation: 1, run: 9, ring_blocks: 176, row_bytes: 4096, ring_on: RingOn::Members };
     for (name, count) in [("head", 0), ("head-list", 300u64)] {
         let lost: Vec<LostRow> = (0..count).map(|row| LostRow::new(row, 1, &[row as u8 % 127]).unwrap()).collect();
         let mut made = [0; HEAD_BYTES];

@@ -117,13 +117,23 @@ fn the_journal_is_as_it_is_drawn() {
     use braid_format::journal::{BATCH_BLOCKS_MAX, ENTRIES_MAX, HEAD_BYTES, LOST_ROWS_MAX, RING_START_BYTES};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
     let head = include_bytes!("../../../tests/golden/journal/head.bin");
-    let names =
-        ["crc", "magic", "array_uuid", "generation", "run", "ring_blocks", "row_bytes", "lost_count", "reserved"];
+    let names = [
+        "crc",
+        "magic",
+        "array_uuid",
+        "generation",
+        "run",
+        "ring_blocks",
+        "row_bytes",
+        "lost_count",
+        "disk",
+        "member_blocks",
+    ];
     let (place, list) = places("### A head of the journal", &names);
     assert_eq!((&head[place("magic")], &head[place("array_uuid")]), (&b"BRJH"[..], &b"braid-test-array"[..]));
     let field = |name| number(&head[place(name)]);
     assert_eq!((field("generation"), field("run"), field("ring_blocks")), (9, 0xa1a2_a3a4_a5a6_a7a8, 2032));
-    assert_eq!((field("row_bytes"), field("lost_count"), field("reserved")), (65536, 2, 0));
+    assert_eq!((field("row_bytes"), field("lost_count"), field("disk"), field("member_blocks")), (65536, 2, 0, 0));
     let (place, row_bytes) = places("### An entry of the list of unreadable rows", &["row", "lines", "cells"]);
     assert_eq!(field("crc"), u64::from(crc32c::crc32c(&head[4..list + 2 * row_bytes])));
     let rows = [&head[list..list + row_bytes], &head[list + row_bytes..list + 2 * row_bytes]];

@@ -177,6 +177,7 @@ impl Runner {
     fn has_work(&self) -> bool {
         !self.core.port.done.is_empty()
             || self.core.engine.has_done()
+            || self.core.engine.is_turn_open()
             || self.has_mail()
             || self.unsent.iter().any(|queue| !queue.is_empty())
     }
@@ -235,6 +236,8 @@ impl Runner {
                 self.take_late();
             }
             self.answer_frontends();
+            // All that there was for now has been taken in: neighbours among the writes are together.
+            self.core.engine.end_turn(&mut self.core.port);
             if self.core.port.done.is_empty() && !self.core.engine.has_done() {
                 return;
             }

@@ -28,10 +28,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that are served: what a run is about unless it is told.
-    pub const ALL: [Kind; 4] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10];
-    /// All of them.
-    pub const NAMED: [Kind; 6] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10, Kind::Raid5, Kind::Raid6];
+    /// All of them: what a run is about unless it is told.
+    pub const ALL: [Kind; 6] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10, Kind::Raid5, Kind::Raid6];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {

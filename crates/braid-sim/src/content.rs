@@ -53,13 +53,13 @@ fn header(id: &Identity, sector: usize) -> [u64; 6] {
 
 fn fill(words: &[u64], out: &mut [u8]) {
     let (head, rest) = out.split_at_mut(words.len() * 8);
-    for (bytes, word) in head.chunks_exact_mut(8).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in head.as_chunks_mut().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
     }
     let mut x = words[words.len() - 1];
-    for bytes in rest.chunks_exact_mut(8) {
+    for bytes in rest.as_chunks_mut().0 {
         x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        bytes.copy_from_slice(&x.to_le_bytes());
+        *bytes = x.to_le_bytes();
     }
 }
 

@@ -28,6 +28,11 @@ impl Counters {
         }
     }
 
+    /// The same counts, with this before the name of each group.
+    pub fn prefixed(self, prefix: &str) -> Counters {
+        Counters { counts: self.counts.into_iter().map(|(key, n)| (format!("{prefix}{key}"), n)).collect() }
+    }
+
     /// How often `group.kind` happened.
     pub fn get(&self, key: &str) -> u64 {
         self.counts.get(key).copied().unwrap_or(0)

@@ -70,6 +70,8 @@ pub struct Host {
     freezes: BTreeMap<u64, usize>,
     /// Memory of parts of jobs.
     syncs: BTreeMap<u64, (Buf, usize)>,
+    /// Shards whose driver is going to end its turn.
+    turns: Vec<bool>,
     /// Longest time until each shard takes what comes for it.
     message_ns_max: Vec<u64>,
     rng: Rng,
@@ -159,6 +161,7 @@ impl Host {
             freezes: BTreeMap::new(),
             syncs: BTreeMap::new(),
             message_ns_max: vec![rng.between(0, 500_000); usize::from(shards)],
+            turns: vec![false; usize::from(shards)],
             rng,
             told: VecDeque::new(),
             ended: Vec::new(),
@@ -320,6 +323,18 @@ impl Host {
         out
     }
 
+    /// Tells a shard that its driver has taken in all that there was.
+    pub fn end_turn(&mut self, world: &mut World, shard: u16) {
+        self.turns[usize::from(shard)] = false;
+        let before = self.shards[usize::from(shard)].writes_gathered();
+        self.with(world, shard, |shard, sink| shard.end_turn(sink));
+        let gathered = self.shards[usize::from(shard)].writes_gathered() - before;
+        if gathered > 0 {
+            world.note(format_args!("shard {shard} carries out {gathered} writes together with their neighbours"));
+            world.counters.add("rows", "writes gathered");
+        }
+    }
+
     fn channel(&self, from: u16, to: u16) -> usize {
         usize::from(from) * self.shards.len() + usize::from(to)
     }
@@ -327,6 +342,11 @@ impl Host {
     /// Takes everything that a shard has to say.
     fn collect(&mut self, world: &mut World, shard: u16) {
         let at = usize::from(shard);
+        if self.shards[at].is_turn_open() && !std::mem::replace(&mut self.turns[at], true) {
+            // Much or little may come before the driver has no more.
+            let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[at]);
+            world.at(at_ns, Happening::EndTurn(shard));
+        }
         self.shards[at].swap_done(&mut self.ended);
         self.told.extend(self.ended.drain(..).map(Told::Done));
         while let Some(tag) = self.shards[at].pop_released() {

@@ -69,6 +69,7 @@ pub fn request(serial: u64, spec: Spec, leaves: Vec<LeafId>, force: bool, rng: &
         member_ids: leaves.iter().map(|_| MemberId::from_random(rng.bits())).collect(),
         leaves,
         spares: Vec::new(),
+        journal: None,
         write_mostly: Vec::new(),
         start_policy: StartPolicy::ByLevel,
         uuid: Uuid::from_bytes(bits.to_be_bytes()),

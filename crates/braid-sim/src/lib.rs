@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aftermath;
 pub mod arrays;
 pub mod content;
 pub mod copies;
@@ -33,8 +34,10 @@ pub mod rng;
 pub mod rot;
 pub mod rows;
 pub mod runs;
+mod serve;
 pub mod shrink;
 pub mod sim;
+pub mod stage;
 pub mod trace;
 pub mod workload;
 pub mod world;

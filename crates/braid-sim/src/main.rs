@@ -12,9 +12,9 @@ use braid_sim::runs::{self, Options};
 use braid_sim::shrink::{self, Bounds};
 
 const USAGE: &str =
-    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10] [--drills] [--sweep] [--trace]
+    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10,raid5,raid6] [--drills] [--sweep] [--trace]
        braid-sim --seed N --shrink                        (and then --seed N --bounds lives=2,requests=5 --trace)
-       braid-sim --hunt [--seeds A..B]                    (these two with --features planted)
+       braid-sim --hunt [--seeds A..B | --table]          (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
 
 #[derive(Default)]
@@ -30,6 +30,9 @@ struct Arguments {
     levels: bool,
     #[cfg(feature = "planted")]
     hunt: bool,
+    /// Only print which seeds find the planted bugs.
+    #[cfg(feature = "planted")]
+    table: bool,
     #[cfg(feature = "planted")]
     plant: Option<braid_sim::plant::Plant>,
 }
@@ -53,9 +56,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.restricted = true;
             }
             "--levels" => {
-                let of = |name: &str| Kind::NAMED.into_iter().find(|k| k.name() == name);
+                let of = |name: &str| Kind::ALL.into_iter().find(|k| k.name() == name);
                 let wrong =
-                    |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,raid1,raid10");
+                    |name| format!("--levels names no level {name:?}, for example --levels concat,raid0,raid1,raid5");
                 let kinds = value("--levels raid1")?;
                 let kinds: Result<_, _> = kinds.split(',').map(|name| of(name).ok_or_else(|| wrong(name))).collect();
                 parsed.options.kinds = kinds?;
@@ -78,8 +81,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.hunt = true;
                 parsed.options.check_drained = false;
             }
+            #[cfg(feature = "planted")]
+            "--table" => parsed.table = true,
             #[cfg(not(feature = "planted"))]
-            "--plant" | "--hunt" => {
+            "--plant" | "--hunt" | "--table" => {
                 return Err(format!(
                     "{name} needs the planted bugs, for example cargo run -p braid-sim --features planted -- --hunt"
                 ));
@@ -228,18 +233,28 @@ fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCod
 /// Looks for every planted bug. Fails when one is not found.
 #[cfg(feature = "planted")]
 fn hunt_all(arguments: &Arguments) -> ExitCode {
-    let seeds = arguments.seeds.clone().unwrap_or(0..u64::MAX);
-    let missed = hunt::hunt(seeds.start, seeds.end - seeds.start, &arguments.options);
-    match missed.is_empty() {
-        true => {
-            use braid_sim::plant::{Plant, Way};
-            let (open, demanded): (Vec<Plant>, Vec<Plant>) =
-                Plant::all().into_iter().partition(|plant| plant.way() == Way::Open);
-            println!("{} planted bugs, all found; {} more are not demanded", demanded.len(), open.len());
-        }
-        false => println!("FAILED: planted bugs not found: {}", missed.join(", ")),
+    use braid_sim::plant::{Plant, Way};
+    if arguments.table {
+        print!("{}", hunt::table(&arguments.options));
+        return ExitCode::SUCCESS;
     }
-    code(missed.is_empty())
+    let seeds = arguments.seeds.clone();
+    let most = seeds.as_ref().map_or(u64::MAX, |seeds| seeds.end - seeds.start);
+    let hunted = hunt::hunt(seeds.map(|seeds| seeds.start), most, &arguments.options);
+    let (open, demanded): (Vec<Plant>, Vec<Plant>) =
+        Plant::all().into_iter().partition(|plant| plant.way() == Way::Open);
+    if !hunted.strayed.is_empty() {
+        let (some, all) = (hunted.strayed.len(), demanded.len());
+        println!(
+            "{some} of {all} by none of their known seeds (--hunt --table prints the new ones): {}",
+            hunted.strayed.join(", ")
+        );
+    }
+    match hunted.missed.is_empty() {
+        true => println!("{} planted bugs, all found; {} more are not demanded", demanded.len(), open.len()),
+        false => println!("FAILED: planted bugs not found: {}", hunted.missed.join(", ")),
+    }
+    code(hunted.missed.is_empty())
 }
 
 fn code(good: bool) -> ExitCode {

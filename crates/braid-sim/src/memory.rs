@@ -3,6 +3,11 @@
 //! Bytes move at the moment a simulated disk moves them, not when an I/O is submitted. What is freed
 //! is poisoned at once, and a place is not handed out again before all others have been: an engine or
 //! a driver that gives a buffer back too early writes poison or destroys somebody's data, and is seen.
+//!
+//! Most of an arena is never touched, and a thread runs one run after the other: it keeps the arena for the next, and only what
+//! was touched is poisoned again. To fill all of it took half of a run.
+
+use std::cell::RefCell;
 
 use braid_engine::io::{Buf, LeafIo};
 
@@ -11,10 +16,17 @@ use crate::content::{BLOCK_BYTES, POISON};
 /// Bytes in one allocation unit.
 const UNIT_BYTES: usize = BLOCK_BYTES;
 
+thread_local! {
+    /// The arena of the run before: all poison.
+    static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// One arena.
 pub struct Memory {
     bytes: Vec<u8>,
     used: Vec<bool>,
+    /// Units that may hold something else than poison.
+    touched: Vec<bool>,
     next: usize,
     /// Units that were ever handed out since all were forgotten lie below this one.
     reached: usize,
@@ -24,7 +36,10 @@ impl Memory {
     /// An arena of `len` bytes, a multiple of 4096.
     pub fn new(len: usize) -> Memory {
         assert_eq!(len % UNIT_BYTES, 0);
-        Memory { bytes: vec![POISON; len], used: vec![false; len / UNIT_BYTES], next: 0, reached: 0 }
+        let spare = SPARE.take();
+        let bytes = if spare.len() == len { spare } else { vec![POISON; len] };
+        let none = vec![false; len / UNIT_BYTES];
+        Memory { bytes, used: none.clone(), touched: none, next: 0, reached: 0 }
     }
 
     /// `len` bytes of poison, or nothing when no run of units is free.
@@ -56,14 +71,22 @@ impl Memory {
         let want = len.div_ceil(UNIT_BYTES).max(1);
         assert!(self.used[first..first + want].iter().all(|u| *u), "freed twice");
         self.used[first..first + want].fill(false);
-        self.bytes[first * UNIT_BYTES..(first + want) * UNIT_BYTES].fill(POISON);
+        self.poison(first, first + want);
+    }
+
+    /// Poisons these units.
+    fn poison(&mut self, first: usize, end: usize) {
+        for unit in first..end {
+            if std::mem::take(&mut self.touched[unit]) {
+                self.bytes[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].fill(POISON);
+            }
+        }
     }
 
     /// Forgets all allocations: the process died.
     pub fn clear(&mut self) {
         self.used.fill(false);
-        // Most lives are short and reach little of it: filling all of it took a quarter of a run.
-        self.bytes[..self.reached * UNIT_BYTES].fill(POISON);
+        self.poison(0, self.used.len());
         (self.next, self.reached) = (0, 0);
     }
 
@@ -79,12 +102,15 @@ impl Memory {
 
     /// The bytes at a place, to be changed.
     pub fn slice_mut(&mut self, buf: Buf, len: usize) -> &mut [u8] {
+        let first = buf.addr as usize / UNIT_BYTES;
+        self.touched[first..(buf.addr as usize + len).div_ceil(UNIT_BYTES)].fill(true);
         &mut self.bytes[buf.addr as usize..buf.addr as usize + len]
     }
 
     /// Wherever the one is in memory, as this sector of a block, there is the other.
     pub fn replace(&mut self, sector: usize, wrong: &[u8], right: &[u8]) {
         let first = sector * wrong.len();
+        // What is replaced is no poison: it stands where somebody put something.
         for block in self.bytes[..self.reached * UNIT_BYTES].chunks_exact_mut(UNIT_BYTES) {
             let bytes = &mut block[first..first + wrong.len()];
             if *bytes == *wrong {
@@ -126,6 +152,13 @@ impl Memory {
     }
 }
 
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.clear();
+        SPARE.set(std::mem::take(&mut self.bytes));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +177,20 @@ mod tests {
         // No run may wrap around the end: two units there and three here are no five.
         assert!(m.alloc(5 * UNIT_BYTES).is_none());
         assert!(m.alloc(3 * UNIT_BYTES).is_some());
+    }
+
+    #[test]
+    fn an_arena_that_is_used_again_is_all_poison() {
+        let mut m = Memory::new(4 * UNIT_BYTES);
+        let buf = m.alloc(3 * UNIT_BYTES).unwrap();
+        m.slice_mut(buf.add(UNIT_BYTES as u64 + 8), UNIT_BYTES).fill(1);
+        m.clear();
+        assert_eq!(m.slice(buf, 4 * UNIT_BYTES), [POISON; 4 * UNIT_BYTES]);
+        let buf = m.alloc(UNIT_BYTES).unwrap();
+        m.slice_mut(buf, 1).fill(1);
+        drop(m);
+        let m = Memory::new(4 * UNIT_BYTES);
+        assert_eq!(m.slice(buf, UNIT_BYTES), [POISON; UNIT_BYTES]);
     }
 
     #[test]

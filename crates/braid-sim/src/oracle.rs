@@ -16,6 +16,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use braid_engine::Roles;
+
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
 use crate::rows::{Broken, Row, RowWrites};
 use crate::world::Crash;
@@ -328,23 +330,28 @@ impl Oracle {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
     }
 
-    /// An array with parity begins to serve, all its members being in sync or not, and in these rows something cannot be read.
+    /// An array with parity begins to serve, all its members but these being in sync, and in these rows something cannot be read.
     ///
     /// # Errors
     /// One of them has no right to be unreadable.
-    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, whole: bool) -> Result<(), Violation> {
+    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, missing: Roles) -> Result<(), Violation> {
         let of = self.devices.get_mut(&device).expect("a device that was made");
         for row in rows.iter().filter(|row| !of.broken.knows(row)) {
-            of.rows.judge(&row.blocks).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
+            of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
         }
-        of.rows.begin(whole);
+        of.rows.begin(missing);
         of.broken = Broken::new(rows);
         Ok(())
     }
 
-    /// From now on members of an array with parity are missing, or all are in sync.
-    pub fn rows_whole(&mut self, device: u64, whole: bool) {
-        self.devices.get_mut(&device).expect("a device that was made").rows.whole(whole);
+    /// In these rows something cannot be read, whatever the reason.
+    pub fn break_rows(&mut self, device: u64, rows: Vec<Row>) {
+        self.devices.get_mut(&device).expect("a device that was made").broken = Broken::new(rows);
+    }
+
+    /// What was written to an array with parity and may be only marked.
+    pub fn rows(&mut self, device: u64) -> &mut RowWrites {
+        &mut self.devices.get_mut(&device).expect("a device that was made").rows
     }
 
     /// Whether any of these blocks was in such a row at that time or later.

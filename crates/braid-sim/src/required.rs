@@ -108,7 +108,6 @@ pub const RARE: &[&str] = &[
     "keepers.replaced",
     "actions.grow a mirror",
     "actions.grow by disks",
-    "actions.a member lacks what cannot be read",
     "actions.cancel a job",
     "actions.limit a job",
     "actions.pause a job",
@@ -145,11 +144,120 @@ pub const RARE: &[&str] = &[
     "fault.all but one lost",
     "fault.label rot of a grown disk",
     "fault.old copy",
-    "keepers.resynced but for what cannot be read",
     "keepers.failed",
     "keepers.grown",
-    "keepers.repaired",
     "troubles.to be mended",
+];
+
+/// So many are enough for what a thousand may not show.
+pub const SEEDS_MOST: u64 = 4000;
+
+/// What must have happened at least once in so many.
+pub const RAREST: &[&str] =
+    &["actions.a member lacks what cannot be read", "keepers.repaired", "keepers.resynced but for what cannot be read"];
+
+/// So many are enough for all that must happen to arrays with parity, which are a fifth of them.
+pub const SEEDS_OF_ROWS: u64 = 2000;
+
+/// What must have happened to those at least once in so many.
+pub const OF_ROWS: &[&str] = &[
+    "parity: requests.read",
+    "parity: requests.write",
+    "parity: requests.write zeroes",
+    "parity: requests.discard",
+    "parity: requests.flush",
+    "parity: requests.fua",
+    "parity: refused.busy",
+    "parity: messages.between shards",
+    "parity: ends.clean",
+    "parity: ends.clean, then power off",
+    "parity: lives.of one shard",
+    "parity: lives.of several shards",
+    "parity: actions.create a mirror",
+    "parity: actions.start a mirror",
+    "parity: actions.start refused",
+    "parity: actions.stop a mirror",
+    "parity: actions.note a stop",
+    "parity: actions.a mirror waits",
+    "parity: actions.add a spare",
+    "parity: actions.fail a member",
+    "parity: actions.fill a member anew",
+    "parity: actions.return a member",
+    "parity: actions.replace a member",
+    "parity: actions.pull a member",
+    "parity: actions.pull more members than may be lost",
+    "parity: actions.grow a mirror",
+    "parity: actions.half a mirror does not start",
+    "parity: actions.order refused",
+    "parity: actions.several arrays at one home",
+    "parity: actions.check a mirror",
+    "parity: actions.repair a mirror",
+    "parity: actions.write parts of unreadable rows",
+    "parity: actions.write unreadable rows",
+    "parity: copies.compared",
+    "parity: crashes.kill while checking a mirror",
+    "parity: crashes.kill while creating a mirror",
+    "parity: crashes.kill while growing",
+    "parity: crashes.kill while returning a member",
+    "parity: crashes.kill while serving",
+    "parity: crashes.kill while starting a mirror",
+    "parity: crashes.power while checking a mirror",
+    "parity: crashes.power while creating a mirror",
+    "parity: crashes.power while failing a member",
+    "parity: crashes.power while growing",
+    "parity: crashes.power while returning a member",
+    "parity: crashes.power while serving",
+    "parity: crashes.power while starting a mirror",
+    "parity: crashes aimed at.dropped",
+    "parity: crashes aimed at.growing",
+    "parity: crashes aimed at.logging",
+    "parity: crashes aimed at.placing",
+    "parity: crashes aimed at.recovering",
+    "parity: crashes aimed at.starting a mirror",
+    "parity: crashes aimed at.trouble of a member",
+    "parity: crashes aimed at.writing a head",
+    "parity: crashes aimed at.writing a label",
+    "parity: crashes aimed at.writing bits",
+    "parity: drills.rows beyond tolerance",
+    "parity: drills.rows degraded",
+    "parity: drills.rows in turn",
+    "parity: drills.rows mended",
+    "parity: drills.rows of newcomers",
+    "parity: drills.rows read on",
+    "parity: drills.rows torn",
+    "parity: drills.rows torn twice",
+    "parity: drills.an old copy",
+    "parity: drills.checking",
+    "parity: failed.Failed",
+    "parity: failed.as a row is unreadable",
+    "parity: failed.rows found unreadable",
+    "parity: fault.a parity rots",
+    "parity: fault.data rot",
+    "parity: fault.flush error",
+    "parity: fault.hang",
+    "parity: fault.latent error",
+    "parity: fault.lost with a crash",
+    "parity: fault.more lost with a crash than may be",
+    "parity: fault.old copy",
+    "parity: fault.pull",
+    "parity: fault.read error",
+    "parity: fault.write error",
+    "parity: jobs.part",
+    "parity: jobs.part failed",
+    "parity: journal.begins at the start of its ring again",
+    "parity: journal.logged again",
+    "parity: journal.replayed",
+    "parity: keepers.clearing",
+    "parity: keepers.dropped",
+    "parity: keepers.failed",
+    "parity: keepers.filling",
+    "parity: keepers.grown",
+    "parity: keepers.in sync",
+    "parity: keepers.repaired",
+    "parity: keepers.replaced",
+    "parity: rows.writes gathered",
+    "parity: troubles.fatal",
+    "parity: troubles.to be mended",
 ];
 
 /// What these counts lack, as a sentence; `None` where nothing is missing, or where it may be.
@@ -157,6 +265,12 @@ pub fn lacks(counters: &Counters, seeds: u64) -> Option<String> {
     let mut missing = counters.missing(REQUIRED);
     if seeds >= SEEDS_MANY {
         missing.extend(counters.missing(RARE));
+    }
+    if seeds >= SEEDS_OF_ROWS {
+        missing.extend(counters.missing(OF_ROWS));
+    }
+    if seeds >= SEEDS_MOST {
+        missing.extend(counters.missing(RAREST));
     }
     (seeds >= SEEDS_MIN && !missing.is_empty()).then(|| format!("never exercised: {}", missing.join(", ")))
 }
@@ -177,5 +291,9 @@ mod tests {
         counters.add("requests", "read");
         assert_eq!(lacks(&counters, 100), None);
         assert!(lacks(&counters, SEEDS_MANY).is_some_and(|lacks| lacks.contains(RARE[0])));
+        RARE.iter().map(|kind| kind.split_once('.').unwrap()).for_each(|(group, kind)| counters.add(group, kind));
+        assert_eq!(lacks(&counters, SEEDS_MANY), None);
+        let of_rows = OF_ROWS.join(", ");
+        assert_eq!(lacks(&counters, SEEDS_OF_ROWS), Some(format!("never exercised: {of_rows}")));
     }
 }

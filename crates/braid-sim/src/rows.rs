@@ -3,14 +3,16 @@
 //!
 //! A row was only marked at the crash where writes without FUA cover all of its data, none of which was flushed, and after
 //! none of which, while it still counted, something else was written there and answered: the journal takes that only when the mark
-//! is gone. While a member is out nothing is marked. Writes that were under way together may have been gathered to a whole one.
+//! is gone. While a member of a row is out the row is not marked. Writes that were under way together may have been gathered to a whole one.
 
 use std::collections::BTreeMap;
 
+use braid_engine::Roles;
+use braid_engine::io::DeviceId;
 use braid_geometry::Geometry;
 
 use crate::content::BLOCK_BYTES;
-use crate::sim::Stage;
+use crate::stage::Stage;
 
 #[derive(Clone, Copy, Debug)]
 struct RowWrite {
@@ -20,8 +22,10 @@ struct RowWrite {
     begun: u64,
     ended: u64,
     acknowledged: bool,
-    /// All members were in sync, it had data, and no FUA.
-    marks: bool,
+    /// It had data, and no FUA.
+    may_be_marked: bool,
+    /// Who was not in sync when it began, and ever since.
+    missing: Roles,
 }
 
 /// What was written to an array since its journal began anew, and not flushed.
@@ -29,27 +33,45 @@ struct RowWrite {
 pub struct RowWrites {
     /// It has parity, and has been served.
     on: bool,
-    whole: bool,
+    /// Who is not in sync.
+    missing: Roles,
     list: Vec<RowWrite>,
 }
 
 impl RowWrites {
     /// A recovery is over: nothing is marked.
-    pub fn begin(&mut self, whole: bool) {
-        (self.on, self.whole) = (true, whole);
+    pub fn begin(&mut self, missing: Roles) {
+        (self.on, self.missing) = (true, missing);
         self.list.clear();
     }
 
-    /// From now on members are missing, or all are in sync.
-    pub fn whole(&mut self, whole: bool) {
-        self.whole = whole;
+    /// These members have been left out.
+    pub fn lose(&mut self, roles: &[u16]) {
+        self.missing = roles.iter().fold(self.missing, |missing, role| missing.with(usize::from(*role)));
+    }
+
+    /// A member is in sync. Others may be, too.
+    pub fn promote(&mut self) {
+        self.missing = Roles::NONE;
+        // What is under way may not have come to the journal yet.
+        let running = self.list.iter_mut().filter(|write| !write.acknowledged && write.ended == u64::MAX);
+        running.for_each(|write| write.missing = Roles::NONE);
     }
 
     /// A write begins.
     pub fn begun(&mut self, version: u64, first: u64, count: u64, begun: u64, may_be_marked: bool) {
         if self.on {
-            let marks = may_be_marked && self.whole;
-            self.list.push(RowWrite { version, first, count, begun, ended: u64::MAX, acknowledged: false, marks });
+            let (acknowledged, missing) = (false, self.missing);
+            self.list.push(RowWrite {
+                version,
+                first,
+                count,
+                begun,
+                ended: u64::MAX,
+                acknowledged,
+                may_be_marked,
+                missing,
+            });
         }
     }
 
@@ -78,15 +100,17 @@ impl RowWrites {
         }
     }
 
-    /// Whether these blocks, all the data of a row, may be unreadable.
+    /// Whether a row may be unreadable.
     ///
     /// # Errors
-    /// They must not be, and why.
-    pub fn judge(&self, row: &[u64]) -> Result<(), String> {
+    /// It must not be, and why.
+    pub fn judge(&self, of: &Row) -> Result<(), String> {
+        let row = &of.blocks[..];
+        let marks = |write: &RowWrite| write.may_be_marked && write.missing.0 & of.members.0 == 0;
         let touches = |write: &&RowWrite| row.iter().any(|block| covers(write, *block));
         let all: Vec<&RowWrite> = self.list.iter().filter(touches).collect();
         let closed = |write: &RowWrite| all.iter().any(|later| later.acknowledged && later.begun > write.ended);
-        let open: Vec<&RowWrite> = all.iter().copied().filter(|write| write.marks && !closed(write)).collect();
+        let open: Vec<&RowWrite> = all.iter().copied().filter(|write| marks(write) && !closed(write)).collect();
         let lacks = row.iter().find(|block| !open.iter().any(|write| covers(write, **block)));
         match lacks {
             None => Ok(()),
@@ -102,6 +126,8 @@ impl RowWrites {
 pub struct Row {
     /// Blocks of each cell.
     pub lines: usize,
+    /// Who has a cell of it, parities included.
+    pub members: Roles,
     /// All of them.
     pub blocks: Vec<u64>,
 }
@@ -170,16 +196,27 @@ pub fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
         let blocks = offset / block..(offset + len) / block;
         match rows.last_mut().filter(|(known, _)| *known == row) {
             Some((_, of)) => of.blocks.extend(blocks),
-            None => rows.push((row, Row { lines: (len / block) as usize, blocks: blocks.collect() })),
+            None => {
+                let members = stripe.members.iter().fold(Roles::NONE, |all, role| all.with(usize::from(*role)));
+                rows.push((row, Row { lines: (len / block) as usize, members, blocks: blocks.collect() }));
+            }
         }
     }
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
 impl Stage {
-    /// From now on members of its array with parity are missing, or all are in sync.
-    pub fn rows_whole(&mut self, whole: bool) {
+    /// These members of an array with parity have been left out.
+    pub fn rows_lose(&mut self, device: DeviceId, roles: &[u16]) {
         let Stage { mirrors, oracle, .. } = self;
-        mirrors.iter().filter_map(|mirror| mirror.number).for_each(|number| oracle.rows_whole(number, whole));
+        let of = mirrors.iter().filter(|mirror| mirror.serves_as == Some(device));
+        of.filter_map(|mirror| mirror.number).for_each(|number| oracle.rows(number).lose(roles));
+    }
+
+    /// A member of an array with parity is in sync.
+    pub fn rows_promote(&mut self, device: DeviceId) {
+        let Stage { mirrors, oracle, .. } = self;
+        let of = mirrors.iter().filter(|mirror| mirror.serves_as == Some(device));
+        of.filter_map(|mirror| mirror.number).for_each(|number| oracle.rows(number).promote());
     }
 }

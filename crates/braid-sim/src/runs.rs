@@ -7,9 +7,9 @@ use crate::arrays::{Kind, Trial};
 use crate::counters::Counters;
 use crate::disk::Profile;
 use crate::labelled;
-use crate::plot::drills::Subject;
 use crate::plot::mirrors::Mirror;
 use crate::plot::row_drills;
+use crate::plot::subject::Subject;
 use crate::plot::{ArrayState, Habits, Plot};
 use crate::rng::Rng;
 use crate::shrink::Bounds;
@@ -34,7 +34,11 @@ const MOMENTS: [&str; 13] = [
     "settling",
 ];
 
-/// Of these, those in which members neither come nor go.
+/// And in those with parity.
+const OF_ROWS: [&str; 8] =
+    ["logging", "logging", "logging", "placing", "placing", "recovering", "recovering", "writing a head"];
+
+/// Of the first, those in which members neither come nor go.
 const DATA: [&str; 8] = [
     "writing bits",
     "writing bits",
@@ -121,7 +125,7 @@ impl Options {
     fn draws_rows(&self, chance: &mut Rng) -> bool {
         let redundant = self.redundant();
         let of_rows = redundant.iter().filter(|kind| kind.has_parity()).count();
-        of_rows > 0 && (of_rows == redundant.len() || chance.below(3) == 0)
+        of_rows > 0 && (of_rows == redundant.len() || chance.below(5) < 2)
     }
 
     /// The levels without redundancy.
@@ -180,12 +184,14 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let focus = if mirrors { Focus::draw(sim.rng(), options.drills) } else { Focus::All };
     // A sweep cuts by its own rules.
     let focus = if dooms.is_some() && matches!(focus, Focus::Drill(_)) { Focus::Data } else { focus };
-    // Drills are stories of copies.
     // Of a stream of its own, as growth below.
     let mut later = Rng::new(seed ^ 0x6c61_7465);
     let of = if options.drills { 4 } else { 6 };
+    let told = matches!(focus, Focus::Drill(_));
+    // Chance tells less of rows than of copies: more of them are drills.
+    let more = rows && dooms.is_none() && !told && focus != Focus::All && later.below(3) == 0;
     let focus = match focus {
-        Focus::Drill(_) if rows => Focus::Drill(options.subject.unwrap_or_else(|| row_drills::any(&mut later))),
+        _ if rows && (told || more) => Focus::Drill(options.subject.unwrap_or_else(|| row_drills::any(&mut later))),
         Focus::Drill(subject) => Focus::Drill(subject.or_later(of, &mut later)),
         other => other,
     };
@@ -203,6 +209,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     };
     if mirrors {
         add_mirror(&mut sim, &redundant, blocks_max, faults, focus);
+    }
+    if mirrors && rows && !matches!(focus, Focus::Drill(_)) && later.below(3) == 0 {
+        // They share the shards, and what those have for journals and rows.
+        add_mirror(&mut sim, &redundant, blocks_max.min(100), faults, focus);
     }
     let levels: Vec<Level> = plain.iter().map(|kind| kind.level()).collect();
     let labels = !mirrors && sim.rng().below(3) > 0;
@@ -241,6 +251,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         Focus::Failing => phases = FAILING.to_vec(),
         Focus::Members | Focus::All | Focus::Drill(_) => {}
     }
+    if mirrors && rows {
+        phases.extend(OF_ROWS);
+    }
     if grows {
         let often = phases.len() / 2;
         phases.extend(std::iter::repeat_n("growing", often.max(2)));
@@ -270,7 +283,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     dooms.truncate(bounds.lives as usize);
     let life = std::cell::Cell::new(0);
-    sim.run(&dooms, |rng, doom| {
+    let mut outcome = sim.run(&dooms, |rng, doom| {
         let mut habits = match (short, labels) {
             (true, false) if mirrors => Habits::draw_mirrors(rng, faults),
             (true, true) => Habits::draw_busy_admin(rng, faults),
@@ -300,7 +313,12 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
             (some, bounds)
         });
         Plot { habits: doom.is_some().then_some(habits), rng: rng.fork(), steps }
-    })
+    });
+    if mirrors && rows {
+        // What is demanded of them nothing else makes up for.
+        outcome.counters = outcome.counters.prefixed("parity: ");
+    }
+    outcome
 }
 
 /// Runs a seed twice. The second run must be like the first.
@@ -335,7 +353,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     let copies = if kind == Kind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
     let before = (1 << 20) + 8192;
     // Or nobody is well: then more may be lost than the array tolerates.
-    let careless = focus == Focus::All && sim.rng().coin() && !kind.has_parity();
+    let careless = focus == Focus::All && sim.rng().coin();
     let bad = match kind {
         Kind::Raid5 => 1,
         Kind::Raid6 => 2,
@@ -418,7 +436,9 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         well,
         victims,
         unplug,
-        wild: focus == Focus::All && !kind.has_parity(),
+        wild: focus == Focus::All,
+        // What is computed from a cell that has rotted is wrong for good: nothing must be, while one has.
+        rots: !kind.has_parity() || !faults,
         ..Mirror::new(spec)
     };
     sim.stage.borrow_mut().mirrors.push(mirror);
@@ -450,14 +470,18 @@ fn add_disk_sized(sim: &mut Sim, size: u64, faulty: bool) -> usize {
 
 fn draw_doom(rng: &mut Rng, short: bool, faults: bool, mirrors: bool, phases: &[&'static str]) -> Doom {
     // Bits and what is flushed are about power.
-    let power = if phases == DATA.as_slice() { rng.below(4) > 0 } else { rng.coin() };
+    let power = if phases.starts_with(&DATA) { rng.below(4) > 0 } else { rng.coin() };
     let how = if power { Crash::Power } else { Crash::Kill };
     match rng.below(16) {
         0 | 1 => Doom::Clean,
         2..=8 => {
             let (phase, most) = (*rng.pick(phases), *rng.pick(&[10_000, 100_000, 600_000]));
             let most = if phase == "writing bits" { *rng.pick(&[100_000, 600_000, 3_000_000]) } else { most };
-            let nth = if MOMENTS.contains(&phase) { *rng.pick(&[1, 2, 5, 30]) } else { *rng.pick(&[1, 1, 2]) };
+            let nth = if MOMENTS.contains(&phase) || OF_ROWS.contains(&phase) {
+                *rng.pick(&[1, 2, 5, 30])
+            } else {
+                *rng.pick(&[1, 1, 2])
+            };
             Doom::Within(phase, rng.between(1, nth), rng.below(most), how)
         }
         // Long enough for what hangs to become late, and to come back.

@@ -16,9 +16,11 @@ impl Hash64 {
 
 impl fmt::Write for Hash64 {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        for piece in s.as_bytes().chunks(8) {
+        let (words, rest) = s.as_bytes().as_chunks();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
             let mut word = [0; 8];
-            word[..piece.len()].copy_from_slice(piece);
+            word[..rest.len()].copy_from_slice(rest);
             self.add(u64::from_le_bytes(word));
         }
         Ok(())

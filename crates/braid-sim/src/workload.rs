@@ -105,6 +105,8 @@ pub struct Client {
     todo: VecDeque<(Op, u64, u64)>,
     /// And nothing else.
     only_todo: bool,
+    /// So many of these it asks for at once: a stream of small writes.
+    pieces: usize,
     /// Late writes after which it will still try again: where nearly all are late, it would never end.
     patience: u32,
 }
@@ -175,6 +177,7 @@ impl Workload {
             verifies: None,
             todo: VecDeque::new(),
             only_todo: false,
+            pieces: 0,
             patience: 2,
         });
     }
@@ -228,6 +231,14 @@ impl Workload {
         let client = self.clients.last_mut().expect("just connected");
         client.todo = what.iter().map(|(first, count)| (Op::Write, *first, *count)).collect();
         client.only_todo = true;
+    }
+
+    /// The client that was connected last does one thing after the other, and asks for a flush in the end.
+    pub fn then_flush(&mut self) {
+        let client = self.clients.last_mut().expect("just connected");
+        client.todo.push_back((Op::Flush, 0, 0));
+        client.left += 1;
+        client.habits.depth = 1;
     }
 
     /// Connects one client that reads the whole device once.
@@ -301,17 +312,47 @@ impl Workload {
         world.after(1 + self.rng.below(pause_ns), Happening::Wake(index as u64));
         if client.in_flight - client.late < client.habits.depth {
             self.ask(index, world, host, oracle);
+            self.ask_for_pieces(index, world, host, oracle);
         } else {
             // Perhaps for the disk that hangs: looking all the time would be most of a run.
             client.refused += 1;
         }
     }
 
+    /// A client that has begun a stream of small writes asks for the next ones at once.
+    fn ask_for_pieces(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
+        loop {
+            let client = &self.clients[index];
+            let pieces = client.pieces;
+            if pieces == 0 || client.left == 0 || client.in_flight - client.late >= client.habits.depth {
+                return;
+            }
+            self.ask(index, world, host, oracle);
+            if self.clients[index].pieces == pieces {
+                return;
+            }
+        }
+    }
+
+    /// Cuts a write into small ones, which a client asks for one after the other: the first of them.
+    fn cut(&mut self, index: usize, first: u64, count: u64) -> (Op, u64, u64) {
+        let most = *self.rng.pick(&[1, 4, 16]);
+        let mut at = first;
+        while at < first + count {
+            let len = self.rng.between(1, most).min(first + count - at);
+            self.clients[index].todo.push_back((Op::Write, at, len));
+            at += len;
+        }
+        let client = &mut self.clients[index];
+        client.pieces = client.todo.len();
+        client.todo[0]
+    }
+
     /// What a client asks for next: what, from which block on, how many.
     fn choose(&mut self, index: usize, all: u64) -> (Op, u64, u64) {
         let Client { habits, hot, verifies, area, .. } = self.clients[index];
         if let Some(todo) = self.clients[index].todo.front()
-            && (self.clients[index].only_todo || self.rng.coin())
+            && (self.clients[index].only_todo || self.clients[index].pieces > 0 || self.rng.coin())
         {
             return *todo;
         }
@@ -329,7 +370,11 @@ impl Workload {
             let rows = (blocks / row).max(1);
             let first = self.rng.below(rows);
             let count = self.rng.between(1, (rows - first).min(3));
-            return (op, before + first * row, (count * row).min(all - before - first * row));
+            let count = (count * row).min(all - before - first * row);
+            if self.clients[index].todo.is_empty() && count <= 64 && self.rng.below(3) == 0 {
+                return self.cut(index, before + first * row, count);
+            }
+            return (op, before + first * row, count);
         }
         let spot = if self.rng.chance(habits.hot) { *self.rng.pick(&hot) } else { self.rng.below(blocks) };
         (op, before + (spot + self.rng.below(4)).min(blocks - count), count)
@@ -340,6 +385,7 @@ impl Workload {
         let client = &mut self.clients[index];
         if client.todo.front() == Some(&asked) {
             client.todo.pop_front();
+            client.pieces = client.pieces.saturating_sub(1);
         }
         client.in_flight += 1;
         client.left -= 1;

@@ -43,6 +43,8 @@ pub enum Happening {
     Deliver(u16, u16),
     /// A shard may take a layout from its mailbox.
     Publish(u16),
+    /// A shard's driver has taken in all that there was.
+    EndTurn(u16),
     /// Somebody asked to be woken.
     Wake(u64),
     /// The moment of a crash that was planned has come.
@@ -104,6 +106,8 @@ pub struct World {
     pub bitmaps: BTreeMap<usize, (u64, u64)>,
     /// The same of the journal of those with parity. Data lie behind it.
     pub journals: BTreeMap<usize, (u64, u64)>,
+    /// Where the last batch was written there.
+    logged: BTreeMap<usize, u64>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
     pub moments: Vec<&'static str>,
     /// Report a crash point when this many steps have been made.
@@ -129,6 +133,7 @@ impl World {
             steps: 0,
             bitmaps: BTreeMap::new(),
             journals: BTreeMap::new(),
+            logged: BTreeMap::new(),
             moments: Vec::new(),
             crash_at_step: None,
             queue: EventQueue::default(),
@@ -242,11 +247,20 @@ impl World {
         {
             let in_journal = io.offset < *end;
             match owner {
-                Owner::Shard(..) if in_journal => self.moments.push("logging"),
+                Owner::Shard(..) if in_journal => {
+                    self.moments.push("logging");
+                    let before = self.logged.insert(disk, io.offset);
+                    if io.offset == *first + RING_START_BYTES && before.is_some_and(|before| before > io.offset) {
+                        self.counters.add("journal", "begins at the start of its ring again");
+                    }
+                }
                 Owner::Shard(..) => self.moments.push("placing"),
                 // A copy of a label is written there as well.
                 Owner::Meta(_) if io.offset < *first + RING_START_BYTES => self.moments.push("writing a head"),
-                Owner::Meta(_) => self.moments.push("recovering"),
+                Owner::Meta(_) => {
+                    self.moments.push("recovering");
+                    self.counters.add("journal", if in_journal { "logged again" } else { "replayed" });
+                }
             }
         }
         let mut running = Running {

@@ -45,6 +45,20 @@ fn a_seed_can_be_told_step_by_step() {
     assert!(output.status.success() && said.contains("a life with"), "{said}");
 }
 
+/// What arrays with parity have exercised is told, and demanded, apart from the rest.
+#[test]
+fn arrays_with_parity_are_counted_apart() {
+    let output = braid_sim(&["--seeds", "0..12", "--levels", "raid5,raid6"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.starts_with("12 seeds, "), "{said}");
+    for group in ["parity: requests: ", "parity: crashes: ", "parity: journal: "] {
+        assert!(said.contains(group), "{said}");
+    }
+    assert!(!said.lines().any(|line| line.starts_with("requests:")), "{said}");
+    let refused = braid_sim(&["--seeds", "0..12", "--levels", "raid5,raid4"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// One level cannot exercise what belongs to the others: the demand is on ordinary ranges alone.
 #[test]
 fn a_restricted_range_need_not_exercise_everything() {

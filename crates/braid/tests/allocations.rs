@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use braid_engine::{
-    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, RegionMap, Role, ShardId, Uuid,
+    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId, Uuid,
 };
+use braid_format::journal::RING_START_BYTES;
 use braid_geometry::{Geometry, Level, Spec};
 use braid_nbd::client::{Client, ClientConfig, Replies};
 use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
@@ -136,11 +137,12 @@ fn probe(handle: &RingHandle) -> u64 {
 
 /// A device of these disks, published on the ring; and its size.
 fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
+    let parity = level.is_some_and(|level| level.parity() > 0);
     let mut members = Vec::new();
     for name in names {
         let spec = DiskSpec::parse(name).expect("these names are right");
         let disk = Arc::new(Disk::open(&spec, OpenOptions::default()).expect("these disks can be opened"));
-        let len = disk.size_bytes();
+        let len = disk.size_bytes() - if parity { JOURNAL_BYTES } else { 0 };
         members.push(Node::Leaf { leaf: handle.add_leaf(disk).expect("there is room"), start: 0, len });
     }
     let root = match level {
@@ -149,7 +151,7 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
             let sizes: Vec<u64> = members.iter().map(Node::size_bytes).collect();
             let geometry = Geometry::plan(Spec::new(level), &sizes).expect("a plan");
             match level {
-                Level::Raid1 | Level::Raid10 => mirrored(geometry, &members),
+                Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6 => mirrored(geometry, &members),
                 _ => Node::Striped { geometry, members },
             }
         }
@@ -160,7 +162,10 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
     size_bytes
 }
 
-/// A mirror in which everything was written before.
+/// Behind the data of each member of an array with parity (8 MiB).
+const JOURNAL_BYTES: u64 = 8 << 20;
+
+/// A redundant array in which everything was written before.
 fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
     let all = [u64::MAX; 16];
     let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 64 << 10, (&all, &all), true);
@@ -170,13 +175,22 @@ fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
         }
         _ => unreachable!("the members are disks"),
     };
-    let members = members.iter().map(member).collect();
+    let members: Vec<MirrorMember> = members.iter().map(member).collect();
+    let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
+        array: Uuid::nil(),
+        run: 1,
+        rings: members.iter().map(|member| member.start + member.len + RING_START_BYTES).collect(),
+        ring_blocks: (JOURNAL_BYTES - RING_START_BYTES) / 4096,
+        generation: 1,
+        lost: Arc::default(),
+        ring_on: braid_engine::RingPlace::Members,
+    });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,
         members,
         successors: Vec::new(),
         regions: Arc::new(map),
-        parity: None,
+        parity,
         failed: false,
     }))
 }
@@ -202,7 +216,13 @@ impl Drop for Files {
 }
 
 /// Runs the load of `braid bench` on a device and counts.
-fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>, names: &[String], ios: u64) {
+fn bench_allocates_nothing(
+    what: &str,
+    driver: DriverKind,
+    level: Option<Level>,
+    names: &[String],
+    (order, ios): (Order, u64),
+) {
     let (sender, done) = sync_channel(1);
     let seen = Arc::new(AtomicU64::new(0));
     let config = RingConfig { driver: Some(driver), ..RingConfig::default() };
@@ -215,13 +235,17 @@ fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>,
         buffers: 1,
         first_byte: 0,
         span_bytes: 40 << 20,
-        visit: Visit { order: Order::Random, theta: 1.0, reads_percent: 50 },
+        visit: Visit { order, theta: 1.0, reads_percent: 50 },
         seed: 1,
         verify: None,
         rate: None,
     };
     let load = Load {
-        span_bytes: if matches!(level, Some(Level::Raid1 | Level::Raid10)) { 16 << 20 } else { load.span_bytes },
+        span_bytes: match level {
+            Some(Level::Raid1 | Level::Raid10 | Level::Raid5) => 16 << 20,
+            Some(Level::Raid6) => 8 << 20,
+            _ => load.span_bytes,
+        },
         ..load
     };
     let load = Load { span_bytes: if names.len() == 1 { 16 << 20 } else { load.span_bytes }, ..load };
@@ -239,7 +263,7 @@ fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>,
         assert_eq!((found.ios, found.errors), (ios, 0), "{what}");
     };
     // What is allocated at the first use of something belongs to the start.
-    phase(10_000);
+    phase(ios.min(100_000));
     let before = probe(&handle);
     phase(ios);
     let allocations = seen.load(Ordering::Relaxed) - before;
@@ -252,10 +276,22 @@ fn bench_allocates_nothing(what: &str, driver: DriverKind, level: Option<Level>,
 fn no_level_allocates_for_an_io() {
     let (null, mem) = (vec!["null:16M".to_owned(); 3], vec!["mem:16M".to_owned(); 3]);
     for (kind, names) in [("null", &null), ("memory", &mem)] {
-        bench_allocates_nothing(&format!("one {kind} disk"), DriverKind::Uring, None, &names[..1], IOS);
+        bench_allocates_nothing(
+            &format!("one {kind} disk"),
+            DriverKind::Uring,
+            None,
+            &names[..1],
+            (Order::Random, IOS),
+        );
         for level in [Level::Concat, Level::Raid0, Level::Raid1, Level::Raid10] {
             let what = format!("{level} of 3 {kind} disks");
-            bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, IOS);
+            bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, (Order::Random, IOS));
+        }
+        for level in [Level::Raid5, Level::Raid6] {
+            for order in [Order::Random, Order::Sequential] {
+                let what = format!("{level} of 3 {kind} disks, {order:?}");
+                bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, (order, IOS / 4));
+            }
         }
     }
 }
@@ -267,7 +303,7 @@ fn no_driver_allocates_for_an_io() {
         // Real I/O: fewer, but enough that anything that grows would have to grow.
         for level in [Level::Raid0, Level::Raid1] {
             let what = format!("{level} of 3 files by {driver}");
-            bench_allocates_nothing(&what, driver, Some(level), &files.names(), 20_000);
+            bench_allocates_nothing(&what, driver, Some(level), &files.names(), (Order::Random, 20_000));
         }
     }
 }

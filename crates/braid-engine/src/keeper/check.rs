@@ -47,6 +47,8 @@ pub struct Findings {
 pub struct CheckFrom {
     /// Make equal what differs: as most copies have it, else as the first member in sync has it.
     pub repair: bool,
+    /// With parity, and to be made equal: the data are right, whatever the parities say.
+    pub from_data: bool,
     /// Everything before this byte of the array was gone over before a restart.
     pub position_bytes: u64,
     /// What was found there.
@@ -68,6 +70,7 @@ impl Findings {
 /// Where a check is.
 pub(super) struct Check {
     repair: bool,
+    from_data: bool,
     /// Everything before this byte of the array is done.
     at: u64,
     /// What differs before this byte has been counted.
@@ -99,12 +102,18 @@ struct InRow {
 
 impl Piece {
     /// What a shard is to do with it.
-    fn kind(&self, mends: bool) -> SyncKind {
-        match (self.row, mends) {
-            (Some(InRow { data, cells, .. }), false) => SyncKind::Verify { data, cells },
-            (Some(InRow { data, cells, .. }), true) => SyncKind::Amend { data, cells },
-            (None, false) => SyncKind::Compare(self.copies),
-            (None, true) => SyncKind::Mend(self.copies),
+    fn kind(&self) -> SyncKind {
+        match self.row {
+            Some(InRow { data, cells, .. }) => SyncKind::Verify { data, cells },
+            None => SyncKind::Compare(self.copies),
+        }
+    }
+
+    /// And how it is mended.
+    fn mending(&self, from_data: bool) -> SyncKind {
+        match self.row {
+            Some(InRow { data, cells, .. }) => SyncKind::Amend { data, cells, from_data },
+            None => SyncKind::Mend(self.copies),
         }
     }
 }
@@ -116,10 +125,10 @@ impl Keeper {
             let reason = "it goes over the array already; wait for it to end, or cancel it".into();
             return Err(LifecycleError::Job { number: info.number, reason });
         }
-        let CheckFrom { repair, position_bytes, findings, paused, limit_bytes_per_s } = from;
+        let CheckFrom { repair, from_data, position_bytes, findings, paused, limit_bytes_per_s } = from;
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
         let at = position_bytes / block * block;
-        self.check = Some(Check { repair, at, counted: at, tries: 0, blocks_until: 0, findings });
+        self.check = Some(Check { repair, from_data, at, counted: at, tries: 0, blocks_until: 0, findings });
         let kind = if repair { JobKind::Repair } else { JobKind::Check };
         let stage = if paused { JobStage::Paused } else { JobStage::Running };
         self.begin_job(io, kind, None, stage, limit_bytes_per_s);
@@ -132,6 +141,11 @@ impl Keeper {
             JobKind::Rebuild | JobKind::Replace => self.stuck.findings(),
             _ => None,
         }
+    }
+
+    /// Whether a repair believes the data, whatever their parities say.
+    pub(super) fn repairs_from_data(&self, kind: JobKind) -> bool {
+        kind == JobKind::Repair && self.check.as_ref().is_some_and(|check| check.from_data)
     }
 
     /// Everything before this byte of the array has been gone over.
@@ -173,7 +187,7 @@ impl Keeper {
             let (device, begun_ns) = (self.options.device, io.now_ns());
             let mut flight = Flight::new();
             for (k, piece) in pieces.iter().enumerate() {
-                let part = SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind(false) };
+                let part = SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind() };
                 flight.add(async move { (k, io.sync(part).await) });
             }
             let mut results: Vec<Result<Compared, IoError>> = vec![Err(IoError::of(ErrorKind::Busy)); pieces.len()];
@@ -215,7 +229,8 @@ impl Keeper {
             let skip = block * COMPARE_BLOCK_BYTES;
             if piece.offset + skip * u64::from(piece.row.map_or(1, |row| row.data)) >= check.counted {
                 check.findings.differing_blocks += 1;
-                if let Some(role) = compared.wrong_at(block as usize) {
+                // Where the data are believed nobody is called wrong by their parities.
+                if let Some(role) = compared.wrong_at(block as usize).filter(|_| !check.from_data) {
                     *check.findings.wrong_blocks.entry(role).or_default() += 1;
                 }
                 check.findings.remember(piece.row.map_or(piece.offset, |row| row.array_offset) + skip);
@@ -226,7 +241,8 @@ impl Keeper {
         check.counted = check.counted.max(end);
         if differing != 0 && check.repair {
             let device = self.options.device;
-            io.sync(SyncPart { device, offset: piece.offset, len: piece.len, kind: piece.kind(true) }).await?;
+            let kind = piece.mending(check.from_data);
+            io.sync(SyncPart { device, offset: piece.offset, len: piece.len, kind }).await?;
         }
         if let Some(check) = &mut self.check {
             if check.repair {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use super::{Keeper, KeeperIo, Note, Ordered};
 use crate::lifecycle::{GrowRequest, LifecycleError};
 use crate::planted::{Planted, planted};
+use crate::shard::RegionCall;
 
 impl Keeper {
-    /// Takes up what members have gained.
-    pub(super) async fn grow<I: KeeperIo>(&mut self, io: &I, force: bool) -> Ordered {
+    /// Takes up what members have gained, and further disks.
+    pub(super) async fn grow<I: KeeperIo>(&mut self, io: &I, request: GrowRequest) -> Ordered {
         if self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NoGrowth {
                 leaf: None,
@@ -20,7 +21,10 @@ impl Keeper {
                 remedy: "wait until that is done".to_owned(),
             });
         }
-        let growth = match self.array.grow(io, &GrowRequest { newcomers: Vec::new(), force }).await {
+        for (leaf, _) in &request.newcomers {
+            self.is_calm(io, *leaf).await?;
+        }
+        let growth = match self.array.grow(io, &request).await {
             Ok(growth) => growth,
             Err(error) => {
                 // Refused, or a member was lost on the way.
@@ -36,9 +40,20 @@ impl Keeper {
         }
         self.regions = Arc::new(self.regions.grown(growth.after_bytes()));
         io.grown(device, &self.regions);
+        self.spread_bits |= !request.newcomers.is_empty();
         self.publish_now(io);
         io.note(device, Note::Grown(growth.before_bytes, growth.after_bytes()));
         self.use_spares(io).await;
         Ok(())
+    }
+
+    /// Gives members with which the array has grown the bits that were set before: whatever the old members know is not lost
+    /// without these meanwhile, as no zone is without one of those that hold it.
+    pub(super) async fn spread_bits<I: KeeperIo>(&mut self, io: &I) {
+        let layout = self.layout(io);
+        io.publish(self.options.device, Some(layout)).await;
+        self.posted = 0;
+        io.call(self.options.device, self.options.home, RegionCall::Rewrite).await;
+        self.spread_bits = false;
     }
 }

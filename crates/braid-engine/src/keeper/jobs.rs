@@ -45,6 +45,8 @@ pub struct JobInfo {
     pub role: Option<u16>,
     /// Whether it goes on.
     pub stage: JobStage,
+    /// Of a repair: the data are right, whatever their parities say.
+    pub from_data: bool,
     /// Bytes of the array that it is done with.
     pub done_bytes: u64,
     /// Bytes of the array that it goes over: for a rebuild what was ever written, or what its member lacks.
@@ -133,6 +135,7 @@ impl Keeper {
             kind,
             role,
             stage,
+            from_data: self.repairs_from_data(kind),
             done_bytes,
             total_bytes,
             position_bytes: self.check_position(),

@@ -7,7 +7,7 @@ use braid_format::MemberState;
 
 use super::{CheckFrom, First, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX, first};
 use crate::io::LeafId;
-use crate::lifecycle::{LifecycleError, Newcomer};
+use crate::lifecycle::{GrowRequest, LifecycleError, Newcomer};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
@@ -23,6 +23,10 @@ impl Keeper {
     pub(super) async fn on_trouble<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
         let mut waiting = VecDeque::from([trouble]);
         while let Some(trouble) = waiting.pop_front() {
+            if self.is_ring_disk(trouble.leaf) && trouble.is_fatal() && !self.failed {
+                self.lose_ring_disk(io).await;
+                continue;
+            }
             let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { continue };
             if trouble.is_fatal() || self.is_worn_by(role) {
                 self.lose(io, &[role], false).await;
@@ -229,8 +233,14 @@ impl Keeper {
             Order::Resume(job) => self.pause(io, job, false).await,
             Order::Limit { job, rate_bytes_per_s } => self.limit(io, job, rate_bytes_per_s).await,
             Order::Cancel(job) => return self.cancel(io, job).await,
-            Order::Grow { force } => return self.grow(io, force).await,
+            Order::JournalOn { leaf, id, force } => return self.add_ring_disk(io, leaf, id, force).await,
+            Order::JournalToMembers => return self.remove_ring_disk(io).await,
+            Order::Grow { newcomers, force } => return self.grow(io, GrowRequest { newcomers, force }).await,
             Order::Check { repair } => return self.begin_check(io, CheckFrom { repair, ..CheckFrom::default() }),
+            Order::RepairFromData => {
+                let from = CheckFrom { repair: true, from_data: true, ..CheckFrom::default() };
+                return self.begin_check(io, from);
+            }
             Order::ResumeCheck(from) => return self.begin_check(io, from),
             Order::Stop => Ok(()),
         };

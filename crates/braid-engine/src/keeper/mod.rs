@@ -23,6 +23,7 @@ mod race;
 mod replace;
 mod reread;
 mod resync;
+mod ring;
 mod rows;
 mod stuck;
 
@@ -107,6 +108,13 @@ pub enum Note {
         /// The members that are being filled, and are not promoted before they have it.
         lacking: Vec<u16>,
     },
+    /// The ring of the journal has moved: to this disk, or to the members.
+    RingMoved {
+        /// The disk.
+        to: Option<LeafId>,
+        /// The disk that it was on before has failed.
+        lost: bool,
+    },
     /// A job has begun, has come further (told a few times a second at most), waits, goes on, or has ended.
     Job(JobInfo),
     /// Something did not succeed.
@@ -142,8 +150,12 @@ pub struct Keeper {
     resync_total: u64,
     /// The member that is being retired, as its successor is in sync.
     retiring: Option<u16>,
+    /// The array has grown by members that lack the bits which were set before.
+    spread_bits: bool,
     /// At levels with parity: with what its journal began.
     journal: Option<JournalStart>,
+    /// The ring of the journal is about to move.
+    ring_moves: bool,
     /// Rows of which something cannot be read.
     lost: Arc<LostRows>,
 }
@@ -152,6 +164,8 @@ pub struct Keeper {
 enum Act {
     /// Go on.
     Nothing,
+    /// The ring is on a disk that has failed.
+    MoveRing,
     /// This member failed the keeper itself.
     Lose(u16),
     /// A member could not read what was copied from another.
@@ -214,9 +228,14 @@ impl Keeper {
             copied: BTreeSet::new(),
             resync_total,
             retiring: None,
+            spread_bits: false,
             lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
             journal,
+            ring_moves: false,
         };
+        if keeper.journal.as_ref().is_some_and(|journal| journal.disk_lost) {
+            io.note(options.device, Note::RingMoved { to: None, lost: true });
+        }
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
         }
@@ -270,6 +289,7 @@ impl Keeper {
     async fn act<I: KeeperIo>(&mut self, io: &I, act: Act) {
         match act {
             Act::Nothing => {}
+            Act::MoveRing => self.move_ring(io, true).await,
             Act::Lose(role) => self.lose(io, &[role], false).await,
             Act::Reread(trouble) => self.on_trouble(io, trouble).await,
             Act::Promote(role) => self.promote(io, role).await,
@@ -285,6 +305,9 @@ impl Keeper {
         if self.failed {
             return std::future::pending().await;
         }
+        if self.is_ring_astray() {
+            return Act::MoveRing;
+        }
         // A part that was begun with the layout before may still copy from a member that has been left out since, which is
         // another source than the one that its region is settled from now.
         let unsettled = self.posted > 0 && self.regions.unsettled.count() > 0;
@@ -296,6 +319,10 @@ impl Keeper {
         }
         if let Some(trouble) = self.reread.pop() {
             return Act::Reread(trouble);
+        }
+        if self.spread_bits {
+            self.spread_bits(io).await;
+            return Act::Nothing;
         }
         if let Some(act) = self.resync(io).await {
             return act;

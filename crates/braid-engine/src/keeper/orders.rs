@@ -42,8 +42,21 @@ pub enum Order {
     },
     /// Takes a spare off the table.
     RemoveSpare(u16),
-    /// Takes up what members have gained whose disks became larger.
+    /// Puts the journal of an array with parity on a disk of its own.
+    JournalOn {
+        /// The disk.
+        leaf: LeafId,
+        /// The identity that it gets: random.
+        id: MemberId,
+        /// Overwrite what is on it.
+        force: bool,
+    },
+    /// Puts the journal back on the members, and takes the label off its disk.
+    JournalToMembers,
+    /// Takes up what members have gained whose disks became larger, and further disks.
     Grow {
+        /// Disks that become members, each with the identity that it gets: random.
+        newcomers: Vec<(LeafId, MemberId)>,
         /// Also where what is new has fewer copies than the rest.
         force: bool,
     },
@@ -54,6 +67,9 @@ pub enum Order {
         /// Makes equal what differs: as most copies have it, else as the first member in sync has it.
         repair: bool,
     },
+    /// With parity: a repair that believes the data, and computes all parities that do not agree with them: where parities may be
+    /// of before the last writes, as after a start without the journal.
+    RepairFromData,
     /// Goes on with a check or repair of before a restart.
     ResumeCheck(CheckFrom),
     /// A job waits, by its number. What a resync makes equal because somebody waits for it is made equal all the same.

@@ -110,6 +110,7 @@ impl Keeper {
             ring_blocks: journal.ring_blocks,
             generation: journal.generation,
             lost: Arc::clone(&self.lost),
+            ring_on: self.ring_place()?,
         })
     }
 

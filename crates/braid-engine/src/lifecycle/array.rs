@@ -5,6 +5,7 @@ use braid_geometry::Geometry;
 
 use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
+use super::grow::joins;
 use super::join::{join_all, try_join_all};
 use super::lines::Lines;
 use super::planted::{Planted, planted};
@@ -23,6 +24,10 @@ pub struct Array {
     pub(super) geometry: Geometry,
     /// The disks that take labels: every member, but for those that are out.
     pub(super) targets: Vec<Target>,
+    /// The disk of the journal, where the label names one, as long as it is here and has not failed. It takes labels as well.
+    pub(super) journal: Option<Target>,
+    /// When it was found it had been stopped in order, or it is new: of what was in the journal nothing is needed.
+    pub(super) was_clean: bool,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
@@ -76,10 +81,28 @@ impl Array {
     /// `random` is where the ids of further lines come from.
     pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>, random: u64) -> Array {
         targets.sort_by_key(|target| target.part.role);
+        let holds_journal = |target: &Target| {
+            label.members.get(usize::from(target.part.role)).is_some_and(|entry| entry.state == MemberState::Journal)
+        };
+        let at = targets.iter().position(holds_journal);
+        let journal = at.map(|at| targets.remove(at));
+        let was_clean = label.clean;
         let (candidates, lines, unproven) = (Vec::new(), Lines::new(random), Vec::new());
         let (written, found_sequence) = (label.clone(), 0);
         let growing = None;
-        Array { written, label, geometry, targets, candidates, lines, found_sequence, unproven, growing }
+        Array {
+            written,
+            label,
+            geometry,
+            targets,
+            journal,
+            was_clean,
+            candidates,
+            lines,
+            found_sequence,
+            unproven,
+            growing,
+        }
     }
 
     /// Whether it goes on when members fail.
@@ -114,7 +137,7 @@ impl Array {
 
     /// The spares that are here, by their number in the table of members.
     pub fn spares(&self) -> impl Iterator<Item = ArrayMember<'_>> {
-        self.disks().filter(|m| m.state == MemberState::Spare)
+        self.disks().filter(|m| m.state == MemberState::Spare && !joins(&self.label, m.role))
     }
 
     /// Disks of members that are out and could be filled.
@@ -216,11 +239,18 @@ impl Array {
             self.change(io, |label| label.state = ArrayState::Deleting).await?;
         }
         erase_targets(io, &self.targets).await?;
+        // Should it fail, it is named as one that is to be wiped.
+        let journal = self.journal.take();
+        if let Some(target) = &journal
+            && erase_targets(io, std::slice::from_ref(target)).await.is_ok()
+        {
+            self.journal = journal;
+        }
         let wiped = join_all(self.candidates.iter().map(|(candidate, _)| wipe(io, candidate.leaf))).await;
         let left = self.candidates.iter().zip(wiped).filter(|(_, wiped)| wiped.is_err()).map(|((c, _), _)| c.role);
         let left: Vec<u16> = left.collect();
         let erased = |role: u16| {
-            self.targets.iter().any(|t| t.part.role == role)
+            self.targets.iter().chain(&self.journal).any(|t| t.part.role == role)
                 || self.candidates.iter().any(|(c, _)| c.role == role && c.returns) && !left.contains(&role)
         };
         let named = self.label.members.iter().zip(0..).filter(|(entry, _)| entry.id.is_some());

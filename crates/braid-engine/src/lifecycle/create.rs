@@ -34,6 +34,8 @@ pub struct CreateRequest {
     pub member_ids: Vec<MemberId>,
     /// Further disks that wait to take over a role, each with its new identity. Only at a redundant level.
     pub spares: Vec<(LeafId, MemberId)>,
+    /// The disk of the journal, with its new identity: at a level with parity, where the members are not to hold it.
+    pub journal: Option<(LeafId, MemberId)>,
     /// Roles that are read from only when no other member can answer. Only at a redundant level.
     pub write_mostly: Vec<u16>,
     /// When it may start with members missing.
@@ -82,13 +84,14 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
         return Err(undo.forming(error).await);
     }
     if label.region_bytes > 0
-        && let Err(error) = write_empty(io, &label, &targets).await
+        && let Err(error) = write_empty(io, &label, &targets[..request.leaves.len() + request.spares.len()]).await
     {
         return Err(undo.forming(error).await);
     }
     let seats: Vec<&Target> = targets.iter().take(request.leaves.len()).collect();
     let run = Lines::new(request.session.rotate_left(17) ^ request.lineage).next();
-    if let Err(error) = journal::write_first(io, &label, &seats, run).await {
+    let disk = request.journal.and_then(|(leaf, _)| targets.iter().find(|target| target.leaf == leaf));
+    if let Err(error) = journal::write_first(io, &label, &seats, disk, run).await {
         return Err(undo.forming(error).await);
     }
     label.sequence += 1;
@@ -96,17 +99,27 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     if let Err(error) = write_labels(io, &mut targets, &label).await {
         return Err(undo.active(error).await);
     }
-    Ok(Array::new(label, geometry, targets, request.session.rotate_left(32) ^ request.lineage))
+    let mut array = Array::new(label, geometry, targets, request.session.rotate_left(32) ^ request.lineage);
+    array.was_clean = true;
+    Ok(array)
 }
 
 /// Works out places, geometry and label; touches nothing.
 fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPart, Vec<Target>), LifecycleError> {
     let spec = request.spec;
     let redundant = is_redundant(spec.level);
-    let leaves: Vec<LeafId> =
-        request.leaves.iter().copied().chain(request.spares.iter().map(|(leaf, _)| *leaf)).collect();
-    let ids: Vec<MemberId> =
-        request.member_ids.iter().copied().chain(request.spares.iter().map(|(_, id)| *id)).collect();
+    let leaves: Vec<LeafId> = request
+        .leaves
+        .iter()
+        .chain(request.spares.iter().chain(&request.journal).map(|(leaf, _)| leaf))
+        .copied()
+        .collect();
+    let ids: Vec<MemberId> = request
+        .member_ids
+        .iter()
+        .chain(request.spares.iter().chain(&request.journal).map(|(_, id)| id))
+        .copied()
+        .collect();
     if let Some((_, leaf)) = leaves.iter().enumerate().find(|(i, leaf)| leaves[..*i].contains(leaf)) {
         return Err(LifecycleError::Twice { leaf: *leaf });
     }
@@ -114,8 +127,10 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     if request.member_ids.len() != request.leaves.len() || same_id {
         return Err(LifecycleError::Identities { given: ids.len(), disks: leaves.len() });
     }
+    let is_journal = |leaf: LeafId| request.journal.is_some_and(|(journal, _)| journal == leaf);
     let place = |leaf: &LeafId| {
-        Places::for_device(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
+        let places_for = if is_journal(*leaf) { Places::for_journal } else { Places::for_device };
+        places_for(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
     };
     let places = leaves.iter().map(place).collect::<Result<Vec<Places>, _>>()?;
     let sizes: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
@@ -123,9 +138,10 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     let geometry = Geometry::plan(spec, &sizes[..seats])?;
     let array_bytes = geometry.size_bytes();
     let region_bytes = if redundant { region_bytes_for(array_bytes) } else { 0 };
-    check_extras(request, &geometry, &sizes[seats..])?;
+    let with_data = seats + request.spares.len();
+    check_extras(request, &geometry, &sizes[seats..with_data])?;
     if redundant {
-        leaves
+        leaves[..with_data]
             .iter()
             .zip(&places)
             .try_for_each(|(leaf, places)| check_room(*leaf, places, array_bytes, region_bytes))?;
@@ -133,7 +149,11 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     let entry = |(role, (id, data_bytes)): (usize, (&MemberId, &u64))| MemberEntry {
         id: Some(*id),
         data_bytes: *data_bytes,
-        state: if role < seats { MemberState::InSync } else { MemberState::Spare },
+        state: match role {
+            _ if role < seats => MemberState::InSync,
+            _ if role < with_data => MemberState::Spare,
+            _ => MemberState::Journal,
+        },
         write_mostly: request.write_mostly.iter().any(|wm| usize::from(*wm) == role),
     };
     let label = ArrayPart {
@@ -174,6 +194,10 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
 fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64]) -> Result<(), LifecycleError> {
     let seats = geometry.members().len() as u16;
     let extra = request.write_mostly.iter().copied().chain((!request.spares.is_empty()).then_some(seats)).max();
+    if request.journal.is_some() && request.spec.level.parity() == 0 {
+        let reason = format!("{} has no journal that a disk could hold; raid5 and raid6 have", request.spec.level);
+        return Err(LifecycleError::Role { role: seats, reason });
+    }
     if let Some(role) = extra
         && !is_redundant(request.spec.level)
     {

@@ -84,6 +84,11 @@ pub enum LifecycleError {
         /// What the journal takes, in bytes.
         needed_bytes: u64,
     },
+    /// The disk of the journal is lost, and with it what is needed.
+    #[error(
+        "the disk of its journal is not here, a member is absent, and it was not stopped in order: which parity fits its data is not known; attach the disk of the journal or the absent member, or --force starts without both: what it computes for the absent member may be wrong where it was being written"
+    )]
+    JournalLost,
     /// What stands in the journal of an array with parity makes no sense.
     #[error(
         "the journal cannot be used: {reason}; --force starts without what it holds; the parity is then looked at by a job"

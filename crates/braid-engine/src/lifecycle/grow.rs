@@ -1,10 +1,10 @@
-//! Growing: an array takes up members that have become larger, and, without redundancy, further disks. No byte moves.
+//! Growing: an array takes up members that have become larger, and further disks. No byte moves.
 //!
 //! | step | on the disks, when it is done |
 //! |---|---|
 //! | 1: label n + 1 | the copy of the label of every disk that has become larger is at its end now; further disks are named, bear the label, and hold nothing yet |
 //! | 2: zeros | no label is left where the copies were |
-//! | 3: redundant arrays | what the larger array has beyond the smaller in the last region is zeros on all members, and the further blocks of the bitmap are empty |
+//! | 3: redundant arrays | what the larger array has beyond the smaller in the last region is zeros on all members, and the further blocks of the bitmap are empty; further disks have an empty bitmap, and the newest head of the journal |
 //! | 4: label n + 2 | larger data areas, the zones, the size; further disks are members |
 //!
 //! Each is durable before the next begins, and the new room is used when the last is. Until some label n + 2 is written the
@@ -12,32 +12,38 @@
 //! the next start completes it. Before that, a start leaves the further disks out again. In every label old members come
 //! first, further disks last.
 //!
+//! Further disks of a redundant array stand in label n + 1 as spares behind everybody else, and a job of the kind *grow* has the
+//! number of the first as its target: so nobody takes them for spares. In label n + 2 they have the numbers behind the old
+//! members, and spares those behind them. They hold nothing that counts before that label is everywhere, and what a growth
+//! needs of them is on them before the first of it is written: so a start counts one that bears n + 1 as in sync.
+//!
 //! A copy moves by being written in its new place before the label at the start of the disk says so: until then the copy in
 //! the old place is the one that counts.
 
 use braid_format::{
-    ArrayPart, BLOCK_BYTES, Header, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState, Places, ZoneSpan,
-    copy_offset, zone_table,
+    ArrayPart, BLOCK_BYTES, Header, Job, JobKind, JobState, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState,
+    Places, ZoneSpan, copy_offset, zone_table,
 };
 use braid_geometry::units::format_size;
-use braid_geometry::{Geometry, GeometryError};
+use braid_geometry::{Geometry, GeometryError, Spec};
 
 use super::array::Array;
-use super::bitmap::{largest_bytes, write_further};
+use super::bitmap::{check_room, largest_bytes, write_empty, write_further};
 use super::erase::wipe;
 use super::error::LifecycleError;
 use super::join::{join_all, try_join_all};
+use super::journal;
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::redundant::is_redundant;
-use super::write::{LabelCopy, Target, erase_block, flush, write_labels};
+use super::write::{LabelCopy, Target, erase_block, flush, place_of, write_labels};
 use crate::io::LEAF_BYTES_MAX;
 use crate::{LeafId, MetaIo};
 
 /// What an array is to take up, beside what its members have gained.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GrowRequest {
-    /// Disks that become members, each with the identity that it gets: random. Only at levels without redundancy.
+    /// Disks that become members, each with the identity that it gets: random. At a redundant level as many as a zone needs.
     pub newcomers: Vec<(LeafId, MemberId)>,
     /// Overwrite what is on them; let a mirror grow although its new zones have fewer copies than the old ones.
     pub force: bool,
@@ -59,38 +65,65 @@ impl Growth {
     }
 }
 
-/// What an array would be with data areas of these sizes, by role, those of further members last; roles that are not named
-/// keep theirs. Touches nothing. `force` as in [`GrowRequest`].
+/// The number of the first of the disks that an array is about to take up, in the label that names them: they are the last of
+/// its table. `None` where it does not grow, and at levels without redundancy, which have no spares.
+pub(super) fn joining_from(label: &ArrayPart) -> Option<u16> {
+    label.jobs.iter().find(|job| job.kind == JobKind::Grow).and_then(|job| job.target)
+}
+
+/// Whether this number is of a disk that the array is about to take up.
+pub(super) fn joins(label: &ArrayPart, number: u16) -> bool {
+    joining_from(label).is_some_and(|first| number >= first)
+}
+
+/// Takes disks off the table that the array was about to take up.
+pub(super) fn forget_joining(label: &mut ArrayPart) {
+    if let Some(first) = joining_from(label) {
+        label.members.truncate(usize::from(first));
+        label.jobs.retain(|job| job.kind != JobKind::Grow);
+    }
+}
+
+/// What an array would be with data areas of these sizes, by role (roles that are not named keep theirs), and with further
+/// members that have data areas of the sizes `further`. Touches nothing. `force` as in [`GrowRequest`].
 ///
 /// # Errors
 /// [`LifecycleError::NoGrowth`] where that gives nothing or is not possible, with what would help.
-pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)], force: bool) -> Result<Growth, LifecycleError> {
+pub fn plan_growth(
+    label: &ArrayPart,
+    data_bytes: &[(u16, u64)],
+    further: &[u64],
+    force: bool,
+) -> Result<Growth, LifecycleError> {
     let before = label.geometry()?;
     let mut sizes = before.members().to_vec();
     for (role, bytes) in data_bytes {
-        let (role, known) = (usize::from(*role), sizes.len());
-        match sizes.get_mut(role) {
-            Some(size) => *size = *bytes,
-            None if role == known && !is_redundant(label.spec.level) => sizes.push(*bytes),
-            // A spare.
-            None => {}
+        // Numbers beyond are of spares.
+        if let Some(size) = sizes.get_mut(usize::from(*role)) {
+            *size = *bytes;
         }
     }
+    sizes.extend_from_slice(further);
     let geometry = match before.grown(&sizes) {
         Ok(geometry) => geometry,
         Err(error @ GeometryError::NoGrowth { single_zone, .. }) => {
-            let remedy = match (is_redundant(label.spec.level), single_zone) {
-                (false, false) => "make a disk of it larger, or name a new one",
-                (_, true) => "make all of its disks larger",
-                (true, false) if label.spec.level.parity() > 0 => {
-                    "make two or more of its disks larger, at raid6 three: as many as a zone needs"
-                }
-                (true, false) => "make two or more of its disks larger, as many as each byte has copies",
-            };
-            return Err(LifecycleError::NoGrowth { leaf: None, reason: error.to_string(), remedy: remedy.to_owned() });
+            let remedy = what_would_help(&label.spec, single_zone, !further.is_empty());
+            return Err(LifecycleError::NoGrowth { leaf: None, reason: error.to_string(), remedy });
         }
         Err(error) => return Err(error.into()),
     };
+    let is_idle = |role: &u16| geometry.zones().iter().all(|zone| !zone.members.contains(role));
+    if let Some(idle) = (0u16..).zip(&sizes).skip(before.members().len()).find(|(role, _)| is_idle(role)) {
+        let needed = label.spec.members_min();
+        return Err(LifecycleError::NoGrowth {
+            leaf: None,
+            reason: format!(
+                "the further disk with {} of room for data would hold nothing: a zone needs {needed} members with new room at the same place",
+                format_size(*idle.1)
+            ),
+            remedy: what_would_help(&label.spec, false, true),
+        });
+    }
     let copies = |of: &Geometry| of.zones().iter().map(|zone| of.spec().copies_over(zone.members.len())).min();
     if let (Some(now), Some(then)) = (copies(&before), copies(&geometry))
         && then < now
@@ -103,10 +136,36 @@ pub fn plan_growth(label: &ArrayPart, data_bytes: &[(u16, u64)], force: bool) ->
                 then - 1,
                 now - 1
             ),
-            remedy: "make more of its disks larger, or take it as it is with --force".to_owned(),
+            remedy: "make more of its disks larger, name more further ones, or take it as it is with --force"
+                .to_owned(),
         });
     }
     Ok(Growth { before_bytes: before.size_bytes(), geometry })
+}
+
+/// What to do where nothing would be gained.
+fn what_would_help(spec: &Spec, single_zone: bool, has_further: bool) -> String {
+    let needed = spec.members_min();
+    if single_zone {
+        return "make all of its disks larger".to_owned();
+    }
+    match (is_redundant(spec.level), has_further) {
+        (false, _) => "make a disk of it larger, or name a new one".to_owned(),
+        (true, false) => format!(
+            "make two or more of its disks larger (a zone of {} needs {needed}), or name {needed} or more further disks",
+            spec.level
+        ),
+        (true, true) => {
+            let wider = if spec.level.parity() > 0 {
+                "; its rows do not become wider: for that create another array and copy the content there"
+            } else {
+                ""
+            };
+            format!(
+                "name {needed} or more further disks, or make disks of it larger as well; a single one can take the place of a smaller member (array replace) or be a spare (array spare){wider}"
+            )
+        }
+    }
 }
 
 impl Array {
@@ -130,11 +189,12 @@ impl Array {
             let target = self.new_member(io, *leaf, *id, 0, "a further member".to_owned(), request.force).await?;
             newcomers.push(target);
         }
-        for (target, role) in newcomers.iter_mut().zip(self.roles()..) {
-            target.part.role = role;
+        for (target, number) in newcomers.iter_mut().zip(self.label.members.len() as u16..) {
+            target.part.role = number;
         }
         let grown = self.take_up(io, newcomers, &places, &growth).await;
-        if grown.is_err() && !self.is_redundant() {
+        // After a failure beyond tolerance the array is frozen, and nothing more is written.
+        if matches!(&grown, Err(error) if !matches!(error, LifecycleError::Beyond { .. })) {
             self.take_back(io).await;
         }
         grown.map(|()| growth)
@@ -145,13 +205,6 @@ impl Array {
             Err(LifecycleError::NoGrowth { leaf, reason: reason.to_owned(), remedy: remedy.to_owned() })
         };
         if self.is_redundant() {
-            if let Some((leaf, _)) = request.newcomers.first() {
-                return no(
-                    Some(*leaf),
-                    "a further disk gives an array with redundancy no room without moving what it holds",
-                    "make its disks larger; as a spare a further disk takes over when one fails",
-                );
-            }
             if let Some(successor) = self.successors().next() {
                 let reason = format!("member {} is being replaced", successor.role);
                 return no(None, &reason, "wait until that job has ended, or cancel it");
@@ -164,8 +217,8 @@ impl Array {
                 );
             }
         }
-        if usize::from(self.roles()) + request.newcomers.len() > MEMBERS_MAX {
-            let reason = format!("an array has at most {MEMBERS_MAX} members");
+        if self.label.members.len() + request.newcomers.len() > MEMBERS_MAX {
+            let reason = format!("an array has at most {MEMBERS_MAX} members, spares included");
             return no(None, &reason, "make its disks larger");
         }
         match request.newcomers.iter().enumerate().find(|(i, new)| request.newcomers[..*i].iter().any(|o| o.0 == new.0))
@@ -183,14 +236,14 @@ impl Array {
             let moved = own.on_larger(io.size_bytes(target.leaf)).unwrap_or(*own);
             places.push((target.part.role, moved));
         }
-        let mut sizes: Vec<(u16, u64)> = places.iter().map(|(role, places)| (*role, places.room_bytes())).collect();
-        for ((leaf, _), role) in request.newcomers.iter().zip(self.roles()..) {
-            let leaf = *leaf;
-            let places = Places::for_device(io.size_bytes(leaf));
-            let places = places.map_err(|source| LifecycleError::Size { leaf, source })?;
-            sizes.push((role, places.data.bytes));
-        }
-        let growth = plan_growth(&self.label, &sizes, request.force).map_err(|error| match error {
+        let sizes: Vec<(u16, u64)> = places.iter().map(|(role, places)| (*role, places.room_bytes())).collect();
+        let further = request.newcomers.iter().map(|(leaf, _)| {
+            let places = Places::for_device(io.size_bytes(*leaf));
+            places.map_err(|source| LifecycleError::Size { leaf: *leaf, source })
+        });
+        let further = further.collect::<Result<Vec<Places>, _>>()?;
+        let further_bytes: Vec<u64> = further.iter().map(|places| places.data.bytes).collect();
+        let growth = plan_growth(&self.label, &sizes, &further_bytes, request.force).map_err(|error| match error {
             LifecycleError::Geometry(GeometryError::MemberTooSmall { member, data_bytes, needed_bytes }) => {
                 let leaf = member.checked_sub(usize::from(self.roles())).and_then(|k| request.newcomers.get(k));
                 match leaf.map(|new| new.0).or_else(|| self.leaf(member as u16)) {
@@ -203,16 +256,29 @@ impl Array {
             }
             error => error,
         })?;
-        let next = self.grown_label(&growth, &sizes);
+        for ((leaf, _), places) in request.newcomers.iter().zip(&further) {
+            check_room(*leaf, places, growth.after_bytes(), self.label.region_bytes)?;
+        }
+        let mut next = self.label.clone();
+        let entry = |(number, bytes): (usize, &u64)| MemberEntry {
+            // Any will do to see whether the label can hold it.
+            id: Some(MemberId::from_random(number as u64 + 1)),
+            data_bytes: *bytes,
+            state: MemberState::Spare,
+            write_mostly: false,
+        };
+        next.members.extend(further_bytes.iter().enumerate().map(entry));
+        let next = self.grown_label(&next, &growth, &sizes);
         for target in &self.targets {
             self.check_bitmap(target, growth.after_bytes())?;
-            let role = usize::from(target.part.role);
-            let area = |(_, places): &(u16, Places)| places.with_data(next.members[role].data_bytes);
-            let area = places.iter().find(|(of, _)| usize::from(*of) == role).and_then(area);
-            let mut part = target.part.clone();
-            part.places = area.unwrap_or(part.places);
+            let role = target.part.role;
+            let room = places.iter().find(|(of, _)| *of == role).map(|(_, places)| *places);
+            let mut target = target.clone();
+            let place = usize::from(place_of(&next, target.part.id).unwrap_or(role));
+            target.part.places =
+                room.and_then(|room| room.with_data(next.members[place].data_bytes)).unwrap_or(target.part.places);
             // Refuses before the first write what the label cannot hold.
-            Label { array: next.clone(), member: part }.encode().map_err(|error| zones_full(&next.zones, error))?;
+            target.label(&next).encode().map_err(|error| zones_full(&next.zones, error))?;
         }
         Ok((growth, places))
     }
@@ -238,23 +304,27 @@ impl Array {
         })
     }
 
-    /// The label of the larger array, without its number; further members are there.
-    fn grown_label(&self, growth: &Growth, data_bytes: &[(u16, u64)]) -> ArrayPart {
-        let mut next = self.label.clone();
+    /// The label of the larger array, made of one that names its further members last, without its number. `data_bytes` by the
+    /// numbers that members have in that one.
+    fn grown_label(&self, named: &ArrayPart, growth: &Growth, data_bytes: &[(u16, u64)]) -> ArrayPart {
+        let mut next = named.clone();
         next.zones = zone_table(&growth.geometry);
         next.array_bytes = growth.after_bytes();
-        for (role, data_bytes) in data_bytes {
-            match next.members.get_mut(usize::from(*role)) {
-                Some(entry) => entry.data_bytes = *data_bytes,
-                None => next.members.push(MemberEntry {
-                    // Any will do to see whether the label can hold it.
-                    id: Some(MemberId::from_random(u64::from(*role) + 1)),
-                    data_bytes: *data_bytes,
-                    state: MemberState::Spare,
-                    write_mostly: false,
-                }),
+        next.jobs.retain(|job| job.kind != JobKind::Grow);
+        for (number, data_bytes) in data_bytes {
+            if let Some(entry) = next.members.get_mut(usize::from(*number)) {
+                entry.data_bytes = *data_bytes;
             }
         }
+        let (roles, seats) = (usize::from(self.roles()), growth.geometry.members().len());
+        if seats == roles {
+            return next;
+        }
+        // Spares make room for further members.
+        let mut spares: Vec<MemberEntry> = next.members.drain(roles..).collect();
+        let further = spares.split_off(spares.len() - (seats - roles));
+        next.members.extend(further.into_iter().map(|entry| MemberEntry { state: MemberState::InSync, ..entry }));
+        next.members.extend(spares.into_iter().filter(|entry| entry.state != MemberState::Absent));
         next
     }
 
@@ -268,6 +338,20 @@ impl Array {
     ) -> Result<(), LifecycleError> {
         let old = self.targets.len();
         let mut next = self.next();
+        let first = next.members.len() as u16;
+        if self.is_redundant() && !newcomers.is_empty() {
+            next.jobs.push(Job {
+                kind: JobKind::Grow,
+                state: JobState::Running,
+                target: Some(first),
+                source: None,
+                number: next.sequence,
+                position_bytes: 0,
+                end_bytes: growth.after_bytes(),
+                rate_bytes_per_s: 0,
+            });
+        }
+        let further = newcomers.len();
         let entries = newcomers.iter().map(|target| MemberEntry {
             id: Some(target.part.id),
             data_bytes: target.part.places.data.bytes,
@@ -303,19 +387,20 @@ impl Array {
             }
         }
         if self.is_redundant() {
-            self.prepare(io, growth).await?;
-            if !self.is_whole() {
-                let reason = "a member was lost meanwhile".to_owned();
-                return Err(LifecycleError::NoGrowth { leaf: None, reason, remedy: "bring it back first".to_owned() });
+            self.prepare(io, growth, first).await?;
+            let here = self.targets.iter().filter(|target| joins(&self.label, target.part.role)).count();
+            if !self.is_whole() || here < further {
+                let (reason, remedy) = match self.is_whole() {
+                    false => ("a member was lost meanwhile", "bring it back first"),
+                    true => ("a further disk failed", "look at that disk, and name another one"),
+                };
+                let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
+                return Err(LifecycleError::NoGrowth { leaf: None, reason, remedy });
             }
         }
         let room: Vec<(u16, u64)> = self.targets.iter().map(|t| (t.part.role, t.part.places.room_bytes())).collect();
-        let mut next = self.grown_label(growth, &room);
+        let mut next = self.grown_label(&self.label, growth, &room);
         next.sequence = self.label.sequence + 1;
-        let seats = growth.geometry.members().len();
-        for (role, entry) in next.members.iter_mut().take(seats).enumerate() {
-            entry.state = if role < usize::from(self.roles()) { entry.state } else { MemberState::InSync };
-        }
         for target in &mut self.targets {
             let places = &mut target.part.places;
             *places = places.with_data(places.room_bytes()).unwrap_or(*places);
@@ -349,7 +434,7 @@ impl Array {
 
     /// What the larger array has in the last region of the smaller one, and the further blocks of the bitmap: nobody else
     /// writes there.
-    async fn prepare<M: MetaIo>(&mut self, io: &M, growth: &Growth) -> Result<(), LifecycleError> {
+    async fn prepare<M: MetaIo>(&mut self, io: &M, growth: &Growth, first: u16) -> Result<(), LifecycleError> {
         let region_bytes = u64::from(self.label.region_bytes.max(1));
         let end = growth.before_bytes.next_multiple_of(region_bytes).min(growth.after_bytes());
         let mut zeros: Vec<(u16, u64, u64)> = Vec::new();
@@ -372,8 +457,11 @@ impl Array {
             growth.geometry.copies(at, &mut |piece| zeros.push((piece.member, piece.member_offset, len)));
             at += len;
         }
+        // The number that a role of the larger array has so far.
+        let roles = self.roles();
+        let number = |role: u16| if role < roles { role } else { first + (role - roles) };
         for (role, member_offset, len) in zeros {
-            let Some(target) = self.targets.iter().find(|target| target.part.role == role) else { continue };
+            let Some(target) = self.targets.iter().find(|target| target.part.role == number(role)) else { continue };
             let (leaf, offset) = (target.leaf, target.part.places.data.start + member_offset);
             let zeroed = io.write(leaf, offset, vec![0; len as usize], false).await;
             let zeroed =
@@ -392,6 +480,21 @@ impl Array {
             }
             self.unless_failed(io, target.leaf, done).await?;
         }
+        let larger = ArrayPart { array_bytes: growth.after_bytes(), ..self.label.clone() };
+        let newcomers: Vec<Target> = self.targets.iter().filter(|t| joins(&self.label, t.part.role)).cloned().collect();
+        for target in newcomers {
+            let leaf = target.leaf;
+            let ready = async {
+                if !planted(Planted::GrownBitmapNotWritten) {
+                    write_empty(io, &larger, std::slice::from_ref(&target)).await?;
+                }
+                journal::erase_heads(io, &self.label, &target).await?;
+                journal::give_newest(io, self, &target).await?;
+                flush(io, leaf).await
+            };
+            let ready = ready.await;
+            self.unless_failed(io, leaf, ready).await?;
+        }
         Ok(())
     }
 
@@ -409,10 +512,24 @@ impl Array {
         result
     }
 
-    /// A growth that failed on the way is undone where there is no redundancy: labels say the smaller array again, and the
-    /// further disks bear none. As far as the members can be written; else the next change and the next start do it. Whatever
-    /// comes of it, the further disks are nobody's when this returns: their numbers are given to others.
+    /// A growth that failed on the way is undone: labels say the smaller array again, and the further disks bear none. As far as
+    /// the members can be written; else the next change and the next start do it. Whatever comes of it, the further disks are
+    /// nobody's when this returns: their numbers are given to others.
     async fn take_back<M: MetaIo>(&mut self, io: &M) {
+        if self.is_redundant() {
+            if self.complete(io).await.is_err() || joining_from(&self.label).is_none() {
+                return;
+            }
+            let (newcomers, members) =
+                std::mem::take(&mut self.targets).into_iter().partition(|t| joins(&self.label, t.part.role));
+            self.targets = members;
+            // They lose their labels while the array's still name them: afterwards nobody would look for them.
+            let newcomers: Vec<Target> = newcomers;
+            drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
+            // Where that fails the array is frozen, or the next start does it.
+            let _ = self.change(io, forget_joining).await;
+            return;
+        }
         let roles = self.roles();
         let is_new = |target: &Target| target.part.role >= roles;
         let newcomers: Vec<Target> = self.targets.iter().filter(|t| is_new(t)).cloned().collect();

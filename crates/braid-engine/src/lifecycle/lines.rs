@@ -7,6 +7,7 @@ use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, Lineage, MemberId, Member
 
 use super::array::{Filling, rebuild_of};
 use super::disk::MemberDisk;
+use super::grow::joins;
 use super::planted::{Planted, planted};
 
 /// Gives ids for new lines, from a random number that the caller drew.
@@ -57,7 +58,7 @@ pub enum Standing {
     Returning,
     /// Being filled.
     Filling,
-    /// A spare.
+    /// A spare, or the disk of the journal.
     Spare,
     /// Of the array's line, and further behind than a crash leaves a disk: an old copy of a member. Never used as it is.
     Stale,
@@ -163,11 +164,15 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
         Some(_) => Standing::Returning,
         None => Standing::Stale,
     };
+    if entry == MemberState::Journal {
+        // What stands on it counts by its heads, however old its label is.
+        return Standing::Spare;
+    }
     if label == newest {
         return match entry {
             MemberState::InSync => Standing::Current,
             MemberState::Filling => Standing::Filling,
-            MemberState::Spare => Standing::Spare,
+            MemberState::Spare | MemberState::Journal => Standing::Spare,
             MemberState::Out | MemberState::Absent => returning,
         };
     }
@@ -200,12 +205,16 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
         (same_line || parent) && one_run && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence;
     match (entry, own) {
         (MemberState::InSync, MemberState::InSync | MemberState::Filling) if one_step => Standing::Behind,
+        // The array was about to take it up.
+        (MemberState::InSync, MemberState::Spare) if one_step && joins(label, disk.label.member.role) => {
+            Standing::Behind
+        }
         (MemberState::InSync, _) => Standing::Stale,
         (MemberState::Filling, MemberState::Filling) if one_step => Standing::Filling,
         (MemberState::Filling, MemberState::Filling) => Standing::Stale,
         // It was to be filled, and a crash came before its own label.
         (MemberState::Filling | MemberState::Out, _) => returning,
-        (MemberState::Spare | MemberState::Absent, _) => Standing::Stale,
+        (MemberState::Spare | MemberState::Absent | MemberState::Journal, _) => Standing::Stale,
     }
 }
 

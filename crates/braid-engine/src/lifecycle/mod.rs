@@ -41,6 +41,7 @@ mod error;
 mod grow;
 mod join;
 mod journal;
+mod journal_disk;
 mod lines;
 mod members;
 mod planted;
@@ -61,7 +62,7 @@ pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
 pub use grow::{GrowRequest, Growth, plan_growth};
-pub use journal::{JournalStart, recover_journal};
+pub use journal::{JournalStart, move_ring, recover_journal};
 pub use lines::Standing;
 pub use members::Newcomer;
 #[cfg(feature = "planted")]

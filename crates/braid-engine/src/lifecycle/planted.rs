@@ -57,6 +57,10 @@ pub enum Planted {
     GrownTailNotZeroed,
     /// The blocks of the bitmap that a growth adds are not written.
     GrownBitmapNotWritten,
+    /// Disks that a redundant array was about to take up stay in its table as spares when that was cut off.
+    JoiningKept,
+    /// Such disks do not count when the label that makes them members stands on some members only.
+    JoiningUncounted,
     /// The recovery of a journal puts batches in place before it has written them on all members again.
     ReplayedBeforeLogged,
     /// A recovery begins the new run, in which marks count nothing, before parity was computed anew.
@@ -75,6 +79,14 @@ pub enum Planted {
     RegionsNotMarked,
     /// The head that ends a recovery is on one member only.
     HeadOnOneMember,
+    /// The head of a new run is on members before it is on the disk of the journal.
+    DiskHeadLast,
+    /// The label says that the disk of the journal is gone before the ring is elsewhere.
+    DiskDroppedFirst,
+    /// The disk of the journal counts without a head of the run: an old copy of it is taken for an empty ring.
+    DiskBelievedBlindly,
+    /// Without the disk of the journal parity stays as the crash left it.
+    DiskLostUnnoticed,
     /// A disk that is to be filled keeps the head of the journal that it bore.
     NewcomerKeepsHead,
     /// A member is dropped without the survivors' having flushed.

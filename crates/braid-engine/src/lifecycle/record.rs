@@ -5,11 +5,12 @@
 //! sync; the survivors are flushed before. Whether enough survive is judged by the last label that was completed: who is
 //! promoted by the one that is being written does not count yet.
 
-use braid_format::{ArrayPart, MemberState};
+use braid_format::{ArrayPart, JobKind, MemberState};
 
 use super::array::Array;
 use super::coverage::covers;
 use super::error::LifecycleError;
+use super::grow::joining_from;
 use super::join::join_all;
 use super::lines::part;
 use super::planted::{Planted, planted};
@@ -53,7 +54,17 @@ impl Array {
         let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
         let counts = |role: u16| self.counts(role) && !left_out(&role);
         let holds = |role: u16| counts(role) || successor_of(&self.label, role).is_some_and(counts);
-        covers(&self.geometry, holds) && self.growing.as_ref().is_none_or(|geometry| covers(geometry, holds))
+        // Disks that are being taken up hold nothing that counts, and all that is needed of them.
+        let joins = |role: u16| {
+            let number = joining_from(&self.label).map(|first| first + role.saturating_sub(self.roles()));
+            let here = |number| self.targets.iter().any(|t| t.part.role == number) && !lost.contains(&number);
+            role >= self.roles() && number.is_some_and(here)
+        };
+        covers(&self.geometry, holds)
+            && self
+                .growing
+                .as_ref()
+                .is_none_or(|larger| covers(larger, |role| if role < self.roles() { holds(role) } else { joins(role) }))
     }
 
     /// Whether this member is in sync by a completed label, and takes labels.
@@ -214,10 +225,10 @@ impl Array {
                 // Spares and successors have no role that waits for them.
                 _ if place >= self.roles() => {
                     (entry.state, entry.id) = (MemberState::Absent, None);
-                    label.jobs.retain(|job| job.target != Some(place));
+                    label.jobs.retain(|job| job.target != Some(place) || job.kind == JobKind::Grow);
                 }
                 MemberState::InSync | MemberState::Filling => entry.state = MemberState::Out,
-                MemberState::Spare | MemberState::Out | MemberState::Absent => {}
+                MemberState::Spare | MemberState::Out | MemberState::Absent | MemberState::Journal => {}
             }
         }
         if parted {
@@ -255,6 +266,12 @@ impl Array {
                 return;
             }
         }
+        // No label says that the journal's disk has failed before the ring is elsewhere.
+        if let Some(journal) = &mut self.journal
+            && write_each(io, &mut [journal], next).await.iter().any(Result::is_err)
+        {
+            self.journal = None;
+        }
     }
 
     /// 0: in sync before and after. 1: something else, before and after. 2: this label changes what it is.
@@ -281,7 +298,7 @@ impl Array {
         let (left, gone): (Vec<Target>, Vec<Target>) =
             std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.role));
         self.targets = left;
-        for target in &mut self.targets {
+        for target in self.targets.iter_mut().chain(&mut self.journal) {
             target.part.role = place_of(&self.label, target.part.id).unwrap_or(target.part.role);
         }
         self.targets.sort_by_key(|target| target.part.role);

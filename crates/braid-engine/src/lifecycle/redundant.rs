@@ -4,6 +4,7 @@ use braid_format::{ArrayPart, MemberState, StartPolicy};
 use braid_geometry::{Geometry, Level};
 
 use super::coverage::covers;
+use super::grow::joins;
 use super::lines::Standing;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
@@ -32,14 +33,16 @@ impl Seats<'_> {
     }
 
     /// Whether a member is here, complete. One that the newest label promotes, and that does not bear it yet, is so only beside
-    /// the others: a start does not count it.
+    /// the others: a start does not count it. One with which the array was about to grow counts.
     fn serves(&self, role: u16) -> bool {
         let filling = planted(Planted::FillingStartedAlone);
         self.seat(role).is_some_and(|m| match (m.standing, &m.disk) {
             (Some(Standing::Current), _) => true,
             (Some(Standing::Behind), Some(disk)) => {
                 let label = &disk.label;
-                label.array.members[usize::from(label.member.role)].state == MemberState::InSync
+                let own = label.member.role;
+                label.array.members[usize::from(own)].state == MemberState::InSync
+                    || joins(&label.array, own) && !planted(Planted::JoiningUncounted)
             }
             (Some(Standing::Filling), _) => filling,
             _ => false,
@@ -69,6 +72,28 @@ impl Seats<'_> {
 
     /// The status, those aside that [`Seats::refusals`] lists: these are taken as left out.
     pub fn status(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
+        let status = self.status_without_journal(&missing);
+        let absent = |m: &&FoundMember| m.entry.state == MemberState::Journal && m.standing.is_none();
+        let Some(journal) = self.members.iter().find(absent) else { return status };
+        let mut whole = (0..self.geometry.members().len() as u16).map(|role| self.holds(role));
+        // What only the journal's disk holds is needed where parity must stand in for data.
+        let needed = !self.newest.clean && !whole.all(|holds| holds);
+        match status {
+            Status::Ready => Status::Degraded { missing: vec![missing(journal)] },
+            Status::Degraded { missing: mut lost } | Status::Waiting { missing: mut lost } if needed => {
+                lost.push(missing(journal));
+                Status::Incomplete { missing: lost }
+            }
+            Status::Degraded { missing: mut lost } => {
+                lost.push(missing(journal));
+                Status::Degraded { missing: lost }
+            }
+            other => other,
+        }
+    }
+
+    /// The same, as if the ring of the journal were on the members.
+    pub fn status_without_journal(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
         let lost: Vec<Missing> = self.absent().map(missing).collect();
         if !covers(self.geometry, |role| self.holds(role)) {
             return Status::Incomplete { missing: lost };

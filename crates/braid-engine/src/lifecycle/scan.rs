@@ -7,6 +7,7 @@ use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberP
 
 use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, look};
 use super::join::join_all;
+use super::journal;
 use super::lines::{self, Standing};
 use super::planted::{Planted, planted};
 use super::redundant::{Seats, is_redundant};
@@ -35,7 +36,7 @@ pub struct FoundArray {
     /// Whether it can be started, and if not, why not.
     pub status: Status,
     /// Of a redundant array that is refused: what it would be with `--force`, which leaves out the members that it is
-    /// refused for. `None` where that cannot be overridden.
+    /// refused for; of one that lacks the disk of its journal: what it would be without. `None` where nothing is to be overridden.
     pub forced: Option<Box<Status>>,
     /// Disks that bear its label and are no members (any more), each with the reason.
     pub outsiders: Vec<(LeafId, String)>,
@@ -109,6 +110,8 @@ pub struct Missing {
     pub id: Option<MemberId>,
     /// Size of its data area in bytes.
     pub data_bytes: u64,
+    /// It is the disk of the journal.
+    pub is_journal: bool,
     /// The disk that seems to be it and cannot be used, and why not.
     pub seems: Option<(LeafId, DiskProblem)>,
 }
@@ -217,8 +220,15 @@ impl Status {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "member {}", self.role)?;
-        if let Some(id) = self.id {
+        if self.is_journal {
+            write!(f, "the disk of its journal")?;
+            if let Some(id) = self.id {
+                write!(f, " (id {id})")?;
+            }
+        } else {
+            write!(f, "member {}", self.role)?;
+        }
+        if let Some(id) = self.id.filter(|_| !self.is_journal) {
             write!(f, " (id {id}, {} of data)", braid_geometry::units::format_size(self.data_bytes))?;
         }
         match &self.seems {
@@ -270,6 +280,12 @@ impl FoundArray {
         self.members.iter().filter_map(|member| member.disk.as_ref())
     }
 
+    /// Whether it could start if the disk of its journal were here.
+    pub fn waits_for_journal(&self) -> bool {
+        let Status::Incomplete { missing } = &self.status else { return false };
+        self.forced.is_some() && missing.iter().any(|missing| missing.is_journal)
+    }
+
     /// The members that must be here and are not.
     pub fn missing(&self) -> impl Iterator<Item = &FoundMember> {
         let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
@@ -281,6 +297,12 @@ impl FoundArray {
 pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
     let disks = join_all(leaves.iter().map(|leaf| look(io, *leaf))).await;
     let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.judge(uuid)).collect();
+    for array in &mut arrays {
+        // Its label may name a disk for the journal that the ring is not on yet, or not any more.
+        if array.waits_for_journal() && journal::is_on_members(io, array).await {
+            array.status = *array.forced.take().expect("without that disk it is something else");
+        }
+    }
     // One whose creation or deletion was interrupted is never served: it stands in nobody's way.
     let lives = |a: &&FoundArray| !matches!(a.status, Status::InterruptedCreate | Status::InterruptedDelete);
     let names: Vec<(Uuid, Name)> = arrays.iter().filter(lives).map(|a| (a.uuid, a.name.clone())).collect();
@@ -473,7 +495,9 @@ impl Group<'_> {
         reasons.extend(seats.refusals());
         let status = if deleting && !fatal { Status::InterruptedDelete } else { seats.status(|m| self.missing(m)) };
         if reasons.is_empty() {
-            return (status, None);
+            let needs_journal = matches!(status, Status::Incomplete { .. }) && !deleting;
+            let without = needs_journal.then(|| seats.status_without_journal(|m| self.missing(m)));
+            return (status, without.filter(|without| !matches!(without, Status::Incomplete { .. })).map(Box::new));
         }
         (Status::Refused { reasons }, (!hard).then(|| Box::new(status)))
     }
@@ -484,6 +508,7 @@ impl Group<'_> {
             role: member.role,
             id: member.entry.id,
             data_bytes: member.entry.data_bytes,
+            is_journal: member.entry.state == MemberState::Journal,
             seems: seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())),
         }
     }

@@ -6,6 +6,7 @@ use super::array::{Array, Candidate, Filling, fills};
 use super::disk::{FoundDisk, MemberDisk};
 use super::erase::{finish_delete, wipe};
 use super::error::LifecycleError;
+use super::grow::{forget_joining, joins};
 use super::join::{join_all, try_join_all};
 use super::lines::{SERVES, Standing, part, starting, way_back};
 use super::planted::{Planted, planted};
@@ -166,7 +167,10 @@ async fn start_redundant<M: MetaIo>(
     };
     let seats = Seated::of(found);
     let geometry = newest.geometry()?;
-    let mut array = Array::new(newest.clone(), geometry, seats.targets, options.lineage);
+    // Disks with which a growth was interrupted: the array never began to use them.
+    let (newcomers, targets): (Vec<Target>, Vec<Target>) =
+        seats.targets.into_iter().partition(|target| joins(&newest, target.part.role));
+    let mut array = Array::new(newest.clone(), geometry, targets, options.lineage);
     (array.unproven, array.found_sequence) = (seats.unproven, newest.sequence);
     // Absent members that count as lost, and those that are given up.
     let (mut losses, given_up) = (Losses::of(seats.lost), seats.given_up);
@@ -176,10 +180,15 @@ async fn start_redundant<M: MetaIo>(
         losses.add(failed.collect());
     }
     array.rewrite(io, &seats.behind, &mut losses).await?;
+    // They lose their labels while the array's still name them: afterwards nobody would look for them.
+    drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
     let mut next = array.next();
     next.session = starting(options.session);
     next.clean = false;
     array.leave_out(&mut next, &losses.roles, &[]);
+    if !planted(Planted::JoiningKept) {
+        forget_joining(&mut next);
+    }
     if !given_up.is_empty() {
         // They leave the table: what they hold counts no more, and they come back as new members only.
         for (role, _) in &given_up {
@@ -253,8 +262,10 @@ impl Seated {
                     if damaged || found.newest.as_ref() != Some(&disk.label.array) {
                         seated.behind.push(leaf);
                     }
-                    let own = disk.label.array.members[usize::from(disk.label.member.role)].state;
-                    if standing == Standing::Behind && own != MemberState::InSync {
+                    let own_role = disk.label.member.role;
+                    let own = disk.label.array.members[usize::from(own_role)].state;
+                    let joins = joins(&disk.label.array, own_role);
+                    if standing == Standing::Behind && own != MemberState::InSync && !joins {
                         seated.unproven.push(role);
                     }
                     seated.targets.push(target);

@@ -10,12 +10,28 @@ use crate::planted::{self, Planted, planted};
 use braid_format::bitmap::REGIONS_PER_BLOCK;
 
 impl Shard {
+    /// Whether a step would be planned with a layout that is not served any more. Who is out by now has missed what others have
+    /// written since: nothing that is lost may be computed from what he has.
+    #[inline]
+    fn is_behind(&self, index: u32) -> bool {
+        let slot = &self.slots[index];
+        let device = self.devices.at(slot.device);
+        slot.version != device.version
+            && device.current.as_ref().is_some_and(|current| current.ordered)
+            && !planted(Planted::StepsWithOldLayout)
+    }
+
     /// Plans and submits one step, or puts the slot into the list of what it must wait for.
     #[inline]
     pub(super) fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
         loop {
             #[cfg(feature = "planted")]
             self.need_without_waiting(index, sink);
+            if self.is_behind(index) {
+                self.move_to_current(index);
+                self.forgive(index);
+                return self.advance(index, sink);
+            }
             let slot = &mut self.slots[index];
             let layout = self.devices.at(slot.device).layout(slot.version);
             if slot.op != Op::Read && layout.parity().is_some() {

@@ -60,7 +60,12 @@ impl Shard {
         let cause = IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: slot.start };
         let device = self.devices.at_mut(slot.device);
         let layout = device.layout(slot.version);
-        let role = layout.mirror().and_then(|mirror| mirror.role_of(leaf));
+        let mirror = layout.mirror();
+        let ring_disk = mirror.and_then(|mirror| mirror.ring_disk(leaf));
+        if let Some(role) = ring_disk.filter(|_| error.kind != ErrorKind::Unsupported) {
+            return self.ring_disk_failed(index, leaf, role, error);
+        }
+        let role = mirror.and_then(|mirror| mirror.role_of(leaf));
         let Some(role) = role.filter(|_| error.kind != ErrorKind::Unsupported) else {
             slot.error.get_or_insert(cause);
             return;
@@ -124,6 +129,35 @@ impl Shard {
         }
     }
 
+    /// The disk of a journal failed an I/O: that waits for a layout in which the ring is elsewhere.
+    #[cold]
+    fn ring_disk_failed(&mut self, index: u32, leaf: LeafId, role: u16, error: LeafError) {
+        let slot = &mut self.slots[index];
+        // The journal does it again then.
+        slot.error.get_or_insert(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: 0 });
+        let device = self.devices.at_mut(slot.device);
+        let current = device.current.as_ref().and_then(|current| current.mirror());
+        if current.is_none_or(|mirror| mirror.failed || mirror.ring_disk(leaf).is_none()) {
+            return;
+        }
+        let (id, version, kind, errno) = (DeviceId(slot.device), slot.version, error.kind, error.errno);
+        device.frozen = true;
+        if !device.told.has(usize::from(role)) {
+            device.told = device.told.with(usize::from(role));
+            self.troubles.push_back(Trouble {
+                device: id,
+                version,
+                role,
+                leaf,
+                op: Op::Write,
+                kind,
+                errno,
+                offset: 0,
+                len: 0,
+            });
+        }
+    }
+
     /// Whether a slot with no I/O out must wait for the end of a freeze. A job is ended instead.
     #[inline]
     pub(super) fn is_held(&mut self, index: u32) -> bool {
@@ -161,8 +195,11 @@ impl Shard {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.state == State::Waiting && slot.device == device.0 {
-                self.waiting.unpark(&mut self.slots, index);
                 self.move_to_current(index);
+                if self.is_gathered(index) {
+                    continue;
+                }
+                self.waiting.unpark(&mut self.slots, index);
                 self.forgive(index);
                 self.advance(index, sink);
             }

@@ -19,6 +19,13 @@ impl Shard {
             self.sync_finish(index, result, late);
             return if late { self.become_late(index) } else { self.let_go(index) };
         }
+        if let Some(number) = self.slots.gather(index) {
+            return self.gathered(index, number);
+        }
+        if self.slots[index].followed {
+            self.followers_go();
+        }
+        let slot = &mut self.slots[index];
         self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
         let device = self.devices.at_mut(slot.device);
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
@@ -52,6 +59,9 @@ impl Shard {
         let left_before = slot.state == State::Late && !slot.barred;
         if slot.sync != slots::NONE {
             self.syncs.give(slot.sync);
+        }
+        if let Some(number) = self.slots.gather(index) {
+            self.forget_gather(number);
         }
         self.slots.give(index);
         if !left_before {

@@ -35,6 +35,9 @@ pub enum RegionCall {
     /// At levels with parity: everything that is in the journal now is put in place, made durable there, and is needed in the
     /// journal no more.
     Retire,
+    /// At levels with parity, while the ring is about to move ([`crate::RingPlace::Moving`]): everything that was logged and told so is
+    /// put in place and made durable there. What was not is logged anew where the ring is then.
+    Quiesce,
 }
 
 /// Where a round stands: what is out, and what comes when it is back.
@@ -259,6 +262,7 @@ impl Shard {
                 }
             }
             RegionCall::Retire => self.journal_retire(id, device, sink),
+            RegionCall::Quiesce => self.journal_quiesce(id, device, sink),
             RegionCall::Rewrite => {
                 self.begin_call(id, device, map.blocks());
                 for block in 0..map.blocks() {

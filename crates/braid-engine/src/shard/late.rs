@@ -33,7 +33,7 @@ impl Shard {
             Some(block) => self.home_free(block, index, sink),
             None => {
                 let slot = &self.slots[index];
-                if slot.sync == slots::NONE {
+                if slot.sync == slots::NONE && self.slots.gather(index).is_none() {
                     self.released.push_back(slot.tag);
                 }
                 self.let_go(index);

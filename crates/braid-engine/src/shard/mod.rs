@@ -15,9 +15,9 @@ mod devices;
 mod failing;
 mod finish;
 mod flush_step;
+mod gather;
 mod home;
 mod journal;
-mod journal_head;
 mod late;
 mod ranges;
 mod row_sync;
@@ -33,6 +33,7 @@ use std::sync::Arc;
 use at_once::AtOnce;
 pub use devices::DeviceCounters;
 use devices::Devices;
+use gather::Gathers;
 use home::Home;
 pub use home::RegionCall;
 use journal::Journals;
@@ -50,9 +51,10 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
-use crate::limits::{JOURNAL_IOS_MAX, Limits, SLOTS_MAX, SYNCS_MAX};
+use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, SLOTS_MAX, SYNCS_MAX};
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
+use crate::parity::RingPlace;
 use crate::plan::{Plan, carries_data};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
@@ -176,10 +178,12 @@ pub struct Shard {
     /// Slots that the journal of an array with parity has answered.
     replies: VecDeque<u32>,
     works: Works,
+    gathers: Gathers,
     journals: Journals,
-    /// Memory for rows, and for batches of journals, from when the first array with parity is served.
+    /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
+    gather_scratch: Option<Scratch>,
     in_flight: u32,
 }
 
@@ -192,7 +196,7 @@ impl Shard {
         assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
         Shard {
             id,
-            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX),
+            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + GATHERS_MAX),
             devices: Devices::new(limits.devices),
             plan: Plan::new(),
             waiting: WaitLists::new(),
@@ -209,9 +213,11 @@ impl Shard {
             woken: VecDeque::with_capacity(4 * limits.slots as usize),
             replies: VecDeque::with_capacity(limits.slots as usize),
             works: Works::new(),
+            gathers: Gathers::new(limits.slots),
             journals: Journals::new(),
             scratch: None,
             journal_scratch: None,
+            gather_scratch: None,
             in_flight: 0,
             shared,
         }
@@ -451,8 +457,8 @@ impl Shard {
     fn prepare_rows(&mut self, sink: &mut impl LeafSink) {
         if self.scratch.is_none() {
             let (base, bytes) = sink.scratch();
-            let (rows, journal) = scratch::divide(base, bytes);
-            (self.scratch, self.journal_scratch) = (Some(rows), Some(journal));
+            let [rows, journal, gather] = scratch::divide(base, bytes).map(Some);
+            (self.scratch, self.journal_scratch, self.gather_scratch) = (rows, journal, gather);
             self.works.prepare();
         }
     }
@@ -513,8 +519,13 @@ impl Shard {
             return self.data_step(index, sink);
         }
         let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard) && !planted(Planted::ZeroesNotFlushed);
-        if !slot.flushing && slot.flags.has(Flags::FUA) && no_data {
-            // Operations without data have no FUA of their own below: a flush makes them durable.
+        let own_fua = || {
+            let parity = self.devices.at(slot.device).layout(slot.version).parity();
+            parity.is_none_or(|parity| parity.node.ring_on == RingPlace::Members)
+        };
+        if !slot.flushing && slot.flags.has(Flags::FUA) && (no_data || !own_fua()) {
+            // Operations without data have no FUA of their own below, and one copy in a journal is not enough: a flush makes them
+            // durable.
             slot.flushing = true;
             slot.cursor = 0;
         }

@@ -12,7 +12,7 @@ use super::waiting::range_key;
 use super::{Shard, slots};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
 use crate::mirror::{Mirrored, Role, Roles};
-use crate::parity::Parity as Rows;
+use crate::parity::{Parity as Rows, row_locked};
 use crate::planted::{Planted, planted};
 
 /// The piece of a row that a part is about.
@@ -104,9 +104,9 @@ impl<'a> Part<'a> {
 pub(super) fn is_sound(mirror: &Mirrored, request: &SyncRequest) -> bool {
     let Some(part) = Part::new(mirror, request) else { return false };
     let (data, cells) = match request.kind {
-        SyncKind::Restore { data, cells, .. } | SyncKind::Verify { data, cells } | SyncKind::Amend { data, cells } => {
-            (data, cells)
-        }
+        SyncKind::Restore { data, cells, .. }
+        | SyncKind::Verify { data, cells }
+        | SyncKind::Amend { data, cells, .. } => (data, cells),
         SyncKind::Copy { .. } | SyncKind::Compare(_) | SyncKind::Mend(_) => return false,
     };
     (usize::from(data), usize::from(cells)) == (part.data(), part.cells())
@@ -126,9 +126,9 @@ impl Shard {
             return false;
         };
         if slot.held.0 == slot.held.1 && !planted(Planted::SyncUnlocked) {
-            let want = (part.row() * BLOCK_BYTES, (part.row() + 1) * BLOCK_BYTES);
+            let want = row_locked(part.row());
             let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
-            match self.shared.ranges.acquire(DeviceId(slot.device), want.0, want.1, &mut tell) {
+            match self.shared.ranges.acquire_in_turn(DeviceId(slot.device), want.0, want.1, &mut tell) {
                 Ok(()) => self.slots[index].held = want,
                 Err(bucket) => {
                     self.waiting.park(&mut self.slots, index, range_key(bucket));
@@ -150,7 +150,10 @@ impl Shard {
                 self.read_cells(index, &part, Roles::NONE, sink)
             }
             (SyncKind::Verify { .. } | SyncKind::Amend { .. }, Stage::Write) => {
-                let amends = matches!(request.kind, SyncKind::Amend { .. });
+                let amends = match request.kind {
+                    SyncKind::Amend { from_data, .. } => Some(if from_data { Believed::Data } else { Believed::Most }),
+                    _ => None,
+                };
                 self.syncs.set_stage(slot.sync, Stage::Done);
                 self.verify(index, &part, amends, sink)
             }
@@ -225,8 +228,8 @@ impl Shard {
     }
 
     /// Compares a piece of a row with its parity, and, if it is to, makes it agree: whatever is wrong where two parities tell,
-    /// else the parity.
-    fn verify(&mut self, index: u32, part: &Part<'_>, amends: bool, sink: &mut impl LeafSink) -> bool {
+    /// else the parity; or, where the data are believed, the parities.
+    fn verify(&mut self, index: u32, part: &Part<'_>, amends: Option<Believed>, sink: &mut impl LeafSink) -> bool {
         let Slot { generation, sync, .. } = self.slots[index];
         if (0..part.cells()).any(|cell| !part.is_readable(cell, Roles::NONE)) {
             // Nothing is left to compare with.
@@ -255,10 +258,9 @@ impl Shard {
             if let Some(cell) = part.wrong_cell(damage) {
                 compared.wrong[block as usize] = part.member(cell) as u8;
             }
-            if !amends {
-                continue;
-            }
+            let Some(believed) = amends else { continue };
             let first = match damage {
+                _ if believed == Believed::Data => part.data()..part.cells(),
                 Damage::Data(cell) => {
                     mend_data(sink, part, &cells, cell);
                     cell..cell + 1
@@ -286,6 +288,15 @@ impl Shard {
         self.slots[index].out = out;
         out > 0
     }
+}
+
+/// What is right where a row does not agree with its parities.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Believed {
+    /// Whatever agrees with most of the row; the data, where that cannot be told.
+    Most,
+    /// The data.
+    Data,
 }
 
 /// Computes a data cell from the others and P.

@@ -5,23 +5,22 @@
 
 use crate::io::Buf;
 
-/// What a driver gives each shard that serves an array with parity, in bytes (32 MiB, touched as needed: half of it only while
+/// What a driver gives each shard that serves an array with parity, in bytes (40 MiB, touched as needed: half of it only while
 /// disks hang).
-pub const SCRATCH_BYTES: u64 = 32 << 20;
-/// The least that any step and any batch can be worked on with, in bytes (8 MiB).
-pub const SCRATCH_BYTES_MIN: u64 = 8 << 20;
+pub const SCRATCH_BYTES: u64 = 40 << 20;
+/// The least that any step and any batch can be worked on with, in bytes (10 MiB).
+pub const SCRATCH_BYTES_MIN: u64 = 10 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Cuts scratch memory in two: for rows, and for the journals' batches, as who holds the one waits for the other. Half of each
-/// is its reserve.
-pub(crate) fn divide(base: Buf, bytes: u64) -> (Scratch, Scratch) {
-    assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(1 << 20), "{bytes} bytes of scratch memory");
-    let journal = bytes / 4;
+/// Cuts scratch memory in three: for rows, for the journals' batches, and for gathers, as who holds of the one waits for the
+/// other. Half of each is its reserve.
+pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 3] {
+    assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(5 << 20), "{bytes} bytes of scratch memory");
+    let fifth = bytes / 5;
     let pages = |bytes: u64| (bytes / PAGE_BYTES) as u32;
-    let rows = bytes - journal;
     let of = |base: Buf, bytes: u64| Scratch::new(base, pages(bytes), pages(bytes) / 2);
-    (of(base, rows), of(base.add(rows), journal))
+    [of(base, 3 * fifth), of(base.add(3 * fifth), fifth), of(base.add(4 * fifth), fifth)]
 }
 
 /// Pages one after the other.

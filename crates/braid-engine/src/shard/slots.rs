@@ -1,7 +1,7 @@
 //! The slab of slots, and the lists of those that wait.
 
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
-use crate::limits::SYNCS_MAX;
+use crate::limits::{JOURNAL_IOS_MAX, SYNCS_MAX};
 use crate::mirror::Roles;
 use crate::plan::carries_data;
 
@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     pub balanced: bool,
     /// A read failed, and the step is to be planned again without that member.
     pub again: bool,
+    /// Others stay until it has ended, as they go on where it ends.
+    pub followed: bool,
     /// Its late range is in the list of those that others must not write to.
     pub barred: bool,
     /// Where the step that is out began.
@@ -73,6 +75,11 @@ pub(crate) struct Slot {
     pub sync: u32,
     /// What it needs besides while it works on rows of an array with parity, or [`NONE`].
     pub work: u32,
+    /// The gather that it is carried out by, or whether one is worth looking for: see [`super::gather::of`].
+    pub gather: u32,
+    /// Behind which write it stays, slot and generation, and behind how many it has.
+    pub behind: (u32, u32),
+    pub changes: u8,
 }
 
 impl Slot {
@@ -96,11 +103,14 @@ impl Slot {
         self.single = false;
         self.balanced = false;
         self.again = false;
+        self.followed = false;
         self.barred = false;
         self.avoid = Roles::NONE;
         self.failed = Roles::NONE;
         self.sync = NONE;
         self.work = NONE;
+        self.gather = NONE;
+        self.changes = 0;
     }
 
     /// Bytes of memory that the request's data take.
@@ -130,6 +140,7 @@ impl Slot {
         single: false,
         balanced: false,
         again: false,
+        followed: false,
         barred: false,
         step: 0,
         begun_ns: 0,
@@ -138,11 +149,14 @@ impl Slot {
         cause: None,
         sync: NONE,
         work: NONE,
+        gather: NONE,
+        behind: (NONE, 0),
+        changes: 0,
     };
 }
 
-/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs and for
-/// journals, which must never wait for requests that wait for them.
+/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs, for
+/// journals, and for gathers, which must never wait for requests that wait for them.
 pub(crate) struct Slab {
     slots: Box<[Slot]>,
     free: u32,
@@ -213,7 +227,18 @@ impl Slab {
     /// Which of the journals' I/Os a slot belongs to.
     #[inline]
     pub fn journal_io(&self, index: u32) -> Option<u32> {
-        index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX)
+        index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX).filter(|io| *io < JOURNAL_IOS_MAX)
+    }
+
+    /// The slot of gather `number`, made active.
+    pub fn take_gather(&mut self, number: u32) -> u32 {
+        self.take_reserved(META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + number)
+    }
+
+    /// Which gather a slot carries out.
+    #[inline]
+    pub fn gather(&self, index: u32) -> Option<u32> {
+        index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX)
     }
 
     #[inline]

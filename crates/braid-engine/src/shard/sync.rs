@@ -51,6 +51,8 @@ pub enum SyncKind {
         data: u16,
         /// All its cells.
         cells: u16,
+        /// The data are right, whatever parities say.
+        from_data: bool,
     },
 }
 
@@ -62,7 +64,7 @@ impl SyncKind {
             SyncKind::Compare(copies) | SyncKind::Mend(copies) => len * u64::from(copies),
             SyncKind::Restore { data, cells, .. }
             | SyncKind::Verify { data, cells }
-            | SyncKind::Amend { data, cells } => len / u64::from(data.max(1)) * u64::from(cells),
+            | SyncKind::Amend { data, cells, .. } => len / u64::from(data.max(1)) * u64::from(cells),
         }
     }
 }

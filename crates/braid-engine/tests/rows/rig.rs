@@ -106,7 +106,7 @@ pub(super) struct Asked {
 
 pub struct Rig {
     pub(super) shape: Shape,
-    pub(super) geometry: Geometry,
+    pub geometry: Geometry,
     pub(super) regions: Arc<RegionMap>,
     pub(super) shards: Vec<(Shard, Sink)>,
     pub(super) disks: Vec<Vec<u8>>,
@@ -123,6 +123,8 @@ pub struct Rig {
     /// Whose disk hangs, in which writes, and what it has not given back: shard, I/O and bytes.
     hanging: Option<(u32, Hangs)>,
     stalled: bool,
+    /// The disks answer nothing that this shard has asked them.
+    paused: Option<usize>,
     hung: Vec<(usize, Cookie, u64)>,
     pub(super) version: u32,
     pub(super) asked: BTreeMap<u64, Asked>,
@@ -174,8 +176,8 @@ impl Rig {
             roles: vec![Role::InSync; sizes.len()],
             failing: None,
             hanging: None,
-
             stalled: false,
+            paused: None,
             hung: Vec::new(),
             version: 0,
             asked: BTreeMap::new(),
@@ -243,6 +245,11 @@ impl Rig {
         !self.asked.contains_key(&tag)
     }
 
+    /// The disks answer nothing that a shard asks them, or do so again.
+    pub fn pause(&mut self, shard: Option<usize>) {
+        self.paused = shard;
+    }
+
     fn is_stalled(&self, io: &LeafIo) -> bool {
         self.stalled && (io.leaf.0 as usize) < self.roles.len() && self.is_journal(io.offset)
     }
@@ -267,6 +274,7 @@ impl Rig {
                 run: 5,
                 rings: vec![self.ring(); self.roles.len()],
                 ring_blocks: RING_BLOCKS,
+                ring_on: RingPlace::Members,
                 generation: 1,
                 lost: Arc::clone(&self.lost),
             }),
@@ -285,6 +293,17 @@ impl Rig {
         }
         self.publish();
         self.settle();
+    }
+
+    /// One more member is out, whatever is under way.
+    pub fn leave_out(&mut self, member: usize) {
+        self.roles[member] = Role::Out;
+        self.publish();
+    }
+
+    /// Goes on as far as it can.
+    pub fn go_on(&mut self) {
+        while self.step() {}
     }
 
     /// Every set of members that may be lost.
@@ -396,8 +415,16 @@ impl Rig {
                 moved = true;
             }
         }
+        for (shard, sink) in &mut self.shards {
+            // Now and then late: more may come until then.
+            moved |= shard.is_turn_open();
+            if shard.is_turn_open() && self.random.below(4) > 0 {
+                shard.end_turn(sink);
+            }
+        }
         let busy = |s: &usize| self.shards[*s].1.queue.iter().any(|io| !self.is_stalled(io));
-        let busy: Vec<usize> = (0..self.shards.len()).filter(busy).collect();
+        let paused = self.paused;
+        let busy: Vec<usize> = (0..self.shards.len()).filter(|s| paused != Some(*s)).filter(busy).collect();
         if !busy.is_empty() {
             let shard = busy[self.random.below(busy.len() as u64) as usize];
             let at = loop {
@@ -437,6 +464,12 @@ impl Rig {
         }
     }
 
+    /// All requests are answered; disks that hang may keep what they have.
+    pub fn settle_but_hung(&mut self) {
+        while self.step() {}
+        assert!(self.asked.is_empty(), "{} requests were never answered, {}", self.asked.len(), self.run);
+    }
+
     fn take_done(&mut self) {
         for at in 0..self.shards.len() {
             let mut done = Vec::new();
@@ -463,8 +496,15 @@ impl Rig {
         }
     }
 
-    pub(super) fn submit(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) {
+    /// Begins a request: its tag.
+    pub fn submit(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) -> u64 {
         self.submit_expecting(shard, op, offset, len, flags, Ok(()));
+        self.next
+    }
+
+    /// Whether a request that was begun has been answered.
+    pub fn is_answered(&self, tag: u64) -> bool {
+        !self.asked.contains_key(&tag)
     }
 
     pub(super) fn submit_expecting(
@@ -556,7 +596,7 @@ impl Rig {
             let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len) };
             let shard = self.random.below(self.shards.len() as u64) as usize;
             match self.sees_lost(op, offset, len) {
-                Sees::Nothing => self.submit(shard, op, offset, len, flags),
+                Sees::Nothing => drop(self.submit(shard, op, offset, len, flags)),
                 // Some of a longer one may be written.
                 Sees::Refusal if op == Op::Read || len == BLOCK => {
                     self.submit_expecting(shard, op, offset, len, flags, Err(ErrorKind::Unreadable));
@@ -570,6 +610,45 @@ impl Rig {
                 }
             }
         }
+    }
+
+    /// Writes a part of the array in pieces one after the other, all of which come before the driver's turn ends.
+    pub fn stream(&mut self, shard: usize, offset: u64, pieces: &[u64]) {
+        let pieces: Vec<_> = pieces.iter().map(|len| (*len, Ok(()))).collect();
+        self.stream_expecting(shard, offset, &pieces);
+    }
+
+    /// The same, with what each piece is to be answered.
+    pub fn stream_expecting(&mut self, shard: usize, offset: u64, pieces: &[(u64, Result<(), ErrorKind>)]) {
+        let mut at = offset;
+        for (len, expected) in pieces {
+            self.submit_expecting(shard, Op::Write, at, *len, Flags::NONE, *expected);
+            at += len;
+        }
+        let (shard, sink) = &mut self.shards[shard];
+        shard.end_turn(sink);
+    }
+
+    /// Writes a part of the array in pieces, each in a turn of the driver of its own.
+    pub fn trickle(&mut self, shard: usize, offset: u64, pieces: &[u64]) {
+        let mut at = offset;
+        for len in pieces {
+            self.submit(shard, Op::Write, at, *len, Flags::NONE);
+            let (shard, sink) = &mut self.shards[shard];
+            shard.end_turn(sink);
+            at += len;
+        }
+    }
+
+    /// Goes on by one answer of a disk. Whether something moved.
+    pub fn settles_some(&mut self) -> bool {
+        self.step()
+    }
+
+    /// Goes on until nothing moves. Whether everything was answered.
+    pub fn settles(&mut self) -> bool {
+        while self.step() {}
+        self.asked.is_empty()
     }
 
     /// A member that holds something else is filled row by row, while requests go on.
@@ -627,8 +706,36 @@ impl Rig {
         }
     }
 
+    /// Begins to compare a row with its parity, on the first shard.
+    pub fn begin_verify(&mut self, row: u64) {
+        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
+        let (data, height) = (stripe.data_chunks() as u64, stripe.chunk_bytes / self.rows_of_stripe());
+        let offset = stripe.array_start + row % self.rows_of_stripe() * height * data;
+        let buf = Buf { addr: REQUESTS_BYTES - (1 << 20), region: Buf::UNREGISTERED };
+        let kind = SyncKind::Verify { data: data as u16, cells: stripe.members.len() as u16 };
+        let request = SyncRequest { device: DeviceId(0), offset, len: height * data, kind, buf, tag: row };
+        let (shard, sink) = &mut self.shards[0];
+        shard.sync(&request, sink).expect("a part that is sound");
+    }
+
+    /// Whether that has ended since.
+    pub fn verified(&mut self) -> bool {
+        self.shards[0].0.pop_sync_done().is_some_and(|done| done.result == Ok(()) && done.compared.differing == 0)
+    }
+
     /// Changes a byte of a block of a cell of a row, as rot would. Cells are data first, then P, then Q.
     pub fn rot(&mut self, row: u64, cell: u16, block: u64) {
+        let (member, at) = self.place_of(row, cell, block);
+        self.disks[member][at + 77] ^= 0x5a;
+    }
+
+    /// A block of a cell as it stands on its disk.
+    pub fn block_of(&self, row: u64, cell: u16, block: u64) -> Vec<u8> {
+        let (member, at) = self.place_of(row, cell, block);
+        self.disks[member][at..at + BLOCK as usize].to_vec()
+    }
+
+    fn place_of(&self, row: u64, cell: u16, block: u64) -> (usize, usize) {
         let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
         let member = match usize::from(cell).checked_sub(stripe.data_chunks()) {
             None => stripe.data(usize::from(cell)),
@@ -637,7 +744,7 @@ impl Rig {
         };
         let height = stripe.chunk_bytes / self.rows_of_stripe();
         let at = stripe.member_offset + row % self.rows_of_stripe() * height + block * BLOCK;
-        self.disks[usize::from(member)][at as usize + 77] ^= 0x5a;
+        (usize::from(member), at as usize)
     }
 
     /// Reads all of it, piece by piece.

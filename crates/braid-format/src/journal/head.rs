@@ -5,7 +5,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, NUMBER_MAX, ROW_BYTES_MAX};
-use crate::{BLOCK_BYTES, MEMBERS_MAX};
+use crate::raw::{get48, put48};
+use crate::{BLOCK_BYTES, MEMBERS_MAX, MemberId};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRJH");
 const CRC_BYTES: usize = size_of::<U32>();
@@ -25,8 +26,10 @@ struct RawHead {
     ring_blocks: U64,
     row_bytes: U32,
     lost_count: U32,
-    /// Zero.
-    reserved: U64,
+    /// The disk that the ring is on; 0: the members.
+    disk: [u8; 6],
+    /// Where it is on a disk: blocks of the ring that the members have room for; else 0.
+    member_blocks: U16,
 }
 
 /// One row of the list, little-endian.
@@ -46,7 +49,7 @@ macro_rules! offsets {
         $(const _: () = assert!(core::mem::offset_of!($type, $field) == $offset);)*
     };
 }
-offsets!(RawHead: crc 0, magic 4, array_uuid 8, generation 24, run 32, ring_blocks 40, row_bytes 48, lost_count 52, reserved 56);
+offsets!(RawHead: crc 0, magic 4, array_uuid 8, generation 24, run 32, ring_blocks 40, row_bytes 48, lost_count 52, disk 56, member_blocks 62);
 offsets!(RawLostRow: row 0, lines 8, cells 10);
 const _: () = assert!(size_of::<RawHead>() == 64 && size_of::<RawLostRow>() == 16);
 const _: () = assert!(size_of::<RawHead>() + LOST_ROWS_MAX * size_of::<RawLostRow>() <= HEAD_BYTES);
@@ -62,6 +65,22 @@ pub struct Head {
     pub ring_blocks: u64,
     /// The height of a row, in bytes.
     pub row_bytes: u32,
+    /// Where the ring is.
+    pub ring_on: RingOn,
+}
+
+/// Where the ring of a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RingOn {
+    /// On all members.
+    Members,
+    /// On a disk of its own.
+    Disk {
+        /// That disk's identity.
+        id: MemberId,
+        /// Blocks of the ring that all members have room for, should it move to them.
+        member_blocks: u16,
+    },
 }
 
 impl Head {
@@ -72,6 +91,7 @@ impl Head {
             && (1..=1 << 48).contains(&self.ring_blocks)
             && (1..=u64::from(ROW_BYTES_MAX)).contains(&row_bytes)
             && row_bytes.is_multiple_of(BLOCK_BYTES)
+            && !matches!(self.ring_on, RingOn::Disk { member_blocks: 0, .. })
     }
 }
 
@@ -130,6 +150,10 @@ pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; H
         && lost.iter().all(LostRow::is_sound)
         && lost.is_sorted_by(|a, b| a.row < b.row);
     assert!(sound, "a head that cannot be read back: {head:?}");
+    let (disk, member_blocks) = match head.ring_on {
+        RingOn::Members => ([0; 6], 0),
+        RingOn::Disk { id, member_blocks } => (put48(id.get()).unwrap_or_default(), member_blocks),
+    };
     let raw = RawHead {
         crc: U32::ZERO,
         magic: U32::new(MAGIC),
@@ -139,7 +163,8 @@ pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; H
         ring_blocks: U64::new(head.ring_blocks),
         row_bytes: U32::new(head.row_bytes),
         lost_count: U32::new(lost.len() as u32),
-        reserved: U64::ZERO,
+        disk,
+        member_blocks: U16::new(member_blocks),
     };
     out.fill(0);
     let (first, list) = out.split_at_mut(size_of::<RawHead>());
@@ -162,16 +187,21 @@ pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<
     let used = size_of::<RawHead>() + count * size_of::<RawLostRow>();
     let whole = raw.magic.get() == MAGIC
         && raw.array_uuid == array.into_bytes()
-        && raw.crc.get() == crc32c::crc32c(&bytes[CRC_BYTES..used])
-        && raw.reserved.get() == 0;
+        && raw.crc.get() == crc32c::crc32c(&bytes[CRC_BYTES..used]);
     if !whole {
         return None;
     }
+    let ring_on = match (MemberId::new(get48(raw.disk)), raw.member_blocks.get()) {
+        (None, 0) => RingOn::Members,
+        (None, _) => return None,
+        (Some(id), member_blocks) => RingOn::Disk { id, member_blocks },
+    };
     let head = Head {
         generation: raw.generation.get(),
         run: raw.run.get(),
         ring_blocks: raw.ring_blocks.get(),
         row_bytes: raw.row_bytes.get(),
+        ring_on,
     };
     let rows = list.as_chunks::<{ size_of::<RawLostRow>() }>().0.iter().take(count).map(|bytes| {
         let raw = RawLostRow::ref_from_bytes(bytes).ok()?;
@@ -187,7 +217,7 @@ mod tests {
     use super::*;
 
     const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
-    const HEAD: Head = Head { generation: 3, run: 77, ring_blocks: 176, row_bytes: 65536 };
+    const HEAD: Head = Head { generation: 3, run: 77, ring_blocks: 176, row_bytes: 65536, ring_on: RingOn::Members };
 
     fn rows(count: u64) -> Vec<LostRow> {
         (0..count).map(|k| LostRow::new(k * 3, 1 << (k % 16), &[k as u8 % 100, 101]).unwrap()).collect()
@@ -207,6 +237,11 @@ mod tests {
             assert_eq!(decode_head(&ARRAY, &bytes), Some((HEAD, lost)));
         }
         assert_eq!(decode_head(&ARRAY, &[0; HEAD_BYTES]), None);
+        let id = MemberId::new(0x0102_0304_0506).unwrap();
+        let head = Head { ring_on: RingOn::Disk { id, member_blocks: 2032 }, ..HEAD };
+        encode_head(&ARRAY, &head, &rows(2), &mut bytes);
+        assert_eq!((&bytes[56..62], &bytes[62..64]), (&[6, 5, 4, 3, 2, 1][..], &2032u16.to_le_bytes()[..]));
+        assert_eq!(decode_head(&ARRAY, &bytes), Some((head, rows(2))));
     }
 
     #[test]
@@ -251,6 +286,7 @@ mod tests {
         assert!(refused(&|bytes| bytes[24..32].fill(0)), "generation 0");
         assert!(refused(&|bytes| bytes[24..32].fill(0xff)), "no generation could follow");
         assert!(refused(&|bytes| bytes[48] = 1), "rows of no whole blocks");
-        assert!(refused(&|bytes| bytes[63] = 1), "reserved");
+        assert!(refused(&|bytes| bytes[63] = 1), "room on members, and no disk");
+        assert!(refused(&|bytes| bytes[56] = 1), "a disk, and no room on members");
     }
 }

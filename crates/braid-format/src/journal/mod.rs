@@ -14,7 +14,7 @@ mod head;
 mod judge;
 
 pub use batch::{BatchHeader, Entries, Entry, EntryKind, batch_check, decode_batch, encode_batch, payload_crc};
-pub use head::{Head, LostRow, decode_head, encode_head, head_slot};
+pub use head::{Head, LostRow, RingOn, decode_head, encode_head, head_slot};
 pub use judge::{Conflict, Copies, Findings};
 
 use crate::BLOCK_BYTES;
@@ -25,6 +25,8 @@ pub const HEAD_BLOCKS: u32 = 8;
 pub const HEAD_BYTES: usize = HEAD_BLOCKS as usize * BLOCK_BYTES as usize;
 /// Where the ring begins in the journal area, in bytes.
 pub const RING_START_BYTES: u64 = 2 * HEAD_BYTES as u64;
+/// Largest ring on a disk of its own, in blocks of 4096 bytes (64 MiB): a start reads all of it.
+pub const DISK_RING_BLOCKS_MAX: u64 = 16 << 10;
 /// Most entries of one batch.
 pub const ENTRIES_MAX: usize = 168;
 /// Most blocks of one batch, its header included (4 MiB).

@@ -111,6 +111,12 @@ impl SimDisk {
         let mut readable = true;
         for_blocks(offset, out.len(), |block, from, to, at| {
             let piece = &mut out[at..at + (to - from)];
+            let slot = &self.blocks[block];
+            if let Some(durable) =
+                slot.durable.as_ref().filter(|_| slot.pending.is_empty() && self.unreadable.is_empty())
+            {
+                return piece.copy_from_slice(&durable[from..to]);
+            }
             for (i, bytes) in piece.chunks_exact_mut(SECTOR_BYTES).enumerate() {
                 let sector = from / SECTOR_BYTES + i;
                 self.read_sector(block, sector, bytes);
@@ -196,6 +202,15 @@ impl SimDisk {
     /// Moves what `ready` chooses of a block to the medium, and drops what it overtakes.
     fn settle(&mut self, block: usize, ready: impl Fn(&Pending) -> bool) {
         let Some(last) = self.blocks[block].pending.iter().rposition(&ready) else { return };
+        if self.blocks[block].pending[last].sectors == u8::MAX {
+            // It overtakes all before it.
+            let slot = &mut self.blocks[block];
+            slot.durable = slot.pending.drain(..=last).next_back().map(|p| p.data);
+            if slot.pending.is_empty() {
+                self.dirty.remove(&block);
+            }
+            return;
+        }
         let mut image = self.durable_image(block);
         let slot = &mut self.blocks[block];
         let mut settled = 0u8;

@@ -10,6 +10,7 @@ use braid_format::MemberState;
 
 use super::Admin;
 use crate::content::BLOCK_BYTES;
+use crate::rows;
 
 impl Admin {
     /// Members that are not always well are started without the one that is, and written to: as when both halves of a
@@ -46,7 +47,14 @@ impl Admin {
         let geometry = array.geometry().clone();
         for at in (0..geometry.size_bytes()).step_by(BLOCK_BYTES) {
             let mut whole = false;
-            geometry.copies(at, &mut |piece| whole |= in_sync(piece.member));
+            match geometry.stripe_of(at) {
+                // What parity does not make up for.
+                Some(stripe) => {
+                    let there = stripe.members.iter().filter(|member| in_sync(**member)).count();
+                    whole = there >= stripe.data_chunks();
+                }
+                None => geometry.copies(at, &mut |piece| whole |= in_sync(piece.member)),
+            }
             if !whole {
                 let why = format!("half of mirror {index} starts, and nobody there says that it is in sync");
                 return self.odd(why);
@@ -64,10 +72,12 @@ impl Admin {
         };
         let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };
         let blocks = geometry.size_bytes() / BLOCK_BYTES as u64;
+        let rows = rows::rows_of(&geometry, &keeper.unreadable_rows());
         let number = {
             let mut stage = self.stage.borrow_mut();
             let number = stage.oracle.redundant_made("half a mirror", blocks);
             stage.oracle.may_fail(number);
+            stage.oracle.break_rows(number, rows);
             let requests = self.rng.between(1, 20) as u32;
             stage.workload.connect_writer(number, id, 0, blocks, requests);
             number

@@ -4,7 +4,6 @@
 //! A drill says what the administrator does in each life, how the life ends, and what happens to disks between two lives.
 //! How much of everything, and when exactly, is drawn. One of the members is the *victim*.
 
-use super::row_drills;
 use crate::rng::Rng;
 use crate::sim::Doom;
 use crate::workload::Work;
@@ -27,6 +26,8 @@ pub enum Step {
     Fail,
     /// It is pulled.
     Pull,
+    /// One more than may be lost of an array with parity are pulled, together or one after the other.
+    PullMany,
     /// It returns, if it may.
     Return,
     /// It returns; where that is refused a new disk takes its place.
@@ -51,8 +52,14 @@ pub enum Step {
     Unreadable(u64),
     /// These are written.
     Overwrite,
+    /// Somebody tries to write parts of the rows that cannot be read.
+    WriteParts,
+    /// Everything is written, row by row, and flushed.
+    WriteAll,
     /// Somebody reads everything.
     ReadAll,
+    /// So many do, beside the next steps.
+    ReadBeside(u32),
     /// Copies are compared, and mended.
     Check,
 }
@@ -96,6 +103,8 @@ pub enum Between {
     Unreadable(u64),
     /// Of an array with parity members are lost, as many as may be at most; those that were lost before are back.
     LoseSome,
+    /// The same, but one more than may be.
+    LoseMany,
     /// All that were lost are back.
     FindAll,
 }
@@ -109,190 +118,6 @@ pub struct Act {
     pub doom: Doom,
     /// What happens afterwards.
     pub after: Vec<Between>,
-}
-
-/// What a drill is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Subject {
-    /// Who was promoted last is the only one left.
-    Succession,
-    /// Bits are cleared, and set again, while clients write.
-    Clearing,
-    /// A member is left out while clients write.
-    Dropping,
-    /// A crash comes while a member is filled, and the filling goes on.
-    Refilling,
-    /// A member is filled while clients write.
-    FillingUnderLoad,
-    /// Both halves run apart after a promotion that was cut.
-    CutPromotion,
-    /// Both halves run apart.
-    Apart,
-    /// An old copy of a member turns up.
-    OldCopy,
-    /// A member returns while its disk still has I/O from before.
-    EarlyReturn,
-    /// Bits that a crash left on one member, a write there, and that member lost.
-    Merging,
-    /// What a crash left unequal is made equal and read; another crash, and one member lost.
-    Settling,
-    /// A member fails while bits are being cleared.
-    HalfCleared,
-    /// Copies are compared and mended while clients write.
-    Checking,
-    /// What no member that is in sync can read.
-    Unreadable,
-    /// A member is replaced while clients write; then its successor is the only one left, or it is.
-    Replacing,
-    /// The only member in sync is replaced, and its successor fails when it is to take the place.
-    TakingOver,
-    /// The array becomes larger while clients write where nobody has written.
-    Growing,
-    /// Of an array with parity: rows are on their way when power and members are lost.
-    RowsTorn,
-    /// The same rows are written over and over, one request after the other.
-    RowsInTurn,
-    /// As the first, and another crash while that is being dealt with.
-    RowsTornTwice,
-    /// A member is filled anew while the journal is in use, and then others are lost.
-    RowsOfNewcomers,
-    /// Rows are written while members are out, and a crash comes.
-    RowsDegraded,
-}
-
-impl Subject {
-    /// Those that [`Subject::any`] draws from.
-    const FIRST: [Subject; 14] = [
-        Subject::Succession,
-        Subject::Clearing,
-        Subject::Dropping,
-        Subject::Refilling,
-        Subject::FillingUnderLoad,
-        Subject::CutPromotion,
-        Subject::Apart,
-        Subject::OldCopy,
-        Subject::EarlyReturn,
-        Subject::Merging,
-        Subject::Settling,
-        Subject::HalfCleared,
-        Subject::Checking,
-        Subject::Unreadable,
-    ];
-
-    /// Any of them: those more often that show what they are about seldom.
-    pub fn any(rng: &mut Rng) -> Subject {
-        const SELDOM: [Subject; 7] = [
-            Subject::FillingUnderLoad,
-            Subject::Succession,
-            Subject::Clearing,
-            Subject::Dropping,
-            Subject::Merging,
-            Subject::Settling,
-            Subject::HalfCleared,
-        ];
-        if rng.below(3) == 0 { *rng.pick(&SELDOM) } else { *rng.pick(&Subject::FIRST) }
-    }
-
-    /// The same, or now and then one of those that came later, by a chance of their own: what else a seed draws stays.
-    /// One of so many is one of those.
-    pub fn or_later(self, of: u64, chance: &mut Rng) -> Subject {
-        const LATER: [Subject; 3] = [Subject::Replacing, Subject::TakingOver, Subject::Growing];
-        if chance.below(of) == 0 { *chance.pick(&LATER) } else { self }
-    }
-
-    /// Whether one of the shards is much busier than the others.
-    pub fn has_busy_shard(self) -> bool {
-        matches!(self, Subject::FillingUnderLoad | Subject::Growing)
-    }
-
-    /// Whether it needs a disk that is no member.
-    pub fn replaces(self) -> bool {
-        matches!(self, Subject::Replacing | Subject::TakingOver)
-    }
-
-    /// Its name, for the count.
-    pub fn name(self) -> &'static str {
-        match self {
-            Subject::Succession => "succession",
-            Subject::Clearing => "clearing",
-            Subject::Dropping => "dropping",
-            Subject::Refilling => "refilling",
-            Subject::FillingUnderLoad => "filling under load",
-            Subject::CutPromotion => "a promotion that is cut",
-            Subject::Apart => "halves apart",
-            Subject::OldCopy => "an old copy",
-            Subject::EarlyReturn => "an early return",
-            Subject::Merging => "merging bits",
-            Subject::Settling => "settling",
-            Subject::HalfCleared => "bits half cleared",
-            Subject::Checking => "checking",
-            Subject::Unreadable => "unreadable blocks",
-            Subject::Replacing => "replacing",
-            Subject::TakingOver => "taking over",
-            Subject::Growing => "growing",
-            Subject::RowsTorn => "rows torn",
-            Subject::RowsInTurn => "rows in turn",
-            Subject::RowsTornTwice => "rows torn twice",
-            Subject::RowsOfNewcomers => "rows of newcomers",
-            Subject::RowsDegraded => "rows degraded",
-        }
-    }
-
-    /// Blocks of each member beside the least, at most: where bits are what it is about, few regions are best.
-    pub fn blocks_max(self) -> u64 {
-        match self {
-            Subject::Merging | Subject::HalfCleared | Subject::TakingOver => 30,
-            Subject::Clearing | Subject::Dropping | Subject::EarlyReturn | Subject::Settling | Subject::Checking => 60,
-            Subject::Apart | Subject::OldCopy | Subject::CutPromotion | Subject::Replacing => 200,
-            Subject::Succession | Subject::Refilling | Subject::FillingUnderLoad | Subject::Unreadable => 600,
-            Subject::Growing => 600,
-            Subject::RowsTorn
-            | Subject::RowsInTurn
-            | Subject::RowsTornTwice
-            | Subject::RowsOfNewcomers
-            | Subject::RowsDegraded => 40,
-        }
-    }
-
-    /// Longest time for which bits that nobody needs are kept.
-    pub fn clear_ns_max(self, rng: &mut Rng) -> u64 {
-        match self {
-            Subject::Clearing => *rng.pick(&[20_000, 100_000, 400_000, 2_000_000]),
-            Subject::HalfCleared => *rng.pick(&[400_000, 2_000_000]),
-            Subject::Merging | Subject::Settling | Subject::FillingUnderLoad | Subject::Growing => 500_000_000,
-            // Lives of minutes.
-            Subject::EarlyReturn => 4_000_000_000,
-            _ => *rng.pick(&[200_000, 2_000_000]),
-        }
-    }
-
-    /// Draws what happens.
-    pub fn draw(self, rng: &mut Rng) -> Vec<Act> {
-        match self {
-            Subject::Succession => succession(rng),
-            Subject::Clearing => clearing(rng),
-            Subject::Dropping => dropping(rng),
-            Subject::Refilling => refilling(rng),
-            Subject::FillingUnderLoad => filling_under_load(rng),
-            Subject::CutPromotion => cut_promotion(rng),
-            Subject::Apart => apart(rng),
-            Subject::OldCopy => old_copy(rng),
-            Subject::EarlyReturn => early_return(rng),
-            Subject::Merging => merging(rng),
-            Subject::Settling => settling(rng),
-            Subject::HalfCleared => half_cleared(rng),
-            Subject::Checking => checking(rng),
-            Subject::Unreadable => unreadable(rng),
-            Subject::Replacing => replacing(rng),
-            Subject::TakingOver => taking_over(rng),
-            Subject::Growing => growing(rng),
-            Subject::RowsTorn => row_drills::torn(rng),
-            Subject::RowsInTurn => row_drills::in_turn(rng),
-            Subject::RowsTornTwice => row_drills::torn_twice(rng),
-            Subject::RowsOfNewcomers => row_drills::of_newcomers(rng),
-            Subject::RowsDegraded => row_drills::degraded(rng),
-        }
-    }
 }
 
 pub(super) fn act(steps: Vec<Step>, doom: Doom, after: &[Between]) -> Act {
@@ -356,7 +181,7 @@ fn back(rng: &mut Rng) -> Step {
     if rng.below(3) == 0 { Step::Renew } else { Step::Return }
 }
 
-fn succession(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn succession(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     steps.push(Step::Fail);
     if rng.below(3) > 0 {
@@ -376,7 +201,7 @@ fn succession(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[Between::LoseOthers]), then]
 }
 
-fn clearing(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn clearing(rng: &mut Rng) -> Vec<Act> {
     let mut lives = Vec::new();
     for _ in 0..rng.between(1, 3) {
         let mut steps = Vec::new();
@@ -397,7 +222,7 @@ fn clearing(rng: &mut Rng) -> Vec<Act> {
     lives
 }
 
-fn dropping(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn dropping(rng: &mut Rng) -> Vec<Act> {
     let mut steps = vec![work(rng, 20)];
     if rng.below(4) == 0 {
         let errors = rng.between(5_000, 100_000) as u32;
@@ -412,7 +237,7 @@ fn dropping(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, after), then]
 }
 
-fn refilling(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn refilling(rng: &mut Rng) -> Vec<Act> {
     let mut steps = vec![work(rng, 60), work(rng, 60), Step::AwaitClean, Step::Fail];
     if rng.coin() {
         steps.push(work(rng, 10));
@@ -432,7 +257,7 @@ fn refilling(rng: &mut Rng) -> Vec<Act> {
     ]
 }
 
-fn filling_under_load(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn filling_under_load(rng: &mut Rng) -> Vec<Act> {
     // What is written long after hides what was missed.
     let requests = *rng.pick(&[60, 200, 1200]);
     let of = Work { think_ns_max: *rng.pick(&[50_000, 400_000]), clients: 3, ..draw_work(rng, requests) };
@@ -442,7 +267,7 @@ fn filling_under_load(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[Between::LoseOthers]), act(vec![Step::ReadAll], Doom::Clean, &[])]
 }
 
-fn cut_promotion(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn cut_promotion(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     steps.extend([Step::Fail, work(rng, 10), back(rng), Step::AwaitWhole]);
     let doom = soon(rng, "promoting", 1, &[100_000, 300_000, 800_000], 2);
@@ -451,7 +276,7 @@ fn cut_promotion(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[Between::Apart]), apart, again]
 }
 
-fn apart(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn apart(rng: &mut Rng) -> Vec<Act> {
     let mut apart = Vec::new();
     if rng.coin() {
         apart.push(work(rng, 4));
@@ -461,7 +286,7 @@ fn apart(rng: &mut Rng) -> Vec<Act> {
     vec![act(settled(rng), Doom::Clean, &[Between::Apart]), act(apart, doom, &[]), act(again, Doom::Clean, &[])]
 }
 
-fn old_copy(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn old_copy(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     let doom = afterwards(rng, &mut steps);
     let first = act(steps, doom, &[Between::Copy]);
@@ -475,7 +300,7 @@ fn old_copy(rng: &mut Rng) -> Vec<Act> {
     vec![first, act(steps, doom, &[Between::Restore]), act(again, Doom::Clean, &[])]
 }
 
-fn early_return(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn early_return(rng: &mut Rng) -> Vec<Act> {
     let hangs = rng.between(10_000, 60_000) as u32;
     let think_ns_max = *rng.pick(&[1_000_000, 20_000_000, 200_000_000]);
     let of = Work { clients: 2, think_ns_max, hot: 1_000_000, blocks_max: 8, ..draw_work(rng, 300) };
@@ -493,7 +318,7 @@ fn early_return(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, Doom::Clean, &[])]
 }
 
-fn merging(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn merging(rng: &mut Rng) -> Vec<Act> {
     // One region, so that no other bits are written that would bring these along.
     let here = Some((0, 16));
     let of = Work { clients: 1, blocks_max: 4, ..draw_work(rng, 3) };
@@ -504,7 +329,7 @@ fn merging(rng: &mut Rng) -> Vec<Act> {
     vec![first, second, act(vec![Step::ReadAll, work(rng, 5)], Doom::Clean, &[])]
 }
 
-fn settling(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn settling(rng: &mut Rng) -> Vec<Act> {
     let of = Work { think_ns_max: 20_000, ..draw_work(rng, 60) };
     let of = Work { clients: 3, ..of };
     let steps =
@@ -516,7 +341,7 @@ fn settling(rng: &mut Rng) -> Vec<Act> {
     vec![first, second, act(vec![Step::ReadAll, work(rng, 5)], Doom::Clean, &[])]
 }
 
-fn half_cleared(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn half_cleared(rng: &mut Rng) -> Vec<Act> {
     let of = Work { flushes: false, ..draw_work(rng, 20) };
     let steps = vec![
         work(rng, 10),
@@ -532,7 +357,7 @@ fn half_cleared(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[]), act(then, Doom::Clean, &[])]
 }
 
-fn checking(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn checking(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     for _ in 0..rng.between(1, 3) {
         let of = Work { clients: 3, think_ns_max: *rng.pick(&[50_000, 400_000]), ..draw_work(rng, 200) };
@@ -542,7 +367,7 @@ fn checking(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, Doom::Clean, &[])]
 }
 
-fn unreadable(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn unreadable(rng: &mut Rng) -> Vec<Act> {
     let blocks = rng.between(1, 4);
     if rng.coin() {
         // What a crash left unequal is made equal, but for that.
@@ -565,7 +390,7 @@ fn unreadable(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[]), then]
 }
 
-fn replacing(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn replacing(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     // What a client flushes the successor flushes: nothing of it is to be flushed but by its promotion.
     let of_successor = rng.coin();
@@ -592,7 +417,7 @@ fn replacing(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, after), act(vec![Step::ReadAll, work(rng, 20)], Doom::Clean, &[])]
 }
 
-fn taking_over(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn taking_over(rng: &mut Rng) -> Vec<Act> {
     let mut steps = settled(rng);
     steps.push(Step::Fail);
     if rng.coin() {
@@ -605,7 +430,7 @@ fn taking_over(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[]), then]
 }
 
-fn growing(rng: &mut Rng) -> Vec<Act> {
+pub(super) fn growing(rng: &mut Rng) -> Vec<Act> {
     let mut steps = Vec::new();
     if rng.coin() {
         steps.push(work(rng, 5));

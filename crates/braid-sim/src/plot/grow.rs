@@ -79,7 +79,7 @@ impl Admin {
             return self.count("growth put off");
         }
         self.stage.borrow_mut().mirrors[index].growing = true;
-        match self.port.give_order(id, Order::Grow { force: true }).await {
+        match self.port.give_order(id, Order::Grow { newcomers: Vec::new(), force: true }).await {
             Ok(()) => {
                 self.count("grow a mirror");
                 let regions = self.port.take_grown(id).expect("who has grown has a longer map");
@@ -138,7 +138,7 @@ impl Admin {
             let larger = places.on_larger(self.port.size_bytes(disk.leaf)).unwrap_or(places);
             sizes.push((member.role, larger.room_bytes()));
         }
-        let (Some(role), Ok(growth)) = (role, lifecycle::plan_growth(&newest, &sizes, true)) else { return true };
+        let (Some(role), Ok(growth)) = (role, lifecycle::plan_growth(&newest, &sizes, &[], true)) else { return true };
         growth.geometry.zones().iter().skip(newest.zones.len()).all(|zone| zone.members.contains(&role))
     }
 

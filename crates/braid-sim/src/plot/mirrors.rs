@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use braid_engine::io::DeviceId;
 use braid_engine::keeper::Note;
 use braid_format::{MemberState, Places, Uuid};
 use braid_geometry::{Geometry, Level, Spec};
@@ -40,6 +41,10 @@ pub struct Mirror {
     pub row_blocks: u64,
     /// Its creation was acknowledged.
     pub exists: bool,
+    /// The number under which it serves, while it does.
+    pub serves_as: Option<DeviceId>,
+    /// Copies of it, or cells of its rows, may rot while it is checked.
+    pub rots: bool,
     /// Chances in a million that a disk that may be pulled is not there when a life begins.
     pub unplug: u32,
     /// It may be used in two machines, and its disks be replaced by old copies.
@@ -79,6 +84,8 @@ impl Mirror {
             number: None,
             row_blocks: 0,
             exists: false,
+            serves_as: None,
+            rots: true,
             unplug: 0,
             wild: false,
             apart: BTreeSet::new(),
@@ -149,6 +156,7 @@ pub fn kind_of(note: &Note) -> &'static str {
         Note::Replaced(..) => "replaced",
         Note::Resynced => "resynced",
         Note::Grown(..) => "grown",
+        Note::RingMoved { .. } => "journal moved",
         Note::Failed => "failed",
         Note::Repaired(..) => "repaired",
         Note::Unreadable { .. } => "unreadable",

@@ -12,6 +12,7 @@ mod replace;
 pub mod row_drills;
 pub mod script;
 mod starting;
+pub mod subject;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ use crate::meta::Port;
 use crate::oracle::Violation;
 use crate::rng::Rng;
 use crate::shrink::Bounds;
-use crate::sim::Stage;
+use crate::stage::Stage;
 use drills::Step;
 
 /// One array and what is known of it across lives.

@@ -2,8 +2,9 @@
 
 use braid_format::{Label, MemberEntry, MemberState};
 
-use super::drills::{Act, Between, Step, Subject, Wait, act, afterwards, draw_work, soon, work};
+use super::drills::{Act, Between, Step, Wait, act, afterwards, draw_work, soon, work};
 use super::mirrors::Mirror;
+use super::subject::Subject;
 use crate::copies::label_on;
 use crate::disk::Survival;
 use crate::rng::Rng;
@@ -12,13 +13,37 @@ use crate::workload::Work;
 use crate::world::{Crash, World};
 
 /// What they are about.
-pub const SUBJECTS: [Subject; 5] =
-    [Subject::RowsTorn, Subject::RowsInTurn, Subject::RowsTornTwice, Subject::RowsOfNewcomers, Subject::RowsDegraded];
+pub const SUBJECTS: [Subject; 8] = [
+    Subject::RowsTorn,
+    Subject::RowsInTurn,
+    Subject::RowsTornTwice,
+    Subject::RowsOfNewcomers,
+    Subject::RowsDegraded,
+    Subject::RowsMended,
+    Subject::RowsBeyond,
+    Subject::RowsReadOn,
+];
+
+/// Those of mirrors that are as good for rows: where no member is all that is left.
+pub const OF_MIRRORS: [Subject; 8] = [
+    Subject::Apart,
+    Subject::Checking,
+    Subject::Clearing,
+    Subject::CutPromotion,
+    Subject::EarlyReturn,
+    Subject::Growing,
+    Subject::HalfCleared,
+    Subject::OldCopy,
+];
 
 /// Any of them: those more often that show what they are about seldom.
 pub fn any(rng: &mut Rng) -> Subject {
     const OFTEN: [Subject; 3] = [Subject::RowsTorn, Subject::RowsInTurn, Subject::RowsTornTwice];
-    if rng.coin() { *rng.pick(&OFTEN) } else { *rng.pick(&SUBJECTS) }
+    match rng.below(8) {
+        0 | 1 => *rng.pick(&OF_MIRRORS),
+        2..=4 => *rng.pick(&OFTEN),
+        _ => *rng.pick(&SUBJECTS),
+    }
 }
 
 /// Writes of parts of rows and of whole ones, on a few rows or on many.
@@ -215,7 +240,87 @@ pub fn degraded(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, after), act(then, Doom::Clean, &[])]
 }
 
+/// Rows of which everything was durable are written wholly when the power goes, and members with it: what they hold nobody knows
+/// until they are written wholly again.
+pub fn mended(rng: &mut Rng) -> Vec<Act> {
+    let requests = *rng.pick(&[10, 40]);
+    let (of, area) = writers(rng, requests);
+    let of = Work { rows: 1_000_000, fua: Some(0), flushes: false, reads: false, ..of };
+    let steps = vec![Step::WriteAll, Step::Work(of, area, Wait::Ended), Step::Rest(1_000_000)];
+    let doom = soon(rng, "placing", 100, &[1, 30_000], 4);
+    let mut then = vec![Step::ReadAll, Step::WriteParts, Step::ReadAll];
+    if rng.coin() {
+        then.extend([Step::Overwrite, Step::WriteParts, Step::ReadAll]);
+    }
+    let doom_then = afterwards(rng, &mut then);
+    let again = vec![Step::WriteParts, Step::ReadAll, Step::Overwrite, Step::ReadAll];
+    let after: &[Between] = if rng.below(4) == 0 { &[Between::FindAll] } else { &[] };
+    vec![act(steps, doom, &[Between::LoseSome]), act(then, doom_then, after), act(again, Doom::Clean, &[])]
+}
+
+/// More members are lost than may be, while rows are written or with a crash: nothing is answered that is not so, and when they are
+/// back everything is there that was promised.
+pub fn beyond(rng: &mut Rng) -> Vec<Act> {
+    let requests = *rng.pick(&[10, 40, 80]);
+    let (of, area) = writers(rng, requests);
+    let mut steps = vec![Step::Work(of, area, Wait::No), Step::Rest(rng.below(3_000_000))];
+    let mut acts = Vec::new();
+    if rng.below(3) > 0 {
+        steps.extend([Step::PullMany, Step::Work(Work { requests: 10, flushes: true, ..of }, area, Wait::Ended)]);
+        steps.push(Step::ReadAll);
+        let doom = afterwards(rng, &mut steps);
+        acts.push(act(steps, doom, &[]));
+    } else {
+        steps.push(Step::Rest(1_000_000));
+        let doom = among_rows(rng, 30);
+        acts.extend([
+            act(steps, doom, &[Between::LoseMany]),
+            act(vec![Step::ReadAll], Doom::Clean, &[Between::FindAll]),
+        ]);
+    }
+    let mut again = vec![Step::ReadAll];
+    if rng.coin() {
+        again.push(Step::Work(of, area, Wait::Ended));
+    }
+    let doom = afterwards(rng, &mut again);
+    acts.extend([act(again, doom, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]);
+    acts
+}
+
+/// A member is left out under long reads, and what is written then it misses.
+pub fn read_on(rng: &mut Rng) -> Vec<Act> {
+    let mut steps = Vec::new();
+    if rng.coin() {
+        steps.push(if rng.coin() { Step::WriteAll } else { work(rng, 10) });
+    }
+    let of = Work { clients: 3, think_ns_max: 20_000, blocks_max: 4, hot: 0, flushes: false, ..draw_work(rng, 60) };
+    for _ in 0..rng.between(1, 3) {
+        steps.extend([Step::ReadBeside(rng.between(2, 6) as u32), Step::Rest(rng.below(300_000)), Step::Fail]);
+        steps.extend([Step::Work(of, None, Wait::Ended), Step::ReadAll, Step::Back, Step::AwaitWhole]);
+    }
+    let doom = afterwards(rng, &mut steps);
+    vec![act(steps, doom, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]
+}
+
 impl Mirror {
+    /// More members are lost than may be.
+    pub(super) fn lose_many(&mut self, world: &mut World, rng: &mut Rng) {
+        if self.number.is_none() {
+            return;
+        }
+        let mut lost = self.disks.clone();
+        rng.shuffle(&mut lost);
+        lost.truncate(usize::from(self.spec.level.parity()) + 1);
+        for disk in lost {
+            world.note(format_args!("disk {disk} is lost"));
+            world.counters.add("fault", "more lost with a crash than may be");
+            world.disks[disk].cut_power(Survival::All, rng);
+            world.disks[disk].gone = true;
+            self.missing.insert(disk);
+        }
+        self.well = None;
+    }
+
     /// Members are lost, as many as may be at most. Who has lost what is judged as those would that are left.
     pub(super) fn lose_some(&mut self, world: &mut World, rng: &mut Rng) {
         let labels = self.disks.iter().filter_map(|disk| Some((*disk, label_on(world, *disk)?)));

@@ -115,6 +115,25 @@ impl Admin {
                 self.stage.borrow_mut().pull.push(disk);
                 self.until(|stage| stage.pull.is_empty()).await;
             }
+            Step::PullMany => {
+                self.count("pull more members than may be lost");
+                let mut disks = {
+                    let mut stage = self.stage.borrow_mut();
+                    stage.oracle.may_fail(number);
+                    stage.mirrors[index].well = None;
+                    stage.mirrors[index].disks.clone()
+                };
+                self.rng.shuffle(&mut disks);
+                let parity = self.stage.borrow().mirrors[index].spec.level.parity();
+                disks.truncate(usize::from(parity) + 1);
+                for disk in disks {
+                    self.stage.borrow_mut().pull.push(disk);
+                    if self.rng.coin() {
+                        self.port.sleep(self.rng.below(3_000_000)).await;
+                    }
+                }
+                self.until(|stage| stage.pull.is_empty()).await;
+            }
             Step::Return | Step::Back | Step::Renew => self.bring_back(index, role, step).await,
             Step::Hang(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::Hang(chance))),
             Step::WriteErrors(chance) => self.stage.borrow_mut().spoil.push((disk, Spoil::WriteErrors(chance))),
@@ -157,9 +176,36 @@ impl Admin {
                 }
                 self.until(|stage| stage.workload.is_finished(number)).await;
             }
+            Step::WriteParts => {
+                let rows = self.stage.borrow().oracle.broken_rows(number);
+                if !rows.is_empty() {
+                    self.count("write parts of unreadable rows");
+                    let parts: Vec<(u64, u64)> =
+                        rows.iter().map(|(first, count)| (first + self.rng.below(*count), 1)).collect();
+                    self.stage.borrow_mut().workload.connect_overwriter(number, id, 0, &parts);
+                    self.until(|stage| stage.workload.is_finished(number)).await;
+                }
+            }
+            Step::WriteAll => {
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    let (blocks, row) = (stage.oracle.blocks(number), stage.mirrors[index].row_blocks.max(1));
+                    let rows: Vec<(u64, u64)> =
+                        (0..blocks).step_by(row as usize).map(|first| (first, row.min(blocks - first))).collect();
+                    stage.workload.connect_overwriter(number, id, 0, &rows);
+                    stage.workload.then_flush();
+                }
+                self.until(|stage| stage.workload.is_finished(number)).await;
+            }
             Step::ReadAll => {
                 self.stage.borrow_mut().workload.connect_verifier(number, id, 0);
                 self.until(|stage| stage.workload.is_finished(number)).await;
+            }
+            Step::ReadBeside(count) => {
+                for _ in 0..count {
+                    let shard = self.rng.below(u64::from(self.shards)) as u16;
+                    self.stage.borrow_mut().workload.connect_verifier(number, id, shard);
+                }
             }
             Step::Check => {
                 self.check_mirror(index).await;
@@ -203,7 +249,7 @@ impl Admin {
     }
 
     /// Waits until something holds, at most for some time. False: it does not.
-    async fn await_a_while(&self, ns: u64, mut holds: impl FnMut(&crate::sim::Stage) -> bool) -> bool {
+    async fn await_a_while(&self, ns: u64, mut holds: impl FnMut(&crate::stage::Stage) -> bool) -> bool {
         let until_ns = self.port.now_ns() + ns;
         let mut held = false;
         self.until(|stage| {
@@ -234,7 +280,7 @@ impl Mirror {
                 places.push((disk, start + piece.member_offset));
             });
             places.retain(|(disk, _)| !without.contains(disk));
-            wishes.insert(block, Wish { device: number, block, places });
+            wishes.insert(block, Wish { device: number, block, places, cell: None });
         }
         wishes.into_values().collect()
     }
@@ -273,6 +319,7 @@ impl Mirror {
                 }
             }
             Between::LoseSome => self.lose_some(world, rng),
+            Between::LoseMany => self.lose_many(world, rng),
             Between::FindAll => self.missing.clear(),
             Between::LoseOthers | Between::LoseAllButOne | Between::LoseOthersOfAll => {}
             Between::Apart => self.go_apart = true,

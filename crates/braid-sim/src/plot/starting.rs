@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use braid_engine::RegionMap;
 use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{Keeper, KeeperOptions, Order};
 use braid_engine::lifecycle::{self, Array, StartOptions, Status};
+use braid_engine::{RegionMap, Roles};
 use braid_format::MemberState;
 use braid_geometry::Geometry;
 
@@ -18,7 +18,7 @@ use crate::copies::Copies;
 use crate::labelled;
 use crate::oracle::Violation;
 use crate::rows;
-use crate::sim::Stage;
+use crate::stage::Stage;
 
 /// Where a keeper leaves what it kept.
 type Ended = Rc<RefCell<Option<braid_engine::keeper::Kept>>>;
@@ -27,6 +27,8 @@ type Ended = Rc<RefCell<Option<braid_engine::keeper::Kept>>>;
 pub struct Kept {
     /// The number under which it serves.
     pub id: DeviceId,
+    /// The shard that keeps its regions and its journal.
+    home: ShardId,
     /// What its keeper leaves when it ends.
     ended: Ended,
     /// Disks that are out, or were pulled, in this life.
@@ -190,6 +192,11 @@ impl Admin {
                 self.rng.between(most / 10, most)
             },
         };
+        let home = options.home;
+        if self.kept.values().any(|kept| kept.home == home) {
+            self.count("several arrays at one home");
+        }
+        self.stage.borrow_mut().mirrors[index].serves_as = Some(id);
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
         let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
         if let Some(well) = well {
@@ -226,12 +233,13 @@ impl Admin {
             let with_parity = keeper.array().geometry().spec().level.parity() > 0;
             if with_parity {
                 let rows = rows::rows_of(keeper.array().geometry(), &keeper.unreadable_rows());
-                let whole = keeper.array().members().all(|member| member.state == MemberState::InSync);
+                let members = keeper.array().members().filter(|member| member.state != MemberState::InSync);
+                let missing = members.fold(Roles::NONE, |missing, member| missing.with(usize::from(member.role)));
                 if !rows.is_empty() {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
                     stage.counters.add("failed", "rows found unreadable");
                 }
-                if let Err(why) = stage.oracle.rows_broken(number, rows, whole) {
+                if let Err(why) = stage.oracle.rows_broken(number, rows, missing) {
                     stage.violation.get_or_insert(why);
                 }
             }
@@ -257,7 +265,7 @@ impl Admin {
             let mirror = &stage.mirrors[index];
             mirror.disks.iter().chain(&mirror.others).copied().filter(|disk| Some(*disk) != mirror.well).collect()
         };
-        self.kept.insert(index, Kept { id, ended, away, regions, copies });
+        self.kept.insert(index, Kept { id, home, ended, away, regions, copies });
         if self.steps.is_some() {
             return;
         }
@@ -299,6 +307,7 @@ impl Admin {
         self.port.forget(kept.id);
         self.stage.borrow_mut().jobs.forget(kept.id);
         self.stage.borrow_mut().lost.remove(&kept.id);
+        self.stage.borrow_mut().mirrors[index].serves_as = None;
         let ended = self.ended(&kept.ended).await;
         self.count("stop a mirror");
         let mut array = ended.array;

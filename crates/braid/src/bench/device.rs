@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{
-    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId,
+    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingPlace, Role, ShardId,
 };
 use braid_format::{Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
@@ -198,6 +198,7 @@ fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>) -> Node {
         run: 1,
         rings: members.iter().map(|member| (member.len - JOURNAL_BYTES) / 4096 * 4096).collect(),
         ring_blocks: JOURNAL_BYTES / 4096,
+        ring_on: RingPlace::Members,
         generation: 1,
         lost: Arc::new(LostRows::new(&[])),
     });

@@ -5,8 +5,8 @@ use super::disk_names::absolute_for;
 use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
-    Array, ArrayList, ArrayState, Assemble, Assembled, CreateArray, ErrorDetail, GrowArray, Growth, Health, Kind,
-    MemberState, RenameArray, StopArray, Zone, names,
+    Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Health,
+    Kind, MemberState, RenameArray, StopArray, Zone, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -37,12 +37,12 @@ pub enum Verb {
     Replace(ReplaceArgs),
     /// Give a redundant array a spare, or take one away
     Spare(SpareArgs),
-    /// Take up what an array's disks have gained and, at concat and raid0, further disks
+    /// Take up what an array's disks have gained, and further disks; rows that are there keep their width
     Grow(GrowArgs),
     /// Compare all copies of what was ever written to a redundant array, or rows with their parity; 7 if some differ
     Check(CheckArgs),
     /// The same, and make right what differs: as most copies have it, or as the parities tell (`docs/failures.md`)
-    Repair(CheckArgs),
+    Repair(RepairArgs),
     /// Delete an array: its labels are removed, its content is lost
     Delete(DeleteArgs),
 }
@@ -209,7 +209,8 @@ pub struct GrowArgs {
     /// The array, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     array: String,
-    /// Disks that become further members; none: only what its disks have gained is taken up
+    /// Disks that become further members, at levels with redundancy as many as a zone needs (raid1, raid5 2, raid6 3, raid10 as
+    /// many as there are copies); none: only what its disks have gained is taken up
     #[arg(value_name = "DISK")]
     disks: Vec<String>,
     /// Change nothing, and say what would come of it
@@ -234,6 +235,15 @@ pub struct CheckArgs {
     pub(super) wait: Wait,
     #[command(flatten)]
     pub(super) ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RepairArgs {
+    /// With parity: believe the data, and compute the parities from them, whatever these say; for after a start without the journal
+    #[arg(long)]
+    from_data: bool,
+    #[command(flatten)]
+    what: CheckArgs,
 }
 
 #[derive(Args)]
@@ -302,8 +312,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Replace(args) => redundant::replace(args).await,
         Verb::Spare(args) => redundant::spare(args).await,
         Verb::Grow(args) => grow(args).await,
-        Verb::Check(args) => redundant::check(args, false).await,
-        Verb::Repair(args) => redundant::check(args, true).await,
+        Verb::Check(args) => redundant::check(args, CheckArray::default()).await,
+        Verb::Repair(RepairArgs { from_data, what }) => {
+            redundant::check(what, CheckArray { repair: true, from_data }).await
+        }
         Verb::Delete(args) => delete(args).await,
     }
 }
@@ -331,6 +343,9 @@ fn grown(growth: &Growth) -> String {
         growth.size_bytes
     );
     text.push_str(&zones(&growth.zones));
+    if let Some(advice) = &growth.advice {
+        let _ = writeln!(text, "{advice}");
+    }
     if !growth.dry_run {
         text.push_str("clients that are connected to its exports learn it when they connect again\n");
     }

@@ -60,10 +60,15 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("array spare", &["braid array spare safe /dev/sdd", "braid array spare safe /dev/sdd --remove"]),
     (
         "array grow",
-        &["braid array grow fast /dev/sdd --dry-run", "braid array grow fast /dev/sdd", "braid array grow safe"],
+        &[
+            "braid array grow fast /dev/sdd --dry-run",
+            "braid array grow fast /dev/sdd",
+            "braid array grow safe",
+            "braid array grow safe /dev/sde /dev/sdf",
+        ],
     ),
     ("array check", &["braid array check safe", "braid array check safe --wait --json"]),
-    ("array repair", &["braid array repair safe"]),
+    ("array repair", &["braid array repair safe", "braid array repair safe --from-data --wait"]),
     ("job list", &["braid job list"]),
     ("job watch", &["braid job watch", "braid job watch safe:1"]),
     ("job pause", &["braid job pause safe:1"]),

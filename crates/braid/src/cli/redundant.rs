@@ -97,9 +97,9 @@ fn same_disk(member: &Member, disk: &str) -> bool {
     known == disk || path(known).is_some() && path(known) == path(disk)
 }
 
-pub async fn check(args: CheckArgs, repair: bool) -> anyhow::Result<ExitCode> {
+pub async fn check(args: CheckArgs, how: CheckArray) -> anyhow::Result<ExitCode> {
     let client = args.ask.client()?;
-    let job: Job = client.post(&format!("/v1/arrays/{}/check", args.array), &CheckArray { repair }).await?;
+    let job: Job = client.post(&format!("/v1/arrays/{}/check", args.array), &how).await?;
     if !args.wait.is_wanted() {
         output::show(args.ask.json, &job, |job| {
             format!("{} of array {} begins; watch it with: braid job watch {}\n", job.kind, job.array, job.name)

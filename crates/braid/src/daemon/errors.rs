@@ -74,6 +74,12 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Beyond { .. } => {
             (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
         }
+        LifecycleError::JournalLost => (
+            Kind::Incomplete,
+            format!(
+                "attach the disk of the journal, then braid array assemble {array}; without it: braid array assemble {array} --force"
+            ),
+        ),
         LifecycleError::BitmapDamaged { .. } | LifecycleError::Journal { .. } => {
             (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
         }
@@ -93,6 +99,14 @@ pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
         Status::Ready | Status::Degraded { .. } | Status::InterruptedDelete => {
             (Kind::Inactive, format!("braid array assemble {array}"))
         }
+        Status::Incomplete { missing } if missing.iter().any(|missing| missing.is_journal) => (
+            Kind::Incomplete,
+            format!(
+                "attach the missing disk, or name it: braid array assemble {array} --disk DISK; \
+                 if the disk of the journal is gone for good: braid array assemble {array} --force \
+                 (without the other missing disk as well, some of what was being written may be wrong)"
+            ),
+        ),
         Status::Incomplete { .. } => (
             Kind::Incomplete,
             format!(

@@ -151,7 +151,8 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         ("array_members_well", "Members that are there and do well", None, |array| {
             // Who is to replace another one lacks nothing that the array needs.
             let is_well = |member: &&Member| {
-                matches!(member.state, MemberState::InSync | MemberState::Spare) || member.replaces.is_some()
+                matches!(member.state, MemberState::InSync | MemberState::Spare | MemberState::Journal)
+                    || member.replaces.is_some()
             };
             array.members.iter().filter(is_well).count() as u64
         }),

@@ -46,6 +46,9 @@ pub struct SavedCheck {
     pub array: Uuid,
     /// Whether what differs is made equal.
     pub repair: bool,
+    /// Whether the data are believed then, whatever their parities say.
+    #[serde(default)]
+    pub from_data: bool,
     /// Everything before this byte of the array was gone over.
     pub position_bytes: u64,
     /// Whether it waits, by command.
@@ -304,6 +307,7 @@ mod tests {
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),
                 repair: true,
+                from_data: true,
                 position_bytes: 4096,
                 paused: false,
                 limit_bytes_per_s: 7,

@@ -170,7 +170,7 @@ fn what_cannot_become_a_member_is_refused_with_its_name() {
     refused(2, &["mem:64M"], &["mem:64M", "keeps nothing"]);
     refused(2, &[], &["nothing would be gained", "name a new one"]);
     let said = daemon.refused(2, &["array", "grow", "other", &d]);
-    assert!(said.contains("raid1") && said.contains("make its disks larger"), "{said}");
+    assert!(said.contains("needs 2 members") && said.contains("name 2 or more further disks"), "{said}");
     // A file that was to be made for it is gone again where that failed, and one that is taken by force serves.
     let made = daemon.folder.join("made");
     refused(4, &[&format!("file:{made},size=64M"), &foreign], &["/foreign"]);

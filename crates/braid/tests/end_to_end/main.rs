@@ -31,6 +31,7 @@ mod parity;
 mod parity_checks;
 mod parity_crashes;
 mod parity_filesystems;
+mod parity_growing;
 mod renaming;
 mod replacing;
 mod returning;

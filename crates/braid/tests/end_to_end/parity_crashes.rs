@@ -151,6 +151,78 @@ fn whole_rows_need_no_marks_after_a_stop_in_order_or_a_while() {
     lose(&mut daemon, client, c, Daemon::kill, 60);
 }
 
+/// Takes the journal off disks, from behind the bitmap to where the data begin.
+fn destroy_journals(disks: &[String]) {
+    for disk in disks {
+        let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
+        std::os::unix::fs::FileExt::write_all_at(&file, &noise(768 * KIB, 9), 256 * KIB).expect("it can be written");
+    }
+}
+
+/// A write was cut off when its data were in place and neither parity: to two parities the newer data look wrong.
+#[test]
+fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
+    let mut daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c", "d", "e"]);
+    let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid6", &names, &[]);
+    write(&mut client, 0..40, 1);
+    client.flush().expect("it flushes");
+    // In the first row block 0 of the array is on the member whose data begin with it.
+    let first = client.read(0, 4096).expect("it reads");
+    drop(client);
+    daemon.kill();
+    destroy_journals(&disks);
+    let holder = (0..5).find(|at| {
+        let mut bytes = vec![0; 4096];
+        let file = std::fs::File::open(&disks[*at]).expect("a member's file");
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, MIB).expect("it can be read");
+        bytes == first
+    });
+    let holder = holder.expect("somebody has it");
+    let newer = noise(4096, 99);
+    let file = std::fs::File::options().write(true).open(&disks[holder]).expect("a member's file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &newer, MIB).expect("it can be written");
+    daemon.start_again();
+    assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
+    daemon.braid(&["array", "assemble", "data", "--force"]);
+    let ended = |kind: &str| {
+        wait_for("the job", || {
+            let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
+            jobs.into_iter().find(|job| job["kind"] == kind && job["state"] == "done")
+        })
+    };
+    // It is only looked at by itself, and what is found is offered to whoever asks.
+    let checked = ended("check");
+    assert_eq!(checked["findings"]["differing_blocks"], 1, "{checked}");
+    let status = said(&daemon.any(&["status"]));
+    assert!(status.contains("braid array repair data --from-data") && status.contains("journal"), "{status}");
+    let block = |daemon: &Daemon| self::client(daemon).read(0, 4096).expect("it reads");
+    assert!(block(&daemon) == newer, "a check has changed something");
+    let repaired = daemon.any(&["array", "repair", "data", "--from-data", "--wait"]);
+    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    let repaired = ended("repair");
+    assert_eq!(
+        (&repaired["findings"]["mended_blocks"], repaired["findings"]["wrong_members"].as_array().map(Vec::len)),
+        (&1.into(), Some(0)),
+        "{repaired}"
+    );
+    let again = daemon.any(&["array", "check", "data", "--wait"]);
+    assert_eq!(again.status.code(), Some(0), "{}", said(&again));
+    assert!(block(&daemon) == newer, "the newer data are gone");
+    check(&mut self::client(&daemon), 1..40, 1);
+    // Computed from the others it is the same.
+    daemon.braid(&["array", "fail", "data", &holder.to_string()]);
+    daemon.braid(&["array", "fail", "data", &((holder + 2) % 5).to_string()]);
+    assert!(block(&daemon) == newer, "the parities are of before");
+    check(&mut self::client(&daemon), 1..40, 1);
+    // Copies have no parity.
+    let more = files(&daemon, &["x", "y"]);
+    daemon.braid(&["array", "create", "copies", "--level", "raid1", &more[0], &more[1]]);
+    let refused = daemon.refused(2, &["array", "repair", "copies", "--from-data"]);
+    assert!(refused.contains("no parity"), "{refused}");
+}
+
 #[test]
 fn without_a_journal_it_starts_by_force_alone() {
     let mut daemon = Daemon::start();
@@ -160,17 +232,15 @@ fn without_a_journal_it_starts_by_force_alone() {
     write(&mut client, 0..40, 1);
     client.flush().expect("it flushes");
     daemon.kill();
-    for disk in &disks {
-        // From behind the bitmap to where the data begin.
-        let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
-        std::os::unix::fs::FileExt::write_all_at(&file, &noise(768 * KIB, 9), 256 * KIB).expect("it can be written");
-    }
+    destroy_journals(&disks);
     // A write that was cut off there: the parity of row 0 is not of its data.
     let file = std::fs::File::options().write(true).open(&disks[2]).expect("a member's file");
     std::os::unix::fs::FileExt::write_all_at(&file, &noise(4096, 9), MIB).expect("it can be written");
     daemon.start_again();
     let shown = show(&daemon);
     assert!(shown["state"] == "failed" && shown["attention"].to_string().contains("journal"), "{shown}");
+    assert!(!shown["attention"].to_string().contains("array data"), "its name stands before it: {shown}");
+    assert_eq!(said(&daemon.any(&["status"])).matches("array data").count(), 1, "{}", said(&daemon.any(&["status"])));
     assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
     daemon.braid(&["array", "assemble", "data", "--force"]);
     check(&mut self::client(&daemon), 0..40, 1);

@@ -1,9 +1,9 @@
-//! Which batches count: the rings of all members that are in sync are read, in large pieces.
+//! Which batches count: the rings of all members that are in sync are read, or that of the disk of the journal, in large pieces.
 
 use braid_format::BLOCK_BYTES;
 use braid_format::journal::{
-    BatchHeader, Copies, Entry, EntryKind, Findings, Head, RING_START_BYTES, ROW_BLOCKS_MAX, batch_check, decode_batch,
-    payload_crc,
+    BatchHeader, Copies, Entry, EntryKind, Findings, Head, RING_START_BYTES, ROW_BLOCKS_MAX, RingOn, batch_check,
+    decode_batch, payload_crc,
 };
 
 use super::super::error::LifecycleError;
@@ -64,11 +64,16 @@ impl Ring {
 }
 
 impl<M: MetaIo> Recovery<'_, M> {
-    /// The batches that count, in order, with their entries; and how many blocks could not be read.
-    pub(super) async fn find(&self, head: &Head) -> Result<(Vec<Batch>, u64), LifecycleError> {
+    /// The batches that count, in order, with their entries; and how many blocks could not be read. No batches: of the only copy,
+    /// on a disk of its own, some is lost that may have counted.
+    pub(super) async fn find(
+        &self,
+        head: &Head,
+        ring: &[&Target],
+    ) -> Result<(Option<Vec<Batch>>, u64), LifecycleError> {
         let mut findings = Findings::new(head.run);
         let mut unread_blocks = 0;
-        for members in self.sources.chunks(MEMBERS_AT_ONCE) {
+        for members in ring.chunks(MEMBERS_AT_ONCE) {
             let rings = try_join_all(members.iter().map(|target| self.ring(target, head))).await?;
             for (target, ring) in members.iter().zip(rings) {
                 unread_blocks += ring.unread_blocks;
@@ -78,12 +83,16 @@ impl<M: MetaIo> Recovery<'_, M> {
                 }
             }
         }
+        let one_copy = head.ring_on != RingOn::Members;
+        if one_copy && unread_blocks > 0 {
+            return Ok((None, unread_blocks));
+        }
         let mut batches = Vec::new();
         for copies in findings.accepted().filter_map(|sequence| findings.batch(sequence)) {
             let entries = self.entries(copies).await?;
             batches.push(Batch { copies: *copies, entries });
         }
-        Ok((batches, unread_blocks))
+        Ok((Some(batches), unread_blocks))
     }
 
     async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
@@ -152,7 +161,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     /// Some blocks of a batch, at most a piece, from a member that has it.
     async fn read_part(&self, copies: &Copies, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
         let mut last = None;
-        for target in self.sources.iter().filter(|t| copies.members >> t.part.role & 1 == 1) {
+        for target in self.sources.iter().chain(&self.disk).filter(|t| copies.members >> t.part.role & 1 == 1) {
             let offset = place(target, copies.header.position + first);
             match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
                 Ok(bytes) => return Ok(bytes),
@@ -175,11 +184,11 @@ impl<M: MetaIo> Recovery<'_, M> {
         if whole { Ok(batch) } else { Err(wrong(gone(copies))) }
     }
 
-    /// Writes every batch on all members in sync that lack it, durably: after another crash, with other members, it is found.
-    pub(super) async fn log(&self, batches: &[Batch]) -> Result<(), LifecycleError> {
+    /// Writes every batch on all of the ring's disks that lack it, durably: after another crash, with other members, it is found.
+    pub(super) async fn log(&self, batches: &[Batch], ring: &[&Target]) -> Result<(), LifecycleError> {
         for Batch { copies, .. } in batches {
             let lacking: Vec<&Target> =
-                self.sources.iter().copied().filter(|t| copies.members >> t.part.role & 1 == 0).collect();
+                ring.iter().copied().filter(|t| copies.members >> t.part.role & 1 == 0).collect();
             if lacking.is_empty() {
                 continue;
             }

@@ -1,17 +1,17 @@
 //! Heads of the journal: read on all members, written on all members.
 
 use braid_format::journal::{
-    HEAD_BYTES, Head, LostRow, RING_START_BYTES, decode_head, encode_head, head_slot, ring_blocks, ring_blocks_min,
-    row_bytes,
+    DISK_RING_BLOCKS_MAX, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, decode_head, encode_head, head_slot,
+    ring_blocks, ring_blocks_min, row_bytes,
 };
-use braid_format::{ArrayPart, BLOCK_BYTES, Places};
+use braid_format::{ArrayPart, BLOCK_BYTES, Places, Uuid};
 
 use super::super::array::Array;
 use super::super::error::LifecycleError;
 use super::super::join::{join_all, try_join_all};
 use super::super::planted::{Planted, planted};
 use super::super::write::Target;
-use super::{Recovery, failed, next_head, wrong};
+use super::{Recovery, failed, wrong};
 use crate::{ErrorKind, LeafId, MetaIo};
 
 const HEAD: u64 = HEAD_BYTES as u64;
@@ -27,7 +27,7 @@ fn common_ring<'a>(places: impl Iterator<Item = &'a Places>) -> u64 {
 }
 
 /// Refuses a disk whose journal area has no room for a ring of so many blocks.
-fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
+pub(in crate::lifecycle) fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
     let (room_bytes, needed_bytes) = (places.journal.bytes, RING_START_BYTES + blocks * BLOCK_BYTES);
     if ring_blocks(room_bytes) >= blocks {
         return Ok(());
@@ -50,11 +50,28 @@ pub(in crate::lifecycle) fn check_room(
     check_ring(leaf, places, common_ring(members.iter().map(|t| &t.part.places)).max(least))
 }
 
-/// Writes the first head of a new array on its members, durably; nothing at levels without parity.
+/// The ring on a disk of its own, in blocks, and what its head says of that; `member_blocks`: what all members have room for.
+fn disk_ring(disk: &Target, member_blocks: u64) -> (u64, RingOn) {
+    let blocks = ring_blocks(disk.part.places.journal.bytes).min(DISK_RING_BLOCKS_MAX);
+    let member_blocks = u16::try_from(member_blocks).unwrap_or(u16::MAX);
+    (blocks, RingOn::Disk { id: disk.part.id, member_blocks })
+}
+
+/// The ring that the members have room for, in blocks, wherever it is.
+fn member_ring(head: &Head) -> u64 {
+    match head.ring_on {
+        RingOn::Members => head.ring_blocks,
+        RingOn::Disk { member_blocks, .. } => member_blocks.into(),
+    }
+}
+
+/// Writes the first head of a new array on its members, and on the disk of its journal where there is one, durably; nothing at
+/// levels without parity.
 pub(in crate::lifecycle) async fn write_first<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
     members: &[&Target],
+    disk: Option<&Target>,
     run: u64,
 ) -> Result<(), LifecycleError> {
     if !has_journal(label) {
@@ -62,7 +79,9 @@ pub(in crate::lifecycle) async fn write_first<M: MetaIo>(
     }
     let ring_blocks = common_ring(members.iter().map(|t| &t.part.places));
     let row_bytes = row_bytes(label.spec.chunk_bytes as u32);
-    let head = Head { generation: 1, run: run.max(1), ring_blocks, row_bytes };
+    let (ring_blocks, ring_on) = disk.map_or((ring_blocks, RingOn::Members), |disk| disk_ring(disk, ring_blocks));
+    let head = Head { generation: 1, run: run.max(1), ring_blocks, row_bytes, ring_on };
+    write_head(io, label, &disk.into_iter().collect::<Vec<_>>(), &head, &[]).await?;
     write_head(io, label, members, &head, &[]).await
 }
 
@@ -111,6 +130,19 @@ pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, ro
     if !has_journal(&array.label) || !recovery.heads_on(target).await?.is_empty() {
         return Ok(());
     }
+    give_newest(io, array, target).await
+}
+
+/// Gives a disk that bears none the newest head of the members in sync. Nothing at levels without parity.
+pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
+    io: &M,
+    array: &Array,
+    target: &Target,
+) -> Result<(), LifecycleError> {
+    if !has_journal(&array.label) {
+        return Ok(());
+    }
+    let recovery = Recovery::new(io, array, false);
     // Where the array serves, the next one may be on its way meanwhile, to this member as well: until none is newer than what was
     // written. A member in sync that cannot read its own is for others to notice.
     let mut given = 0;
@@ -123,50 +155,62 @@ pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, ro
     Ok(())
 }
 
+/// The whole heads of an array on a disk with a journal area that begins here.
+pub(super) async fn heads_at<M: MetaIo>(
+    io: &M,
+    array: &Uuid,
+    leaf: LeafId,
+    start: u64,
+) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
+    let read = join_all([0, 1].map(|slot| io.read(leaf, start + slot * HEAD, HEAD_BYTES))).await;
+    let mut heads = Vec::new();
+    for (slot, bytes) in (0..).zip(read) {
+        match bytes {
+            Ok(bytes) => heads.extend(bytes.first_chunk().and_then(|bytes| decode_head(array, bytes))),
+            Err(source) if source.kind == ErrorKind::Io => {}
+            Err(source) => return Err(failed(leaf, "read the head of the journal", start + slot * HEAD, source)),
+        }
+    }
+    Ok(heads)
+}
+
 impl<M: MetaIo> Recovery<'_, M> {
-    /// The head that counts, of all members in sync.
+    /// The head that counts, of all members in sync and the disk of the journal. Of one generation that of the members does:
+    /// they may have gone on without that disk.
     pub(super) async fn newest_head(&self) -> Result<Option<(Head, Vec<LostRow>)>, LifecycleError> {
         let found = try_join_all(self.sources.iter().map(|target| self.heads_on(target))).await?;
         let found: Vec<(Head, Vec<LostRow>)> = found.into_iter().flatten().collect();
-        let newest = found.iter().max_by_key(|(head, _)| head.generation);
+        let on_disk = match self.disk {
+            Some(disk) => self.heads_on(disk).await?,
+            None => Vec::new(),
+        };
+        let newest = on_disk.iter().chain(&found).max_by_key(|(head, _)| head.generation);
         let Some(newest) = newest else { return Ok(None) };
         if found.iter().any(|other| other.0.generation == newest.0.generation && other != newest) {
             return Err(wrong(format!("its members bear different heads of the generation {}", newest.0.generation)));
         }
         let head = &newest.0;
         let room = common_ring(self.sources.iter().map(|t| &t.part.places));
-        if u64::from(head.row_bytes) != self.row_bytes || head.ring_blocks > room {
+        if u64::from(head.row_bytes) != self.row_bytes || member_ring(head) > room {
             return Err(wrong(format!(
                 "its head says rows of {} bytes and a ring of {} blocks; rows have {}, and there is room for {room}",
-                head.row_bytes, head.ring_blocks, self.row_bytes
+                head.row_bytes,
+                member_ring(head),
+                self.row_bytes
             )));
         }
         Ok(Some(newest.clone()))
     }
 
     /// The whole heads on one member. A place that it cannot read holds none.
-    async fn heads_on(&self, target: &Target) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
-        let start = target.part.places.journal.start;
-        let read = join_all([0, 1].map(|slot| self.io.read(target.leaf, start + slot * HEAD, HEAD_BYTES))).await;
-        let mut heads = Vec::new();
-        for (slot, bytes) in (0..).zip(read) {
-            match bytes {
-                Ok(bytes) => {
-                    heads.extend(bytes.first_chunk().and_then(|bytes| decode_head(self.uuid(), bytes)));
-                }
-                Err(source) if source.kind == ErrorKind::Io => {}
-                Err(source) => {
-                    return Err(failed(target.leaf, "read the head of the journal", start + slot * HEAD, source));
-                }
-            }
-        }
-        Ok(heads)
+    pub(super) async fn heads_on(&self, target: &Target) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
+        heads_at(self.io, self.uuid(), target.leaf, target.part.places.journal.start).await
     }
 
     /// Where no head is left: as if one were there.
     pub(super) fn first_head(&self) -> Head {
         let ring_blocks = self.ring_from_now_on(u64::MAX);
-        Head { generation: 0, run: 1, ring_blocks, row_bytes: self.row_bytes as u32 }
+        Head { generation: 0, run: 1, ring_blocks, row_bytes: self.row_bytes as u32, ring_on: RingOn::Members }
     }
 
     /// Who is not here may have less room, and return: the ring becomes larger only when everybody is here.
@@ -176,14 +220,24 @@ impl<M: MetaIo> Recovery<'_, M> {
         if array.is_whole() { here } else { here.min(before) }
     }
 
-    /// Writes the head that begins a new run, on all that are in sync or being filled, durably.
+    /// Writes the head that begins a new run, on all that are in sync or being filled, durably: with the ring on the disk of the
+    /// journal where that is here. It bears the head first: without one of the run it is not taken for the ring's disk.
     pub(super) async fn begin(&self, head: &Head, run: u64, lost: &[LostRow]) -> Result<Head, LifecycleError> {
-        let next = next_head(head, run, self.ring_from_now_on(head.ring_blocks));
+        let member_blocks = self.ring_from_now_on(member_ring(head));
+        let (ring_blocks, ring_on) =
+            self.disk.map_or((member_blocks, RingOn::Members), |disk| disk_ring(disk, member_blocks));
+        let next = Head { generation: head.generation + 1, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
         if lost.len() > braid_format::journal::LOST_ROWS_MAX {
             return Err(wrong(format!("{} of its rows cannot be read, more than it can list", lost.len())));
         }
         let on = if planted(Planted::HeadOnOneMember) { &self.sinks[..1] } else { &self.sinks[..] };
+        if let Some(disk) = self.disk.filter(|_| !planted(Planted::DiskHeadLast)) {
+            write_head(self.io, &self.array.label, &[disk], &next, lost).await?;
+        }
         write_head(self.io, &self.array.label, on, &next, lost).await?;
+        if let Some(disk) = self.disk.filter(|_| planted(Planted::DiskHeadLast)) {
+            write_head(self.io, &self.array.label, &[disk], &next, lost).await?;
+        }
         Ok(next)
     }
 }

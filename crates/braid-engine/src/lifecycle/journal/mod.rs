@@ -15,17 +15,20 @@
 //! | 4: resync, flush | parity fits data, in all rows |
 //! | 5: head | a new run, and the list of unreadable rows, on all members in sync or being filled |
 
+mod disk;
 mod find;
 mod heads;
 mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_format::journal::{Copies, Entry, EntryKind, Head, LostRow, row_bytes};
+use braid_format::journal::{Copies, Entry, EntryKind, Head, LostRow, RingOn, row_bytes};
 use braid_format::{MemberState, Uuid};
 use braid_geometry::{Geometry, Stripe};
 
-pub(super) use self::heads::{check_room, erase_heads, give_head, write_first};
+pub(super) use self::disk::is_on_members;
+pub use self::disk::move_ring;
+pub(super) use self::heads::{check_ring, check_room, erase_heads, give_head, give_newest, write_first};
 
 use super::array::Array;
 use super::bitmap::mark_dirty;
@@ -62,6 +65,30 @@ pub struct JournalStart {
     pub lost_now: u64,
     /// Blocks of the ring that some member could not read.
     pub unread_blocks: u64,
+    /// Where the ring is.
+    pub ring_on: RingOn,
+    /// What the journal held is lost with its disk. Parity was computed anew of all that was being written, or nothing was.
+    pub disk_lost: bool,
+}
+
+impl JournalStart {
+    fn new(head: Head, lost: Vec<LostRow>) -> JournalStart {
+        JournalStart {
+            run: head.run,
+            generation: head.generation,
+            ring_blocks: head.ring_blocks,
+            row_bytes: head.row_bytes,
+            lost,
+            batches: 0,
+            replayed: 0,
+            skipped: 0,
+            resynced: 0,
+            lost_now: 0,
+            unread_blocks: 0,
+            ring_on: head.ring_on,
+            disk_lost: false,
+        }
+    }
 }
 
 /// Brings the journal of a started array with parity to its end, as the module says, and begins a new run. To be called after
@@ -69,7 +96,8 @@ pub struct JournalStart {
 /// meanwhile is dropped, and all is done again without it. `random` is where the new run's id comes from.
 ///
 /// # Errors
-/// [`LifecycleError::Journal`] where no member bears a head, or what counts makes no sense. With `force` such an array starts with an
+/// [`LifecycleError::JournalLost`] where the ring is on a disk that is not here, the array was not stopped in order, and a member is
+/// absent as well. [`LifecycleError::Journal`] where no member bears a head, or what counts makes no sense. With `force` such an array starts with an
 /// empty journal, and all that was ever written in it is noted as dirty. [`LifecycleError::BitmapDamaged`] as from
 /// `load_regions`, or [`LifecycleError::Beyond`].
 pub async fn recover_journal<M: MetaIo>(
@@ -82,9 +110,16 @@ pub async fn recover_journal<M: MetaIo>(
     loop {
         let run = runs.next();
         let error = match Recovery::new(io, array, force).complete(run).await {
-            Ok(start) => return Ok(start),
+            Ok(start) => {
+                // Now that the ring is elsewhere, the label may say so.
+                array.forget_journal(io).await?;
+                return Ok(start);
+            }
             Err(error) => error,
         };
+        if array.journal_failed(&error) {
+            continue;
+        }
         let failed = match &error {
             LifecycleError::Io { leaf, .. } => array.targets.iter().find(|t| t.leaf == *leaf).map(|t| t.part.role),
             _ => None,
@@ -111,6 +146,8 @@ struct Recovery<'a, M> {
     sources: Vec<&'a Target>,
     /// In sync or being filled: they take every write.
     sinks: Vec<&'a Target>,
+    /// The disk of the journal, where there is one and it is here.
+    disk: Option<&'a Target>,
 }
 
 /// A batch that counts.
@@ -147,7 +184,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         let sources = in_state(&[MemberState::InSync]);
         let sinks = in_state(&[MemberState::InSync, MemberState::Filling]);
         let row_bytes = u64::from(row_bytes(array.label.spec.chunk_bytes as u32));
-        Recovery { io, array, force, row_bytes, sources, sinks }
+        Recovery { io, array, force, row_bytes, sources, sinks, disk: array.journal.as_ref() }
     }
 
     fn uuid(&self) -> &Uuid {
@@ -177,18 +214,20 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             }
             Err(error) => return Err(error),
         };
-        let (batches, unread_blocks) = match self.find(&head).await {
+        let Some(ring) = self.ring_of(&head).await? else { return self.complete_without(&head, lost, run).await };
+        let (batches, unread_blocks) = match self.find(&head, &ring).await {
             Err(LifecycleError::Journal { .. }) if self.force => return self.begin_anew(run).await,
             found => found?,
         };
+        let Some(batches) = batches else { return self.complete_without(&head, lost, run).await };
         let rows = self.rows(&batches);
         self.mark_regions(&rows).await?;
         if !planted(Planted::ReplayedBeforeLogged) {
-            self.log(&batches).await?;
+            self.log(&batches, &ring).await?;
         }
         let replayed = self.replay(&batches, &rows).await?;
         if planted(Planted::ReplayedBeforeLogged) {
-            self.log(&batches).await?;
+            self.log(&batches, &ring).await?;
         }
         if planted(Planted::RetiredBeforeResync) {
             self.begin(&head, run, &lost).await?;
@@ -211,17 +250,13 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         let lost = if planted(Planted::UnreadableNotListed) { still } else { merged(still, now) };
         let head = self.begin(&head, run, &lost).await?;
         Ok(JournalStart {
-            run: head.run,
-            generation: head.generation,
-            ring_blocks: head.ring_blocks,
-            row_bytes: head.row_bytes,
-            lost,
             batches: batches.len() as u64,
             replayed: replayed.0,
             skipped: replayed.1,
             resynced,
             lost_now,
             unread_blocks,
+            ..JournalStart::new(head, lost)
         })
     }
 
@@ -231,19 +266,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         let newest = self.newest_head().await.ok().flatten();
         let (head, lost) = newest.unwrap_or_else(|| (self.first_head(), Vec::new()));
         let head = self.begin(&head, run, &lost).await?;
-        Ok(JournalStart {
-            run: head.run,
-            generation: head.generation,
-            ring_blocks: head.ring_blocks,
-            row_bytes: head.row_bytes,
-            lost,
-            batches: 0,
-            replayed: 0,
-            skipped: 0,
-            resynced: 0,
-            lost_now: 0,
-            unread_blocks: 0,
-        })
+        Ok(JournalStart::new(head, lost))
     }
 
     /// Where a row is; `None` beyond the array's end.
@@ -327,11 +350,6 @@ fn merged(still: Vec<LostRow>, now: Vec<LostRow>) -> Vec<LostRow> {
         *known = LostRow::new(lost.row, known.lines | lost.lines, &cells).unwrap_or(*known);
     }
     all.into_values().collect()
-}
-
-/// The head after this one.
-fn next_head(head: &Head, run: u64, ring_blocks: u64) -> Head {
-    Head { generation: head.generation + 1, run, ring_blocks, row_bytes: head.row_bytes }
 }
 
 /// What a disk answered, as an error that names it.

@@ -5,7 +5,7 @@
 //! written to it; parity fits; a cell is unreadable only where its row was being written wholly, in place alone, when it was lost;
 //! and what a member lacks that is out is dirty.
 
-use braid_format::journal::{HEAD_BYTES, Head, LostRow, encode_head, head_slot};
+use braid_format::journal::{HEAD_BYTES, Head, LostRow, RingOn, encode_head, head_slot};
 use braid_format::{MemberState, Places};
 use braid_geometry::{Level, Spec};
 use braid_parity::{Parity, Role};
@@ -85,7 +85,7 @@ fn build(seed: u64) -> (World, Array, JournalStart) {
         target.part.places.journal.bytes = (64 << 10) + ring_blocks * 4096;
     }
     run(array.rename(&disks, name("q"))).unwrap();
-    let head = Head { generation: 1, run: 7, ring_blocks, row_bytes: lines as u32 * 4096 };
+    let head = Head { generation: 1, run: 7, ring_blocks, row_bytes: lines as u32 * 4096, ring_on: RingOn::Members };
     let mut bytes = Box::new([0; HEAD_BYTES]);
     let used = encode_head(&array.uuid(), &head, &[], &mut bytes);
     let journal = Places::for_device(SIZE).unwrap().journal.start + head_slot(1) * HEAD_BYTES as u64;

@@ -5,8 +5,8 @@
 
 use braid_format::MemberState;
 use braid_format::journal::{
-    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, RING_START_BYTES, encode_batch, encode_head, head_slot,
-    payload_crc, position_for,
+    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, encode_batch, encode_head,
+    head_slot, payload_crc, position_for,
 };
 use braid_parity::Parity;
 
@@ -585,7 +585,13 @@ impl<'a> Writer<'a> {
         }
         self.generation += 1;
         let row_bytes = self.lines as u32 * 4096;
-        let head = Head { generation: self.generation, run: self.run, ring_blocks: self.ring_blocks, row_bytes };
+        let head = Head {
+            generation: self.generation,
+            run: self.run,
+            ring_blocks: self.ring_blocks,
+            row_bytes,
+            ring_on: RingOn::Members,
+        };
         let mut bytes = Box::new([0; HEAD_BYTES]);
         let used = encode_head(&self.array.uuid(), &head, &self.lost, &mut bytes);
         for (leaf, journal) in self.in_sync() {

@@ -5,6 +5,7 @@ mod disks;
 mod failing;
 mod grow_sweep;
 mod histories;
+mod journal_disk;
 mod journal_stories;
 mod journal_sweep;
 mod journal_writer;
@@ -57,6 +58,7 @@ fn request(text: &str, spec: Spec, uuid: u8, leaves: Vec<LeafId>) -> CreateReque
         leaves,
         uuid: Uuid::from_bytes([uuid; 16]),
         spares: Vec::new(),
+        journal: None,
         write_mostly: Vec::new(),
         start_policy: StartPolicy::ByLevel,
         lineage: 77,

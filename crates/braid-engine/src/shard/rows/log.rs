@@ -60,9 +60,9 @@ impl Shard {
     }
 
     /// A member was lost since ops were marked: the first of those that are left is logged, now that nothing of the step is in
-    /// the journal and not in place.
+    /// the journal and not in place. True: the journal has no room for one of them, and the step is begun anew.
     #[cold]
-    pub(super) fn log_bare(&mut self, index: u32, sink: &mut impl LeafSink) {
+    pub(super) fn log_bare(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let work = self.slots[index].work as usize;
         let count = self.works.list[work].count;
         let number = self.works.list[work].ops[..count].iter().position(|op| !op.submitted).expect("an op is left");
@@ -74,10 +74,19 @@ impl Shard {
                 self.tell_in_place(index, sequence, sink);
             }
         }
+        let slot = &self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version).clone();
+        let too_large = |op: &RowOp| !op.done && layout.parity().is_some_and(|parity| parity.is_too_large(op));
+        if self.works.list[work].ops[..count].iter().any(too_large) {
+            // What is in place already is written once more.
+            self.drop_work(index, sink);
+            return true;
+        }
         let op = &mut self.works.list[work].ops[number];
         op.logged = true;
         let page = op.page;
         self.log_rows(index, |op| op.page == page, sink);
+        false
     }
 
     /// The journal has an op, or cannot take it.

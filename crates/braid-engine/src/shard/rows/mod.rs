@@ -102,10 +102,7 @@ impl Shard {
                 self.log_rows(index, |_| true, sink);
                 false
             }
-            Stage::Log => {
-                self.write_rows(index, sink);
-                false
-            }
+            Stage::Log => self.write_rows(index, sink),
             Stage::Write => self.rows_written(index, sink),
         }
     }

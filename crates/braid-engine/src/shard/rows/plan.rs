@@ -12,7 +12,7 @@ use super::row::Row;
 use crate::io::{DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::limits::STEP_IOS_MAX;
 use crate::mirror::Mirrored;
-use crate::parity::{How, OPS_MAX, RowOp, cut};
+use crate::parity::{How, OPS_MAX, Parity, RowOp, cut, row_locked};
 use crate::planted::{Planted, planted};
 
 /// Pages of scratch memory of one step, unless a single op needs more.
@@ -21,6 +21,9 @@ const STEP_PAGES_MAX: u32 = 512;
 impl Shard {
     /// Begins the next step of what changes an array with parity, or puts the slot into the list of what it waits for.
     pub(in crate::shard) fn row_step(&mut self, index: u32, sink: &mut impl LeafSink) {
+        if self.waits_for_company(index) {
+            return;
+        }
         let slot = self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version).clone();
         let mirror = layout.mirror().expect("an array with parity is redundant");
@@ -38,8 +41,10 @@ impl Shard {
         let cursor = self.slots[index].cursor;
         let mut ops = [RowOp::NONE; OPS_MAX];
         let mut end = slot.end;
+        // Rows that are written whole are only marked, however wide they are.
+        let mut marks = !zeros && !slot.flags.has(Flags::FUA) && mirror.is_whole() && parity.node.lost.is_empty();
         let (mut count, mut to, mut pages) = loop {
-            let (count, to) = cut(&mirror.geometry, parity, cursor, end, &mut ops);
+            let (count, to) = cut(&mirror.geometry, parity, marks, cursor, end, &mut ops);
             let (mut pages, mut ios, mut logged) = (0, 0, 0);
             for op in &mut ops[..count] {
                 let row = Row::new(mirror, op.row);
@@ -60,15 +65,17 @@ impl Shard {
             }
             // What is logged goes into one batch: who holds space of the journal never waits for more of it.
             let fits = pages <= STEP_PAGES_MAX && ios <= STEP_IOS_MAX && logged <= parity.logged_blocks_max;
+            if marks && ops[..count].iter().any(|op| op.logged && parity.is_too_large(op)) {
+                marks = false;
+                continue;
+            }
             if count == 1 || fits {
                 break (count, to, pages);
             }
             // Half of it. Ops are never smaller than a block, so that this ends.
             end = cursor + ((to - cursor) / 2).next_multiple_of(BLOCK_BYTES);
         };
-        let rows = ops[..count].iter().map(|op| op.row);
-        let (first, last) = rows.fold((u64::MAX, 0), |(low, high), row| (low.min(row), high.max(row)));
-        if !planted(Planted::RowsUnlocked) && !self.hold_rows(index, first, last) {
+        if !planted(Planted::RowsUnlocked) && !self.hold_lines(index, lines_of(parity, &ops[..count])) {
             return;
         }
         match mend(mirror, &slot, &ops[..count]) {
@@ -112,7 +119,7 @@ impl Shard {
             chunk_end = chunk_end.min(slot.cursor + BLOCK_BYTES);
         }
         let mut ops = [RowOp::NONE; OPS_MAX];
-        cut(&mirror.geometry, parity, slot.cursor, slot.end.min(chunk_end), &mut ops);
+        cut(&mirror.geometry, parity, false, slot.cursor, slot.end.min(chunk_end), &mut ops);
         let op = RowOp { how: How::Recover, ..ops[0] };
         let row = Row::new(mirror, op.row);
         let lost = (0..row.cells()).filter(|cell| !row.is_readable(*cell, &slot)).count();
@@ -120,7 +127,7 @@ impl Shard {
             let kind = slot.cause.map_or(ErrorKind::Failed, |cause| cause.kind);
             return self.fail(index, kind, sink);
         }
-        if !self.hold_rows(index, op.row, op.row) {
+        if !self.hold_lines(index, lines_of(parity, &[op])) {
             return;
         }
         let Some(work) = self.take_work(index, row.pages(&op, false)) else { return };
@@ -152,10 +159,9 @@ impl Shard {
         true
     }
 
-    /// Holds these rows, and no others. False: somebody else does, and the slot waits.
-    fn hold_rows(&mut self, index: u32, first: u64, last: u64) -> bool {
+    /// Holds these lines, and no others. False: somebody else does, and the slot waits.
+    fn hold_lines(&mut self, index: u32, want: (u64, u64)) -> bool {
         let slot = &mut self.slots[index];
-        let want = (first * BLOCK_BYTES, (last + 1) * BLOCK_BYTES);
         if slot.held == want {
             return true;
         }
@@ -163,9 +169,10 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
-        match self.shared.ranges.acquire(DeviceId(slot.device), want.0, want.1, &mut tell) {
+        match self.shared.ranges.acquire_in_turn(DeviceId(slot.device), want.0, want.1, &mut tell) {
             Ok(()) => slot.held = want,
             Err(bucket) => {
+                self.looks_again(index);
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
                 return false;
             }
@@ -192,4 +199,14 @@ impl Shard {
             self.outbox.push_back((home, ShardMessage::Need { device, region }));
         }
     }
+}
+
+/// What a step holds in the range table: its lines, as each fits into its own parity; whole rows where some are unreadable,
+/// as lines of such a row may be written out of their turn.
+fn lines_of(parity: &Parity, ops: &[RowOp]) -> (u64, u64) {
+    let all = !parity.node.lost.is_empty();
+    ops.iter().fold((u64::MAX, 0), |(low, high), op| {
+        let (from, to) = if all { row_locked(op.row) } else { op.locked() };
+        (low.min(from), high.max(to))
+    })
 }

@@ -8,8 +8,8 @@ use crate::mirror::Role;
 use crate::planted::{self, Planted, planted};
 
 impl Shard {
-    /// Writes data and parities in place.
-    pub(super) fn write_rows(&mut self, index: u32, sink: &mut impl LeafSink) {
+    /// Writes data and parities in place. True: the step is begun anew.
+    pub(super) fn write_rows(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version).clone();
         let mirror = layout.mirror().expect("an array with parity is redundant");
@@ -46,12 +46,10 @@ impl Shard {
             }
         }
         self.slots[index].out = out;
-        if out == 0 {
-            self.log_bare(index, sink);
-        }
+        out == 0 && self.log_bare(index, sink)
     }
 
-    /// All that was submitted is in place. True: that was the whole step.
+    /// All that was submitted is in place. True: that was the whole step, or it is begun anew.
     pub(super) fn rows_written(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let work = self.slots[index].work as usize;
         let mut left = false;
@@ -66,8 +64,7 @@ impl Shard {
             left |= !self.works.list[work].ops[number].done;
         }
         if left {
-            self.write_rows(index, sink);
-            return false;
+            return self.write_rows(index, sink);
         }
         let to = self.works.list[work].to;
         self.drop_work(index, sink);

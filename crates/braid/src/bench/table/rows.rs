@@ -21,6 +21,7 @@ const MEMBER_IOPS: f64 = 3000.0;
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     whole_rows(effort, found)?;
     small_writes(effort, found)?;
+    streams(effort, found)?;
     degraded_reads(effort, found)?;
     counts(found)?;
     rebuilds(effort, found)
@@ -65,6 +66,37 @@ fn small_writes(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<(
         let detail = format!("{:.0} of {ideal:.0} IOPS, {ios} I/Os a write and the journal's", ideal * median(&ratios));
         let measure = format!("{level} of {disks} throttled disks, random 4 KiB write, depth 256 / ideal");
         found(Row::of_one(measure, Target::AtLeast(0.9), &ratios, detail));
+    }
+    Ok(())
+}
+
+/// Streams of writes smaller than a row, against the same bytes in whole rows: what is gained by carrying neighbours out as one.
+fn streams(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    let slice = time(effort.throttled_slice);
+    let disk = format!("throttled(null:64G,iops={MEMBER_IOPS},bw=500M)");
+    for (level, disks, data) in [("raid5", 3, 2), ("raid6", 6, 4)] {
+        let row = data * (64 << 10);
+        let rate = |block: u64, depth: &str| -> anyhow::Result<f64> {
+            let block_text = block.to_string();
+            let load = ["--pattern", "sequential", "--op", "write", "--block", &block_text, "--depth", depth];
+            let device = [&["--time", &slice, "--level", level], &vec![disk.as_str(); disks][..]].concat();
+            Ok(bench(SERVER_CORE, &[&load[..], &device].concat())?.iops * block as f64)
+        };
+        for (block, depth) in [(4 << 10, "128"), (64 << 10, "32")] {
+            let (mut pieces, mut whole) = (Vec::new(), Vec::new());
+            for _ in 0..effort.pairs.div_ceil(2) {
+                pieces.push(rate(block, depth)?);
+                whole.push(rate(row, "8")?);
+            }
+            let mb = |rates: &[f64]| median(rates) / 1e6;
+            let detail = format!("{:.0} against {:.0} MB/s", mb(&pieces), mb(&whole));
+            let measure = format!(
+                "{level} of {disks} throttled disks, sequential {} KiB write, depth {depth} / whole rows of {} KiB, depth 8",
+                block >> 10,
+                row >> 10
+            );
+            found(Row::of_pairs(measure, Target::Shown, &pieces, &whole, detail));
+        }
     }
     Ok(())
 }

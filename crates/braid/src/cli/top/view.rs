@@ -70,7 +70,9 @@ fn name(disk: &DiskRates) -> (&str, String) {
     let name = disk.name.rsplit('/').next().filter(|_| !disk.name.contains('(')).unwrap_or(&disk.name);
     match (disk.state, disk.flow.errors) {
         (DiskState::Ok, 0) => match disk.member {
-            Some(member @ (MemberState::Filling | MemberState::Spare)) => (name, format!(" ({})", member.word())),
+            Some(member @ (MemberState::Filling | MemberState::Spare | MemberState::Journal)) => {
+                (name, format!(" ({})", member.word()))
+            }
             _ => (name, String::new()),
         },
         (DiskState::Ok, errors) => (name, errors_note(errors)),

@@ -243,9 +243,11 @@ impl Control {
         if let Err((error, disks)) = result {
             if let Some(error) = error {
                 self.events().error("array_failed", &error.message, &[("array", &name)]);
+                // Whoever shows it names the array.
+                let reason = error.message.strip_prefix(&format!("array {name}: ")).unwrap_or(&error.message);
                 let idle = Idle {
                     state: ArrayState::Failed,
-                    attention: vec![error.message],
+                    attention: vec![reason.to_owned()],
                     remedy: error.remedy,
                     label: None,
                     members: Vec::new(),
@@ -403,7 +405,8 @@ impl Control {
         let (uuid, name) = (array.uuid(), array.name().to_string());
         let out: Vec<u16> = array.out();
         let returning: Vec<LeafId> = array.candidates().filter(|c| c.returns).map(|c| c.leaf).collect();
-        let holds: Vec<LeafId> = array.members().chain(array.spares()).map(|m| m.leaf).collect();
+        let holds: Vec<LeafId> =
+            array.members().chain(array.spares()).chain(array.journal_disk()).map(|m| m.leaf).collect();
         let (mine, others): (Vec<_>, Vec<_>) = disks.into_iter().partition(|disk| holds.contains(&disk.leaf));
         if let Err(error) = self.keep(array, &mine, keep).await {
             return Err((error, [mine, others].concat()));

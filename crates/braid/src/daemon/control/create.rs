@@ -375,6 +375,7 @@ fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, Er
         uuid: random_uuid()?,
         member_ids,
         spares: spares.iter().map(|disk| disk.leaf).zip(spare_ids).collect(),
+        journal: None,
         write_mostly: wanted.write_mostly.clone(),
         start_policy: wanted.start_policy,
         lineage: random()?,

@@ -1,9 +1,10 @@
-//! Growing an array: what its disks have gained, and, where there is no redundancy, further disks.
+//! Growing an array: what its disks have gained, and further disks.
 
 use super::change::inactive;
 use super::create::read_disk;
 use super::disks::remove_files;
 use super::holes::Holes;
+use super::keeping::stopped_meanwhile;
 use super::tables::{Condition, Handle, OpenDisk, Seat, Serving};
 use super::{Control, random};
 use crate::daemon::errors::{of_lifecycle, of_ring};
@@ -44,18 +45,6 @@ impl Control {
         let claim = self.claim(array, "grown")?;
         let before = self.before_growth(array)?;
         let specs = ask.disks.iter().map(|disk| read_disk(disk)).collect::<Result<Vec<_>, _>>()?;
-        if let (Handle::Kept(_), Some(disk)) = (&before.handle, ask.disks.first()) {
-            let (name, level) = (&before.name, before.label.spec.level);
-            let message =
-                format!("array {name} is {level}: a further disk gives it no room without moving what it holds");
-            let wider = match level.parity() {
-                0 => String::new(),
-                _ => format!("; for wider rows create another array of level {level} and copy the content there"),
-            };
-            return Err(ErrorDetail::new(Kind::InvalidArgument, message).with("array", name).with("disk", disk).remedy(
-                format!("make its disks larger, then braid array grow {name}; braid array spare {name} DISK makes it a spare{wider}"),
-            ));
-        }
         let (control, checked) = (Arc::clone(self), specs.clone());
         let checked = tokio::task::spawn_blocking(move || control.check_paths(&checked)).await;
         let (_paths, absent) = checked.map_err(ended)??;
@@ -64,10 +53,22 @@ impl Control {
             let growth = before.plan(specs, ask.force).await?;
             return Ok(before.told(&growth.geometry, true));
         }
+        let newcomers = self.open_disks(&specs, &absent).await?;
         match &before.handle {
-            Handle::Kept(_) => self.give_order(claim.uuid, Order::Grow { force: ask.force }).await?,
+            Handle::Kept(_) => {
+                let grown = self.grow_kept(&before, &newcomers, ask.force).await;
+                if let Err((error, given_up)) = grown {
+                    if given_up {
+                        remove_files(&made_by(&newcomers, &absent));
+                        for disk in newcomers {
+                            self.leave(claim.uuid, disk).await;
+                        }
+                        self.save_or_warn();
+                    }
+                    return Err(error);
+                }
+            }
             Handle::Plain(plain) => {
-                let newcomers = self.open_disks(&specs, &absent).await?;
                 let grown = self.grow_plain(&before, plain, &newcomers, ask.force).await;
                 if let Err(error) = grown {
                     let made = made_by(&newcomers, &absent);
@@ -116,6 +117,47 @@ impl Control {
             let _ = self.ring.resize_leaf(disk.leaf).await;
         }
         Ok(())
+    }
+
+    /// Has the keeper do it. An error says whether the further disks are nobody's then: of an array that failed in that very
+    /// moment they may be members.
+    async fn grow_kept(
+        self: &Arc<Self>,
+        before: &Before,
+        newcomers: &[Arc<OpenDisk>],
+        force: bool,
+    ) -> Result<(), (ErrorDetail, bool)> {
+        let given_up = |error: ErrorDetail| (error, true);
+        let mut taken = Vec::with_capacity(newcomers.len());
+        for disk in newcomers {
+            taken.push((disk.leaf, MemberId::from_random(random().map_err(given_up)?)));
+        }
+        let kept = {
+            let mut tables = self.write();
+            let entry = tables.arrays.get_mut(&before.uuid).map(|entry| &mut entry.condition);
+            let Some(Condition::Active(active)) = entry else {
+                return Err(given_up(stopped_meanwhile(&before.name)));
+            };
+            let fit = newcomers.iter().try_for_each(|disk| super::keeping::check_fit(&before.name, active, disk));
+            fit.map_err(given_up)?;
+            active.guests.extend(newcomers.iter().cloned());
+            active.is_kept()
+        };
+        // Noted before the first label, so that the next start looks for them: harmless while they bear none.
+        let first = before.label.members.len() as u16;
+        let noted = if kept && !newcomers.is_empty() {
+            self.remember(before.uuid, &before.name, newcomers, first).map_err(given_up)?
+        } else {
+            Vec::new()
+        };
+        let grown = self.give_order(before.uuid, Order::Grow { newcomers: taken, force }).await;
+        grown.map_err(|error| {
+            let failed = self.read().arrays.get(&before.uuid).and_then(|e| Some(e.active()?.has_failed()));
+            if failed != Some(true) {
+                self.take_back(noted);
+            }
+            (error, failed != Some(true))
+        })
     }
 
     /// Labels first; then the larger layout is published.
@@ -224,7 +266,7 @@ impl Before {
         let sizes = tokio::task::spawn_blocking(move || specs.iter().map(size_of).collect::<Result<Vec<u64>, _>>());
         let sizes = sizes.await.map_err(ended)??;
         let entry = |role: u16| self.label.members.get(usize::from(role)).map_or(0, |entry| entry.data_bytes);
-        let mut data: Vec<(u16, u64)> = self
+        let data: Vec<(u16, u64)> = self
             .seats
             .iter()
             .map(|(role, disk, start)| {
@@ -232,15 +274,16 @@ impl Before {
                 (*role, end.saturating_sub(*start).max(entry(*role)))
             })
             .collect();
-        for ((size, name), role) in sizes.iter().zip(&names).zip(self.seats.len() as u16..) {
+        let mut further = Vec::with_capacity(sizes.len());
+        for (size, name) in sizes.iter().zip(&names) {
             let places = Places::for_device(*size).map_err(|error| {
                 let error = ErrorDetail::new(Kind::InvalidArgument, format!("disk {name}: {error}"));
                 error.with("disk", name).remedy("use a disk of another size")
             })?;
-            data.push((role, places.data.bytes));
+            further.push(places.data.bytes);
         }
         let known = Control::name_in(&self.disks);
-        lifecycle::plan_growth(&self.label, &data, force)
+        lifecycle::plan_growth(&self.label, &data, &further, force)
             .map_err(|error: LifecycleError| of_lifecycle(&error, &self.name, &known))
     }
 
@@ -252,7 +295,15 @@ impl Before {
             member_bytes: zone.member_bytes,
             members: zone.members.clone(),
         };
+        let further = geometry.members().len() > self.label.geometry().map_or(0, |before| before.members().len());
+        let advice = (further && self.label.spec.level.parity() > 0).then(|| {
+            format!(
+                "rows that were there keep their width, and further disks form rows of their own; for wider rows create another array of level {} and copy the content there",
+                self.label.spec.level
+            )
+        });
         Growth {
+            advice,
             array: self.name.clone(),
             dry_run,
             before_bytes: self.label.array_bytes,

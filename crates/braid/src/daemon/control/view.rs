@@ -120,6 +120,7 @@ fn state_of(entry: braid_format::MemberState, disk: Option<&OpenDisk>) -> Member
         (_, Some(DiskState::Gone)) => MemberState::Gone,
         (Said::Filling, Some(_)) => MemberState::Filling,
         (Said::Spare, Some(DiskState::Ok)) => MemberState::Spare,
+        (Said::Journal, Some(DiskState::Ok)) => MemberState::Journal,
         (_, Some(DiskState::Ok)) => MemberState::InSync,
         (_, Some(_)) => MemberState::Failing,
     }
@@ -168,6 +169,7 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
             _ if !member.present => MemberState::Missing,
             braid_format::MemberState::Filling => MemberState::Filling,
             braid_format::MemberState::Spare => MemberState::Spare,
+            braid_format::MemberState::Journal => MemberState::Journal,
             _ => MemberState::InSync,
         },
         data_bytes: member.data_bytes,

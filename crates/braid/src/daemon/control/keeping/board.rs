@@ -91,6 +91,7 @@ impl Keeping {
         Some(SavedCheck {
             array,
             repair: job.kind == JobKind::Repair,
+            from_data: job.from_data,
             position_bytes: job.position_bytes,
             paused: job.stage == JobStage::Paused,
             limit_bytes_per_s: job.limit_bytes_per_s,
@@ -132,6 +133,7 @@ mod tests {
             kind,
             role: None,
             stage,
+            from_data: false,
             done_bytes: 0,
             total_bytes: 0,
             position_bytes: 0,

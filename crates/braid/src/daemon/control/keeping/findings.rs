@@ -72,9 +72,16 @@ pub fn attention(array: &str, job: &JobInfo, level: Level) -> Option<Attention> 
                 "one parity cannot tell which member is wrong: compare what is at those places with a backup, then make the \
                  parity agree with it; then look at the disks"
             }
-            _ => "compute what is wrong from the other members: two parities tell which; then look at the disks",
+            _ => {
+                "compute what is wrong from the other members, as two parities tell which; after a start by force without the \
+                 journal believe the data instead, as they may be newer than both parities (--from-data); then look at the disks"
+            }
         };
-        (how, vec![format!("braid array repair {array}"), format!("braid array show {array}")])
+        let mut commands = vec![format!("braid array repair {array}"), format!("braid array show {array}")];
+        if level.parity() > 1 {
+            commands.insert(1, format!("braid array repair {array} --from-data"));
+        }
+        (how, commands)
     };
     Some(Attention {
         subject: format!("array {array}"),

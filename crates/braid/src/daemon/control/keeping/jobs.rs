@@ -45,16 +45,32 @@ impl Control {
                 .with("job", &job)
                 .remedy(format!("wait for it (braid job watch {job}), or give it up (braid job cancel {job})")));
         }
-        self.give_order(claim.uuid, Order::Check { repair: ask.repair }).await?;
+        let order = match (ask.from_data, ask.repair) {
+            (false, repair) => Order::Check { repair },
+            (true, true) if self.parities(claim.uuid) > 0 => Order::RepairFromData,
+            (true, repair) => {
+                let (why, remedy) = match repair {
+                    true => (format!("array {name} has copies, and no parity that could be computed from data"), ""),
+                    false => ("a check believes nobody: from_data is for a repair".to_owned(), " --from-data"),
+                };
+                let error = ErrorDetail::new(Kind::InvalidArgument, why).with("array", &name);
+                return Err(error.remedy(format!("braid array repair {name}{remedy}")));
+            }
+        };
+        self.give_order(claim.uuid, order).await?;
         let job = keeping.newest(|job| is_check(job.kind)).ok_or_else(|| missing(&name))?;
         self.save_checks();
         Ok(show(&name, &job))
     }
 
+    fn parities(&self, uuid: Uuid) -> u16 {
+        self.read().arrays.get(&uuid).and_then(|entry| entry.active()).map_or(0, |a| a.label.spec.level.parity())
+    }
+
     /// Goes on with the check that an array had when it served last.
     pub(super) async fn resume_check(self: &Arc<Self>, uuid: Uuid) {
         let Some(saved) = self.write().checks.remove(&uuid) else { return };
-        let SavedCheck { repair, position_bytes, paused, limit_bytes_per_s, findings, .. } = saved;
+        let SavedCheck { repair, from_data, position_bytes, paused, limit_bytes_per_s, findings, .. } = saved;
         let findings = braid_engine::keeper::Findings {
             compared_blocks: findings.compared_blocks,
             differing_blocks: findings.differing_blocks,
@@ -63,14 +79,15 @@ impl Control {
             places: findings.places_bytes,
             wrong_blocks: findings.wrong_members.iter().map(|wrong| (wrong.member, wrong.blocks)).collect(),
         };
-        let from = CheckFrom { repair, position_bytes, findings, paused, limit_bytes_per_s };
+        let from = CheckFrom { repair, from_data, position_bytes, findings, paused, limit_bytes_per_s };
         if let Err(error) = self.give_order(uuid, Order::ResumeCheck(from)).await {
             tracing::warn!("a check does not go on: {}", error.message);
         }
     }
 
     /// Looks at the parity of an array that was started by force: it may be of before the last writes. One parity is made to agree
-    /// with the data. Where there are two, a repair could take data that are newer than both for wrong: that is for people to decide.
+    /// with the data. Where there are two, a repair could take data that are newer than both for wrong, and one from the data rot for
+    /// right: that is for people to decide.
     pub(super) async fn check_parity(&self, uuid: Uuid, parities: u16) {
         if let Err(error) = self.give_order(uuid, Order::Check { repair: parities == 1 }).await {
             tracing::warn!("the parity is not looked at: {}", error.message);

@@ -218,7 +218,7 @@ impl Control {
     }
 
     /// Lets go of a disk that has not become a member.
-    pub(super) async fn leave(&self, uuid: Uuid, disk: Arc<OpenDisk>) {
+    pub(in super::super) async fn leave(&self, uuid: Uuid, disk: Arc<OpenDisk>) {
         if let Some(Condition::Active(active)) = self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
             active.guests.retain(|guest| guest.leaf != disk.leaf);
             if active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf) {
@@ -286,7 +286,7 @@ pub(super) fn made_by<'a>(disk: &OpenDisk, absent: &'a [PathBuf]) -> Vec<&'a Pat
     absent.iter().filter(|path| disk.disk.spec().path() == Some(path.as_path())).collect()
 }
 
-pub(super) fn stopped_meanwhile(name: &str) -> ErrorDetail {
+pub(in super::super) fn stopped_meanwhile(name: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, format!("array {name} was stopped meanwhile"))
         .with("array", name)
         .remedy(format!("braid array show {name}"))

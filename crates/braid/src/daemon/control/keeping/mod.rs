@@ -23,7 +23,7 @@ use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
 use braid_format::JobKind;
 use door::{Asked, Door};
 pub use jobs::name_of;
-pub(super) use members::check_fit;
+pub(super) use members::{check_fit, stopped_meanwhile};
 pub(super) use notes::note_seats;
 pub(super) use replace::replaced_by;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -286,7 +286,8 @@ pub(super) fn seats_of(array: &lifecycle::Array, disks: &[Arc<OpenDisk>]) -> Vec
         let data_offset_bytes = member.part.places.data.start;
         Some(Seat { role: member.role, disk: Arc::clone(disk), data_offset_bytes })
     };
-    let mut seats: Vec<Seat> = array.members().chain(array.spares()).filter_map(seat).collect();
+    let mut seats: Vec<Seat> =
+        array.members().chain(array.spares()).chain(array.journal_disk()).filter_map(seat).collect();
     seats.sort_by_key(|seat| seat.role);
     seats
 }

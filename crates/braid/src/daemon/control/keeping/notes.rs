@@ -68,6 +68,19 @@ impl Control {
                     tell(severity, kind, message, None);
                 }
             }
+            Note::RingMoved { to: Some(leaf), .. } => {
+                let disk = disks.iter().find(|(_, disk)| disk.leaf == leaf).map_or("its disk", |(_, disk)| &disk.name);
+                let message = format!("the journal of array {name} is on disk {disk}");
+                tell(Severity::Info, "journal_moved", message, None);
+            }
+            Note::RingMoved { to: None, lost: false } => {
+                tell(Severity::Info, "journal_moved", format!("the journal of array {name} is on its members"), None);
+            }
+            Note::RingMoved { to: None, lost: true } => {
+                let message =
+                    format!("array {name} has lost the disk of its journal and goes on: the journal is on its members");
+                tell(Severity::Error, "journal_disk_lost", message, None);
+            }
             Note::Resynced => {
                 let message = format!("all members of array {name} are equal again");
                 tell(Severity::Info, "resynced", message, None);
@@ -198,7 +211,8 @@ impl Control {
     }
 }
 
-/// Notes where an array's disks are now; those of members that are out stay noted where they were. Says whether that is new.
+/// Notes where an array's disks are now; those of members that are out stay noted where they were, and disks that are about to
+/// become members as they were noted before. Says whether that is new.
 pub(in super::super) fn note_seats(tables: &mut Tables, uuid: Uuid, name: &str) -> bool {
     let Some(active) = tables.arrays.get(&uuid).and_then(|entry| entry.active()) else { return false };
     let mut noted: BTreeMap<String, SavedDisk> = BTreeMap::new();
@@ -208,6 +222,8 @@ pub(in super::super) fn note_seats(tables: &mut Tables, uuid: Uuid, name: &str) 
     };
     active.away.iter().filter(|(_, away)| !away.disk.is_empty()).for_each(|(role, away)| note(&away.disk, *role));
     active.disks.iter().for_each(|seat| note(&seat.disk.name, seat.role));
+    let guests = active.guests.iter().filter_map(|guest| tables.disks.get(&guest.name));
+    noted.extend(guests.filter(|saved| saved.array == uuid).map(|saved| (saved.disk.clone(), saved.clone())));
     let before: BTreeMap<String, SavedDisk> =
         tables.disks.iter().filter(|(_, saved)| saved.array == uuid).map(|(k, v)| (k.clone(), v.clone())).collect();
     if before == noted {

@@ -84,6 +84,10 @@ impl Control {
                 format!("member {role} of array {name} is a spare"),
                 format!("braid array remove {name} {role}, then add the other disk: braid array spare {name} DISK"),
             ),
+            MemberState::Journal => refused(
+                format!("member {role} of array {name} is the disk of its journal"),
+                format!("braid array show {name}"),
+            ),
             MemberState::Filling => refused(
                 format!("member {role} of array {name} is being filled"),
                 "wait until it is in sync: braid job list".to_owned(),

@@ -4,15 +4,13 @@
 //! durable in its place, the head is written on all members, those that are being filled as well; only then may the tail pass.
 //! The list of a head is that of the moment in which its flush begins: what leaves later may be in a cache.
 
-use braid_format::journal::{HEAD_BYTES, Head, LostRow, RING_START_BYTES, encode_head, head_slot};
+use braid_format::journal::{HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, encode_head, head_slot};
 
-use super::Shard;
-use super::journal::Journal;
-use super::scratch::Run;
+use super::{BLOCK, Journal};
 use crate::io::{DeviceId, LeafSink};
 use crate::parity::{Parity, ParityNode};
-
-const BLOCK: u64 = 4096;
+use crate::shard::Shard;
+use crate::shard::scratch::Run;
 
 /// What the head of a journal says, and what it is to say next.
 pub(super) struct Heads {
@@ -67,6 +65,9 @@ impl Shard {
             run: node.run,
             ring_blocks: node.ring_blocks,
             row_bytes: parity.row_bytes as u32,
+            ring_on: node
+                .ring_disk()
+                .map_or(RingOn::Members, |disk| RingOn::Disk { id: disk.id, member_blocks: disk.member_blocks }),
         };
         let out = scratch.page(memory.first);
         sink.compute(&[], &[out], HEAD_BYTES as u64, &mut |_, bytes| {

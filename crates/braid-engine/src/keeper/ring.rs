@@ -1,0 +1,159 @@
+//! Where the ring of an array's journal is: on its members, or on a disk of its own. When that disk fails, is taken away, or comes,
+//! the ring moves while the array serves.
+//!
+//! 1. A layout says that the ring is nowhere: nothing is logged any more.
+//! 2. What slots were told to be logged is put in place, and all members flush.
+//! 3. A head with a new run is on all members, durably, and on the disk before.
+//! 4. A layout says where the ring is: whatever waits is logged there.
+//! 5. Where the disk is gone, the label says so.
+
+use braid_format::MemberId;
+use braid_format::journal::{RING_START_BYTES, RingOn};
+
+use super::race::{First, first};
+use super::{Keeper, KeeperIo, Note, Ordered};
+use crate::io::LeafId;
+use crate::lifecycle::{LifecycleError, move_ring, wipe};
+use crate::parity::{RingDisk, RingPlace};
+use crate::planted::{Planted, planted};
+use crate::shard::RegionCall;
+use crate::trouble::Trouble;
+
+impl Keeper {
+    /// Whether this disk has the ring, or is to have it.
+    pub(super) fn is_ring_disk(&self, leaf: LeafId) -> bool {
+        self.array.journal_disk().is_some_and(|disk| disk.leaf == leaf)
+    }
+
+    /// Whether the ring is on a disk that has been given up.
+    pub(super) fn is_ring_astray(&self) -> bool {
+        matches!(self.ring_place(), Some(RingPlace::Moving)) && !self.failed
+    }
+
+    /// Where the ring is, as a layout has it.
+    pub(super) fn ring_place(&self) -> Option<RingPlace> {
+        let on = match self.journal.as_ref()?.ring_on {
+            _ if self.ring_moves => RingPlace::Moving,
+            RingOn::Members => RingPlace::Members,
+            RingOn::Disk { id, member_blocks } => {
+                let disk = self.array.journal_disk().filter(|disk| disk.part.id == id);
+                disk.map_or(RingPlace::Moving, |disk| {
+                    let ring = disk.part.places.journal.start + RING_START_BYTES;
+                    RingPlace::Disk(RingDisk { leaf: disk.leaf, role: disk.role, ring, id, member_blocks })
+                })
+            }
+        };
+        Some(on)
+    }
+
+    /// The disk of the ring has failed.
+    pub(super) async fn lose_ring_disk<I: KeeperIo>(&mut self, io: &I) {
+        self.array.give_up_journal();
+        self.move_ring(io, true).await;
+    }
+
+    /// Moves the ring to the disk that the label names, if that is here, else to the members. `lost`: its disk before has failed.
+    pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool) {
+        let device = self.options.device;
+        self.ring_moves = true;
+        while self.ring_moves && !self.failed {
+            self.post_ring(io);
+            let quiet = io.call(device, self.options.home, RegionCall::Quiesce);
+            match first(io.trouble(device), quiet, std::future::pending::<()>()).await {
+                First::A(trouble) => self.trouble_while_moving(io, trouble).await,
+                First::B(()) | First::C(()) => self.write_heads(io).await,
+            }
+        }
+        if self.failed {
+            return;
+        }
+        self.post_ring(io);
+        let result = self.array.forget_journal(io).await;
+        self.after_labels(io, result).await;
+        let to = self.array.journal_disk().map(|disk| disk.leaf);
+        io.note(device, Note::RingMoved { to, lost });
+    }
+
+    fn post_ring<I: KeeperIo>(&mut self, io: &I) {
+        let layout = self.layout(io);
+        self.posted += 1;
+        io.post(self.options.device, Some(layout));
+    }
+
+    async fn write_heads<I: KeeperIo>(&mut self, io: &I) {
+        let Some(journal) = &self.journal else { return };
+        // Another one with each attempt: the generation rises with each head that was begun.
+        let random = journal.run.rotate_left(23) ^ journal.generation ^ io.now_ns();
+        let lost: Vec<_> = self.lost.iter().collect();
+        let written = match planted(Planted::MovedWithoutHead) {
+            true => Ok(crate::lifecycle::JournalStart { run: random | 1, ring_on: RingOn::Members, ..journal.clone() }),
+            false => move_ring(io, &self.array, random, &lost).await,
+        };
+        let error = match written {
+            Ok(start) => {
+                self.journal = Some(start);
+                self.ring_moves = false;
+                return;
+            }
+            Err(error) => error,
+        };
+        let role = self.array.members().find(|member| Some(member.leaf) == error.leaf()).map(|member| member.role);
+        io.note(self.options.device, Note::Trouble(error.clone()));
+        match role {
+            _ if error.leaf().is_some_and(|leaf| self.is_ring_disk(leaf)) => drop(self.array.give_up_journal()),
+            Some(role) => self.leave_out(io, &[role], false).await,
+            None => self.fail(io, error),
+        }
+    }
+
+    /// As [`Keeper::on_trouble`]; what a member cannot read is mended later, when somebody reads it again.
+    async fn trouble_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
+        if !trouble.is_fatal() {
+            return;
+        }
+        if self.is_ring_disk(trouble.leaf) {
+            self.array.give_up_journal();
+        } else if let Some(role) = self.troubled(&trouble) {
+            self.leave_out(io, &[role], false).await;
+        }
+    }
+
+    /// Puts the journal on a disk.
+    pub(super) async fn add_ring_disk<I: KeeperIo>(
+        &mut self,
+        io: &I,
+        leaf: LeafId,
+        id: MemberId,
+        force: bool,
+    ) -> Ordered {
+        self.is_calm(io, leaf).await?;
+        let added = self.array.add_journal(io, leaf, id, force).await;
+        if let Err(error) = added {
+            if matches!(error, LifecycleError::Beyond { .. }) {
+                self.after_labels(io, Err(error.clone())).await;
+            }
+            return Err(error);
+        }
+        self.move_ring(io, false).await;
+        if self.is_ring_disk(leaf) {
+            return Ok(());
+        }
+        let reason = "it failed as it took up the journal, which is on the members".to_owned();
+        Err(LifecycleError::NoReturn { leaf, reason })
+    }
+
+    /// Puts the journal back on the members.
+    pub(super) async fn remove_ring_disk<I: KeeperIo>(&mut self, io: &I) -> Ordered {
+        if !self.has_parity() || self.array.journal_role().is_none() {
+            let reason = "its journal is on the members".to_owned();
+            return Err(LifecycleError::Role { role: self.array.roles(), reason });
+        }
+        let leaf = self.array.give_up_journal();
+        self.move_ring(io, false).await;
+        if let Some(leaf) = leaf.filter(|_| !self.failed) {
+            // A disk that does not take that keeps a label, which nobody believes.
+            drop(wipe(io, leaf).await);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! The disk of the journal in the labels: named, added, lost, and taken away.
+//!
+//! A label says only which disk it is. Whether the ring is on it the heads of the journal say: so a label names the disk before
+//! the first head does, and no label says that it is gone before a head has put the ring elsewhere.
+
+use braid_format::journal::ring_blocks_min;
+use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places};
+
+use super::array::{Array, ArrayMember};
+use super::create::{clear, inspect};
+use super::error::LifecycleError;
+use super::journal;
+use super::members::{enter, vacate};
+use super::record::Losses;
+use super::write::{LabelCopy, Target};
+use crate::{LeafId, MetaIo};
+
+impl Array {
+    /// The disk of the journal, where there is one that is here and has not failed.
+    pub fn journal_disk(&self) -> Option<ArrayMember<'_>> {
+        let target = self.journal.as_ref()?;
+        let (role, leaf, part) = (target.part.role, target.leaf, &target.part);
+        Some(ArrayMember { role, leaf, state: MemberState::Journal, part })
+    }
+
+    /// Its number in the table of members, here or not; `None`: the journal is on the members.
+    pub fn journal_role(&self) -> Option<u16> {
+        let at = self.label.members.iter().position(|entry| entry.state == MemberState::Journal);
+        at.map(|at| at as u16)
+    }
+
+    /// The disk of the journal has failed, or is to be taken away: it takes no more labels. They go on naming it until
+    /// [`Array::forget_journal`]. Returns the disk.
+    pub fn give_up_journal(&mut self) -> Option<LeafId> {
+        self.journal.take().map(|target| target.leaf)
+    }
+
+    /// Whether it was the disk of the journal that failed; it is given up then.
+    pub(super) fn journal_failed(&mut self, error: &LifecycleError) -> bool {
+        let LifecycleError::Io { leaf, .. } = error else { return false };
+        self.journal.take_if(|target| target.leaf == *leaf).is_some()
+    }
+
+    /// Names a disk as that of the journal. The ring is on it from the next [`move_ring`](super::move_ring) on.
+    ///
+    /// # Errors
+    /// What was refused, before anything was written; the disk's error; or [`LifecycleError::Beyond`].
+    pub async fn add_journal<M: MetaIo>(
+        &mut self,
+        io: &M,
+        leaf: LeafId,
+        id: MemberId,
+        force: bool,
+    ) -> Result<(), LifecycleError> {
+        let role = self.free_number()?;
+        let wrong = |reason: &str| LifecycleError::Role { role, reason: reason.to_owned() };
+        if self.label.spec.level.parity() == 0 {
+            return Err(wrong("only raid5 and raid6 have a journal"));
+        }
+        if self.journal_role().is_some() {
+            return Err(wrong("the journal has a disk already; take that one away first"));
+        }
+        if self.targets.iter().any(|target| target.leaf == leaf) {
+            return Err(LifecycleError::Twice { leaf });
+        }
+        if self.label.members.iter().any(|entry| entry.id == Some(id)) {
+            return Err(LifecycleError::Identities { given: 1, disks: 1 });
+        }
+        let places =
+            Places::for_journal(io.size_bytes(leaf)).map_err(|source| LifecycleError::Size { leaf, source })?;
+        journal::check_ring(leaf, &places, ring_blocks_min(self.label.members.len() as u64))?;
+        let force = force || self.candidates.iter().any(|(candidate, _)| candidate.leaf == leaf);
+        let found = inspect(io, leaf, force).await?;
+        if force {
+            clear(io, leaf, found.as_ref()).await?;
+        }
+        let part = MemberPart { id, role, places, reserved: [0; 28] };
+        let target = Target { leaf, part, doubtful: LabelCopy::Start };
+        journal::erase_heads(io, &self.label, &target).await?;
+        self.complete(io).await?;
+        let mut next = self.next();
+        let data_bytes = target.part.places.data.bytes;
+        let entry = MemberEntry { id: Some(id), data_bytes, state: MemberState::Journal, write_mostly: false };
+        enter(&mut next.members, role, entry);
+        self.journal = Some(target);
+        self.record(io, next, Losses::default()).await.map(drop)
+    }
+
+    /// Takes the disk of the journal off the table where it has been given up, or is not here. The ring must be elsewhere.
+    ///
+    /// # Errors
+    /// [`LifecycleError::Beyond`].
+    pub async fn forget_journal<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
+        let Some(role) = self.journal_role().filter(|_| self.journal.is_none()) else { return Ok(()) };
+        self.complete(io).await?;
+        let mut next = self.next();
+        vacate(&mut next.members, role, self.roles());
+        self.record(io, next, Losses::default()).await.map(drop)
+    }
+}

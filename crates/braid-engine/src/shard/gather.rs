@@ -1,0 +1,342 @@
+//! Writes to arrays with parity that arrive together and lie one after the other are carried out as one: of a row that is
+//! written whole nothing is read, and nothing but a mark goes into the journal.
+//!
+//! Such a write waits until its driver has taken in all that there was ([`Shard::end_turn`]). Neighbours that meet within a stripe are
+//! then copied into memory of the shard, and a slot of its own carries them out like any other write. They are answered when it
+//! has ended; where it fails, each goes its own way. Where two meet at the edge of a stripe nothing would be gained, so
+//! that few bytes are copied that need not be.
+//!
+//! A stream may bring its pieces one by one. What goes on where a write ends that is still under way, and does not reach the edge of
+//! its stripe, stays until more has come or that write has ended, if so much is under way that more is likely to come: a stream
+//! that waits for each few writes would lose by it.
+//!
+//! Nobody waits without end. Who was refused the lines that it needs looks for neighbours once more; after that it takes its turn
+//! among those who wait for these lines. Who stays does so behind a few writes at most.
+
+use super::Shard;
+use super::scratch::Run;
+use super::slots::State;
+use crate::io::{Buf, DeviceId, Flags, LeafSink, Op};
+use crate::limits::GATHERS_MAX;
+use crate::planted::{Planted, planted};
+
+/// The longest write that is copied, and the most that is written as one, in bytes.
+const WRITE_BYTES_MAX: u64 = 256 << 10;
+const GATHER_BYTES_MAX: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
+/// So many requests of a device are under way on a shard where more are not expected soon.
+const USERS_MIN: u32 = 4;
+/// How many may stay at a time, as each turn looks at them.
+const HELD_MAX: usize = 256;
+/// Behind how many writes one after the other one stays: where others write to the same place again and again, there is always one.
+const CHANGES_MAX: u8 = 3;
+
+/// What [`super::slots::Slot::gather`] says beside the number of the gather that a write is in.
+pub(super) mod of {
+    /// Nobody has looked for neighbours.
+    pub const UNSEEN: u32 = u32::MAX;
+    /// There were none just now.
+    pub const ALONE: u32 = u32::MAX - 1;
+    /// There were none, and it has waited for others' lines since: it looks once more.
+    pub const AGAIN: u32 = u32::MAX - 2;
+    /// It is not tried with others any more.
+    pub const APART: u32 = u32::MAX - 3;
+
+    /// Whether neighbours are looked for.
+    pub fn looks(gather: u32) -> bool {
+        matches!(gather, UNSEEN | AGAIN)
+    }
+}
+
+/// Who waits for the end of the driver's turn.
+fn turn_key() -> u64 {
+    3 << 62 | 1 << 42
+}
+
+/// Who waits for a gather.
+fn gather_key(number: u32) -> u64 {
+    3 << 62 | 1 << 43 | u64::from(number)
+}
+
+/// All gathers of a shard.
+pub(crate) struct Gathers {
+    list: Vec<Option<Gather>>,
+    /// Somebody waits for the end of the turn.
+    open: bool,
+    /// Those who did, while they are looked at.
+    turn: Vec<u32>,
+    /// How many stay behind writes that are under way.
+    held: usize,
+    /// Where writes that are under way end.
+    ends: [End; ENDS],
+    /// Writes that were carried out with others, since start.
+    pub(super) writes: u64,
+}
+
+/// The end of a write that is under way, or was.
+#[derive(Clone, Copy)]
+struct End {
+    device: u32,
+    at: u64,
+    slot: u32,
+    generation: u32,
+}
+
+/// Streams that are told from others at a time. Where two share a place, one of them may be carried out in smaller pieces.
+const ENDS: usize = 64;
+
+fn end_place(device: u32, at: u64) -> usize {
+    let key = (at / PAGE_BYTES) ^ u64::from(device) << 48;
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
+}
+
+struct Gather {
+    memory: Run,
+    /// The kernel has it, and others are given as much of the reserve.
+    lent: bool,
+}
+
+impl Gathers {
+    pub fn new(slots: u32) -> Gathers {
+        let list = (0..GATHERS_MAX).map(|_| None).collect();
+        let nobody = End { device: u32::MAX, at: 0, slot: 0, generation: 0 };
+        let turn = Vec::with_capacity(slots as usize);
+        Gathers { list, open: false, turn, held: 0, ends: [nobody; ENDS], writes: 0 }
+    }
+}
+
+impl Shard {
+    /// Whether [`Shard::end_turn`] is to be called before the driver sleeps.
+    #[inline]
+    pub fn is_turn_open(&self) -> bool {
+        self.gathers.open
+    }
+
+    /// Tells the shard that its driver has taken in all that there was: what waited for company goes on.
+    #[inline]
+    pub fn end_turn(&mut self, sink: &mut impl LeafSink) {
+        if self.gathers.open {
+            self.gather_turn(sink);
+        }
+    }
+
+    /// Writes that were carried out together with others, since start.
+    pub fn writes_gathered(&self) -> u64 {
+        self.gathers.writes
+    }
+
+    /// Whether a write waits for the end of the turn now, as neighbours may come.
+    pub(super) fn waits_for_company(&mut self, index: u32) -> bool {
+        let slot = &self.slots[index];
+        let fits = slot.op == Op::Write && slot.flags == Flags::NONE && slot.end - slot.start <= WRITE_BYTES_MAX;
+        if !of::looks(slot.gather) || slot.cursor != slot.start || !fits || self.slots.gather(index).is_some() {
+            return false;
+        }
+        self.waiting.park(&mut self.slots, index, turn_key());
+        self.gathers.open = true;
+        true
+    }
+
+    /// A write that was alone waits for another one: until that has ended, neighbours may come.
+    pub(super) fn looks_again(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        if slot.gather == of::ALONE {
+            slot.gather = of::AGAIN;
+        }
+    }
+
+    fn gather_turn(&mut self, sink: &mut impl LeafSink) {
+        while std::mem::take(&mut self.gathers.open) {
+            self.gathers.held = 0;
+            let mut turn = std::mem::take(&mut self.gathers.turn);
+            turn.extend(std::iter::from_fn(|| self.waiting.wake_one(&mut self.slots, turn_key())));
+            let place = |index: &u32| {
+                let slot = &self.slots[*index];
+                (slot.device, slot.start)
+            };
+            turn.sort_unstable_by_key(place);
+            let mut rest = &turn[..];
+            while !rest.is_empty() {
+                let count = self.neighbours(rest);
+                let (these, others) = rest.split_at(count);
+                rest = others;
+                if self.stays(these) {
+                    continue;
+                }
+                if count > 1 && self.gather(these, sink) {
+                    continue;
+                }
+                for index in these {
+                    let slot = &mut self.slots[*index];
+                    slot.gather = if slot.gather == of::UNSEEN { of::ALONE } else { of::APART };
+                    self.note_end(*index);
+                    self.advance(*index, sink);
+                }
+            }
+            turn.clear();
+            self.gathers.turn = turn;
+            if self.has_woken() {
+                self.work_off(sink);
+            }
+        }
+    }
+
+    /// How many of these, which are in order, may be carried out as one.
+    fn neighbours(&self, slots: &[u32]) -> usize {
+        let first = &self.slots[slots[0]];
+        let Some(layout) = self.devices.at(first.device).current.as_deref() else { return 1 };
+        let Some(mirror) = layout.mirror() else { return 1 };
+        let mut end = first.end;
+        let meets = |index: &&u32| {
+            let slot = &self.slots[**index];
+            let next_to = slot.device == first.device && slot.start == end && of::looks(slot.gather);
+            let fits = next_to && slot.error.is_none() && slot.end - first.start <= GATHER_BYTES_MAX;
+            // At the edge of a stripe there is nothing to gain.
+            let gains = || mirror.geometry.stripe_of(end).is_some_and(|stripe| stripe.array_start != end);
+            let meets = fits && gains();
+            end = slot.end;
+            meets
+        };
+        let alone = !of::looks(first.gather) || first.error.is_some();
+        if alone { 1 } else { 1 + slots[1..].iter().take_while(meets).count() }
+    }
+
+    /// Keeps these, which are neighbours, until more has come or what they go on behind has ended. False: they do not go on behind anything,
+    /// or have all of their stripe.
+    fn stays(&mut self, these: &[u32]) -> bool {
+        let (first, last) = (&self.slots[these[0]], &self.slots[these[these.len() - 1]]);
+        let (id, start, end) = (first.device, first.start, last.end);
+        let device = self.devices.at(id);
+        let Some(mirror) = device.current.as_deref().and_then(|layout| layout.mirror()) else { return false };
+        let waits = of::looks(first.gather) && first.error.is_none() && last.error.is_none();
+        let room = end - start <= GATHER_BYTES_MAX / 2 && self.gathers.held + these.len() <= HELD_MAX;
+        if !waits || device.users <= USERS_MIN || !room || device.frozen || mirror.failed {
+            return false;
+        }
+        let (behind, changes) = (first.behind, first.changes);
+        let before = self.gathers.ends[end_place(id, start)];
+        if (before.device, before.at) != (id, start) {
+            return false;
+        }
+        let slot = &mut self.slots[before.slot];
+        let goes_on = slot.generation == before.generation
+            && (slot.state == State::Active || slot.state == State::Waiting)
+            && (slot.device, slot.end) == (id, start)
+            && slot.gather >= GATHERS_MAX;
+        let reaches_edge = || mirror.geometry.stripe_of(end).is_none_or(|stripe| stripe.array_start == end);
+        let name = (before.slot, before.generation);
+        let changes = changes + u8::from(behind != name);
+        if !goes_on || reaches_edge() || changes > CHANGES_MAX {
+            return false;
+        }
+        slot.followed = true;
+        (self.slots[these[0]].behind, self.slots[these[0]].changes) = (name, changes);
+        self.gathers.held += these.len();
+        for index in these {
+            self.waiting.park(&mut self.slots, *index, turn_key());
+        }
+        true
+    }
+
+    /// A write goes on its way: others may go on where it ends.
+    fn note_end(&mut self, index: u32) {
+        let slot = &self.slots[index];
+        let end = End { device: slot.device, at: slot.end, slot: index, generation: slot.generation };
+        self.gathers.ends[end_place(end.device, end.at)] = end;
+    }
+
+    /// A write has ended that others may have stayed behind.
+    #[cold]
+    pub(super) fn followers_go(&mut self) {
+        self.gathers.open |= self.gathers.held > 0;
+    }
+
+    /// Carries these out as one. False: it cannot now.
+    fn gather(&mut self, these: &[u32], sink: &mut impl LeafSink) -> bool {
+        let (first, last) = (self.slots[these[0]], self.slots[these[these.len() - 1]]);
+        let device = self.devices.at(first.device);
+        let serves = device.current.as_deref().and_then(|layout| layout.mirror()).is_some_and(|mirror| !mirror.failed);
+        let number = self.gathers.list.iter().position(Option::is_none);
+        let (Some(number), true) = (number, serves && !device.frozen) else { return false };
+        let len = last.end - first.start;
+        let Some(scratch) = self.gather_scratch.as_mut() else { return false };
+        let Some(memory) = scratch.take((len / PAGE_BYTES) as u32) else { return false };
+        let to = scratch.page(memory.first);
+        let number = number as u32;
+        self.gathers.list[number as usize] = Some(Gather { memory, lent: false });
+        self.gathers.writes += these.len() as u64;
+        for member in these {
+            let slot = &mut self.slots[*member];
+            slot.gather = number;
+            let (from, at, len) = (slot.buf, to.add(slot.start - first.start), slot.end - slot.start);
+            sink.compute(&[from], &[at], len, &mut |from, to| to[0].copy_from_slice(from[0]));
+            if planted(Planted::GatheredAnsweredEarly) {
+                self.finish(*member);
+            } else {
+                self.waiting.park(&mut self.slots, *member, gather_key(number));
+            }
+        }
+        self.begin_gather(number, DeviceId(first.device), (first.start, len), to, sink);
+        true
+    }
+
+    fn begin_gather(
+        &mut self,
+        number: u32,
+        id: DeviceId,
+        (start, len): (u64, u64),
+        buf: Buf,
+        sink: &mut impl LeafSink,
+    ) {
+        let index = self.slots.take_gather(number);
+        let device = self.devices.at_mut(id.0);
+        device.users += 1;
+        self.in_flight += 1;
+        let slot = &mut self.slots[index];
+        slot.prepare(Op::Write, Flags::NONE, start, len, buf, 0);
+        (slot.device, slot.version) = (id.0, device.version);
+        self.note_end(index);
+        self.advance(index, sink);
+    }
+
+    /// Whether a slot that waits does so for others that it is carried out with. The layout may change meanwhile.
+    pub(super) fn is_gathered(&self, index: u32) -> bool {
+        let slot = &self.slots[index];
+        slot.gather < GATHERS_MAX && slot.error.is_none()
+    }
+
+    /// A gather has ended: all who are in it are answered, or go on alone.
+    #[cold]
+    pub(super) fn gathered(&mut self, index: u32, number: u32) {
+        let done = self.slots[index].error.is_none();
+        self.followers_go();
+        while let Some(member) = self.waiting.wake_one(&mut self.slots, gather_key(number)) {
+            let slot = &mut self.slots[member];
+            if done {
+                slot.cursor = slot.end;
+                self.finish(member);
+            } else {
+                slot.gather = of::APART;
+                self.waiting.park(&mut self.slots, member, turn_key());
+                self.gathers.open = true;
+            }
+        }
+        if self.slots[index].late == 0 {
+            return self.let_go(index);
+        }
+        let gather = self.gathers.list[number as usize].as_mut().expect("a gather that ends");
+        gather.lent = true;
+        if let Some(scratch) = self.gather_scratch.as_mut() {
+            scratch.lend(gather.memory);
+        }
+        self.become_late(index);
+    }
+
+    /// Nobody has anything of a gather any more.
+    pub(super) fn forget_gather(&mut self, number: u32) {
+        let gather = self.gathers.list[number as usize].take().expect("a gather that has ended");
+        if let Some(scratch) = self.gather_scratch.as_mut() {
+            if gather.lent { scratch.regain(gather.memory) } else { scratch.give(gather.memory) }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Puts batches together: what has been asked for since the one before, in memory of its own, under checksums.
+
+use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, encode_batch, payload_crc};
+
+use super::{BLOCK, Batch, Going, LogRequest, What};
+use crate::io::{Buf, DeviceId, LeafSink};
+use crate::layout::DeviceLayout;
+use crate::parity::LOGGED_BLOCKS_MAX;
+use crate::planted::{self, Planted, planted};
+use crate::shard::Shard;
+use crate::shard::scratch::Scratch;
+
+/// Batches of one array under way at a time.
+pub(super) const BATCHES_MAX: usize = 4;
+/// Blocks of the ring that only batches without data take: they make room.
+const RESERVE_BLOCKS: u64 = 8;
+
+impl Shard {
+    /// Puts a batch together and writes it. False: there is nothing to write, or no room.
+    pub(super) fn journal_batch(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) -> bool {
+        let free = self.journals.ios.iter().position(Option::is_none);
+        let Some(journal) = self.journals.of(device) else { return false };
+        let (Some(at), true) = (free, journal.under_way < BATCHES_MAX) else { return false };
+        if journal.queue.is_empty() && !journal.tail_is_news {
+            return false;
+        }
+        let (mut blocks, mut count) = (1u64, 0);
+        let mut entries = [Entry::NONE; ENTRIES_MAX];
+        while let Some(group) = journal.group(count).filter(|group| count + group <= ENTRIES_MAX) {
+            let mut needed = blocks;
+            let mut fits = true;
+            for (request, entry) in journal.queue.range(count..count + group).zip(&mut entries[count..]) {
+                *entry = journal.entry(request);
+                needed += u64::from(entry.payload_blocks());
+                fits &= journal.accepts(entry);
+            }
+            if needed > LOGGED_BLOCKS_MAX + 1 && count > 0 {
+                break;
+            }
+            if !fits || needed > LOGGED_BLOCKS_MAX + 1 || journal.room(needed, RESERVE_BLOCKS).is_none() {
+                journal.wants_room = true;
+                break;
+            }
+            for entry in &entries[count..count + group] {
+                journal.rows.count(entry.row, entry.kind, true);
+            }
+            (count, blocks) = (count + group, needed);
+        }
+        if count == 0 && !journal.tail_is_news {
+            return false;
+        }
+        let begin = journal.room(blocks, if count == 0 { 0 } else { RESERVE_BLOCKS });
+        // One array's disks may answer late: half of the memory is left to other arrays.
+        let may_take =
+            |scratch: &&mut Scratch| journal.pages == 0 || journal.pages + blocks as u32 <= scratch.limit() / 2;
+        let memory = self.journal_scratch.as_mut().filter(may_take).and_then(|scratch| scratch.take(blocks as u32));
+        let (Some(begin), Some(memory)) = (begin, memory) else {
+            for entry in &entries[..count] {
+                journal.rows.count(entry.row, entry.kind, false);
+            }
+            return false;
+        };
+        let scratch = self.journal_scratch.as_ref().expect("memory was just taken from it");
+        let mut payload = 1;
+        for entry in &entries[..count] {
+            let request = journal.queue.pop_front().expect("it was counted");
+            gather(entry, &request, scratch.page(memory.first).add(payload * BLOCK), sink);
+            payload += u64::from(entry.payload_blocks());
+            journal.entries.push_back((entry.row, entry.kind));
+            journal.waiters.push_back(request);
+        }
+        let first = scratch.page(memory.first);
+        let (ring, sequence) = (journal.ring(), journal.next);
+        let mut header = BatchHeader {
+            run: journal.node.run,
+            sequence,
+            tail: journal.tail,
+            position: begin % ring,
+            blocks: blocks as u32,
+            entries: count as u16,
+            payload_crc: 0,
+        };
+        let array = journal.node.array;
+        seal(&array, &mut header, &entries[..count], first, sink);
+        let (pending, entries, waiters) = (count as u32, count as u32, count as u32);
+        let tail = journal.tail;
+        journal.batches.push_back(Batch { sequence, begin, tail, pending, entries, waiters, durable: false });
+        journal.head = begin + blocks;
+        journal.next += 1;
+        journal.under_way += 1;
+        journal.pages += blocks as u32;
+        journal.tail_is_news = false;
+        let run = journal.node.run;
+        let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), lent: false, held: false };
+        self.journals.ios[at] = Some(going);
+        self.journal_submit(at, layout, sink);
+        if planted(Planted::RowsBeforeJournal) {
+            let journal = self.journals.of(device).expect("it was just found");
+            journal.batch(sequence).expect("it was just begun").waiters = 0;
+            let waiters = journal.waiters.split_off(journal.waiters.len() - count);
+            waiters.iter().for_each(|request| self.tell_logged(request, Ok(sequence)));
+        }
+        true
+    }
+}
+
+/// Copies what an entry holds to where it stands in its batch.
+fn gather(entry: &Entry, request: &LogRequest, mut to: Buf, sink: &mut impl LeafSink) {
+    if entry.kind == EntryKind::Mark {
+        return;
+    }
+    let len = u64::from(entry.blocks) * BLOCK;
+    let data = (0..u64::from(entry.cells)).map(|cell| request.data.add(cell * request.stride));
+    let parity = (0..u64::from(entry.parities)).map(|parity| request.parity.add(parity * len));
+    for from in data.chain(parity) {
+        sink.compute(&[from], &[to], len, &mut |from, to| to[0].copy_from_slice(from[0]));
+        to = to.add(len);
+    }
+}
+
+/// Puts checksums and the header into a batch.
+fn seal(array: &braid_format::Uuid, header: &mut BatchHeader, entries: &[Entry], first: Buf, sink: &mut impl LeafSink) {
+    let payload = u64::from(header.blocks - 1) * BLOCK;
+    if payload > 0 {
+        let crc = &mut header.payload_crc;
+        sink.compute(&[first.add(BLOCK)], &[], payload, &mut |payload, _| {
+            *crc = payload_crc(0, payload[0]);
+        });
+    }
+    let entries = planted::written_down(entries);
+    header.entries = entries.len() as u16;
+    sink.compute(&[], &[first], BLOCK, &mut |_, header_block| {
+        let block: &mut [u8; 4096] = (&mut *header_block[0]).try_into().expect("a block");
+        encode_batch(array, header, entries, block);
+    });
+}

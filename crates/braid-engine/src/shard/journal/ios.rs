@@ -1,0 +1,158 @@
+//! The I/Os of journals: to which members they go, what becomes of them when they are answered, and of their memory.
+
+use super::{BLOCK, What};
+use crate::io::{Buf, DeviceId, Flags, LeafIo, LeafSink, Op};
+use crate::layout::DeviceLayout;
+use crate::mirror::Role;
+use crate::parity::RingPlace;
+use crate::planted::{self, Planted, planted};
+use crate::shard::Shard;
+use crate::shard::slots::{self, State};
+
+impl Shard {
+    /// Submits what an I/O of a journal is made of, with this layout.
+    pub(super) fn journal_submit(&mut self, at: usize, layout: &DeviceLayout, sink: &mut impl LeafSink) {
+        let going = self.journals.ios[at].as_mut().expect("an I/O that is begun");
+        going.held = false;
+        let (device, what) = (going.device, going.what);
+        let mirror = layout.mirror().expect("a journal is of a redundant array");
+        let index = self.slots.take_journal(at as u32);
+        let generation = self.slots[index].generation;
+        let slot = &mut self.slots[index];
+        let late = slot.late;
+        slot.prepare(Op::Write, Flags::NONE, 0, 0, Buf::NONE, 0);
+        (slot.late, slot.device, slot.version) = (late, device.0, layout.version());
+        self.devices.at_mut(device.0).users += 1;
+        let mut out = 0;
+        match what {
+            What::Flush => {
+                let leaves = planted::asked_by_journal(layout.leaves());
+                out = leaves.len() as u32;
+                self.slots[index].out = out;
+                for leaf in leaves {
+                    let cookie = slots::cookie(index, generation, *leaf);
+                    sink.submit(&LeafIo::simple(*leaf, Op::Flush, Flags::NONE, 0, 0, Buf::NONE, cookie));
+                }
+            }
+            What::Head => {
+                let memory = self.journals.ios[at].as_ref().and_then(|going| going.memory).expect("a head has memory");
+                let buf = self.journal_scratch.as_ref().expect("memory was taken from it").page(memory.first);
+                let journal = self.journals.of(device).expect("a head has a journal");
+                let before = journal.heads.before_ring();
+                for (role, member) in mirror.members.iter().enumerate().filter(|(_, m)| m.role != Role::Out) {
+                    let cookie = slots::cookie(index, generation, member.leaf);
+                    let (at, len) = (journal.node.rings[role] - before, u64::from(memory.pages) * BLOCK);
+                    sink.submit(&LeafIo::simple(member.leaf, Op::Write, Flags::FUA, at, len, buf, cookie));
+                    out += 1;
+                }
+                if let Some(disk) = journal.node.ring_disk() {
+                    let cookie = slots::cookie(index, generation, disk.leaf);
+                    let (at, len) = (disk.ring - before, u64::from(memory.pages) * BLOCK);
+                    sink.submit(&LeafIo::simple(disk.leaf, Op::Write, Flags::FUA, at, len, buf, cookie));
+                    out += 1;
+                }
+                self.slots[index].out = out;
+            }
+            What::Batch(sequence) => {
+                let memory = self.journals.ios[at].as_ref().and_then(|going| going.memory);
+                let journal = self.journals.of(device).expect("a batch has a journal");
+                let ring = journal.ring();
+                let tolerance = journal.tolerance;
+                let disk = journal.node.ring_disk().copied();
+                let batch = journal.batch(sequence).expect("a batch under way is kept");
+                let (offset, memory) = (batch.begin % ring * BLOCK, memory.expect("a batch has memory"));
+                let buf = self.journal_scratch.as_ref().expect("memory was taken from it").page(memory.first);
+                let flags = if planted(Planted::BatchNotDurable) { Flags::NONE } else { Flags::FUA };
+                if let Some(disk) = disk {
+                    let cookie = slots::cookie(index, generation, disk.leaf);
+                    let (at, len) = (disk.ring + offset, u64::from(memory.pages) * BLOCK);
+                    self.slots[index].out = 1;
+                    return sink.submit(&LeafIo::simple(disk.leaf, Op::Write, flags, at, len, buf, cookie));
+                }
+                let copies = if planted(Planted::BatchOnOneMember) { 1 } else { tolerance + 1 };
+                let holders = mirror.batch_holders(sequence, copies);
+                for (role, member) in mirror.members.iter().enumerate().filter(|(_, m)| m.role != Role::Out) {
+                    let chosen = match member.role {
+                        Role::InSync => holders.has(role),
+                        _ => !planted(Planted::FillingMissesBatches),
+                    };
+                    if chosen {
+                        let cookie = slots::cookie(index, generation, member.leaf);
+                        let ring_start = self.journals.of(device).expect("a batch has a journal").node.rings[role];
+                        let (at, len) = (ring_start + offset, u64::from(memory.pages) * BLOCK);
+                        sink.submit(&LeafIo::simple(member.leaf, Op::Write, flags, at, len, buf, cookie));
+                        out += 1;
+                    }
+                }
+                self.slots[index].out = out;
+            }
+        }
+        debug_assert!(out > 0, "an array that serves has members");
+    }
+
+    /// Everything that was out for an I/O of a journal has been answered.
+    pub(in crate::shard) fn journal_answered(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        let failed = !std::mem::take(&mut slot.failed).is_empty() || slot.error.take().is_some();
+        let (device, version) = (slot.device, slot.version);
+        self.devices.leave(device, version);
+        let device = DeviceId(device);
+        let frozen = self.devices.at(device.0).frozen;
+        let going = self.journals.ios[at as usize].as_mut().expect("an I/O that is out");
+        let (what, run) = (going.what, going.run);
+        let pages = going.memory.map_or(0, |memory| memory.pages);
+        let flushed = !failed && !frozen && what == What::Flush;
+        if flushed && going.memory.is_some() && !planted(Planted::TailBeforeHead) {
+            // Rows have left the list: a head says so before the tail passes what has written them.
+            going.what = What::Head;
+        }
+        let head_follows = going.what != what;
+        let journal = self.journals.list.iter().find(|j| j.device == device && j.node.run == run);
+        let alive = journal.is_some();
+        // Nobody is told any more of what the ring holds that is about to move: it is logged anew where the ring is then.
+        let moving = journal.is_some_and(|journal| journal.node.ring_on == RingPlace::Moving);
+        let too_late = moving && matches!(what, What::Batch(_)) && !planted(Planted::MovedUnsettled);
+        if alive && (failed || frozen || head_follows || too_late) {
+            // What stands on some members only is written again, to those that are left.
+            self.journals.ios[at as usize].as_mut().expect("it is out").held = true;
+            if self.slots[index].late == 0 {
+                self.slots.give(index);
+            }
+            if !frozen {
+                self.journal_published(device, sink);
+            }
+            return;
+        }
+        if alive {
+            self.journal_done(device, what, pages);
+        }
+        self.journal_let_go(at, index);
+        if alive {
+            self.journal_tell(device);
+        }
+        self.journals_go(sink);
+    }
+
+    /// The place of an I/O is free for another, once the kernel has nothing of it any more.
+    pub(in crate::shard) fn journal_let_go(&mut self, at: u32, index: u32) {
+        if self.slots[index].late > 0 {
+            self.slots[index].state = State::Late;
+            let going = self.journals.ios[at as usize].as_mut();
+            if let Some((going, scratch)) = going.filter(|going| !going.lent).zip(self.journal_scratch.as_mut())
+                && let Some(memory) = going.memory
+            {
+                going.lent = true;
+                scratch.lend(memory);
+            }
+            return;
+        }
+        if let Some(going) = self.journals.ios[at as usize].take()
+            && let (Some(memory), Some(scratch)) = (going.memory, self.journal_scratch.as_mut())
+        {
+            if going.lent { scratch.regain(memory) } else { scratch.give(memory) }
+        }
+        if self.slots[index].state != State::Free {
+            self.slots.give(index);
+        }
+    }
+}
