@@ -143,17 +143,20 @@ impl Mirrored {
             && self.successors.iter().all(|s| in_sync(&self.members[usize::from(s.member)]))
     }
 
+    /// Who answers for a role: its own member, where that is in sync and not to be avoided, else its successor. None: nobody.
+    pub fn reader(&self, role: usize, avoid: Roles) -> Option<usize> {
+        let answers = |member: &usize| self.members[*member].role == Role::InSync && !avoid.has(*member);
+        let mut successors =
+            self.successors.iter().filter(|s| usize::from(s.role) == role).map(|s| usize::from(s.member));
+        Some(role).filter(answers).or_else(|| successors.find(answers))
+    }
+
     /// On whom a batch of the journal is to stand: as many members in sync as this, or all, of one zone. Zones lose their members
     /// independently of one another: two batches' copies in two zones could be lost together, and nothing else.
     pub fn batch_holders(&self, sequence: u64, copies: usize) -> Roles {
         let zones = self.geometry.zones();
         let zone = &zones[(sequence % zones.len() as u64) as usize];
-        let in_sync = |member: usize| self.members[member].role == Role::InSync;
-        // A role whose own member is out may be held by its successor.
-        let holder = |role: &u16| {
-            let successor = || self.successors.iter().find(|s| s.role == *role).map(|s| usize::from(s.member));
-            Some(usize::from(*role)).filter(|own| in_sync(*own)).or_else(|| successor().filter(|s| in_sync(*s)))
-        };
+        let holder = |role: &u16| self.reader(usize::from(*role), Roles::NONE);
         let all = zone.members.iter().filter_map(holder).count();
         let first = (sequence / zones.len() as u64 % all.max(1) as u64) as usize;
         let chosen = |turn: &usize| (turn + all - first) % all < copies;

@@ -275,7 +275,6 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
         };
     }
     let mut piece = mirror.geometry.locate(at);
-    let member = &mirror.members[usize::from(piece.member)];
     if let Some(parity) = mirror.parity.as_deref().filter(|parity| !parity.node.lost.is_empty()) {
         let within = at - stripe.array_start;
         let (cell, column) = ((within / stripe.chunk_bytes) as usize, within % stripe.chunk_bytes);
@@ -285,9 +284,8 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
         }
         piece.len = piece.len.min(until - column);
     }
-    if member.role != Role::InSync || span.avoid.has(usize::from(piece.member)) {
-        return Resolved::Recover;
-    }
+    let Some(reader) = mirror.reader(usize::from(piece.member), span.avoid) else { return Resolved::Recover };
+    let member = &mirror.members[reader];
     places[0] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
     Resolved::Places(1, piece.len)
 }

@@ -1,7 +1,9 @@
 //! Arrays with parity: requests at random over disks in memory, answered in any order, against a plain copy of the array's bytes.
 
 mod rows {
+    mod asking;
     pub mod gathered;
+    mod jobs;
     pub mod rig;
     pub mod unreadable;
 }
@@ -85,6 +87,35 @@ fn a_member_is_filled_under_requests() {
                 rig.lose(&lost);
                 rig.read_all();
             }
+        }
+    }
+}
+
+/// Between the layout in which a member is out as its successor has everything, and the one in which the successor has its seat,
+/// nothing more is lost than before: as many others may be lost as ever, and be filled again.
+#[test]
+fn a_successor_serves_before_it_has_its_seat() {
+    for seed in seeds() {
+        for shape in SHAPES {
+            let mut rig = Rig::new(*shape, 1 + (seed % 2) as u16, seed ^ 0x5eed5);
+            rig.requests(60);
+            rig.settle();
+            let replaced = (seed % shape.blocks.len() as u64) as usize;
+            rig.replace(replaced);
+            for lost in rig.tolerated().into_iter().filter(|lost| !lost.contains(&replaced)) {
+                lost.iter().for_each(|member| rig.leave_out(*member));
+                rig.settle();
+                rig.read_all();
+                rig.requests(20);
+                rig.settle();
+                lost.iter().for_each(|member| rig.refill(*member));
+                rig.check_parity();
+                for row in 0..rig.rows() {
+                    let (data, cells) = rig.cells_of_row(row);
+                    assert_eq!(rig.sync(row, SyncKind::Verify { data, cells }), 0, "row {row} of {shape:?}");
+                }
+            }
+            rig.read_all();
         }
     }
 }

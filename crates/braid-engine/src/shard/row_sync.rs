@@ -81,9 +81,13 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Who is read for a cell. None: it is lost, or to be avoided.
+    fn reader(&self, cell: usize, avoid: Roles) -> Option<usize> {
+        self.mirror.reader(self.member(cell), avoid)
+    }
+
     fn is_readable(&self, cell: usize, avoid: Roles) -> bool {
-        let member = self.member(cell);
-        self.mirror.members[member].role == Role::InSync && !avoid.has(member)
+        self.reader(cell, avoid).is_some()
     }
 
     /// Calls `each` with every member that lacks a cell and is among `to`.
@@ -171,8 +175,7 @@ impl Shard {
         let Slot { generation, sync, .. } = self.slots[index];
         self.syncs.set_stage(sync, Stage::Write);
         let mut out = 0;
-        for cell in (0..part.cells()).filter(|cell| part.is_readable(*cell, avoid)) {
-            let member = part.member(cell);
+        for (cell, member) in (0..part.cells()).filter_map(|cell| Some((cell, part.reader(cell, avoid)?))) {
             let leaf = part.mirror.members[member].leaf;
             let cookie = slots::cookie(index, generation, leaf);
             let (at, buf) = (part.place(member), part.cell(cell));
@@ -275,7 +278,8 @@ impl Shard {
             for cell in first {
                 let holder = part.member(cell);
                 let successors = part.mirror.successors.iter().filter(|s| usize::from(s.role) == holder);
-                for member in std::iter::once(holder).chain(successors.map(|s| usize::from(s.member))) {
+                let all = std::iter::once(holder).chain(successors.map(|s| usize::from(s.member)));
+                for member in all.filter(|member| part.mirror.members[*member].role != Role::Out) {
                     let leaf = part.mirror.members[member].leaf;
                     let cookie = slots::cookie(index, generation, leaf);
                     let at = part.place(member) + skip;

@@ -10,13 +10,12 @@ use braid_engine::*;
 use braid_format::Uuid;
 use braid_format::journal::{LostRow, RING_START_BYTES};
 use braid_geometry::{Geometry, Level, Spec};
-use braid_parity::Parity;
 
-use super::unreadable::{Sees, Watch};
+use super::unreadable::Watch;
 
 pub const BLOCK: u64 = 4096;
 /// Memory of requests; behind it, of each shard, scratch memory.
-const REQUESTS_BYTES: u64 = 32 << 20;
+pub(super) const REQUESTS_BYTES: u64 = 32 << 20;
 pub(super) const META_ADDR: u64 = 1 << 40;
 /// Blocks of the journal's ring: small, so that it comes around.
 pub(super) const RING_BLOCKS: u64 = 300;
@@ -89,7 +88,7 @@ pub struct Event {
 
 /// Which writes a disk that hangs does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hangs {
+pub(super) enum Hangs {
     Journal,
     InPlace,
     Bits,
@@ -97,11 +96,11 @@ enum Hangs {
 
 /// A request that has not been answered.
 pub(super) struct Asked {
-    op: Op,
-    offset: u64,
-    len: u64,
-    buf: u64,
-    expected: Result<(), ErrorKind>,
+    pub(super) op: Op,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) buf: u64,
+    pub(super) expected: Result<(), ErrorKind>,
 }
 
 pub struct Rig {
@@ -119,9 +118,11 @@ pub struct Rig {
     pub log: Vec<Event>,
     pub(super) random: Random,
     pub(super) roles: Vec<Role>,
+    /// Members that take the place of others; their disks and roles are behind those of all members.
+    pub(super) successors: Vec<Successor>,
     pub(super) failing: Option<u32>,
     /// Whose disk hangs, in which writes, and what it has not given back: shard, I/O and bytes.
-    hanging: Option<(u32, Hangs)>,
+    pub(super) hanging: Option<(u32, Hangs)>,
     stalled: bool,
     /// The disks answer nothing that this shard has asked them.
     paused: Option<usize>,
@@ -174,6 +175,7 @@ impl Rig {
             log: Vec::new(),
             random: Random(seed),
             roles: vec![Role::InSync; sizes.len()],
+            successors: Vec::new(),
             failing: None,
             hanging: None,
             stalled: false,
@@ -193,6 +195,17 @@ impl Rig {
 
     pub fn tolerance(&self) -> usize {
         usize::from(self.shape.level.parity())
+    }
+
+    /// Who has the data of a role, or is to have them: its own member, then its successors.
+    pub(super) fn holders(&self, role: usize) -> impl Iterator<Item = usize> {
+        let successors = self.successors.iter().filter(move |s| usize::from(s.role) == role);
+        std::iter::once(role).chain(successors.map(|s| usize::from(s.member)))
+    }
+
+    pub(super) fn data_bytes(&self, member: usize) -> u64 {
+        let successor = self.successors.iter().find(|s| usize::from(s.member) == member);
+        self.shape.blocks[successor.map_or(member, |s| usize::from(s.role))] * BLOCK
     }
 
     pub fn stripe_bytes(&self, number: u64) -> u64 {
@@ -227,24 +240,6 @@ impl Rig {
         self.stalled = true;
     }
 
-    /// Begins a write with FUA of one of the arrays. What is written does not matter.
-    pub fn begin(&mut self, device: u32, offset: u64, len: u64) -> u64 {
-        self.next += 1;
-        self.asked.insert(self.next, Asked { op: Op::Write, offset, len, buf: 0, expected: Ok(()) });
-        let buf = Buf { addr: 0, region: Buf::UNREGISTERED };
-        let device = DeviceId(device);
-        let request = Request { device, op: Op::Write, flags: Flags::FUA, offset, len, buf, tag: self.next };
-        let (shard, sink) = &mut self.shards[0];
-        shard.submit(&request, sink).expect("room for a request");
-        self.next
-    }
-
-    /// Goes on until nothing moves. Whether this request was answered.
-    pub fn ends(&mut self, tag: u64) -> bool {
-        while self.step() {}
-        !self.asked.contains_key(&tag)
-    }
-
     /// The disks answer nothing that a shard asks them, or do so again.
     pub fn pause(&mut self, shard: Option<usize>) {
         self.paused = shard;
@@ -258,16 +253,17 @@ impl Rig {
         let member = |(k, role): (usize, &Role)| MirrorMember {
             leaf: LeafId(k as u32 + device * self.roles.len() as u32),
             start: 0,
-            len: self.shape.blocks[k] * BLOCK,
+            len: self.data_bytes(k),
             bitmap_start: self.ring() - RING_START_BYTES - BLOCK,
             role: *role,
             write_mostly: false,
         };
-        let lost = self.roles.iter().filter(|role| **role == Role::Out).count();
+        let lost =
+            (0..self.shape.blocks.len()).filter(|role| self.holders(*role).all(|m| self.roles[m] == Role::Out)).count();
         let node = MirrorNode {
             geometry: self.geometry.clone(),
             members: self.roles.iter().enumerate().map(member).collect(),
-            successors: Vec::new(),
+            successors: self.successors.clone(),
             regions: Arc::clone(regions),
             parity: Some(ParityNode {
                 array: Uuid::from_u128(9),
@@ -301,14 +297,9 @@ impl Rig {
         self.publish();
     }
 
-    /// Goes on as far as it can.
-    pub fn go_on(&mut self) {
-        while self.step() {}
-    }
-
     /// Every set of members that may be lost.
     pub fn tolerated(&self) -> Vec<Vec<usize>> {
-        let members = self.roles.len();
+        let members = self.shape.blocks.len();
         let mut sets: Vec<Vec<usize>> = (0..members).map(|a| vec![a]).collect();
         if self.tolerance() == 2 {
             sets.extend((0..members).flat_map(|a| (a + 1..members).map(move |b| vec![a, b])));
@@ -406,7 +397,7 @@ impl Rig {
     }
 
     /// Delivers messages, answers one leaf I/O, does what a keeper does. False: nothing is left.
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let mut moved = false;
         for from in 0..self.shards.len() {
             while let Some((to, message)) = self.shards[from].0.pop_message() {
@@ -468,320 +459,5 @@ impl Rig {
     pub fn settle_but_hung(&mut self) {
         while self.step() {}
         assert!(self.asked.is_empty(), "{} requests were never answered, {}", self.asked.len(), self.run);
-    }
-
-    fn take_done(&mut self) {
-        for at in 0..self.shards.len() {
-            let mut done = Vec::new();
-            self.shards[at].0.swap_done(&mut done);
-            for completion in done {
-                let asked = self.asked.remove(&completion.tag).expect("answered once");
-                let what =
-                    format!("{:?} of {}+{}, {}, roles {:?}", asked.op, asked.offset, asked.len, self.run, self.roles);
-                assert_eq!(completion.result.map_err(|error| error.kind), asked.expected, "{what}");
-                if asked.expected.is_err() {
-                    continue;
-                }
-                let range = asked.offset as usize..(asked.offset + asked.len) as usize;
-                match asked.op {
-                    Op::Read => {
-                        let memory = self.memory.borrow();
-                        let got = &memory[asked.buf as usize..][..asked.len as usize];
-                        let wrong = got.iter().zip(&self.model[range]).position(|(a, b)| a != b);
-                        assert_eq!(wrong, None, "{what}");
-                    }
-                    Op::Write | Op::WriteZeroes | Op::Discard | Op::Flush => {}
-                }
-            }
-        }
-    }
-
-    /// Begins a request: its tag.
-    pub fn submit(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) -> u64 {
-        self.submit_expecting(shard, op, offset, len, flags, Ok(()));
-        self.next
-    }
-
-    /// Whether a request that was begun has been answered.
-    pub fn is_answered(&self, tag: u64) -> bool {
-        !self.asked.contains_key(&tag)
-    }
-
-    pub(super) fn submit_expecting(
-        &mut self,
-        shard: usize,
-        op: Op,
-        offset: u64,
-        len: u64,
-        flags: Flags,
-        expected: Result<(), ErrorKind>,
-    ) {
-        self.next += 1;
-        let place = |slot: u64| slot * (REQUESTS_BYTES / 8);
-        let is_free = |slot: &u64| self.asked.values().all(|asked| asked.buf != place(*slot));
-        let buf = place((0..7).find(is_free).expect("memory for a request"));
-        let tag = self.next;
-        let range = offset as usize..(offset + len) as usize;
-        match op {
-            Op::Write => {
-                let mut random = Random(tag);
-                for byte in &mut self.memory.borrow_mut()[buf as usize..][..len as usize] {
-                    *byte = random.below(256) as u8;
-                }
-                if expected.is_ok() {
-                    self.model[range].copy_from_slice(&self.memory.borrow()[buf as usize..][..len as usize]);
-                }
-            }
-            Op::WriteZeroes | Op::Discard if expected.is_ok() => self.model[range].fill(0),
-            _ => {}
-        }
-        self.asked.insert(tag, Asked { op, offset, len, buf, expected });
-        let buf = Buf { addr: buf, region: Buf::UNREGISTERED };
-        let request = Request { device: DeviceId(0), op, flags, offset, len, buf, tag };
-        let (shard, sink) = &mut self.shards[shard];
-        shard.submit(&request, sink).expect("room for a request");
-    }
-
-    /// One request, to its end.
-    pub fn run(&mut self, shard: usize, op: Op, offset: u64, len: u64, flags: Flags) -> Result<(), IoError> {
-        let shard = shard % self.shards.len();
-        self.submit(shard, op, offset, len, flags);
-        self.settle();
-        Ok(())
-    }
-
-    /// Writes every byte of the array once.
-    pub fn write_all(&mut self) {
-        let size = self.geometry.size_bytes();
-        for at in (0..size).step_by(1 << 20) {
-            self.submit(0, Op::Write, at, (size - at).min(1 << 20), Flags::NONE);
-            self.settle();
-        }
-    }
-
-    /// Requests at random, some at a time; those under way never overlap.
-    pub fn requests(&mut self, count: u32) {
-        let blocks = self.geometry.size_bytes() / BLOCK;
-        for _ in 0..count {
-            let (offset, len) = loop {
-                let most = [1, 4, 20, 60][self.random.below(4) as usize];
-                let len = 1 + self.random.below(most.min(blocks));
-                let offset = match self.random.below(3) {
-                    // Whole stripes are met more often than by chance.
-                    0 => {
-                        let stripe =
-                            self.geometry.stripe(self.random.below(self.geometry.stripes())).expect("a stripe");
-                        stripe.array_start / BLOCK
-                    }
-                    _ => self.random.below(blocks),
-                };
-                let len = match self.random.below(4) {
-                    0 => self.stripe_bytes(0) / BLOCK,
-                    _ => len,
-                };
-                let (offset, len) = (offset * BLOCK, len.min(blocks - offset) * BLOCK);
-                let free = |a: &Asked| a.offset + a.len <= offset || offset + len <= a.offset;
-                if len > 0 && self.asked.values().all(free) {
-                    break (offset, len);
-                }
-                self.step();
-            };
-            let op = match self.random.below(10) {
-                0..5 => Op::Write,
-                5..8 => Op::Read,
-                8 => [Op::WriteZeroes, Op::Discard][self.random.below(2) as usize],
-                _ => Op::Flush,
-            };
-            let flags = if op == Op::Write && self.random.below(5) == 0 { Flags::FUA } else { Flags::NONE };
-            let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len) };
-            let shard = self.random.below(self.shards.len() as u64) as usize;
-            match self.sees_lost(op, offset, len) {
-                Sees::Nothing => drop(self.submit(shard, op, offset, len, flags)),
-                // Some of a longer one may be written.
-                Sees::Refusal if op == Op::Read || len == BLOCK => {
-                    self.submit_expecting(shard, op, offset, len, flags, Err(ErrorKind::Unreadable));
-                }
-                Sees::Refusal => {}
-            }
-            while self.asked.len() > 6 || self.random.below(3) == 0 {
-                if !self.step() {
-                    assert!(self.asked.len() <= 6, "nothing moves");
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Writes a part of the array in pieces one after the other, all of which come before the driver's turn ends.
-    pub fn stream(&mut self, shard: usize, offset: u64, pieces: &[u64]) {
-        let pieces: Vec<_> = pieces.iter().map(|len| (*len, Ok(()))).collect();
-        self.stream_expecting(shard, offset, &pieces);
-    }
-
-    /// The same, with what each piece is to be answered.
-    pub fn stream_expecting(&mut self, shard: usize, offset: u64, pieces: &[(u64, Result<(), ErrorKind>)]) {
-        let mut at = offset;
-        for (len, expected) in pieces {
-            self.submit_expecting(shard, Op::Write, at, *len, Flags::NONE, *expected);
-            at += len;
-        }
-        let (shard, sink) = &mut self.shards[shard];
-        shard.end_turn(sink);
-    }
-
-    /// Writes a part of the array in pieces, each in a turn of the driver of its own.
-    pub fn trickle(&mut self, shard: usize, offset: u64, pieces: &[u64]) {
-        let mut at = offset;
-        for len in pieces {
-            self.submit(shard, Op::Write, at, *len, Flags::NONE);
-            let (shard, sink) = &mut self.shards[shard];
-            shard.end_turn(sink);
-            at += len;
-        }
-    }
-
-    /// Goes on by one answer of a disk. Whether something moved.
-    pub fn settles_some(&mut self) -> bool {
-        self.step()
-    }
-
-    /// Goes on until nothing moves. Whether everything was answered.
-    pub fn settles(&mut self) -> bool {
-        while self.step() {}
-        self.asked.is_empty()
-    }
-
-    /// A member that holds something else is filled row by row, while requests go on.
-    pub fn refill(&mut self, member: usize) {
-        self.hanging = None;
-        let mut noise = Random(member as u64 + 1);
-        let data = self.shape.blocks[member] * BLOCK;
-        self.disks[member][..data as usize].fill_with(|| noise.below(256) as u8);
-        self.roles[member] = Role::Filling;
-        self.publish();
-        let to = Roles::NONE.with(member);
-        for row in 0..self.rows() {
-            let (data, cells) = self.cells_of_row(row);
-            self.sync(row, SyncKind::Restore { to, avoid: Roles::NONE, data, cells });
-            if row % 3 == 0 {
-                self.requests(1);
-            }
-        }
-        self.settle();
-        self.roles[member] = Role::InSync;
-        self.publish();
-        self.settle();
-    }
-
-    pub fn rows_of_stripe(&self) -> u64 {
-        let chunk = self.shape.chunk_blocks * BLOCK;
-        chunk / u64::from(braid_format::journal::row_bytes(chunk as u32))
-    }
-
-    pub fn rows(&self) -> u64 {
-        self.geometry.stripes() * self.rows_of_stripe()
-    }
-
-    pub fn cells_of_row(&self, row: u64) -> (u16, u16) {
-        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
-        (stripe.data_chunks() as u16, stripe.members.len() as u16)
-    }
-
-    /// A part of a job on a whole row, to its end: which of its blocks differed.
-    pub fn sync(&mut self, row: u64, kind: SyncKind) -> u64 {
-        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
-        let (data, height) = (stripe.data_chunks() as u64, stripe.chunk_bytes / self.rows_of_stripe());
-        let offset = stripe.array_start + row % self.rows_of_stripe() * height * data;
-        let buf = Buf { addr: REQUESTS_BYTES - (1 << 20), region: Buf::UNREGISTERED };
-        let shard = self.random.below(self.shards.len() as u64) as usize;
-        let request = SyncRequest { device: DeviceId(0), offset, len: height * data, kind, buf, tag: row };
-        let (of, sink) = &mut self.shards[shard];
-        of.sync(&request, sink).expect("a part that is sound");
-        loop {
-            if let Some(done) = self.shards[shard].0.pop_sync_done() {
-                assert_eq!((done.tag, done.result), (row, Ok(())));
-                return done.compared.differing;
-            }
-            assert!(self.step(), "a part of a job was never answered");
-        }
-    }
-
-    /// Begins to compare a row with its parity, on the first shard.
-    pub fn begin_verify(&mut self, row: u64) {
-        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
-        let (data, height) = (stripe.data_chunks() as u64, stripe.chunk_bytes / self.rows_of_stripe());
-        let offset = stripe.array_start + row % self.rows_of_stripe() * height * data;
-        let buf = Buf { addr: REQUESTS_BYTES - (1 << 20), region: Buf::UNREGISTERED };
-        let kind = SyncKind::Verify { data: data as u16, cells: stripe.members.len() as u16 };
-        let request = SyncRequest { device: DeviceId(0), offset, len: height * data, kind, buf, tag: row };
-        let (shard, sink) = &mut self.shards[0];
-        shard.sync(&request, sink).expect("a part that is sound");
-    }
-
-    /// Whether that has ended since.
-    pub fn verified(&mut self) -> bool {
-        self.shards[0].0.pop_sync_done().is_some_and(|done| done.result == Ok(()) && done.compared.differing == 0)
-    }
-
-    /// Changes a byte of a block of a cell of a row, as rot would. Cells are data first, then P, then Q.
-    pub fn rot(&mut self, row: u64, cell: u16, block: u64) {
-        let (member, at) = self.place_of(row, cell, block);
-        self.disks[member][at + 77] ^= 0x5a;
-    }
-
-    /// A block of a cell as it stands on its disk.
-    pub fn block_of(&self, row: u64, cell: u16, block: u64) -> Vec<u8> {
-        let (member, at) = self.place_of(row, cell, block);
-        self.disks[member][at..at + BLOCK as usize].to_vec()
-    }
-
-    fn place_of(&self, row: u64, cell: u16, block: u64) -> (usize, usize) {
-        let stripe = self.geometry.stripe(row / self.rows_of_stripe()).expect("a stripe");
-        let member = match usize::from(cell).checked_sub(stripe.data_chunks()) {
-            None => stripe.data(usize::from(cell)),
-            Some(0) => stripe.p(),
-            Some(_) => stripe.q().expect("a second parity"),
-        };
-        let height = stripe.chunk_bytes / self.rows_of_stripe();
-        let at = stripe.member_offset + row % self.rows_of_stripe() * height + block * BLOCK;
-        (usize::from(member), at as usize)
-    }
-
-    /// Reads all of it, piece by piece.
-    pub fn read_all(&mut self) {
-        let size = self.geometry.size_bytes();
-        let pieces = [17 * BLOCK, 3 * BLOCK];
-        let (mut at, mut turn) = (0, 0);
-        while at < size {
-            let len = pieces[turn % 2].min(size - at);
-            self.submit(turn % self.shards.len(), Op::Read, at, len, Flags::NONE);
-            self.settle();
-            (at, turn) = (at + len, turn + 1);
-        }
-    }
-
-    /// Every row of every region that was written agrees with its parity, as far as its cells are here.
-    pub fn check_parity(&self) {
-        let mut rows = 0;
-        for number in 0..self.geometry.stripes() {
-            let stripe = self.geometry.stripe(number).expect("a stripe");
-            let region = self.regions.region_of(stripe.array_start);
-            let here = stripe.members.iter().all(|member| self.roles[usize::from(*member)] == Role::InSync);
-            if !here || !self.regions.written.has(region) {
-                continue;
-            }
-            let cell = |member: u16| {
-                &self.disks[usize::from(member)][stripe.member_offset as usize..][..stripe.chunk_bytes as usize]
-            };
-            let data: Vec<&[u8]> = (0..stripe.data_chunks()).map(|index| cell(stripe.data(index))).collect();
-            let (mut p, mut q) = (vec![0; cell(stripe.p()).len()], vec![0; cell(stripe.p()).len()]);
-            Parity::best().pq(&mut p, &mut q, &data);
-            assert!(p == cell(stripe.p()), "P of stripe {number}, {}", self.run);
-            if let Some(member) = stripe.q() {
-                assert!(q == cell(member), "Q of stripe {number}, {}", self.run);
-            }
-            rows += 1;
-        }
-        assert!(rows > 0 || self.roles.contains(&Role::Out), "no row was looked at");
     }
 }

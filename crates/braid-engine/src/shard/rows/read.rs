@@ -25,7 +25,8 @@ impl Shard {
                     None => memory.kept(row.place(op, cell)),
                     Some(parity) => memory.parity(parity),
                 };
-                let member = &mirror.members[row.member(cell)];
+                let reader = row.reader(cell, &slot).expect("what is read can be read");
+                let member = &mirror.members[reader];
                 let at = member.start + row.stripe.member_offset + op.column(row.parity);
                 let cookie = slots::cookie(index, slot.generation, member.leaf);
                 sink.submit(&LeafIo::simple(member.leaf, Op::Read, Flags::NONE, at, op.len(), buf, cookie));
@@ -75,6 +76,10 @@ impl Shard {
         let memory = self.memory_of(row, op);
         let mut cells = [None; CELLS_MAX];
         let (mut wanted, mut count) = ([(0, Buf::NONE); 2], 0);
+        if target.is_some_and(|(cell, _)| row.is_readable(cell, slot)) {
+            // Nothing would be put there.
+            return false;
+        }
         for cell in 0..row.cells() {
             let parity = cell.checked_sub(row.data());
             if row.is_readable(cell, slot) {

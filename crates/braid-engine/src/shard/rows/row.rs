@@ -39,10 +39,18 @@ impl<'a> Row<'a> {
         usize::from(member)
     }
 
-    pub(super) fn is_readable(&self, cell: usize, slot: &Slot) -> bool {
+    /// Who is read for a cell. None: it is lost, or to be avoided.
+    pub(super) fn reader(&self, cell: usize, slot: &Slot) -> Option<usize> {
         let member = self.member(cell);
         let filling = planted(Planted::FillingRowRead) && self.mirror.members[member].role == Role::Filling;
-        (filling || self.mirror.members[member].role == Role::InSync) && !slot.avoid.has(member)
+        match filling && !slot.avoid.has(member) {
+            true => Some(member),
+            false => self.mirror.reader(member, slot.avoid),
+        }
+    }
+
+    pub(super) fn is_readable(&self, cell: usize, slot: &Slot) -> bool {
+        self.reader(cell, slot).is_some()
     }
 
     /// Whether everybody who has a part of the row is in sync.
