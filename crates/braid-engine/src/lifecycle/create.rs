@@ -185,7 +185,9 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     };
     let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();
     for target in &targets {
-        journal::check_room(target.leaf, &target.part.places, &label, &targets[..0])?;
+        // What was cut for the ring of the members must fit into that of the disk.
+        let others = if is_journal(target.leaf) { &targets[..seats] } else { &[] };
+        journal::check_room(target.leaf, &target.part.places, &label, others)?;
     }
     Ok((geometry, label, targets))
 }

@@ -3,7 +3,6 @@
 //! A label says only which disk it is. Whether the ring is on it the heads of the journal say: so a label names the disk before
 //! the first head does, and no label says that it is gone before a head has put the ring elsewhere.
 
-use braid_format::journal::ring_blocks_min;
 use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places};
 
 use super::array::{Array, ArrayMember};
@@ -68,7 +67,8 @@ impl Array {
         }
         let places =
             Places::for_journal(io.size_bytes(leaf)).map_err(|source| LifecycleError::Size { leaf, source })?;
-        journal::check_ring(leaf, &places, ring_blocks_min(self.label.members.len() as u64))?;
+        // What was cut for the ring of the members must fit into that of the disk.
+        journal::check_room(leaf, &places, &self.label, &self.targets)?;
         let force = force || self.candidates.iter().any(|(candidate, _)| candidate.leaf == leaf);
         let found = inspect(io, leaf, force).await?;
         if force {

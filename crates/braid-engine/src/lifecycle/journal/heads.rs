@@ -27,7 +27,7 @@ fn common_ring<'a>(places: impl Iterator<Item = &'a Places>) -> u64 {
 }
 
 /// Refuses a disk whose journal area has no room for a ring of so many blocks.
-pub(in crate::lifecycle) fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
+fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
     let (room_bytes, needed_bytes) = (places.journal.bytes, RING_START_BYTES + blocks * BLOCK_BYTES);
     if ring_blocks(room_bytes) >= blocks {
         return Ok(());

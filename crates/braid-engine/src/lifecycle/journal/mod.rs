@@ -28,7 +28,7 @@ use braid_geometry::{Geometry, Stripe};
 
 pub(super) use self::disk::is_on_members;
 pub use self::disk::move_ring;
-pub(super) use self::heads::{check_ring, check_room, erase_heads, give_head, give_newest, write_first};
+pub(super) use self::heads::{check_room, erase_heads, give_head, give_newest, write_first};
 
 use super::array::Array;
 use super::bitmap::mark_dirty;

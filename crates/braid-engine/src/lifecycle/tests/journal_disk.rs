@@ -344,3 +344,31 @@ fn only_arrays_with_parity_have_one_and_only_one() {
     assert_eq!(run(array.delete(&disks)).unwrap(), Vec::<u16>::new());
     assert!(run(scan(&disks, &leaves(4))).arrays.is_empty());
 }
+
+/// What waits was cut for the ring of the members: in a smaller one it would wait for ever.
+#[test]
+fn a_disk_has_as_much_room_as_the_members() {
+    let large = 1 << 30;
+    let all = |disk| [large, large, large, disk];
+    let spec = Spec { chunk_bytes: CHUNK, ..Spec::new(Level::Raid5) };
+    let of = |journal| CreateRequest { journal, ..request("p", spec, 1, leaves(MEMBERS)) };
+    let journal = (JOURNAL, MemberId::from_random(0x99));
+    let least = Places::for_device(large).unwrap().journal.bytes;
+    let (mut disk, mut refusals) = (SIZE, 0);
+    loop {
+        let made = run(create(&Disks::new(&all(disk)), &of(Some(journal))));
+        let disks = Disks::new(&all(disk));
+        let mut array = run(create(&disks, &of(None))).unwrap();
+        let added = run(array.add_journal(&disks, JOURNAL, journal.1, false));
+        let fits = Places::for_journal(disk).unwrap().journal.bytes >= least;
+        assert_eq!((made.is_ok(), added.is_ok()), (fits, fits), "a disk of {disk} bytes: {made:?}, {added:?}");
+        if fits {
+            break;
+        }
+        assert!(
+            matches!(made, Err(LifecycleError::JournalRoom { leaf: JOURNAL, needed_bytes, .. }) if needed_bytes == least)
+        );
+        (disk, refusals) = (disk + (1 << 20), refusals + 1);
+    }
+    assert!(refusals > 0);
+}
