@@ -111,6 +111,23 @@ fn hostile_bytes_on_the_api_socket_harm_nothing() {
     assert!(!daemon.running.log().contains("panicked"), "{}", daemon.running.log());
 }
 
+/// As most clients do, this one gives up when it cannot send.
+#[test]
+fn who_is_refused_while_still_sending_reads_why() {
+    let daemon = Daemon::start();
+    let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+    stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: braid\r\nx: ").expect("it is taken");
+    // Twice what a head may have: the answer stands there half way.
+    for _ in 0..64 {
+        stream.write_all(&[b'x'; KIB as usize]).expect("what comes after the answer is taken as well");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("no reset");
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
 #[test]
 fn metrics_count_what_was_done() {
     let daemon = Daemon::start();
