@@ -430,6 +430,7 @@ mod tests {
             run: 1,
             rings: vec![0; members.len()],
             ring_blocks: 176,
+            least_ring_blocks: 176,
             generation: 1,
             lost: Arc::default(),
             ring_on: crate::parity::RingPlace::Members,

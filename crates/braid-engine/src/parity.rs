@@ -30,6 +30,8 @@ pub struct ParityNode {
     pub rings: Vec<u64>,
     /// Blocks of 4096 bytes in the ring, the same on all.
     pub ring_blocks: u64,
+    /// Blocks of the smallest ring that it may have to do with while the array serves: what is cut for one may move to another.
+    pub least_ring_blocks: u64,
     /// The generation of the journal's head that is on the members when the run begins.
     pub generation: u64,
     /// Rows of which something cannot be read until all of it is written again.
@@ -65,11 +67,6 @@ pub struct RingDisk {
 }
 
 impl ParityNode {
-    /// Blocks of the smallest ring that it may have to do with while the array serves: what was cut for one may move to another.
-    pub fn least_ring_blocks(&self) -> u64 {
-        self.ring_disk().map_or(self.ring_blocks, |disk| self.ring_blocks.min(disk.member_blocks.into()))
-    }
-
     /// The disk that the ring is on, where that is no member.
     pub fn ring_disk(&self) -> Option<&RingDisk> {
         if let RingPlace::Disk(disk) = &self.ring_on { Some(disk) } else { None }
@@ -95,7 +92,7 @@ impl Parity {
         let row_bytes = u64::from(row_bytes(chunk as u32));
         let count = usize::from(geometry.spec().level.parity());
         // Several batches are to have room in the ring.
-        let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.least_ring_blocks() / 3);
+        let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.least_ring_blocks / 3);
         Parity { node: node.clone(), count, row_bytes, per_stripe: chunk / row_bytes, logged_blocks_max }
     }
 
@@ -332,6 +329,7 @@ mod tests {
             run: 1,
             rings: Vec::new(),
             ring_blocks: 2048,
+            least_ring_blocks: 2048,
             ring_on: RingPlace::Members,
             generation: 1,
             lost: Arc::default(),

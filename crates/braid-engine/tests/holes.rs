@@ -156,6 +156,7 @@ fn a_member_that_is_not_read_is_not_asked() {
                 run: 1,
                 rings: vec![2 << 20; 3],
                 ring_blocks: 64,
+                least_ring_blocks: 64,
                 ring_on: RingPlace::Members,
                 generation: 1,
                 lost: std::sync::Arc::default(),

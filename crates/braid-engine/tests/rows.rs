@@ -4,13 +4,15 @@ mod rows {
     mod asking;
     pub mod gathered;
     mod jobs;
+    pub mod moving;
     pub mod rig;
     pub mod unreadable;
 }
 
 use braid_engine::*;
 use braid_geometry::Level;
-use rows::rig::{Random, Rig, Shape};
+use rows::moving::{JOURNAL, Ring};
+use rows::rig::{BLOCK, Random, Rig, Shape};
 use rows::unreadable::{Sees, some_rows};
 
 const SHAPES: &[Shape] = &[
@@ -118,6 +120,75 @@ fn a_successor_serves_before_it_has_its_seat() {
             rig.read_all();
         }
     }
+}
+
+/// The ring goes to a disk and comes back under writes, and the disk fails in between: everybody is answered, and nothing is lost.
+#[test]
+fn the_ring_moves_under_requests() {
+    for seed in seeds() {
+        for shape in SHAPES {
+            let mut rig = Rig::new(*shape, 1 + (seed % 3) as u16, seed ^ 0x4106);
+            let mut random = Random(seed);
+            for turn in 0..6 {
+                rig.requests(20);
+                match (rig.ring_on, random.below(3)) {
+                    (Ring::Members, _) => rig.begin_move(Ring::Disk),
+                    (Ring::Disk, 0) => rig.fail(JOURNAL.0),
+                    (Ring::Disk, _) => rig.begin_move(Ring::Members),
+                    (Ring::Nowhere, _) => {}
+                }
+                if turn == 3 && rig.tolerance() == 2 {
+                    rig.settle();
+                    rig.leave_out(seed as usize % shape.blocks.len());
+                }
+                rig.requests(20);
+                if rig.ring_on == Ring::Members {
+                    rig.heal();
+                }
+            }
+            rig.heal();
+            rig.settle();
+            rig.check_parity();
+            rig.read_all();
+        }
+    }
+}
+
+/// What waits while the ring is nowhere is cut for the smaller of the two.
+#[test]
+fn large_writes_follow_the_ring_to_a_smaller_one() {
+    for shape in SHAPES.iter().filter(|shape| shape.level == Level::Raid5) {
+        let mut rig = Rig::new(*shape, 1, 5);
+        rig.write_all();
+        rig.begin_move(Ring::Disk);
+        rig.settle();
+        assert_eq!(rig.ring_on, Ring::Disk);
+        rig.leave_out(0);
+        rig.settle();
+        let len = rig.geometry.size_bytes().min(4 << 20);
+        rig.begin_move(Ring::Members);
+        rig.submit(0, Op::Write, 0, len, Flags::FUA);
+        rig.settle();
+        assert_eq!(rig.ring_on, Ring::Members);
+        rig.read_all();
+    }
+}
+
+/// A batch that is on its way to a member when the ring leaves would land there after it has come back.
+#[test]
+fn the_ring_moves_when_nothing_lands_in_it_any_more() {
+    let mut rig = Rig::new(SHAPES[0], 1, 5);
+    rig.write_all();
+    rig.stall();
+    let tag = rig.submit(0, Op::Write, 0, BLOCK, Flags::NONE);
+    assert!(!rig.ends(tag), "its batch is under way");
+    rig.begin_move(Ring::Disk);
+    rig.go_on();
+    assert_eq!(rig.ring_on, Ring::Nowhere);
+    rig.stop_stalling();
+    rig.settle();
+    assert_eq!(rig.ring_on, Ring::Disk);
+    rig.read_all();
 }
 
 /// What does not agree is found, and mended: where two parities tell, the cell that is wrong, whichever it is.

@@ -7,6 +7,8 @@
 //! 4. A layout says where the ring is: whatever waits is logged there.
 //! 5. Where the disk is gone, the label says so.
 
+use std::pin::pin;
+
 use braid_format::MemberId;
 use braid_format::journal::{RING_START_BYTES, RingOn};
 
@@ -56,13 +58,17 @@ impl Keeper {
     pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool) {
         let device = self.options.device;
         self.ring_moves = true;
-        while self.ring_moves && !self.failed {
+        'again: while self.ring_moves && !self.failed {
             self.post_ring(io);
-            let quiet = io.call(device, self.options.home, RegionCall::Quiesce);
-            match first(io.trouble(device), quiet, std::future::pending::<()>()).await {
-                First::A(trouble) => self.trouble_while_moving(io, trouble).await,
-                First::B(()) | First::C(()) => self.write_heads(io).await,
+            let mut quiet = pin!(io.call(device, self.options.home, RegionCall::Quiesce));
+            // Troubles may come without end, and each layout is kept until the last I/O with it has ended.
+            while let First::A(trouble) = first(io.trouble(device), quiet.as_mut(), std::future::pending::<()>()).await
+            {
+                if self.trouble_while_moving(io, trouble).await {
+                    continue 'again;
+                }
             }
+            self.write_heads(io).await;
         }
         if self.failed {
             return;
@@ -106,16 +112,21 @@ impl Keeper {
         }
     }
 
-    /// As [`Keeper::on_trouble`]; what a member cannot read is mended later, when somebody reads it again.
-    async fn trouble_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
+    /// As [`Keeper::on_trouble`]; what a member cannot read is mended later, when somebody reads it again. Whether a disk was given up
+    /// by it.
+    async fn trouble_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) -> bool {
         if !trouble.is_fatal() {
-            return;
+            return false;
         }
         if self.is_ring_disk(trouble.leaf) {
             self.array.give_up_journal();
-        } else if let Some(role) = self.troubled(&trouble) {
+            return true;
+        }
+        let role = self.troubled(&trouble);
+        if let Some(role) = role {
             self.leave_out(io, &[role], false).await;
         }
+        role.is_some()
     }
 
     /// Puts the journal on a disk.

@@ -108,6 +108,7 @@ impl Keeper {
             run: journal.run,
             rings,
             ring_blocks: journal.ring_blocks,
+            least_ring_blocks: journal.least_ring_blocks(),
             generation: journal.generation,
             lost: Arc::clone(&self.lost),
             ring_on: self.ring_place()?,

@@ -55,7 +55,9 @@ impl Array {
     /// and the array must freeze.
     pub async fn drop_members<M: MetaIo>(&mut self, io: &M, roles: &[u16]) -> Result<Vec<u16>, LifecycleError> {
         self.check_redundant()?;
-        let member = |role: &&u16| !matches!(self.state(**role), MemberState::Out | MemberState::Absent);
+        // The disk of the journal is given up, not left out: the heads say first where the ring is then.
+        let nobody = [MemberState::Out, MemberState::Absent, MemberState::Journal];
+        let member = |role: &&u16| !nobody.contains(&self.state(**role));
         let mut losses = Losses::of(roles.iter().filter(member).copied().collect());
         if !losses.roles.is_empty() {
             self.flush_survivors(io, &mut losses).await?;
@@ -95,7 +97,7 @@ impl Array {
         let id = disk.label.member.id;
         let role = self.label.members.iter().position(|m| m.id == Some(id));
         let role = role.ok_or_else(|| no("it was replaced and is no longer part of the array"))? as u16;
-        if self.targets.iter().any(|t| t.part.id == id) {
+        if self.targets.iter().chain(&self.journal).any(|t| t.part.id == id) {
             return Err(no("that member is here already: this is a copy of it, or the same disk by a second path"));
         }
         let own = &disk.label.member;
@@ -410,7 +412,7 @@ impl Array {
         what: String,
         force: bool,
     ) -> Result<Target, LifecycleError> {
-        if self.targets.iter().any(|t| t.leaf == leaf) {
+        if self.targets.iter().chain(&self.journal).any(|t| t.leaf == leaf) {
             return Err(LifecycleError::Twice { leaf });
         }
         if self.label.members.iter().any(|m| m.id == Some(id)) {

@@ -302,8 +302,8 @@ impl Array {
             target.part.role = place_of(&self.label, target.part.id).unwrap_or(target.part.role);
         }
         self.targets.sort_by_key(|target| target.part.role);
-        let targets = &self.targets;
-        self.candidates.retain(|(candidate, _)| targets.iter().all(|t| t.leaf != candidate.leaf));
+        let (targets, journal) = (&self.targets, &self.journal);
+        self.candidates.retain(|(candidate, _)| targets.iter().chain(journal).all(|t| t.leaf != candidate.leaf));
         for target in gone {
             self.keep_candidate(target);
         }

@@ -37,7 +37,7 @@ use gather::Gathers;
 use home::Home;
 pub use home::RegionCall;
 use journal::Journals;
-pub use journal::LogRequest;
+pub use journal::{InJournal, LogRequest};
 use rows::Works;
 use scratch::Scratch;
 pub use scratch::{SCRATCH_BYTES, SCRATCH_BYTES_MIN};
@@ -54,7 +54,6 @@ use crate::layout::DeviceLayout;
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, SLOTS_MAX, SYNCS_MAX};
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
-use crate::parity::RingPlace;
 use crate::plan::{Plan, carries_data};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
@@ -113,7 +112,7 @@ pub enum ShardMessage {
         /// What and for whom.
         request: LogRequest,
     },
-    /// From that home: it is durable there, in the batch of this number; or why not.
+    /// From that home: it is durable there; or why not.
     Logged {
         /// Who asked.
         slot: u32,
@@ -121,8 +120,8 @@ pub enum ShardMessage {
         generation: u32,
         /// Which of its ops.
         op: u8,
-        /// The batch.
-        result: Result<u64, ErrorKind>,
+        /// Where.
+        result: Result<InJournal, ErrorKind>,
     },
     /// To that home: an entry of this batch is in its place.
     InPlace {
@@ -519,11 +518,7 @@ impl Shard {
             return self.data_step(index, sink);
         }
         let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard) && !planted(Planted::ZeroesNotFlushed);
-        let own_fua = || {
-            let parity = self.devices.at(slot.device).layout(slot.version).parity();
-            parity.is_none_or(|parity| parity.node.ring_on == RingPlace::Members)
-        };
-        if !slot.flushing && slot.flags.has(Flags::FUA) && (no_data || !own_fua()) {
+        if !slot.flushing && slot.flags.has(Flags::FUA) && (no_data || slot.alone) {
             // Operations without data have no FUA of their own below, and one copy in a journal is not enough: a flush makes them
             // durable.
             slot.flushing = true;

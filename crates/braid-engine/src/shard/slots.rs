@@ -61,6 +61,8 @@ pub(crate) struct Slot {
     pub followed: bool,
     /// Its late range is in the list of those that others must not write to.
     pub barred: bool,
+    /// It stood in a journal of which there is one copy: that is not durable enough.
+    pub alone: bool,
     /// Where the step that is out began.
     pub step: u64,
     /// When that was.
@@ -105,6 +107,7 @@ impl Slot {
         self.again = false;
         self.followed = false;
         self.barred = false;
+        self.alone = false;
         self.avoid = Roles::NONE;
         self.failed = Roles::NONE;
         self.sync = NONE;
@@ -142,6 +145,7 @@ impl Slot {
         again: false,
         followed: false,
         barred: false,
+        alone: false,
         step: 0,
         begun_ns: 0,
         avoid: Roles::NONE,

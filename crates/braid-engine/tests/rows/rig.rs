@@ -11,14 +11,15 @@ use braid_format::Uuid;
 use braid_format::journal::{LostRow, RING_START_BYTES};
 use braid_geometry::{Geometry, Level, Spec};
 
+use super::moving::{JOURNAL, JOURNAL_BLOCKS, JOURNAL_RING, Ring};
 use super::unreadable::Watch;
 
 pub const BLOCK: u64 = 4096;
 /// Memory of requests; behind it, of each shard, scratch memory.
 pub(super) const REQUESTS_BYTES: u64 = 32 << 20;
 pub(super) const META_ADDR: u64 = 1 << 40;
-/// Blocks of the journal's ring: small, so that it comes around.
-pub(super) const RING_BLOCKS: u64 = 300;
+/// Blocks of the journal's ring, as on small disks, so that it comes around.
+pub(super) const RING_BLOCKS: u64 = 176;
 
 /// A small generator of numbers, so that a seed tells a run.
 pub struct Random(pub u64);
@@ -127,6 +128,15 @@ pub struct Rig {
     /// The disks answer nothing that this shard has asked them.
     paused: Option<usize>,
     hung: Vec<(usize, Cookie, u64)>,
+    /// The disk that the ring of the journal is on now and then.
+    pub(super) journal: Vec<u8>,
+    /// Where the ring is, and the run there.
+    pub ring_on: Ring,
+    /// Where it is, or was last.
+    pub(super) ring_was: Ring,
+    pub(super) run_number: u64,
+    /// Where the ring is about to be.
+    pub(super) moves_to: Option<Ring>,
     pub(super) version: u32,
     pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) next: u64,
@@ -181,6 +191,11 @@ impl Rig {
             stalled: false,
             paused: None,
             hung: Vec::new(),
+            journal: vec![0xdb; (JOURNAL_RING + JOURNAL_BLOCKS * BLOCK) as usize],
+            ring_on: Ring::Members,
+            ring_was: Ring::Members,
+            run_number: 5,
+            moves_to: None,
             version: 0,
             asked: BTreeMap::new(),
             next: 0,
@@ -240,6 +255,15 @@ impl Rig {
         self.stalled = true;
     }
 
+    pub fn stop_stalling(&mut self) {
+        self.stalled = false;
+    }
+
+    /// Whoever failed does so no more.
+    pub fn heal(&mut self) {
+        self.failing = None;
+    }
+
     /// The disks answer nothing that a shard asks them, or do so again.
     pub fn pause(&mut self, shard: Option<usize>) {
         self.paused = shard;
@@ -267,11 +291,12 @@ impl Rig {
             regions: Arc::clone(regions),
             parity: Some(ParityNode {
                 array: Uuid::from_u128(9),
-                run: 5,
+                run: self.run_number,
                 rings: vec![self.ring(); self.roles.len()],
-                ring_blocks: RING_BLOCKS,
-                ring_on: RingPlace::Members,
-                generation: 1,
+                ring_blocks: if self.ring_was == Ring::Disk { JOURNAL_BLOCKS } else { RING_BLOCKS },
+                least_ring_blocks: RING_BLOCKS,
+                ring_on: self.ring_place(),
+                generation: self.run_number,
                 lost: Arc::clone(&self.lost),
             }),
             failed: lost > self.tolerance(),
@@ -365,12 +390,13 @@ impl Rig {
             return Err(LeafError { kind: ErrorKind::Io, errno: 5 });
         }
         self.watch_io(shard, io);
-        let out = self.roles[io.leaf.0 as usize % self.roles.len()] == Role::Out;
+        let is_journal = io.leaf == JOURNAL;
+        let out = !is_journal && self.roles[io.leaf.0 as usize % self.roles.len()] == Role::Out;
         assert!(
             !out || self.failing.is_some() || self.hanging.is_some() || io.op == Op::Flush,
             "a member that is out is asked {io:?}"
         );
-        let disk = &mut self.disks[io.leaf.0 as usize];
+        let disk = if is_journal { &mut self.journal } else { &mut self.disks[io.leaf.0 as usize] };
         let mut at = io.offset as usize;
         match io.op {
             Op::Flush => {}
@@ -430,7 +456,12 @@ impl Rig {
         self.take_done();
         let troubles: Vec<Trouble> =
             self.shards.iter_mut().flat_map(|(shard, _)| std::iter::from_fn(|| shard.pop_trouble())).collect();
-        if let Some(member) = troubles.iter().map(|t| t.leaf.0 as usize).find(|m| self.roles[*m] != Role::Out) {
+        if troubles.iter().any(|trouble| trouble.leaf == JOURNAL) && self.moves_to != Some(Ring::Members) {
+            self.begin_move(Ring::Members);
+        }
+        moved |= self.finish_move();
+        let members = troubles.iter().filter(|trouble| trouble.leaf != JOURNAL);
+        if let Some(member) = members.map(|t| t.leaf.0 as usize).find(|m| self.roles[*m] != Role::Out) {
             for (shard, sink) in &mut self.shards {
                 shard.freeze(DeviceId(0), sink);
             }

@@ -22,7 +22,7 @@ use super::super::scan::{FoundArray, FoundMember};
 use super::super::write::Target;
 use super::heads::heads_at;
 use super::{JournalStart, Recovery, merged, wrong};
-use crate::MetaIo;
+use crate::{LeafId, MetaIo};
 
 /// Rows of which parity is computed anew at a time.
 const ROWS_AT_ONCE: usize = 16;
@@ -87,8 +87,26 @@ impl<M: MetaIo> Recovery<'_, M> {
         }
         let lost_now = now.len() as u64;
         let lost = merged(lost, now);
-        let head = self.begin(head, run, &lost).await?;
+        let head = self.begin_somewhere(head, run, &lost).await?;
         Ok(JournalStart { resynced, lost_now, disk_lost: true, ..JournalStart::new(head, lost) })
+    }
+
+    /// Begins a new run, on the members where the disk fails only now: all that it had is in place, and must not be asked for again.
+    pub(super) async fn begin_somewhere(
+        &self,
+        head: &Head,
+        run: u64,
+        lost: &[LostRow],
+    ) -> Result<Head, LifecycleError> {
+        let begun = self.begin(head, run, lost).await;
+        let is_disk = |leaf: LeafId| self.disk.is_some_and(|disk| disk.leaf == leaf);
+        match &begun {
+            Err(LifecycleError::Io { leaf, .. }) if is_disk(*leaf) => {
+                let (sources, sinks) = (self.sources.clone(), self.sinks.clone());
+                Recovery { disk: None, sources, sinks, ..*self }.begin(head, run, lost).await
+            }
+            _ => begun,
+        }
     }
 
     /// Whether each role is held by somebody in sync.

@@ -67,7 +67,8 @@ pub struct JournalStart {
     pub unread_blocks: u64,
     /// Where the ring is.
     pub ring_on: RingOn,
-    /// What the journal held is lost with its disk. Parity was computed anew of all that was being written, or nothing was.
+    /// The disk of the journal is lost. Where the journal held something that was not in place, parity was computed anew of all that
+    /// was being written.
     pub disk_lost: bool,
 }
 
@@ -87,6 +88,14 @@ impl JournalStart {
             unread_blocks: 0,
             ring_on: head.ring_on,
             disk_lost: false,
+        }
+    }
+
+    /// The smaller of the ring and of the one that the members have room for, in blocks.
+    pub fn least_ring_blocks(&self) -> u64 {
+        match self.ring_on {
+            RingOn::Members => self.ring_blocks,
+            RingOn::Disk { member_blocks, .. } => self.ring_blocks.min(member_blocks.into()),
         }
     }
 }
@@ -110,7 +119,9 @@ pub async fn recover_journal<M: MetaIo>(
     loop {
         let run = runs.next();
         let error = match Recovery::new(io, array, force).complete(run).await {
-            Ok(start) => {
+            Ok(mut start) => {
+                // It failed when everything was in place.
+                start.disk_lost |= start.ring_on == RingOn::Members && array.give_up_journal().is_some();
                 // Now that the ring is elsewhere, the label may say so.
                 array.forget_journal(io).await?;
                 return Ok(start);
@@ -215,6 +226,10 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             Err(error) => return Err(error),
         };
         let Some(ring) = self.ring_of(&head).await? else { return self.complete_without(&head, lost, run).await };
+        if let Some(disk) = self.disk.filter(|_| !planted(Planted::DiskNotFlushed)) {
+            // What is read of the only copy may be in the disk's cache: another power cut must not take what was replayed of it.
+            flush(self.io, disk.leaf).await?;
+        }
         let (batches, unread_blocks) = match self.find(&head, &ring).await {
             Err(LifecycleError::Journal { .. }) if self.force => return self.begin_anew(run).await,
             found => found?,
@@ -248,7 +263,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         }
         let lost_now = now.len() as u64;
         let lost = if planted(Planted::UnreadableNotListed) { still } else { merged(still, now) };
-        let head = self.begin(&head, run, &lost).await?;
+        let head = self.begin_somewhere(&head, run, &lost).await?;
         Ok(JournalStart {
             batches: batches.len() as u64,
             replayed: replayed.0,

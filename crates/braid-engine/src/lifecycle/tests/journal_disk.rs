@@ -28,6 +28,8 @@ const JOURNAL: LeafId = LeafId(3);
 enum Act {
     /// An array that was served, with a row half written: its next start.
     Start,
+    /// The same where a row is about to be written: what is in the journal is in the disk's cache.
+    StartCached,
     /// The same without the disk of the journal.
     StartWithout,
     /// The ring is put on the disk.
@@ -36,7 +38,7 @@ enum Act {
     Lose,
 }
 
-const ACTS: [Act; 4] = [Act::Start, Act::StartWithout, Act::Add, Act::Lose];
+const ACTS: [Act; 5] = [Act::Start, Act::StartCached, Act::StartWithout, Act::Add, Act::Lose];
 
 fn raid5(journal: bool) -> (Disks, Array, JournalStart) {
     let disks = Disks::new(&[SIZE; MEMBERS as usize + 1]);
@@ -63,6 +65,11 @@ fn put(disks: &Disks, leaf: LeafId, value: u8) {
 
 /// A batch of this run, the first, on the disk of the journal: line 1 of cell 0 of row 0 gets this value.
 fn log(disks: &Disks, array: &Array, run: u64, value: u8) {
+    let (at, bytes) = batch(array, run, value);
+    disks.poke(JOURNAL, at, &bytes);
+}
+
+fn batch(array: &Array, run: u64, value: u8) -> (u64, Vec<u8>) {
     let entry = Entry { row: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
     let payload = [value; 8192];
     let header = BatchHeader {
@@ -77,7 +84,7 @@ fn log(disks: &Disks, array: &Array, run: u64, value: u8) {
     let mut block = [0; 4096];
     encode_batch(&array.uuid(), &header, &[entry], &mut block);
     let at = Places::for_journal(SIZE).unwrap().journal.start + RING_START_BYTES;
-    disks.poke(JOURNAL, at, &[&block[..], &payload].concat());
+    (at, [&block[..], &payload].concat())
 }
 
 /// Row 0 is being written: in the journal, and of its members one data cell.
@@ -135,8 +142,13 @@ struct Counts {
 fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, String> {
     let mut chance = Chance(seed);
     let (disks, mut array, started) = raid5(act != Act::Add);
+    let mut allowed = &[7][..];
     if matches!(act, Act::Start | Act::StartWithout) {
         tear(&disks, &array, &started);
+    } else if act == Act::StartCached {
+        let (at, bytes) = batch(&array, started.run, 7);
+        disks.poke_cached(JOURNAL, at, &bytes);
+        allowed = &[0, 7];
     } else {
         // Everything is in place, durably: only then the ring moves.
         let [data, _, p] = row_0(&array);
@@ -147,7 +159,9 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
     disks.cut_at(Some(step), seed);
     let random = chance.next();
     let done = match act {
-        Act::Start => start_of(&disks, &leaves(MEMBERS + 1), random).is_ok_and(|started| started.is_some()),
+        Act::Start | Act::StartCached => {
+            start_of(&disks, &leaves(MEMBERS + 1), random).is_ok_and(|started| started.is_some())
+        }
         Act::StartWithout => start_of(&disks, &leaves(MEMBERS), random).is_ok_and(|started| started.is_some()),
         Act::Add => {
             let added = run(array.add_journal(&disks, JOURNAL, MemberId::from_random(0x99), true));
@@ -183,7 +197,7 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
             continue;
         };
         counts.starts += 1;
-        holds(&again, &array, &[7]).map_err(|error| format!("{}: {error}", how()))?;
+        holds(&again, &array, allowed).map_err(|error| format!("{}: {error}", how()))?;
         if !journal && (started.ring_on != RingOn::Members || array.journal_role().is_some()) {
             return Err(format!("{}: its label names a disk that is not here", how()));
         }
@@ -226,9 +240,13 @@ fn every_step_may_be_the_last() {
 
 #[test]
 fn every_planted_bug_of_the_disk_is_noticed() {
-    for bug in
-        [Planted::DiskHeadLast, Planted::DiskBelievedBlindly, Planted::DiskLostUnnoticed, Planted::DiskDroppedFirst]
-    {
+    for bug in [
+        Planted::DiskHeadLast,
+        Planted::DiskBelievedBlindly,
+        Planted::DiskLostUnnoticed,
+        Planted::DiskDroppedFirst,
+        Planted::DiskNotFlushed,
+    ] {
         plant(Some(bug));
         let found = ACTS.into_iter().find_map(|act| sweep(act, 6, &mut Counts::default()).err());
         let found = found.or_else(|| an_old_copy_is_believed().err());
@@ -328,6 +346,33 @@ fn a_disk_that_fails_in_the_recovery_is_done_without() {
             assert_eq!((again.ring_on, array.journal_role()), (RingOn::Members, None));
         }
     }
+    // What it had is in place when the head of the new run fails on it: whoever is absent.
+    for absent in leaves(MEMBERS) {
+        let (disks, array, started) = raid5(true);
+        tear(&disks, &array, &started);
+        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| *leaf != absent).collect();
+        let found = run(scan(&disks, &present));
+        let options = StartOptions { degraded: true, ..StartOptions::new(9, 9) };
+        let mut array = run(start(&disks, &found.arrays[0], options)).unwrap();
+        let again = run(recover_journal(&Broken { disks: &disks, reads: false }, &mut array, 9, false)).unwrap();
+        assert_eq!((again.disk_lost, again.ring_on, again.replayed), (true, RingOn::Members, 1));
+        assert_eq!((array.journal_disk().is_none(), array.journal_role()), (true, None));
+        holds(&disks, &array, &[7]).unwrap();
+    }
+}
+
+/// The disk of the journal is nobody's member: not a new one, not one that returns, and it cannot be left out like one.
+#[test]
+fn its_disk_becomes_no_member() {
+    let (disks, mut array, _) = raid5(true);
+    let before = disks.peek(JOURNAL, 0, SIZE as usize);
+    let refused = run(array.add_spare(&disks, JOURNAL, MemberId::from_random(0x77), true));
+    assert!(matches!(refused, Err(LifecycleError::Twice { leaf: JOURNAL })), "{refused:?}");
+    let refused = run(array.recognise(&disks, JOURNAL));
+    assert!(refused.is_err_and(|error| error.to_string().contains("is here already")));
+    assert!(run(array.drop_members(&disks, &[3])).unwrap().is_empty());
+    assert_eq!((array.journal_role(), array.journal_disk().map(|disk| disk.leaf)), (Some(3), Some(JOURNAL)));
+    assert!(before == disks.peek(JOURNAL, 0, SIZE as usize));
 }
 
 #[test]

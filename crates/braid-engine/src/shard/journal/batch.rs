@@ -2,7 +2,7 @@
 
 use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, encode_batch, payload_crc};
 
-use super::{BLOCK, Batch, Going, LogRequest, What};
+use super::{BLOCK, Batch, Going, InJournal, LogRequest, What};
 use crate::io::{Buf, DeviceId, LeafSink};
 use crate::layout::DeviceLayout;
 use crate::parity::LOGGED_BLOCKS_MAX;
@@ -98,7 +98,7 @@ impl Shard {
             let journal = self.journals.of(device).expect("it was just found");
             journal.batch(sequence).expect("it was just begun").waiters = 0;
             let waiters = journal.waiters.split_off(journal.waiters.len() - count);
-            waiters.iter().for_each(|request| self.tell_logged(request, Ok(sequence)));
+            waiters.iter().for_each(|request| self.tell_logged(request, Ok(InJournal { sequence, alone: false })));
         }
         true
     }

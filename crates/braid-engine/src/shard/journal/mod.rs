@@ -52,6 +52,15 @@ pub struct LogRequest {
     pub(super) parity: Buf,
 }
 
+/// Where a journal has what it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct InJournal {
+    /// In the batch of this number.
+    pub(super) sequence: u64,
+    /// Of which there is one copy.
+    pub(super) alone: bool,
+}
+
 /// A batch, from when it is put together until its space is free.
 struct Batch {
     sequence: u64,
@@ -205,6 +214,11 @@ impl Journal {
         self.in_place
     }
 
+    /// Whether all that it has is in place, durably: what remains is batches that say only that.
+    fn is_flushed(&self) -> bool {
+        self.batches.iter().all(|batch| batch.sequence < self.tail || batch.entries == 0)
+    }
+
     /// The oldest batch is not needed any more.
     fn forget(&mut self, batch: &Batch) {
         for _ in 0..batch.entries {
@@ -224,7 +238,7 @@ impl Journal {
         let has_data = self.rows.of(request.entry.row).0 > 0;
         let has_data = has_data && !planted(Planted::MarkOverLiveEntry);
         let too_large =
-            u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks() / 3);
+            u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks / 3);
         if request.mark && (too_large || !has_data && self.marks_max() > 0) {
             Entry::mark(request.entry.row)
         } else {
@@ -310,7 +324,7 @@ impl Shard {
         };
         // What has several copies in the journal is durable there, marks aside; what has one only is so in its place.
         let several = journal.node.ring_on == RingPlace::Members || planted(Planted::FlushTrustsDisk);
-        let durable = if several { journal.rows.marks() == 0 } else { journal.batches.is_empty() };
+        let durable = if several { journal.rows.marks() == 0 } else { journal.is_flushed() };
         if durable || planted(Planted::FlushLeavesMarks) {
             return self.tell_settled(from, slot, generation, Ok(()));
         }
@@ -384,7 +398,9 @@ impl Shard {
         let Some((parity, failed)) = served else {
             self.journal_refuse(device, ErrorKind::NoDevice);
             self.journals.list.retain(|journal| journal.device != device);
-            return self.journal_free_held(device, 0);
+            self.journal_free_held(device, 0);
+            // What it gave back another array may wait for.
+            return self.journals_go(sink);
         };
         let run = parity.node.run;
         let moving = parity.node.ring_on == RingPlace::Moving;
@@ -424,7 +440,7 @@ impl Shard {
                 self.journal_submit(at, &layout, sink);
             }
         }
-        self.journal_go(device, sink);
+        self.journals_go(sink);
     }
 
     /// I/Os that were to be submitted again, of runs other than this one, never will be.
@@ -439,7 +455,7 @@ impl Shard {
         }
     }
 
-    fn tell_logged(&mut self, request: &LogRequest, result: Result<u64, ErrorKind>) {
+    fn tell_logged(&mut self, request: &LogRequest, result: Result<InJournal, ErrorKind>) {
         let (slot, generation, op) = (request.slot, request.generation, request.op);
         if request.from == self.id {
             self.row_logged(slot, generation, op, result);

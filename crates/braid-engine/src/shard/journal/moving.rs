@@ -24,6 +24,11 @@ impl Shard {
 
     /// While the ring is nowhere: flushes what is in place, and says when that is all.
     pub(super) fn journal_quiet(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) {
+        // A batch on its way to a disk could land there after the ring has come back, or when the disk is somebody else's.
+        let lands = |going: &Going| going.device == device && !going.held && matches!(going.what, What::Batch(_));
+        if self.journals.ios.iter().flatten().any(lands) && !planted(Planted::MovedUnsettled) {
+            return;
+        }
         let Some(journal) = self.journals.of(device).filter(|journal| journal.flushing.is_none()) else { return };
         // It and all before it are durable, and slots were told so.
         let counted = journal.told;

@@ -1,8 +1,9 @@
 //! What makes the space of batches free again: flushes, heads, tails that pass them, and who waits for these.
 
-use super::{Going, MARKS_MAX, What};
+use super::{Going, InJournal, MARKS_MAX, What};
 use crate::io::{DeviceId, LeafSink};
 use crate::layout::DeviceLayout;
+use crate::parity::RingPlace;
 use crate::planted::{Planted, planted};
 use crate::shard::Shard;
 
@@ -84,7 +85,9 @@ impl Shard {
             journal.wants_room = false;
         }
         let first = journal.batches.front().map_or(journal.next, |batch| batch.sequence);
-        told.drain(..).for_each(|(request, sequence)| self.tell_logged(&request, Ok(sequence)));
+        let alone = journal.node.ring_on != RingPlace::Members;
+        let told_of = |(request, sequence)| (request, InJournal { sequence, alone });
+        told.drain(..).map(told_of).for_each(|(request, place)| self.tell_logged(&request, Ok(place)));
         self.journals.told = told;
         loop {
             let Some(journal) = self.journals.of(device) else { return };

@@ -2,7 +2,7 @@
 
 use braid_format::journal::{Entry, EntryKind};
 
-use super::super::journal::LogRequest;
+use super::super::journal::{InJournal, LogRequest};
 use super::super::slots::{self, State};
 use super::super::waiting::log_key;
 use super::super::{Shard, ShardMessage};
@@ -90,12 +90,21 @@ impl Shard {
     }
 
     /// The journal has an op, or cannot take it.
-    pub(in crate::shard) fn row_logged(&mut self, index: u32, generation: u32, op: u8, result: Result<u64, ErrorKind>) {
+    pub(in crate::shard) fn row_logged(
+        &mut self,
+        index: u32,
+        generation: u32,
+        op: u8,
+        result: Result<InJournal, ErrorKind>,
+    ) {
         let slot = &mut self.slots[index];
         debug_assert!(slot.generation == generation && slot.work != slots::NONE, "who asked the journal waits for it");
         let work = &mut self.works.list[slot.work as usize];
         match result {
-            Ok(sequence) => work.ops[usize::from(op)].sequence = sequence,
+            Ok(place) => {
+                work.ops[usize::from(op)].sequence = place.sequence;
+                slot.alone |= place.alone;
+            }
             Err(kind) => drop(slot.error.get_or_insert(IoError { offset: slot.start, ..IoError::of(kind) })),
         }
         work.unlogged -= 1;

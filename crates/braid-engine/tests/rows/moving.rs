@@ -1,0 +1,60 @@
+//! The ring of the journal on a disk of its own, and how it moves.
+
+use braid_engine::*;
+use braid_format::MemberId;
+
+use super::rig::{RING_BLOCKS, Rig};
+
+/// The disk, and where the ring is on it.
+pub const JOURNAL: LeafId = LeafId(1000);
+pub(super) const JOURNAL_RING: u64 = 1 << 16;
+/// Blocks of the ring: far more than those of the members.
+pub(super) const JOURNAL_BLOCKS: u64 = 1000;
+
+/// Where the ring is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ring {
+    Members,
+    Disk,
+    Nowhere,
+}
+
+impl Rig {
+    pub(super) fn ring_place(&self) -> RingPlace {
+        match self.ring_on {
+            Ring::Members => RingPlace::Members,
+            Ring::Nowhere => RingPlace::Moving,
+            Ring::Disk => RingPlace::Disk(RingDisk {
+                leaf: JOURNAL,
+                role: self.roles.len() as u16,
+                ring: JOURNAL_RING,
+                id: MemberId::from_random(7),
+                member_blocks: RING_BLOCKS as u16,
+            }),
+        }
+    }
+
+    /// The ring is to be elsewhere: what was logged is put in place first.
+    pub fn begin_move(&mut self, to: Ring) {
+        (self.ring_on, self.moves_to) = (Ring::Nowhere, Some(to));
+        self.publish();
+        let home = usize::from(self.regions.home().0);
+        let (shard, sink) = &mut self.shards[home];
+        shard.call(u64::from(self.version), DeviceId(0), RegionCall::Quiesce, sink);
+    }
+
+    /// Puts it there, once it can be. Whether that was so.
+    pub(super) fn finish_move(&mut self) -> bool {
+        let home = usize::from(self.regions.home().0);
+        if self.shards[home].0.pop_called().is_none() {
+            return false;
+        }
+        // A call of a move that another one took the place of says nothing.
+        if let Some(to) = self.moves_to.take() {
+            self.run_number += 1;
+            (self.ring_on, self.ring_was) = (to, to);
+            self.publish();
+        }
+        true
+    }
+}
