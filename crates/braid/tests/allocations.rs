@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use braid_engine::{
-    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, Role, ShardId, Uuid,
+    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk, RingPlace,
+    Role, ShardId, Uuid,
 };
+use braid_format::MemberId;
 use braid_format::journal::RING_START_BYTES;
 use braid_geometry::{Geometry, Level, Spec};
 use braid_nbd::client::{Client, ClientConfig, Replies};
@@ -136,7 +138,7 @@ fn probe(handle: &RingHandle) -> u64 {
 }
 
 /// A device of these disks, published on the ring; and its size.
-fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
+fn publish(handle: &RingHandle, level: Option<Level>, names: &[String], journal_last: bool) -> u64 {
     let parity = level.is_some_and(|level| level.parity() > 0);
     let mut members = Vec::new();
     for name in names {
@@ -145,13 +147,16 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
         let len = disk.size_bytes() - if parity { JOURNAL_BYTES } else { 0 };
         members.push(Node::Leaf { leaf: handle.add_leaf(disk).expect("there is room"), start: 0, len });
     }
+    let journal = if journal_last { members.pop() } else { None };
     let root = match level {
         None => members.remove(0),
         Some(level) => {
             let sizes: Vec<u64> = members.iter().map(Node::size_bytes).collect();
             let geometry = Geometry::plan(Spec::new(level), &sizes).expect("a plan");
             match level {
-                Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6 => mirrored(geometry, &members),
+                Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6 => {
+                    mirrored(geometry, &members, journal.as_ref())
+                }
                 _ => Node::Striped { geometry, members },
             }
         }
@@ -165,8 +170,8 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String]) -> u64 {
 /// Behind the data of each member of an array with parity (8 MiB).
 const JOURNAL_BYTES: u64 = 8 << 20;
 
-/// A redundant array in which everything was written before.
-fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
+/// A redundant array in which everything was written before, with its journal on the members or on a disk of its own.
+fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Node {
     let all = [u64::MAX; 16];
     let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 64 << 10, (&all, &all), true);
     let member = |node: &Node| match *node {
@@ -176,14 +181,26 @@ fn mirrored(geometry: Geometry, members: &[Node]) -> Node {
         _ => unreachable!("the members are disks"),
     };
     let members: Vec<MirrorMember> = members.iter().map(member).collect();
+    let ring_blocks = (JOURNAL_BYTES - RING_START_BYTES) / 4096;
+    let ring_on = match journal {
+        Some(Node::Leaf { leaf, .. }) => RingPlace::Disk(RingDisk {
+            leaf: *leaf,
+            role: members.len() as u16,
+            ring: RING_START_BYTES,
+            id: MemberId::from_random(1),
+            member_blocks: ring_blocks as u16,
+        }),
+        _ => RingPlace::Members,
+    };
     let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
         array: Uuid::nil(),
         run: 1,
         rings: members.iter().map(|member| member.start + member.len + RING_START_BYTES).collect(),
-        ring_blocks: (JOURNAL_BYTES - RING_START_BYTES) / 4096,
+        ring_blocks,
+        least_ring_blocks: ring_blocks,
         generation: 1,
         lost: Arc::default(),
-        ring_on: braid_engine::RingPlace::Members,
+        ring_on,
     });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,
@@ -223,6 +240,17 @@ fn bench_allocates_nothing(
     names: &[String],
     (order, ios): (Order, u64),
 ) {
+    allocates_nothing(what, driver, (level, false), names, (order, ios));
+}
+
+/// The same; where it says so, the last disk holds the journal alone.
+fn allocates_nothing(
+    what: &str,
+    driver: DriverKind,
+    (level, journal_last): (Option<Level>, bool),
+    names: &[String],
+    (order, ios): (Order, u64),
+) {
     let (sender, done) = sync_channel(1);
     let seen = Arc::new(AtomicU64::new(0));
     let config = RingConfig { driver: Some(driver), ..RingConfig::default() };
@@ -255,7 +283,7 @@ fn bench_allocates_nothing(
     })
     .expect("the ring starts");
     let handle = ring.handle();
-    assert!(publish(&handle, level, names) >= load.span_bytes);
+    assert!(publish(&handle, level, names, journal_last) >= load.span_bytes);
     let phase = |ios| {
         let phase = Phase { load: Arc::new(load.clone()), pass: Pass::Run { ios, time_ns: u64::MAX } };
         handle.post(ShardId(0), 0, Box::new(phase));
@@ -291,6 +319,8 @@ fn no_level_allocates_for_an_io() {
             for order in [Order::Random, Order::Sequential] {
                 let what = format!("{level} of 3 {kind} disks, {order:?}");
                 bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, (order, IOS / 4));
+                let (what, names) = (format!("{what}, journal on a fourth"), [&names[..], &names[..1]].concat());
+                allocates_nothing(&what, DriverKind::Uring, (Some(level), true), &names, (order, IOS / 4));
             }
         }
     }
@@ -349,7 +379,7 @@ fn the_nbd_server_allocates_nothing_for_an_io() {
     })
     .expect("the ring starts");
     let handle = ring.handle();
-    let size_bytes = publish(&handle, Some(Level::Raid0), &vec!["mem:16M".to_owned(); 3]);
+    let size_bytes = publish(&handle, Some(Level::Raid0), &vec!["mem:16M".to_owned(); 3], false);
     exports.add(ExportInfo::new("data", DEVICE, size_bytes)).expect("there is room");
     for structured in [false, true] {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");

@@ -130,6 +130,9 @@ pub struct BenchArgs {
     /// Leave out this member of redundant targets, counted from 0 (`make bench`)
     #[arg(long, value_name = "MEMBER", hide = true, requires = "level")]
     pub lost: Option<u16>,
+    /// With --level raid5 or raid6: the last disk holds the journal and nothing else (`make bench`)
+    #[arg(long, hide = true, requires = "level")]
+    pub journal_last: bool,
 }
 
 impl BenchArgs {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{
-    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingPlace, Role, ShardId,
+    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk, RingPlace, Role,
+    ShardId,
 };
-use braid_format::{Uuid, bitmap, foreign};
+use braid_format::{MemberId, Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
 
@@ -111,16 +112,18 @@ pub enum Shape {
     Each,
     /// Every byte on several of them.
     Mirrored(Geometry),
+    /// The same at a level with parity, the last disk being for the journal alone.
+    WithJournal(Geometry),
     /// Every byte on one of them.
     Striped(Geometry),
 }
 
 impl Shape {
-    /// What a target asks for.
+    /// What a target asks for. `journal_last`: at a level with parity the last disk is for the journal alone.
     ///
     /// # Errors
     /// Sizes or a chunk that the level cannot use.
-    pub fn plan(how: How, members: &Members) -> Result<Shape, ErrorDetail> {
+    pub fn plan(how: How, members: &Members, journal_last: bool) -> Result<Shape, ErrorDetail> {
         match how {
             How::Bare => Ok(Shape::Bare),
             How::Jbod => Ok(Shape::Each),
@@ -128,12 +131,14 @@ impl Shape {
                 // With parity the journal is at each disk's end.
                 let journal = if spec.level.parity() > 0 { JOURNAL_BYTES } else { 0 };
                 let sizes = members.disks.iter().map(|disk| disk.size_bytes().saturating_sub(journal));
-                let sizes: Vec<u64> = sizes.collect();
+                let journal_last = journal_last && journal > 0;
+                let sizes: Vec<u64> = sizes.take(members.disks.len() - usize::from(journal_last)).collect();
                 let geometry = Geometry::plan(spec, &sizes).map_err(|error| {
                     ErrorDetail::new(Kind::InvalidArgument, error.to_string()).remedy("for example: --chunk 64K")
                 })?;
                 match spec.level {
                     Level::Concat | Level::Raid0 => Ok(Shape::Striped(geometry)),
+                    _ if journal_last => Ok(Shape::WithJournal(geometry)),
                     Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6 => Ok(Shape::Mirrored(geometry)),
                 }
             }
@@ -146,7 +151,9 @@ impl Shape {
         match self {
             Shape::Each => sizes.collect(),
             Shape::Bare => vec![sizes.min().unwrap_or(0)],
-            Shape::Striped(geometry) | Shape::Mirrored(geometry) => vec![geometry.size_bytes()],
+            Shape::Striped(geometry) | Shape::Mirrored(geometry) | Shape::WithJournal(geometry) => {
+                vec![geometry.size_bytes()]
+            }
         }
     }
 
@@ -170,7 +177,11 @@ impl Shape {
         }
         let roots = match self {
             Shape::Bare | Shape::Each => nodes,
-            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes, lost)],
+            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes, lost, None)],
+            Shape::WithJournal(geometry) => {
+                let journal = nodes.pop();
+                vec![mirrored(geometry, &nodes, lost, journal.as_ref())]
+            }
             Shape::Striped(geometry) => vec![Node::Striped { geometry, members: nodes }],
         };
         let block = members.block_bytes();
@@ -178,7 +189,7 @@ impl Shape {
     }
 }
 
-fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>) -> Node {
+fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>, journal: Option<&Node>) -> Node {
     let member = |node: &Node| match *node {
         Node::Leaf { leaf, start, len } => {
             MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
@@ -193,12 +204,24 @@ fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>) -> Node {
     if let Some(member) = lost.and_then(|lost| members.get_mut(usize::from(lost))) {
         member.role = Role::Out;
     }
+    let ring_blocks = JOURNAL_BYTES / 4096;
+    let ring_on = match journal {
+        Some(Node::Leaf { leaf, .. }) => RingPlace::Disk(RingDisk {
+            leaf: *leaf,
+            role: members.len() as u16,
+            ring: 1 << 20,
+            id: MemberId::from_random(1),
+            member_blocks: ring_blocks as u16,
+        }),
+        _ => RingPlace::Members,
+    };
     let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
         array: Uuid::nil(),
         run: 1,
         rings: members.iter().map(|member| (member.len - JOURNAL_BYTES) / 4096 * 4096).collect(),
-        ring_blocks: JOURNAL_BYTES / 4096,
-        ring_on: RingPlace::Members,
+        ring_blocks,
+        least_ring_blocks: ring_blocks,
+        ring_on,
         generation: 1,
         lost: Arc::new(LostRows::new(&[])),
     });

@@ -67,7 +67,7 @@ impl Local {
                 continue;
             };
             let members = disks.open(combination, plan.writes(), plan.force)?;
-            let shape = Shape::plan(combination.how, &members)?;
+            let shape = Shape::plan(combination.how, &members, plan.journal_last)?;
             check_blocks(plan, &members)?;
             opened.push(Some((members, shape)));
         }

@@ -98,6 +98,8 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// This member of redundant targets is lost.
     pub lost: Option<u16>,
+    /// The last disk of targets with parity holds their journal alone.
+    pub journal_last: bool,
     /// Whether the load is the bare one that the generator is compared with.
     pub bare: bool,
 }
@@ -177,6 +179,7 @@ impl Plan {
             force: args.force,
             memory_bytes: args.memory.unwrap_or(0),
             lost: args.lost,
+            journal_last: args.journal_last,
             bare: args.bare,
         };
         plan.check()?;

@@ -208,6 +208,7 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         force: args.force,
         memory_bytes: 0,
         lost: None,
+        journal_last: false,
         bare: false,
     };
     plan.check()?;
