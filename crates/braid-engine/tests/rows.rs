@@ -122,6 +122,36 @@ fn a_successor_serves_before_it_has_its_seat() {
     }
 }
 
+/// What was read for a row goes with the layout that said who is read: a member that is in sync when a freeze ends was not.
+#[test]
+fn who_was_not_read_is_not_computed_with() {
+    for shape in SHAPES {
+        let mut rig = Rig::new(*shape, 1, 6);
+        rig.write_all();
+        let filled = 1;
+        let lost: Vec<usize> = [filled, 0][..rig.tolerance()].to_vec();
+        rig.lose(&lost);
+        rig.fill(filled);
+        for (op, len) in [(Op::Read, rig.stripe_bytes(0)), (Op::Write, BLOCK), (Op::Write, 3 * BLOCK)] {
+            for at in 0..3 {
+                rig.submit(0, op, at * 5 * BLOCK, len.min(rig.stripe_bytes(0) / 2), Flags::NONE);
+            }
+            rig.freeze();
+            rig.go_on();
+            rig.promote(filled);
+            rig.settle();
+            rig.read_all();
+            rig.fill(filled);
+        }
+        rig.promote(filled);
+        rig.settle();
+        for other in (2..shape.blocks.len()).take(usize::from(rig.tolerance() == 1)) {
+            rig.lose(&[other]);
+            rig.read_all();
+        }
+    }
+}
+
 /// The ring goes to a disk and comes back under writes, and the disk fails in between: everybody is answered, and nothing is lost.
 #[test]
 fn the_ring_moves_under_requests() {

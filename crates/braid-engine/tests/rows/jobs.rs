@@ -8,6 +8,13 @@ use super::rig::{BLOCK, REQUESTS_BYTES, Random, Rig};
 impl Rig {
     /// A member that holds something else is filled row by row, while requests go on.
     pub fn refill(&mut self, member: usize) {
+        self.fill(member);
+        self.promote(member);
+        self.settle();
+    }
+
+    /// The same, and it is not in sync yet.
+    pub fn fill(&mut self, member: usize) {
         self.hanging = None;
         let mut noise = Random(member as u64 + 1);
         let data = self.data_bytes(member);
@@ -22,9 +29,6 @@ impl Rig {
                 self.requests(1);
             }
         }
-        self.settle();
-        self.roles[member] = Role::InSync;
-        self.publish();
         self.settle();
     }
 

@@ -322,6 +322,19 @@ impl Rig {
         self.publish();
     }
 
+    /// Nothing is answered or begun until the next layout, as when a member has failed.
+    pub fn freeze(&mut self) {
+        for (shard, sink) in &mut self.shards {
+            shard.freeze(DeviceId(0), sink);
+        }
+    }
+
+    /// A member has everything.
+    pub fn promote(&mut self, member: usize) {
+        self.roles[member] = Role::InSync;
+        self.publish();
+    }
+
     /// Every set of members that may be lost.
     pub fn tolerated(&self) -> Vec<Vec<usize>> {
         let members = self.shape.blocks.len();

@@ -18,6 +18,7 @@ use super::{Shard, slots};
 use crate::io::{LeafSink, Op};
 use crate::limits::ROW_STEPS_MAX;
 use crate::parity::{OPS_MAX, RowOp};
+use crate::planted::{Planted, planted};
 
 /// Where a step is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Work {
     ops: [RowOp; OPS_MAX],
     count: usize,
     stage: Stage,
+    /// The layout that says who is read.
+    version: u32,
     /// Ops that the journal has not answered for.
     unlogged: u32,
     /// Up to which byte of the array the step goes.
@@ -63,6 +66,7 @@ impl Works {
                 ops: [RowOp::NONE; OPS_MAX],
                 count: 0,
                 stage: Stage::Read,
+                version: 0,
                 unlogged: 0,
                 to: 0,
                 memory: None,
@@ -88,8 +92,9 @@ impl Shard {
         let work = self.slots[index].work as usize;
         match self.works.list[work].stage {
             Stage::Read => {
-                if std::mem::take(&mut self.slots[index].again) {
-                    // Planned anew, without whoever could not read.
+                let moved = self.slots[index].version != self.works.list[work].version;
+                if std::mem::take(&mut self.slots[index].again) || moved && !planted(Planted::StepsWithOldLayout) {
+                    // Planned anew, without whoever could not read. Or the layout has changed in a freeze: who may be read now was not.
                     self.drop_work(index, sink);
                     return true;
                 }
@@ -120,7 +125,7 @@ impl Shard {
         };
         let work = self.works.free.pop().expect("one was free");
         let of = &mut self.works.list[work as usize];
-        (of.memory, of.late) = (Some(memory), false);
+        (of.memory, of.late, of.version) = (Some(memory), false, self.slots[index].version);
         self.slots[index].work = work;
         Some(work)
     }
