@@ -97,6 +97,18 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
+    /// What the journal of an array with parity held last may be where nothing can be read, on all that had it.
+    #[error(
+        "the journal may have held one batch more (number {batch}): {members} of the disks cannot read where it would be, and no other one \
+         is sure to have it, so that what was being written is not known; --force starts with what was found; the parity is then looked at \
+         by a job"
+    )]
+    JournalUnread {
+        /// Its number.
+        batch: u64,
+        /// How many disks cannot be read there.
+        members: usize,
+    },
     /// A disk is too small for the role that it is to take.
     #[error("the disk has room for {} of data; {what} needs {}", format_size(*.data_bytes), format_size(*.needed_bytes))]
     TooSmall {

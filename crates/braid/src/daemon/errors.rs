@@ -80,6 +80,12 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
                 "attach the disk of the journal, then braid array assemble {array}; without it: braid array assemble {array} --force"
             ),
         ),
+        LifecycleError::JournalUnread { .. } => (
+            Kind::DiskError,
+            format!(
+                "try again, as a disk may read at the second time: braid array assemble {array}; then with --force"
+            ),
+        ),
         LifecycleError::BitmapDamaged { .. } | LifecycleError::Journal { .. } => {
             (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
         }

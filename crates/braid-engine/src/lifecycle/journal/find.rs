@@ -12,6 +12,7 @@ use super::super::planted::{Planted, planted};
 use super::super::write::Target;
 use super::{Batch, Recovery, failed, wrong};
 use crate::io::LEAF_BYTES_MAX;
+use crate::parity::LOGGED_BLOCKS_MAX;
 use crate::{ErrorKind, MetaIo};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -33,14 +34,28 @@ struct Open {
 struct Ring {
     whole: Vec<(BatchHeader, u32)>,
     open: Vec<Open>,
-    unread_blocks: u64,
+    /// The headers that were seen, whatever follows them.
+    seen: Vec<BatchHeader>,
+    /// The blocks that could not be read.
+    unread: Vec<u64>,
+}
+
+/// What was found.
+pub(super) struct Found {
+    /// The batches that count, in order, with their entries. None: of the only copy, on a disk of its own, some is lost that may
+    /// have counted.
+    pub batches: Option<Vec<Batch>>,
+    /// How many blocks could not be read.
+    pub unread_blocks: u64,
+    /// There may have been one batch more that counted: its number, and how many members may have had it and cannot be read.
+    pub doubt: Option<(u64, usize)>,
 }
 
 impl Ring {
     /// The next block. `None`: it could not be read, and no batch that it belongs to is whole.
-    fn take(&mut self, block: Option<&[u8; BLOCK]>, header: Option<BatchHeader>) {
+    fn take(&mut self, at: u64, block: Option<&[u8; BLOCK]>, header: Option<BatchHeader>) {
         let Some(bytes) = block else {
-            self.unread_blocks += 1;
+            self.unread.push(at);
             self.open.clear();
             return;
         };
@@ -55,29 +70,38 @@ impl Ring {
             open.left > 0
         });
         let Some(header) = header else { return };
+        self.seen.push(header);
         let check = batch_check(bytes);
         match header.blocks {
             1 => self.whole.push((header, check)),
             blocks => self.open.push(Open { header, check, crc: 0, left: blocks - 1 }),
         }
     }
+
+    /// Whether the batch of this number may be here, beginning at one of these places, and cannot be read.
+    fn may_hold(&self, sequence: u64, places: &[u64]) -> bool {
+        let is_unread = |from: u64, to: u64| self.unread.iter().any(|at| (from..to).contains(at));
+        let begun = |header: &&BatchHeader| header.sequence == sequence;
+        places.iter().any(|at| is_unread(*at, at + 1))
+            || self.seen.iter().filter(begun).any(|h| is_unread(h.position, h.position + u64::from(h.blocks)))
+    }
 }
 
 impl<M: MetaIo> Recovery<'_, M> {
-    /// The batches that count, in order, with their entries; and how many blocks could not be read. No batches: of the only copy,
-    /// on a disk of its own, some is lost that may have counted.
-    pub(super) async fn find(
-        &self,
-        head: &Head,
-        ring: &[&Target],
-    ) -> Result<(Option<Vec<Batch>>, u64), LifecycleError> {
+    /// Looks for the batches that count.
+    pub(super) async fn find(&self, head: &Head, ring: &[&Target]) -> Result<Found, LifecycleError> {
         let mut findings = Findings::new(head.run);
         let mut unread_blocks = 0;
+        let mut torn = Vec::new();
         for members in ring.chunks(MEMBERS_AT_ONCE) {
             let rings = try_join_all(members.iter().map(|target| self.ring(target, head))).await?;
-            for (target, ring) in members.iter().zip(rings) {
-                unread_blocks += ring.unread_blocks;
-                for (header, check) in ring.whole {
+            for (target, mut ring) in members.iter().zip(rings) {
+                unread_blocks += ring.unread.len() as u64;
+                let whole = std::mem::take(&mut ring.whole);
+                if !ring.unread.is_empty() {
+                    torn.push(ring);
+                }
+                for (header, check) in whole {
                     let added = findings.add(&header, check, target.part.role);
                     added.map_err(|conflict| wrong(conflict.to_string()))?;
                 }
@@ -85,14 +109,40 @@ impl<M: MetaIo> Recovery<'_, M> {
         }
         let one_copy = head.ring_on != RingOn::Members;
         if one_copy && unread_blocks > 0 {
-            return Ok((None, unread_blocks));
+            return Ok(Found { batches: None, unread_blocks, doubt: None });
         }
+        let doubt = self.doubt(&findings, head, &torn);
         let mut batches = Vec::new();
         for copies in findings.accepted().filter_map(|sequence| findings.batch(sequence)) {
             let entries = self.entries(copies).await?;
             batches.push(Batch { copies: *copies, entries });
         }
-        Ok((Some(batches), unread_blocks))
+        Ok(Found { batches: Some(batches), unread_blocks, doubt })
+    }
+
+    /// Whether there may have been one batch more that counted. It stood on as many members as losses are tolerated and one more:
+    /// where those that are not in sync, and those that cannot read where it would be, are fewer, somebody would have it.
+    fn doubt(&self, findings: &Findings, head: &Head, torn: &[Ring]) -> Option<(u64, usize)> {
+        let accepted = findings.accepted();
+        let last = accepted.clone().next_back().and_then(|last| findings.batch(last));
+        let places: Vec<u64> = match last {
+            None if findings.is_empty() => vec![0],
+            // Where the oldest one would begin is not known.
+            None => (0..head.ring_blocks).collect(),
+            Some(last) => {
+                let behind = last.header.position + u64::from(last.header.blocks);
+                // At the start of the ring where it has no room, unless that is taken.
+                let may_wrap = behind + LOGGED_BLOCKS_MAX + 1 > head.ring_blocks;
+                let taken = accepted.clone().filter_map(|n| findings.batch(n)).any(|batch| batch.header.position == 0);
+                let first = Some(0).filter(|_| may_wrap && !taken);
+                first.into_iter().chain((behind < head.ring_blocks).then_some(behind)).collect()
+            }
+        };
+        let unread = torn.iter().filter(|ring| ring.may_hold(accepted.end, &places)).count();
+        let roles = self.geometry().members().len() as u16;
+        let missing = (0..roles).filter(|role| self.holders(&self.sources, *role).next().is_none()).count();
+        let is_needed = !self.array.was_clean;
+        (is_needed && unread > 0 && missing + unread > self.parities()).then_some((accepted.end, unread))
     }
 
     async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
@@ -118,7 +168,11 @@ impl<M: MetaIo> Recovery<'_, M> {
                         }
                     },
                 };
-                ring.take(block.as_ref(), block.as_ref().and_then(|block| self.header(block, first + at, head)));
+                ring.take(
+                    first + at,
+                    block.as_ref(),
+                    block.as_ref().and_then(|block| self.header(block, first + at, head)),
+                );
             }
         }
         Ok(ring)

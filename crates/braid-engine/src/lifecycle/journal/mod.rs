@@ -28,6 +28,7 @@ use braid_geometry::{Geometry, Stripe};
 
 pub(super) use self::disk::is_on_members;
 pub use self::disk::move_ring;
+use self::find::Found;
 pub(super) use self::heads::{check_room, erase_heads, give_head, give_newest, write_first};
 
 use super::array::Array;
@@ -230,11 +231,18 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             // What is read of the only copy may be in the disk's cache: another power cut must not take what was replayed of it.
             flush(self.io, disk.leaf).await?;
         }
-        let (batches, unread_blocks) = match self.find(&head, &ring).await {
+        let Found { batches, unread_blocks, doubt } = match self.find(&head, &ring).await {
             Err(LifecycleError::Journal { .. }) if self.force => return self.begin_anew(run).await,
             found => found?,
         };
         let Some(batches) = batches else { return self.complete_without(&head, lost, run).await };
+        match doubt {
+            Some((batch, members)) if !self.force => {
+                return Err(LifecycleError::JournalUnread { batch, members });
+            }
+            Some(_) => drop(mark_dirty(self.io, self.array, &self.sinks, &|_| true, true).await?),
+            None => {}
+        }
         let rows = self.rows(&batches);
         self.mark_regions(&rows).await?;
         if !planted(Planted::ReplayedBeforeLogged) {

@@ -215,3 +215,49 @@ fn an_entry_of_a_row_that_is_not_there_is_refused() {
     let refused = run(recover_journal(&disks, &mut array, 6, false));
     assert!(refused.as_ref().is_err_and(|error| error.to_string().contains("nothing was ever written")), "{refused:?}");
 }
+
+/// Blocks of the ring that nobody can read any more who may have had the last batch: a prefix of what was acknowledged is not taken
+/// for all of it.
+#[test]
+fn what_nobody_can_read_is_not_taken_for_the_end() {
+    // On which disks which block of the ring is bad, which member is absent, and how many may have had which batch.
+    type Case = (&'static [(u32, u64)], Option<u16>, Option<(u64, usize)>);
+    let cases: [Case; 10] = [
+        (&[(0, 0)], None, None),
+        (&[(0, 0), (1, 0)], None, Some((1, 2))),
+        // Its last block.
+        (&[(0, 2), (1, 2)], None, Some((1, 2))),
+        (&[(0, 0), (1, 2)], None, Some((1, 2))),
+        // Where the one behind it would be.
+        (&[(0, 3)], None, None),
+        (&[(0, 3), (2, 3)], None, Some((2, 2))),
+        (&[(0, 3)], Some(2), Some((2, 1))),
+        // Where it would not be.
+        (&[(0, 4), (1, 4)], Some(2), None),
+        (&[(0, 0)], Some(2), None),
+        // Nor in the place of the one that is needed.
+        (&[(2, 0)], Some(1), None),
+    ];
+    for (bad, absent, doubt) in cases {
+        for (clean, force) in [(false, false), (true, false), (false, true)] {
+            let what = format!("{bad:?}, without {absent:?}, clean {clean}, force {force}");
+            let (disks, mut array, started) = raid5();
+            log(&disks, &array, &started, &[0, 1]);
+            absent.into_iter().for_each(|role| drop(run(array.drop_members(&disks, &[role])).unwrap()));
+            array.was_clean = clean;
+            let bad = bad.iter().map(|(leaf, block)| (LeafId(*leaf), ring_block(*block))).collect();
+            let again = run(recover_journal(&Spoiled { disks: &disks, bad }, &mut array, 6, force));
+            match (again, doubt) {
+                (Err(LifecycleError::JournalUnread { batch, members }), Some(expected)) if !clean && !force => {
+                    assert_eq!((batch, members), expected, "{what}");
+                }
+                (Ok(again), _) if doubt.is_none() || clean || force => {
+                    assert_eq!(again.batches, doubt.map_or(1, |(batch, _)| batch - 1), "{what}");
+                    let dirty = run(load_regions(&disks, &array, false)).unwrap().dirty[0];
+                    assert!(dirty == 1 || doubt.is_none() || !force, "{what}");
+                }
+                (again, _) => panic!("{what}: {again:?}"),
+            }
+        }
+    }
+}
