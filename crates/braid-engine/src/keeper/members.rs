@@ -204,6 +204,10 @@ impl Keeper {
         }
         let device = self.options.device;
         let result = match order {
+            Order::Fail(roles) if self.array.journal_role().is_some_and(|journal| roles == [journal]) => {
+                self.lose_ring_disk(io).await;
+                return Ok(());
+            }
             Order::Fail(roles) => {
                 if !self.array.tolerates(&roles) {
                     return Err(LifecycleError::Beyond { lost: roles, source: None });

@@ -289,7 +289,7 @@ impl Keeper {
     async fn act<I: KeeperIo>(&mut self, io: &I, act: Act) {
         match act {
             Act::Nothing => {}
-            Act::MoveRing => self.move_ring(io, true).await,
+            Act::MoveRing => self.move_ring(io, true, None).await,
             Act::Lose(role) => self.lose(io, &[role], false).await,
             Act::Reread(trouble) => self.on_trouble(io, trouble).await,
             Act::Promote(role) => self.promote(io, role).await,

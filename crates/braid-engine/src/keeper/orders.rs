@@ -8,7 +8,7 @@ use braid_format::{MemberId, Name};
 /// One thing to do. Answered by [`super::KeeperIo::ordered`].
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// Leaves these members out, as if they had failed.
+    /// Leaves these members out, as if they had failed; or the disk of the journal, named alone.
     Fail(Vec<u16>),
     /// Lets a disk take a role that is out or nobody's.
     Fill {

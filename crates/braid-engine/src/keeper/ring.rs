@@ -51,11 +51,12 @@ impl Keeper {
     /// The disk of the ring has failed.
     pub(super) async fn lose_ring_disk<I: KeeperIo>(&mut self, io: &I) {
         self.array.give_up_journal();
-        self.move_ring(io, true).await;
+        self.move_ring(io, true, None).await;
     }
 
     /// Moves the ring to the disk that the label names, if that is here, else to the members. `lost`: its disk before has failed.
-    pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool) {
+    /// `leaves`: its disk before is taken away, and its label off it.
+    pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool, leaves: Option<LeafId>) {
         let device = self.options.device;
         self.ring_moves = true;
         'again: while self.ring_moves && !self.failed {
@@ -75,6 +76,11 @@ impl Keeper {
         }
         self.post_ring(io);
         let result = self.array.forget_journal(io).await;
+        if let Some(leaf) = leaves.filter(|_| result.is_ok()) {
+            // Before it is told that the disk is nobody's: it is let go of then. One that does not take that keeps a label, which
+            // nobody believes.
+            drop(wipe(io, leaf).await);
+        }
         self.after_labels(io, result).await;
         let to = self.array.journal_disk().map(|disk| disk.leaf);
         io.note(device, Note::RingMoved { to, lost });
@@ -145,7 +151,7 @@ impl Keeper {
             }
             return Err(error);
         }
-        self.move_ring(io, false).await;
+        self.move_ring(io, false, None).await;
         if self.is_ring_disk(leaf) {
             return Ok(());
         }
@@ -160,11 +166,7 @@ impl Keeper {
             return Err(LifecycleError::Role { role: self.array.roles(), reason });
         }
         let leaf = self.array.give_up_journal();
-        self.move_ring(io, false).await;
-        if let Some(leaf) = leaf.filter(|_| !self.failed) {
-            // A disk that does not take that keeps a label, which nobody believes.
-            drop(wipe(io, leaf).await);
-        }
+        self.move_ring(io, false, leaf).await;
         Ok(())
     }
 }

@@ -74,7 +74,8 @@ pub enum LifecycleError {
     },
     /// The journal of the array does not fit on a member.
     #[error(
-        "the journal of this array needs {needed_bytes} bytes, and this disk has room for {room_bytes}: take a disk of 1 GiB or more"
+        "the journal of this array needs {needed_bytes} bytes, and this disk has room for {room_bytes}: take a disk of {} or more",
+        whole_gib(*.disk_bytes)
     )]
     JournalRoom {
         /// Which disk.
@@ -83,6 +84,8 @@ pub enum LifecycleError {
         room_bytes: u64,
         /// What the journal takes, in bytes.
         needed_bytes: u64,
+        /// The smallest disk with room for it, in bytes.
+        disk_bytes: u64,
     },
     /// The disk of the journal is lost, and with it what is needed.
     #[error(
@@ -218,6 +221,11 @@ impl LifecycleError {
             _ => None,
         }
     }
+}
+
+/// A size that somebody has to keep to: in GiB only where that is all of it.
+fn whole_gib(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 30) { format!("{} GiB", bytes >> 30) } else { format!("{bytes} bytes") }
 }
 
 fn roles(roles: &[u16]) -> String {

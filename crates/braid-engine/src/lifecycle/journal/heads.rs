@@ -4,7 +4,7 @@ use braid_format::journal::{
     DISK_RING_BLOCKS_MAX, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, decode_head, encode_head, head_slot,
     ring_blocks, ring_blocks_min, row_bytes,
 };
-use braid_format::{ArrayPart, BLOCK_BYTES, Places, Uuid};
+use braid_format::{ArrayPart, BLOCK_BYTES, Places, SMALL_DEVICE_BYTES, Uuid};
 
 use super::super::array::Array;
 use super::super::error::LifecycleError;
@@ -32,7 +32,10 @@ fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), Lifecycl
     if ring_blocks(room_bytes) >= blocks {
         return Ok(());
     }
-    Err(LifecycleError::JournalRoom { leaf, room_bytes, needed_bytes })
+    // The journal of a disk that holds nothing else takes whatever is there; that of members has one of two sizes.
+    let holds_data = places.data.bytes > BLOCK_BYTES;
+    let disk_bytes = if holds_data { SMALL_DEVICE_BYTES } else { places.device_bytes + (needed_bytes - room_bytes) };
+    Err(LifecycleError::JournalRoom { leaf, room_bytes, needed_bytes, disk_bytes })
 }
 
 /// Refuses a disk that is to be a member of such an array and has no room for its journal: as large as those of the members
