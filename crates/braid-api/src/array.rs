@@ -180,8 +180,24 @@ pub struct Redundancy {
     /// Where these are, in the array's order; the first 256 ranges.
     #[serde(default)]
     pub unreadable: Vec<ByteRange>,
+    /// Of raid5 and raid6: where the journal is.
+    #[serde(default)]
+    pub journal: Option<Journal>,
     /// `auto` where it starts by itself without members that may have gone on apart; else `wait`.
     pub start_degraded: String,
+}
+
+/// Where the journal of a raid5 or raid6 is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Journal {
+    /// The number of its disk among the members; absent where it is on all members.
+    pub member: Option<u16>,
+    /// Its disk; absent where it is on all members.
+    pub disk: Option<String>,
+    /// How its disk does: `journal` where it is well; absent where it is on all members.
+    pub state: Option<MemberState>,
+    /// The disk that it was on and that was lost, until the journal is put somewhere by command. Nothing else was lost with it.
+    pub lost_disk: Option<String>,
 }
 
 /// A range of an array.
@@ -270,6 +286,9 @@ pub struct CreateArray {
     /// Of levels with redundancy: further disks, which take over the roles of members that fail.
     #[serde(default)]
     pub spares: Vec<String>,
+    /// Of raid5 and raid6: the disk that holds the journal instead of the members.
+    #[serde(default)]
+    pub journal: Option<String>,
     /// Of raid1 and raid10: those of the disks that are read only when no other member can answer, named the same way.
     #[serde(default)]
     pub write_mostly: Vec<String>,
@@ -353,6 +372,22 @@ pub struct ReplaceMember {
     /// large enough.
     #[serde(default)]
     pub disk: Option<String>,
+    /// Destroy what is on the disk.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/arrays/{array}/journal`: where the journal of a raid5 or raid6 is to be. Either `disk` or `members`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"disk": "mem:64M"}))]
+pub struct MoveJournal {
+    /// On this disk, named as on the command line with an absolute path.
+    #[serde(default)]
+    pub disk: Option<String>,
+    /// On the members. After the loss of the journal's disk it is there already, and this says that it is to stay.
+    #[serde(default)]
+    pub members: bool,
     /// Destroy what is on the disk.
     #[serde(default)]
     pub force: bool,

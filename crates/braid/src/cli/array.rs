@@ -6,7 +6,7 @@ use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
     Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Health,
-    Kind, MemberState, RenameArray, StopArray, Zone, names,
+    Kind, Member, MemberState, RenameArray, StopArray, Zone, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -37,6 +37,8 @@ pub enum Verb {
     Replace(ReplaceArgs),
     /// Give a redundant array a spare, or take one away
     Spare(SpareArgs),
+    /// Put the journal of a raid5 or raid6 on a fast disk, or back on the members, while the array serves
+    Journal(JournalArgs),
     /// Take up what an array's disks have gained, and further disks; rows that are there keep their width
     Grow(GrowArgs),
     /// Compare all copies of what was ever written to a redundant array, or rows with their parity; 7 if some differ
@@ -61,6 +63,10 @@ pub struct CreateArgs {
     /// A further disk that takes over when a member of an array with redundancy fails (may be repeated)
     #[arg(long = "spare", value_name = "DISK")]
     spares: Vec<String>,
+    /// A fast disk that holds the journal of a raid5 or raid6 instead of the members. Its loss is survived; of one that is lost in a
+    /// crash, parity is computed anew
+    #[arg(long, value_name = "DISK")]
+    journal: Option<String>,
     /// One of the disks of a raid1 or raid10, read only when no other can answer (may be repeated)
     #[arg(long, value_name = "DISK")]
     write_mostly: Vec<String>,
@@ -205,6 +211,27 @@ pub struct SpareArgs {
 }
 
 #[derive(Args)]
+pub struct JournalArgs {
+    /// The array, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pub(super) array: String,
+    /// The disk that is to hold it; or --members
+    #[arg(conflicts_with = "members")]
+    pub(super) disk: Option<String>,
+    /// On the members; after the loss of the journal's disk: it is to stay there
+    #[arg(long, conflicts_with = "force")]
+    pub(super) members: bool,
+    /// Destroy what is on the disk
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+#[derive(Args)]
 pub struct GrowArgs {
     /// The array, by name or UUID
     #[arg(value_parser = name_or_uuid)]
@@ -311,6 +338,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Add(args) => redundant::add(args).await,
         Verb::Replace(args) => redundant::replace(args).await,
         Verb::Spare(args) => redundant::spare(args).await,
+        Verb::Journal(args) => redundant::journal(args).await,
         Verb::Grow(args) => grow(args).await,
         Verb::Check(args) => redundant::check(args, CheckArray::default()).await,
         Verb::Repair(RepairArgs { from_data, what }) => {
@@ -358,8 +386,10 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
         disks.iter().map(absolute).collect::<anyhow::Result<Vec<String>>>()
     };
     let (disks, spares, write_mostly) = (named(&args.disks)?, named(&args.spares)?, named(&args.write_mostly)?);
+    let journal = args.journal.as_ref().map(|disk| absolute_for(&args.ask.reach, disk)).transpose()?;
     if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        confirm(&format!("Whatever is on {} will be lost", args.disks.join(", ")), args.yes)?;
+        let all: Vec<&str> = args.disks.iter().chain(&args.spares).chain(&args.journal).map(String::as_str).collect();
+        confirm(&format!("Whatever is on {} will be lost", all.join(", ")), args.yes)?;
     }
     let body = CreateArray {
         name: args.name,
@@ -368,6 +398,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
         chunk_bytes: Some(args.chunk),
         disks,
         spares,
+        journal: journal.map(|disk| disk.to_string()),
         write_mostly,
         start_degraded: args.start_degraded,
         force: args.force,
@@ -402,7 +433,7 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
         for array in &list.arrays {
             let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
             let spares = array.members.iter().filter(|m| m.state == MemberState::Spare).count();
-            let all = array.members.len() - spares;
+            let all = array.members.iter().filter(|member| !is_journal(array, member)).count() - spares;
             let mut members = if present == all { present.to_string() } else { format!("{present} of {all}") };
             if spares > 0 {
                 members.push_str(&format!(" + {spares}"));
@@ -421,6 +452,12 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
         output::render(&table)
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether it holds no data, but the journal.
+fn is_journal(array: &Array, member: &Member) -> bool {
+    let journal = array.redundancy.as_ref().and_then(|redundancy| redundancy.journal.as_ref()?.member);
+    member.state == MemberState::Journal || journal == Some(member.role)
 }
 
 /// How an array stands, in a word.

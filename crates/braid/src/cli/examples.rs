@@ -37,6 +37,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid array create slow --level concat 'throttled(mem:1G,iops=3000)' mem:2G",
             "braid array create safe --level raid1 --spare /dev/sdd /dev/sdb /dev/sdc",
             "braid array create parity --level raid5 --spare /dev/sde /dev/sdb /dev/sdc /dev/sdd",
+            "braid array create logged --level raid5 --journal /dev/nvme0n1p4 /dev/sdb /dev/sdc /dev/sdd",
             "braid array create double --level raid6 --chunk 128K /dev/sdb /dev/sdc /dev/sdd /dev/sde /dev/sdf /dev/sdg",
             "braid array create both --level raid10 --copies 3 --start-degraded auto /dev/sdb /dev/sdc /dev/sdd /dev/sde",
         ],
@@ -57,6 +58,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("array remove", &["braid array remove safe 1"]),
     ("array replace", &["braid array replace safe 0 /dev/sdd", "braid array replace safe /dev/sda"]),
     ("array add", &["braid array add safe /dev/sdc", "braid array add safe file:c.img,size=50G"]),
+    (
+        "array journal",
+        &[
+            "braid array journal parity /dev/nvme0n1p4",
+            "braid array journal parity file:/nvme/parity.journal,size=256M",
+            "braid array journal parity --members",
+        ],
+    ),
     ("array spare", &["braid array spare safe /dev/sdd", "braid array spare safe /dev/sdd --remove"]),
     (
         "array grow",

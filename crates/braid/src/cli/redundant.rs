@@ -1,12 +1,13 @@
 //! `braid array fail|remove|add|replace|spare|check|repair`, and what `show` says of redundant arrays.
 
-use super::array::{AddArgs, CheckArgs, MemberArgs, Overwrite, ReplaceArgs, SpareArgs};
+use super::array::{AddArgs, CheckArgs, JournalArgs, MemberArgs, Overwrite, ReplaceArgs, SpareArgs};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::watch::Wait;
 use super::{Ask, output, watch};
 use braid_api::{
-    AddDisk, Array, CheckArray, Health, Job, Member, MemberState, NameMember, Progress, Redundancy, ReplaceMember,
+    AddDisk, Array, CheckArray, Health, Job, Journal, Member, MemberState, MoveJournal, NameMember, Progress,
+    Redundancy, ReplaceMember,
 };
 use braid_geometry::units::format_size;
 use serde::Serialize;
@@ -124,6 +125,33 @@ pub async fn spare(args: SpareArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+pub async fn journal(args: JournalArgs) -> anyhow::Result<ExitCode> {
+    let disk = args.disk.as_ref().map(|disk| absolute_for(&args.ask.reach, disk)).transpose()?;
+    let disk = disk.map(|disk| disk.to_string());
+    if let Some(disk) = disk.as_ref().filter(|_| args.force && std::io::IsTerminal::is_terminal(&std::io::stdin())) {
+        confirm(&format!("Whatever is on {disk} will be lost"), args.yes)?;
+    }
+    let body = MoveJournal { disk, members: args.members, force: args.force };
+    let array: Array = args.ask.client()?.post(&format!("/v1/arrays/{}/journal", args.array), &body).await?;
+    output::show(args.ask.json, &array, |array| {
+        let journal = array.redundancy.as_ref().and_then(|redundancy| redundancy.journal.as_ref());
+        format!("the journal of array {} is {}\n", array.name, journal.map_or_else(String::new, journal_place))
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a journal is, in words.
+fn journal_place(journal: &Journal) -> String {
+    let (Some(member), state) = (journal.member, journal.state) else { return "on the members".to_owned() };
+    let disk = journal.disk.as_deref().unwrap_or("a disk that is not here");
+    match state {
+        Some(state) if state != MemberState::Journal => {
+            format!("on {disk} (member {member}), which is {}", state.word())
+        }
+        _ => format!("on {disk} (member {member})"),
+    }
+}
+
 /// A disk that an array is to be given.
 struct Give<'a> {
     array: &'a str,
@@ -181,6 +209,9 @@ pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, 
         format!("any {} members", redundancy.tolerates)
     };
     line("survives", format!("the loss of {losses}, where all are in sync"));
+    if let Some(journal) = &redundancy.journal {
+        line("journal", journal_place(journal));
+    }
     let bytes = |regions: u64| format_size(regions * redundancy.region_bytes);
     line(
         "regions",

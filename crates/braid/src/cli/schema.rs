@@ -35,6 +35,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("array add", "Array"),
     ("array replace", "Array"),
     ("array spare", "Array"),
+    ("array journal", "Array"),
     ("array grow", "Growth"),
     ("array check", "Job"),
     ("array repair", "Job"),

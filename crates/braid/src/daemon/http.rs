@@ -16,8 +16,8 @@ use axum::routing::{get, post};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
-    ErrorDetail, Event, EventList, Export, ExportList, GrowArray, Growth, Job, JobList, Kind, Limits, NameMember,
-    RenameArray, RenameExport, ReplaceMember, SetExport, SetJob, Status, StopArray,
+    ErrorDetail, Event, EventList, Export, ExportList, GrowArray, Growth, Job, JobList, Kind, Limits, MoveJournal,
+    NameMember, RenameArray, RenameExport, ReplaceMember, SetExport, SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/disks", post(add_disk))
         .route("/v1/arrays/{array}/grow", post(grow_array))
         .route("/v1/arrays/{array}/replace", post(replace_member))
+        .route("/v1/arrays/{array}/journal", post(move_journal))
         .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
         .route("/v1/jobs", get(jobs))
@@ -90,6 +91,7 @@ pub fn router(control: Arc<Control>) -> Router {
         add_disk,
         grow_array,
         replace_member,
+        move_journal,
         check_array,
         assemble,
         jobs,
@@ -375,6 +377,21 @@ async fn replace_member(
     Ok(begun(&job.unwrap_or_default(), &array))
 }
 
+/// Puts the journal of a raid5 or raid6 on a disk, or on its members, while it serves.
+#[utoipa::path(
+    post, path = "/v1/arrays/{array}/journal", request_body = MoveJournal,
+    params(("array" = String, Path, description = "name or UUID", example = "fast")),
+    responses(
+        (status = 200, body = Array),
+        (status = 400, body = ErrorBody, description = "no parity, it is there already, or the disk will not do"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "in_use, would_destroy")
+    )
+)]
+async fn move_journal(State(control): Shared, Named(name): Named, Ask(ask): Ask<MoveJournal>) -> Answer<Array> {
+    to_the_end(control, |control| async move { control.move_journal(&name, ask).await }).await
+}
+
 /// Compares all copies of everything that was ever written, or rows with their parity; with `repair` what differs is made right.
 #[utoipa::path(
     post, path = "/v1/arrays/{array}/check", request_body = Option<CheckArray>,
@@ -610,6 +627,7 @@ mod tests {
             include_str!("control/create.rs"),
             include_str!("control/exports.rs"),
             include_str!("control/keeping/mod.rs"),
+            include_str!("control/keeping/journal.rs"),
             include_str!("control/keeping/members.rs"),
             include_str!("control/keeping/replace.rs"),
             include_str!("control/keeping/notes.rs"),

@@ -179,7 +179,7 @@ fn arrays(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
 /// What only redundant arrays have.
 fn redundant(arrays: &[Array], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Value = fn(&Array, &Redundancy) -> u64;
-    let gauges: [(&str, &str, Option<&Unit>, Value); 6] = [
+    let gauges: [(&str, &str, Option<&Unit>, Value); 7] = [
         (
             "array_damaged_blocks",
             "Blocks of 4 KiB that the last check found and that are not as they should be, or that no member can read",
@@ -191,6 +191,12 @@ fn redundant(arrays: &[Array], encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             "What a crash and a loss together have made unreadable until it is written again",
             Some(&Unit::Bytes),
             |_, redundancy| redundancy.unreadable_bytes,
+        ),
+        (
+            "array_journal_lost",
+            "1 since the disk of the journal was lost, until it is put somewhere by command",
+            None,
+            |_, redundancy| u64::from(redundancy.journal.as_ref().is_some_and(|journal| journal.lost_disk.is_some())),
         ),
         ("array_degraded", "1 while members of a redundant array are out or being filled", None, |_, redundancy| {
             u64::from(!matches!(redundancy.health, Health::Whole | Health::Resyncing))

@@ -36,6 +36,19 @@ pub struct State {
     /// Checks and repairs that go on when their array is started again.
     #[serde(default)]
     pub checks: Vec<SavedCheck>,
+    /// Disks of journals that were lost, until somebody has acted on that.
+    #[serde(default)]
+    pub lost_journals: Vec<SavedLoss>,
+}
+
+/// The disk of a journal that was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedLoss {
+    /// The array's identity.
+    pub array: Uuid,
+    /// The disk, as it was called.
+    pub disk: String,
 }
 
 /// A check or repair as it is remembered.
@@ -304,6 +317,7 @@ mod tests {
                 role: 0,
             }],
             stopped: vec![Uuid::from_u128(3)],
+            lost_journals: vec![SavedLoss { array: Uuid::from_u128(2), disk: "/dev/sdc".into() }],
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),
                 repair: true,

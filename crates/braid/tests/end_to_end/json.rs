@@ -103,6 +103,13 @@ fn every_command_prints_what_its_schema_says() {
         ("array replace", &["array", "replace", "safe", "0", &four, "--no-wait"]),
         ("array show", &["array", "show", "safe"]),
         ("array delete", &["array", "delete", "safe", "--yes", "--force"]),
+        (
+            "array create",
+            &["array", "create", "logged", "--level", "raid5", "--journal", &three, &one, &two, "--force"],
+        ),
+        ("array show", &["array", "show", "logged"]),
+        ("array journal", &["array", "journal", "logged", "--members"]),
+        ("array delete", &["array", "delete", "logged", "--yes"]),
         ("disk wipe", &["disk", "wipe", &three]),
         ("events", &["events"]),
         ("bench", &["bench", "--count", "1000", "null:1G"]),

@@ -32,6 +32,7 @@ mod parity_checks;
 mod parity_crashes;
 mod parity_filesystems;
 mod parity_growing;
+mod parity_journal;
 mod renaming;
 mod replacing;
 mod returning;

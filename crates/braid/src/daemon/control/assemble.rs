@@ -488,6 +488,7 @@ impl Control {
             disks: disks.into_iter().zip(&members).enumerate().map(seat).collect(),
             guests: Vec::new(),
             away: BTreeMap::new(),
+            last_journal: None,
         };
         self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
         self.restore_exports(uuid).await;

@@ -148,6 +148,7 @@ impl Control {
             tables.arrays.remove(&claim.uuid);
             tables.stopped.remove(&claim.uuid);
             tables.checks.remove(&claim.uuid);
+            tables.lost_journals.remove(&claim.uuid);
         }
         self.save_or_warn();
         self.events().info("array_deleted", format!("array {} was deleted", shown.name), &[("array", &shown.name)]);

@@ -28,9 +28,10 @@ pub(super) type Noted = Vec<(String, Option<SavedDisk>)>;
 struct Wanted {
     name: Name,
     spec: Spec,
-    /// The members, then the spares.
+    /// The members, then the spares, then the disk of the journal where there is one.
     disks: Vec<DiskSpec>,
     spares: usize,
+    journal: bool,
     write_mostly: Vec<u16>,
     start_policy: StartPolicy,
     force: bool,
@@ -281,14 +282,19 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
         return Err(invalid(format!("{level} has each byte on one member, and so no use for {READ_LAST}"))
             .remedy("leave --write-mostly out, or use --level raid1 or --level raid10"));
     }
+    if ask.journal.is_some() && level.parity() == 0 {
+        return Err(invalid(format!("{level} has no journal that a disk could hold"))
+            .remedy("leave --journal out, or use --level raid5 or --level raid6"));
+    }
     let needed = if level.parity() > 0 { spec.members_min() } else { 2 };
     if redundant && ask.disks.len() < needed {
         return Err(invalid(format!("{level} needs {needed} disks or more, not {}", ask.disks.len()))
             .remedy("name further disks; spares are none of them"));
     }
-    if ask.disks.len() + ask.spares.len() > ARRAY_MEMBERS_MAX {
-        let count = ask.disks.len() + ask.spares.len();
-        return Err(invalid(format!("an array has at most {ARRAY_MEMBERS_MAX} disks, spares included, not {count}")));
+    let count = ask.disks.len() + ask.spares.len() + usize::from(ask.journal.is_some());
+    if count > ARRAY_MEMBERS_MAX {
+        let included = "spares and the journal's included";
+        return Err(invalid(format!("an array has at most {ARRAY_MEMBERS_MAX} disks, {included}, not {count}")));
     }
     let start_policy = match ask.start_degraded.as_deref() {
         None | Some("wait") => StartPolicy::ByLevel,
@@ -301,7 +307,7 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
     spec.check(ask.disks.len())
         .map_err(|error| invalid(error.to_string()).remedy("`braid plan` shows what is possible"))?;
     let mut disks = Vec::with_capacity(ask.disks.len());
-    for disk in ask.disks.iter().chain(&ask.spares) {
+    for disk in ask.disks.iter().chain(&ask.spares).chain(&ask.journal) {
         let disk = read_disk(disk)?;
         if let Some(path) = disk.path()
             && disks.iter().any(|other: &DiskSpec| other.path() == Some(path))
@@ -323,7 +329,8 @@ fn understand(ask: &CreateArray) -> Result<Wanted, ErrorDetail> {
         write_mostly.push(role as u16);
     }
     let spares = ask.spares.len();
-    Ok(Wanted { name, spec, disks, spares, write_mostly, start_policy, force: ask.force })
+    let journal = ask.journal.is_some();
+    Ok(Wanted { name, spec, disks, spares, journal, write_mostly, start_policy, force: ask.force })
 }
 
 /// Reads a disk's name as it comes over the API: with an absolute path.
@@ -366,7 +373,9 @@ fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, Er
             member_ids.push(id);
         }
     }
-    let (members, spares) = disks.split_at(disks.len() - wanted.spares);
+    let (others, journal) = disks.split_at(disks.len() - usize::from(wanted.journal));
+    let journal_ids = member_ids.split_off(others.len());
+    let (members, spares) = others.split_at(others.len() - wanted.spares);
     let spare_ids = member_ids.split_off(members.len());
     Ok(CreateRequest {
         name: wanted.name.clone(),
@@ -375,7 +384,7 @@ fn request(wanted: &Wanted, disks: &[Arc<OpenDisk>]) -> Result<CreateRequest, Er
         uuid: random_uuid()?,
         member_ids,
         spares: spares.iter().map(|disk| disk.leaf).zip(spare_ids).collect(),
-        journal: None,
+        journal: journal.iter().map(|disk| disk.leaf).zip(journal_ids).next(),
         write_mostly: wanted.write_mostly.clone(),
         start_policy: wanted.start_policy,
         lineage: random()?,

@@ -2,7 +2,7 @@
 
 use super::keeping::Keeping;
 use crate::daemon::address::Address;
-use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, State};
+use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, State};
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::ARRAYS_MAX;
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
@@ -111,6 +111,8 @@ pub struct Active {
     pub guests: Vec<Arc<OpenDisk>>,
     /// Members without a disk, by number.
     pub away: BTreeMap<u16, Away>,
+    /// The disk that the journal was on until just now.
+    pub last_journal: Option<String>,
 }
 
 /// What is known of a member whose disk was let go of.
@@ -234,6 +236,8 @@ pub struct Tables {
     pub stopped: BTreeSet<Uuid>,
     /// Checks of arrays that do not serve now: they go on when those do again.
     pub checks: BTreeMap<Uuid, SavedCheck>,
+    /// Arrays that have lost the disk of their journal, and which it was, until somebody has acted on that.
+    pub lost_journals: BTreeMap<Uuid, String>,
     /// Names that a create or rename under way has taken.
     pub claimed_names: BTreeSet<String>,
     /// Paths of disks that a create under way is making an array of.
@@ -261,6 +265,7 @@ impl Tables {
             disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
+            lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
             ..Tables::default()
         }
     }
@@ -275,6 +280,12 @@ impl Tables {
             disks: self.disks.values().cloned().collect(),
             stopped: self.stopped.iter().copied().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
+            lost_journals: self
+                .lost_journals
+                .iter()
+                .filter(|(uuid, _)| kept(uuid))
+                .map(|(array, disk)| SavedLoss { array: *array, disk: disk.clone() })
+                .collect(),
         }
     }
 

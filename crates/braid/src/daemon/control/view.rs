@@ -111,7 +111,7 @@ fn trouble_of(disk: &OpenDisk, state: DiskState, trouble: Option<&str>) -> Strin
 }
 
 /// How a member does: what the labels say of it, and its disk.
-fn state_of(entry: braid_format::MemberState, disk: Option<&OpenDisk>) -> MemberState {
+pub(super) fn state_of(entry: braid_format::MemberState, disk: Option<&OpenDisk>) -> MemberState {
     use braid_format::MemberState as Said;
     match (entry, disk.map(|disk| disk_state(disk).0)) {
         (Said::Out, _) => MemberState::Out,

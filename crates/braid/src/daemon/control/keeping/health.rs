@@ -1,7 +1,7 @@
 //! How a redundant array stands, and what its user may do about it.
 
 use super::super::tables::Active;
-use super::{Unreadable, findings};
+use super::{Unreadable, findings, journal};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
 use braid_format::{JobKind, MemberState, StartPolicy};
@@ -58,6 +58,7 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
         damaged_blocks: findings::damaged_blocks(keeping),
         unreadable_bytes: unreadable.bytes(),
         unreadable: unreadable.first(UNREADABLE_SHOWN_MAX),
+        journal: journal::shown(active),
         start_degraded: if active.label.start_policy == StartPolicy::Auto { "auto" } else { "wait" }.to_owned(),
     })
 }
@@ -93,6 +94,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     let waiting = jobs.iter().filter(|job| job.stage == JobStage::Paused);
     sentences.extend(waiting.map(|job| format!("job {} waits, by command", job.number)));
     sentences.extend(active.keeping().and_then(|keeping| keeping.unreadable(&active.label).sentence()));
+    sentences.extend(journal::sentence(active));
     sentences
 }
 
@@ -101,7 +103,9 @@ pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
     let checked = active.keeping().and_then(|keeping| keeping.last_check());
     let damage = checked.and_then(|job| findings::attention(name, &job, active.label.spec.level));
     let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable(&active.label)));
-    of(active).and_then(|health| of_health(name, active, health)).into_iter().chain(unreadable).chain(damage).collect()
+    let health = of(active).and_then(|health| of_health(name, active, health));
+    let journal = journal::attention(name, active);
+    health.into_iter().chain(unreadable).chain(journal).chain(damage).collect()
 }
 
 fn of_unreadable(name: &str, unreadable: &Unreadable) -> Option<Attention> {

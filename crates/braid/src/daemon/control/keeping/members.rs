@@ -41,7 +41,7 @@ impl Control {
             Err(ErrorDetail::new(Kind::InvalidArgument, why).with("array", &name).with("member", role).remedy(remedy))
         };
         match state {
-            MemberState::InSync | MemberState::Filling => {}
+            MemberState::InSync | MemberState::Filling | MemberState::Journal => {}
             MemberState::Spare => {
                 let remedy = format!("braid array remove {name} {role}");
                 return refused(format!("member {role} of array {name} is a spare"), remedy);
@@ -77,6 +77,13 @@ impl Control {
         let (order, what) = match state {
             MemberState::Spare => (Order::RemoveSpare(role), "spare"),
             MemberState::Out => (Order::Remove(role), "member"),
+            MemberState::Journal => {
+                let why = format!("member {role} of array {name} is the disk of its journal");
+                return Err(ErrorDetail::new(Kind::InUse, why)
+                    .with("array", &name)
+                    .with("member", role)
+                    .remedy(format!("braid array journal {name} --members takes it away")));
+            }
             _ => {
                 let why = format!(
                     "member {role} of array {name} serves; only members that are out, and spares, can be removed"

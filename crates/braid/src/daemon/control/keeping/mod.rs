@@ -8,6 +8,7 @@ mod door;
 mod findings;
 pub mod health;
 mod jobs;
+mod journal;
 mod members;
 mod notes;
 mod replace;
@@ -53,6 +54,8 @@ pub struct Keeping {
     unreadable: Option<UnreadableLines>,
     /// That there is something of it was told.
     unreadable_told: AtomicBool,
+    /// The disk that the journal was on last, as long as nobody has said what is to be now that it is lost.
+    lost_journal: Mutex<Option<String>>,
 }
 
 impl Keeping {
@@ -126,6 +129,7 @@ impl Control {
         let block_bytes =
             seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(least).max(least);
         let size_bytes = array.geometry().size_bytes();
+        let journal = array.journal_role();
         let device = self.write().take_device()?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
         let options = KeeperOptions {
@@ -145,6 +149,12 @@ impl Control {
                 return Err(of_lifecycle(&error, &name, &Control::name_in(disks)));
             }
         };
+        // Its notes of now reach nobody, as the array is not listed yet.
+        let lost_journal = journal.filter(|_| keeper.array().journal_role().is_none());
+        let lost_journal = lost_journal.map(|role| self.last_journal(uuid, role));
+        let (seats, failed): (Vec<Seat>, Vec<Seat>) =
+            seats.into_iter().partition(|seat| lost_journal.is_none() || Some(seat.role) != journal);
+        let label = keeper.array().label().clone();
         let (leave, ended) = oneshot::channel();
         let regions = Arc::clone(keeper.regions());
         let keeping = Arc::new(Keeping {
@@ -157,6 +167,7 @@ impl Control {
             jobs: Mutex::new(keeper.jobs().cloned().collect()),
             unreadable: keeper.unreadable_lines(),
             unreadable_told: AtomicBool::new(false),
+            lost_journal: Mutex::new(self.read().lost_journals.get(&uuid).cloned()),
         });
         self.tell_unreadable(&name, &keeping, &label);
         if let Some(resync) = keeping.progress(JobKind::Resync, None) {
@@ -176,8 +187,14 @@ impl Control {
             disks: seats,
             guests,
             away,
+            last_journal: None,
         };
-        self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
+        let entry = ArrayEntry { uuid, name: name.clone(), condition: Condition::Active(active) };
+        self.write().arrays.insert(uuid, entry);
+        if let Some(disk) = lost_journal {
+            self.tell_lost_journal(uuid, &name, &disk);
+            self.close_disks(failed.into_iter().map(|seat| seat.disk).collect()).await;
+        }
         self.run_keeper(uuid, keeper, door, leave);
         self.resume_check(uuid).await;
         if keep.force && parities > 0 {
@@ -236,6 +253,12 @@ impl Control {
             gone: true,
             entry: None,
         }
+    }
+
+    /// Where the disk of the journal was seen last, in words.
+    fn last_journal(&self, uuid: Uuid, role: u16) -> String {
+        let disk = self.last_seen(uuid, role).disk;
+        if disk.is_empty() { format!("member {role}") } else { disk }
     }
 
     /// The keeper of an array that serves.

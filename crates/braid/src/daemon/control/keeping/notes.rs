@@ -1,6 +1,6 @@
 //! What a keeper tells becomes events, and what the tables say of its array.
 
-use super::super::tables::{Active, Away, Condition, OpenDisk, Serving, Tables};
+use super::super::tables::{Active, Away, Condition, OpenDisk, Seat, Serving, Tables};
 use super::super::view;
 use super::super::{Control, counted};
 use super::board::is_check;
@@ -71,15 +71,16 @@ impl Control {
             Note::RingMoved { to: Some(leaf), .. } => {
                 let disk = disks.iter().find(|(_, disk)| disk.leaf == leaf).map_or("its disk", |(_, disk)| &disk.name);
                 let message = format!("the journal of array {name} is on disk {disk}");
+                self.set_lost_journal(uuid, None);
                 tell(Severity::Info, "journal_moved", message, None);
             }
             Note::RingMoved { to: None, lost: false } => {
+                self.set_lost_journal(uuid, None);
                 tell(Severity::Info, "journal_moved", format!("the journal of array {name} is on its members"), None);
             }
             Note::RingMoved { to: None, lost: true } => {
-                let message =
-                    format!("array {name} has lost the disk of its journal and goes on: the journal is on its members");
-                tell(Severity::Error, "journal_disk_lost", message, None);
+                let disk = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.last_journal.clone());
+                self.tell_lost_journal(uuid, &name, &disk.unwrap_or_else(|| "unknown".to_owned()));
             }
             Note::Resynced => {
                 let message = format!("all members of array {name} are equal again");
@@ -192,6 +193,10 @@ impl Control {
     fn seat(&self, active: &mut Active, array: &Array) -> Vec<Arc<OpenDisk>> {
         let known = active.open_disks();
         let before = std::mem::take(&mut active.disks);
+        let state = |role: u16| active.label.members.get(usize::from(role)).map(|entry| entry.state);
+        let held = |seat: &&Seat| state(seat.role) == Some(MemberState::Journal);
+        let journal = before.iter().find(held).map(|seat| seat.disk.name.clone());
+        active.last_journal = journal.or(active.last_journal.take());
         active.label = array.label().clone();
         active.size_bytes = array.geometry().size_bytes();
         active.disks = seats_of(array, &known);

@@ -85,8 +85,8 @@ impl Control {
                 format!("braid array remove {name} {role}, then add the other disk: braid array spare {name} DISK"),
             ),
             MemberState::Journal => refused(
-                format!("member {role} of array {name} is the disk of its journal"),
-                format!("braid array show {name}"),
+                format!("member {role} of array {name} is the disk of its journal, and holds no data"),
+                format!("braid array journal {name} --members, then braid array journal {name} DISK"),
             ),
             MemberState::Filling => refused(
                 format!("member {role} of array {name} is being filled"),
