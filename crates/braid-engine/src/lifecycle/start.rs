@@ -99,7 +99,7 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnM
 /// Starts one array that [`scan`] found.
 ///
 /// 1. Flush all members: what was read of their labels may still have been in a cache.
-/// 2. Where members are a step behind, or a copy is damaged, write the newest label on them, as it is.
+/// 2. Where members are a step behind, or a copy is damaged or older, write the newest label on them, as it is.
 /// 3. Write the next label, with the new session and without the clean mark, on all.
 /// 4. A redundant array writes one more, which marks the session as one that serves: what was copied from a disk before this
 ///    start is then more than one step behind, or of another session, and never taken for a disk that a crash left so.
@@ -128,7 +128,7 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     }
     // A damaged copy may be the remains of the very number that comes next, of a start that was cut. A write over it
     // that is torn could make that one whole again, beside others of its number: so it is replaced by the newest first.
-    let damaged = |disk: &MemberDisk| disk.damaged && !planted(Planted::RemainsLeft);
+    let damaged = |disk: &MemberDisk| is_half(disk) && !planted(Planted::RemainsLeft);
     let is_behind = |disk: &MemberDisk| disk.label.array.sequence != newest.sequence || damaged(disk);
     let behind = |leaf: LeafId| found.disks().any(|disk| disk.leaf == leaf && is_behind(disk));
     let mut laggards: Vec<Target> = targets.iter().filter(|t| behind(t.leaf)).cloned().collect();
@@ -227,11 +227,17 @@ async fn start_redundant<M: MetaIo>(
     Ok(array)
 }
 
+/// Whether a disk bears its label once only. It may come of a write that was never answered, and that no flush makes durable: another
+/// crash could give the one before it back.
+fn is_half(disk: &MemberDisk) -> bool {
+    disk.other_copy.is_some()
+}
+
 /// What each disk that was found is to do.
 #[derive(Default)]
 struct Seated {
     targets: Vec<Target>,
-    /// Disks whose label is not the newest, or of which one copy is damaged.
+    /// Disks whose label is not the newest, or of which one copy is damaged or older.
     behind: Vec<LeafId>,
     /// Members that are absent, though in sync or being filled.
     lost: Vec<u16>,
@@ -258,7 +264,7 @@ impl Seated {
             let (role, leaf) = (member.role, disk.leaf);
             match standing {
                 standing if standing.takes_part() => {
-                    let damaged = disk.damaged && !planted(Planted::RemainsLeft);
+                    let damaged = is_half(disk) && !planted(Planted::RemainsLeft);
                     if damaged || found.newest.as_ref() != Some(&disk.label.array) {
                         seated.behind.push(leaf);
                     }

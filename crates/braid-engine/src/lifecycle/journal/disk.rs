@@ -43,8 +43,8 @@ pub async fn move_ring<M: MetaIo>(
     }
     let recovery = Recovery::new(io, array, false);
     let newest = recovery.newest_head().await?;
-    let (head, _) = newest.ok_or_else(|| wrong("no member bears a head of it any more".to_owned()))?;
-    let head = recovery.begin(&head, Lines::new(random).next(), lost).await?;
+    let newest = newest.ok_or_else(|| wrong("no member bears a head of it any more".to_owned()))?;
+    let head = recovery.begin(&newest.passed(), Lines::new(random).next(), lost).await?;
     Ok(JournalStart::new(head, lost.to_vec()))
 }
 
@@ -56,7 +56,7 @@ pub(in crate::lifecycle) async fn is_on_members<M: MetaIo>(io: &M, found: &Found
         Some((disk.leaf, disk.label.member.places.journal.start))
     });
     let heads = join_all(places.map(|(leaf, start)| heads_at(io, &found.uuid, leaf, start))).await;
-    let heads = heads.into_iter().flatten().flatten().map(|(head, _)| head);
+    let heads = heads.into_iter().flatten().flat_map(|heads| heads.whole).map(|(head, _)| head);
     heads.max_by_key(|head| head.generation).is_some_and(|newest| newest.ring_on == RingOn::Members)
 }
 
@@ -65,7 +65,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     pub(super) async fn ring_of(&self, head: &Head) -> Result<Option<Vec<&Target>>, LifecycleError> {
         let RingOn::Disk { id, .. } = head.ring_on else { return Ok(Some(self.sources.clone())) };
         let Some(disk) = self.disk.filter(|disk| disk.part.id == id) else { return Ok(None) };
-        let believed = self.heads_on(disk).await?.iter().any(|(own, _)| own.run == head.run);
+        let believed = self.heads_on(disk).await?.whole.iter().any(|(own, _)| own.run == head.run);
         Ok((believed || planted(Planted::DiskBelievedBlindly)).then(|| vec![disk]))
     }
 

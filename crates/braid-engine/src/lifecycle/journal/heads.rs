@@ -130,7 +130,7 @@ pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
 pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, role: u16) -> Result<(), LifecycleError> {
     let recovery = Recovery::new(io, array, false);
     let Some(target) = recovery.sinks.iter().copied().find(|t| t.part.role == role) else { return Ok(()) };
-    if !has_journal(&array.label) || !recovery.heads_on(target).await?.is_empty() {
+    if !has_journal(&array.label) || !recovery.heads_on(target).await?.whole.is_empty() {
         return Ok(());
     }
     give_newest(io, array, target).await
@@ -149,7 +149,7 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
     // Where the array serves, the next one may be on its way meanwhile, to this member as well: until none is newer than what was
     // written. A member in sync that cannot read its own is for others to notice.
     let mut given = 0;
-    while let Ok(Some((head, lost))) = recovery.newest_head().await
+    while let Ok(Some(Newest { head, lost, doubt: false })) = recovery.newest_head().await
         && head.generation > given
     {
         write_head(io, &array.label, &[target], &head, &lost).await?;
@@ -158,19 +158,53 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
     Ok(())
 }
 
+/// The head that counts.
+pub(super) struct Newest {
+    pub head: Head,
+    pub lost: Vec<LostRow>,
+    /// There may be one that is newer, in a place that cannot be read, on every member.
+    pub doubt: bool,
+}
+
+impl Newest {
+    /// The head as one that comes after it sees it: the next has a number that none has which cannot be read.
+    pub fn passed(&self) -> Head {
+        Head { generation: self.head.generation + u64::from(self.doubt), ..self.head }
+    }
+}
+
+/// The heads on one disk.
+#[derive(Default)]
+pub(super) struct Heads {
+    pub whole: Vec<(Head, Vec<LostRow>)>,
+    /// One of their places could not be read.
+    unread: bool,
+}
+
+impl Heads {
+    fn newest(&self) -> Option<u64> {
+        self.whole.iter().map(|(head, _)| head.generation).max()
+    }
+
+    /// Whether a head that is newer than this one would be seen here, were it on all members. Heads take turns between two places.
+    fn would_tell_of_one_behind(&self, generation: u64) -> bool {
+        self.newest().is_some_and(|newest| !self.unread || newest < generation)
+    }
+}
+
 /// The whole heads of an array on a disk with a journal area that begins here.
 pub(super) async fn heads_at<M: MetaIo>(
     io: &M,
     array: &Uuid,
     leaf: LeafId,
     start: u64,
-) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
+) -> Result<Heads, LifecycleError> {
     let read = join_all([0, 1].map(|slot| io.read(leaf, start + slot * HEAD, HEAD_BYTES))).await;
-    let mut heads = Vec::new();
+    let mut heads = Heads::default();
     for (slot, bytes) in (0..).zip(read) {
         match bytes {
-            Ok(bytes) => heads.extend(bytes.first_chunk().and_then(|bytes| decode_head(array, bytes))),
-            Err(source) if source.kind == ErrorKind::Io => {}
+            Ok(bytes) => heads.whole.extend(bytes.first_chunk().and_then(|bytes| decode_head(array, bytes))),
+            Err(source) if source.kind == ErrorKind::Io => heads.unread = true,
             Err(source) => return Err(failed(leaf, "read the head of the journal", start + slot * HEAD, source)),
         }
     }
@@ -180,16 +214,16 @@ pub(super) async fn heads_at<M: MetaIo>(
 impl<M: MetaIo> Recovery<'_, M> {
     /// The head that counts, of all members in sync and the disk of the journal. Of one generation that of the members does:
     /// they may have gone on without that disk.
-    pub(super) async fn newest_head(&self) -> Result<Option<(Head, Vec<LostRow>)>, LifecycleError> {
+    pub(super) async fn newest_head(&self) -> Result<Option<Newest>, LifecycleError> {
         let found = try_join_all(self.sources.iter().map(|target| self.heads_on(target))).await?;
-        let found: Vec<(Head, Vec<LostRow>)> = found.into_iter().flatten().collect();
         let on_disk = match self.disk {
             Some(disk) => self.heads_on(disk).await?,
-            None => Vec::new(),
+            None => Heads::default(),
         };
-        let newest = on_disk.iter().chain(&found).max_by_key(|(head, _)| head.generation);
+        let on_members = || found.iter().flat_map(|heads| &heads.whole);
+        let newest = on_disk.whole.iter().chain(on_members()).max_by_key(|(head, _)| head.generation);
         let Some(newest) = newest else { return Ok(None) };
-        if found.iter().any(|other| other.0.generation == newest.0.generation && other != newest) {
+        if on_members().any(|other| other.0.generation == newest.0.generation && other != newest) {
             return Err(wrong(format!("its members bear different heads of the generation {}", newest.0.generation)));
         }
         let head = &newest.0;
@@ -202,11 +236,13 @@ impl<M: MetaIo> Recovery<'_, M> {
                 self.row_bytes
             )));
         }
-        Ok(Some(newest.clone()))
+        let unread = found.iter().any(|heads| heads.unread);
+        let doubt = unread && !found.iter().any(|heads| heads.would_tell_of_one_behind(head.generation));
+        Ok(Some(Newest { head: *head, lost: newest.1.clone(), doubt }))
     }
 
     /// The whole heads on one member. A place that it cannot read holds none.
-    pub(super) async fn heads_on(&self, target: &Target) -> Result<Vec<(Head, Vec<LostRow>)>, LifecycleError> {
+    pub(super) async fn heads_on(&self, target: &Target) -> Result<Heads, LifecycleError> {
         heads_at(self.io, self.uuid(), target.leaf, target.part.places.journal.start).await
     }
 

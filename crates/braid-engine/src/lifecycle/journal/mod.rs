@@ -29,6 +29,7 @@ use braid_geometry::{Geometry, Stripe};
 pub(super) use self::disk::is_on_members;
 pub use self::disk::move_ring;
 use self::find::Found;
+use self::heads::Newest;
 pub(super) use self::heads::{check_room, erase_heads, give_head, give_newest, write_first};
 
 use super::array::Array;
@@ -219,7 +220,12 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     /// Everything, up to the head of the new run.
     async fn complete(&self, run: u64) -> Result<JournalStart, LifecycleError> {
         let (head, lost) = match self.newest_head().await {
-            Ok(Some(found)) => found,
+            Ok(Some(Newest { doubt: true, .. })) if self.force => return self.begin_anew(run).await,
+            Ok(Some(Newest { doubt: true, .. })) => {
+                let reason = "its newest head may be where none of its members can read (try again: a disk may read at the second time)";
+                return Err(wrong(reason.to_owned()));
+            }
+            Ok(Some(found)) => (found.head, found.lost),
             Ok(None) if self.force => return self.begin_anew(run).await,
             Ok(None) => {
                 return Err(wrong("no member bears a head of it: what was being written is not known".to_owned()));
@@ -287,7 +293,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     async fn begin_anew(&self, run: u64) -> Result<JournalStart, LifecycleError> {
         mark_dirty(self.io, self.array, &self.sinks, &|_| true, true).await?;
         let newest = self.newest_head().await.ok().flatten();
-        let (head, lost) = newest.unwrap_or_else(|| (self.first_head(), Vec::new()));
+        let (head, lost) = newest.map_or_else(|| (self.first_head(), Vec::new()), |found| (found.passed(), found.lost));
         let head = self.begin(&head, run, &lost).await?;
         Ok(JournalStart::new(head, lost))
     }

@@ -261,3 +261,43 @@ fn what_nobody_can_read_is_not_taken_for_the_end() {
         }
     }
 }
+
+/// An older head names an older run, of which much may stand in the ring: what it says was put in place long ago, and has been
+/// written over since.
+#[test]
+fn an_older_head_is_not_taken_for_one_that_cannot_be_read() {
+    type Case = (&'static [(u32, u64)], Option<u16>, bool);
+    // Heads take turns: the newest, of generation 2, is in the first place.
+    let cases: [Case; 7] = [
+        (&[(0, 0), (1, 0)], None, false),
+        (&[(0, 0), (1, 0), (2, 0)], None, true),
+        (&[(0, 1), (1, 0), (2, 0)], None, false),
+        (&[(0, 1), (1, 1), (2, 1)], None, true),
+        (&[(0, 0), (0, 1), (1, 1)], Some(2), true),
+        (&[(0, 0), (1, 0)], Some(2), true),
+        (&[(0, 0)], Some(2), false),
+    ];
+    for (bad, absent, doubt) in cases {
+        for force in [false, true] {
+            let what = format!("{bad:?}, without {absent:?}, force {force}");
+            let (disks, mut array, _) = raid5();
+            absent.into_iter().for_each(|role| drop(run(array.drop_members(&disks, &[role])).unwrap()));
+            let bad = bad.iter().map(|(leaf, slot)| (LeafId(*leaf), journal() + slot * HEAD_BYTES as u64)).collect();
+            let again = run(recover_journal(&Spoiled { disks: &disks, bad }, &mut array, 6, force));
+            match again {
+                Err(LifecycleError::Journal { reason }) if doubt && !force => {
+                    assert!(reason.contains("newest head may be where none"), "{what}: {reason}");
+                }
+                Ok(again) if !doubt || force => {
+                    assert!(again.generation > 2, "{what}: generation {}", again.generation);
+                    let dirty = run(load_regions(&disks, &array, false)).unwrap().dirty[0];
+                    assert_eq!(dirty, u64::from(doubt), "{what}");
+                    // Who can read all of it finds this start's.
+                    let after = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
+                    assert_eq!(after.generation, again.generation + 1, "{what}");
+                }
+                again => panic!("{what}: {again:?}"),
+            }
+        }
+    }
+}
