@@ -89,8 +89,8 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
             daemon.start_again();
         }
     }
-    assert!(kills >= 3 && moved == 2, "it was over after {kills} kills: it is too fast for this test");
     assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
+    assert!(kills >= 3 && moved == 2, "it was over after {kills} kills: it is too fast for this test");
     wait_for_health(&daemon, "whole");
     parity_fits(&daemon);
     assert!(!daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
