@@ -188,6 +188,39 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
     }
 }
 
+/// One member is slow to write: when the daemon dies, many rows have new data and old parity, or the other way round.
+#[test]
+fn a_crash_together_with_the_loss_of_its_disk_leaves_no_parity_that_does_not_fit() {
+    const ROWS: u64 = 60;
+    let mut daemon = Daemon::start();
+    let [a, b, c, fast] = &files(&daemon, &["a", "b", "c", "fast"])[..] else { panic!("four files") };
+    let slow = format!("faulty({c},write-delay=60ms)");
+    let mut client = create(&daemon, "raid5", &[a, b, &slow], &["--journal", fast]);
+    let row = |at: u64| at * 2 * BLOCK;
+    for ten in 0..ROWS / 10 {
+        client.write(row(10 * ten), &noise(row(10), ten)).expect("it writes");
+    }
+    client.flush().expect("it flushes");
+    let old = |at: u64| noise(row(10), at / 10)[row(at % 10) as usize..][..4096].to_vec();
+    for at in 0..ROWS {
+        client.send(0, crate::nbd::WRITE, row(at), 4096, &noise(4096, 1000 + at)).expect("sent");
+        std::thread::sleep(std::time::Duration::from_millis(4));
+    }
+    daemon.kill();
+    hide(&daemon, fast);
+    daemon.start_again();
+    journal_is_on(&daemon, None);
+    parity_fits(&daemon);
+    let mut client = self::client(&daemon);
+    let mut read = || (0..ROWS).map(|at| client.read(row(at), 4096).expect("it reads")).collect::<Vec<_>>();
+    let now = read();
+    let newer = (0..).zip(&now).filter(|(at, now)| **now == noise(4096, 1000 + at)).count();
+    assert!((0..).zip(&now).all(|(at, now)| *now == noise(4096, 1000 + at) || *now == old(at)), "neither old nor new");
+    assert!(newer > 0, "nothing was written when it died");
+    daemon.braid(&["array", "fail", "data", "0"]);
+    assert!(read() == now, "what is computed is not what was there");
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_says_what_can() {
     let daemon = Daemon::start();
