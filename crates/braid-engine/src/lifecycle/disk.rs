@@ -70,6 +70,11 @@ pub enum DiskProblem {
     /// The two copies bear one sequence number and say different things.
     #[error("its two copies of the label differ under one sequence number")]
     Contradiction,
+    /// It is that of an array's journal, and does not hold what the array says.
+    #[error(
+        "what it holds is not the journal of now: it is an old copy of that disk, or the array has gone on without it"
+    )]
+    OldJournal,
     /// The disk has shrunk.
     #[error("{0}")]
     TooSmall(String),

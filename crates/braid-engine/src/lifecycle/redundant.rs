@@ -75,9 +75,7 @@ impl Seats<'_> {
         let status = self.status_without_journal(&missing);
         let absent = |m: &&FoundMember| m.entry.state == MemberState::Journal && m.standing.is_none();
         let Some(journal) = self.members.iter().find(absent) else { return status };
-        let mut whole = (0..self.geometry.members().len() as u16).map(|role| self.holds(role));
-        // What only the journal's disk holds is needed where parity must stand in for data.
-        let needed = !self.newest.clean && !whole.all(|holds| holds);
+        let needed = self.needs_journal();
         match status {
             Status::Ready => Status::Degraded { missing: vec![missing(journal)] },
             Status::Degraded { missing: mut lost } | Status::Waiting { missing: mut lost } if needed => {
@@ -90,6 +88,11 @@ impl Seats<'_> {
             }
             other => other,
         }
+    }
+
+    /// Whether what only the journal's disk may hold is needed: where parity must stand in for data, and may not fit it.
+    pub fn needs_journal(&self) -> bool {
+        !self.newest.clean && !(0..self.geometry.members().len() as u16).all(|role| self.holds(role))
     }
 
     /// The same, as if the ring of the journal were on the members.

@@ -218,6 +218,13 @@ impl Status {
     }
 }
 
+impl Missing {
+    fn of(member: &FoundMember, seems: Option<(LeafId, DiskProblem)>) -> Missing {
+        let is_journal = member.entry.state == MemberState::Journal;
+        Missing { role: member.role, id: member.entry.id, data_bytes: member.entry.data_bytes, is_journal, seems }
+    }
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_journal {
@@ -232,6 +239,7 @@ impl fmt::Display for Missing {
             write!(f, " (id {id}, {} of data)", braid_geometry::units::format_size(self.data_bytes))?;
         }
         match &self.seems {
+            Some((_, problem)) if self.is_journal => write!(f, ", which is here but: {problem}"),
             Some((_, problem)) => write!(f, ", whose disk is here but: {problem}"),
             None => Ok(()),
         }
@@ -286,6 +294,25 @@ impl FoundArray {
         self.forced.is_some() && missing.iter().any(|missing| missing.is_journal)
     }
 
+    /// What is missing, where the disk of its journal is here, needed, and cannot be believed.
+    async fn lacks_journal<M: MetaIo>(&self, io: &M) -> Option<Vec<Missing>> {
+        let lost = match &self.status {
+            Status::Ready => &[][..],
+            Status::Degraded { missing } | Status::Waiting { missing } => missing,
+            _ => return None,
+        };
+        let newest = self.newest.as_ref()?;
+        let of_journal = |m: &&FoundMember| m.entry.state == MemberState::Journal;
+        let (member, disk) = self.members.iter().filter(of_journal).find_map(|m| Some((m, m.disk.as_ref()?)))?;
+        let geometry = newest.geometry().ok()?;
+        let needed = Seats { newest, geometry: &geometry, members: &self.members }.needs_journal();
+        if !needed || journal::is_believed(io, self, disk).await {
+            return None;
+        }
+        let seems = Some((disk.leaf, DiskProblem::OldJournal));
+        Some(lost.iter().cloned().chain([Missing::of(member, seems)]).collect())
+    }
+
     /// The members that must be here and are not.
     pub fn missing(&self) -> impl Iterator<Item = &FoundMember> {
         let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
@@ -301,6 +328,11 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
         // Its label may name a disk for the journal that the ring is not on yet, or not any more.
         if array.waits_for_journal() && journal::is_on_members(io, array).await {
             array.status = *array.forced.take().expect("without that disk it is something else");
+        }
+        // Before a start says who is out: with that nobody could do without the journal any more, whoever comes back.
+        if let Some(missing) = array.lacks_journal(io).await {
+            let without = std::mem::replace(&mut array.status, Status::Incomplete { missing });
+            array.forced = Some(Box::new(without));
         }
     }
     // One whose creation or deletion was interrupted is never served: it stands in nobody's way.
@@ -504,13 +536,7 @@ impl Group<'_> {
 
     fn missing(&self, member: &FoundMember) -> Missing {
         let seems = self.unusable.iter().find(|(_, _, header)| Some(header.id) == member.entry.id);
-        Missing {
-            role: member.role,
-            id: member.entry.id,
-            data_bytes: member.entry.data_bytes,
-            is_journal: member.entry.state == MemberState::Journal,
-            seems: seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())),
-        }
+        Missing::of(member, seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())))
     }
 }
 

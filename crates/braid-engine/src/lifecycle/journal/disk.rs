@@ -14,6 +14,7 @@ use braid_geometry::Geometry;
 
 use super::super::array::Array;
 use super::super::bitmap::load_regions;
+use super::super::disk::MemberDisk;
 use super::super::error::LifecycleError;
 use super::super::join::{join_all, try_join_all};
 use super::super::lines::{Lines, Standing};
@@ -50,6 +51,24 @@ pub async fn move_ring<M: MetaIo>(
 
 /// Whether the heads of an array that was found say that the ring is on its members, whatever disk its label names.
 pub(in crate::lifecycle) async fn is_on_members<M: MetaIo>(io: &M, found: &FoundArray) -> bool {
+    newest_of_members(io, found).await.is_some_and(|newest| newest.ring_on == RingOn::Members)
+}
+
+/// Whether this disk, which the label of an array that was found names for its journal, is to be believed, or nothing of it is
+/// needed: as [`Recovery::ring_of`] has it. One that cannot be read is not.
+pub(in crate::lifecycle) async fn is_believed<M: MetaIo>(io: &M, found: &FoundArray, disk: &MemberDisk) -> bool {
+    let (id, start) = (disk.label.member.id, disk.label.member.places.journal.start);
+    let Ok(own) = heads_at(io, &found.uuid, disk.leaf, start).await else { return false };
+    let of_members = newest_of_members(io, found).await;
+    let heads = own.whole.iter().map(|(head, _)| head).chain(&of_members);
+    let Some(newest) = heads.max_by_key(|head| head.generation) else { return true };
+    match newest.ring_on {
+        RingOn::Members => true,
+        RingOn::Disk { id: of, .. } => of == id && own.whole.iter().any(|(head, _)| head.run == newest.run),
+    }
+}
+
+async fn newest_of_members<M: MetaIo>(io: &M, found: &FoundArray) -> Option<Head> {
     let in_sync = |member: &&FoundMember| matches!(member.standing, Some(Standing::Current | Standing::Behind));
     let places = found.members.iter().filter(in_sync).filter_map(|member| {
         let disk = member.disk.as_ref()?;
@@ -57,7 +76,7 @@ pub(in crate::lifecycle) async fn is_on_members<M: MetaIo>(io: &M, found: &Found
     });
     let heads = join_all(places.map(|(leaf, start)| heads_at(io, &found.uuid, leaf, start))).await;
     let heads = heads.into_iter().flatten().flat_map(|heads| heads.whole).map(|(head, _)| head);
-    heads.max_by_key(|head| head.generation).is_some_and(|newest| newest.ring_on == RingOn::Members)
+    heads.max_by_key(|head| head.generation)
 }
 
 impl<M: MetaIo> Recovery<'_, M> {

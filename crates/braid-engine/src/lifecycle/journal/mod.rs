@@ -26,8 +26,8 @@ use braid_format::journal::{Copies, Entry, EntryKind, Head, LostRow, RingOn, row
 use braid_format::{MemberState, Uuid};
 use braid_geometry::{Geometry, Stripe};
 
-pub(super) use self::disk::is_on_members;
 pub use self::disk::move_ring;
+pub(super) use self::disk::{is_believed, is_on_members};
 use self::find::Found;
 use self::heads::Newest;
 pub(super) use self::heads::{check_room, erase_heads, give_head, give_newest, write_first};

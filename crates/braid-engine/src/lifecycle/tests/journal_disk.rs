@@ -276,6 +276,26 @@ fn an_old_copy_of_the_disk_is_not_believed() {
     an_old_copy_is_believed().unwrap();
 }
 
+/// A start that cannot do without the journal says so before it says who is out: else nobody could do without it any more.
+#[test]
+fn an_old_copy_beside_an_absent_member_waits_and_changes_nothing() {
+    let (disks, array, _) = raid5(true);
+    let image = disks.clone_disk(JOURNAL, SIZE);
+    drop(array);
+    let (array, started) = start_of(&disks, &leaves(MEMBERS + 1), 77).unwrap().unwrap();
+    tear(&disks, &array, &started);
+    disks.copy_disk(image, JOURNAL);
+    for absent in 0..MEMBERS {
+        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| leaf.0 != absent).collect();
+        assert!(start_of(&disks, &present, 78).unwrap().is_none());
+        let status = run(scan(&disks, &present)).arrays[0].status.to_string();
+        assert!(status.contains("which is here but: what it holds is not the journal of now"), "{status}");
+    }
+    let (array, started) = start_of(&disks, &leaves(MEMBERS + 1), 79).unwrap().unwrap();
+    assert!(started.disk_lost && array.members().all(|member| member.state == MemberState::InSync));
+    holds(&disks, &array, &[7]).unwrap();
+}
+
 #[test]
 fn without_the_disk_it_starts_where_nothing_of_it_is_needed() {
     // Stopped in order: with every member that it can be without.
