@@ -151,6 +151,11 @@ impl Keeper {
             }
             return Err(error);
         }
+        // Who failed as the label was written is out by it: that is told now, as the layouts of the move have it already.
+        self.after_labels(io, Ok(())).await;
+        if self.failed {
+            return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
+        }
         self.move_ring(io, false, None).await;
         if self.is_ring_disk(leaf) {
             return Ok(());
