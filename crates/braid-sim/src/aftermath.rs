@@ -53,6 +53,7 @@ impl Sim {
         stage.pull.clear();
         stage.half = None;
         stage.compare.clear();
+        stage.refused.clear();
         stage.enlarge.clear();
         stage.spreading.clear();
         stage.spawned.clear();
@@ -85,7 +86,7 @@ impl Sim {
             if let Some(after) = mirror.script.pop_front() {
                 let role = mirror.disks.iter().position(|disk| *disk == mirror.victims[0]);
                 let promoted = role.is_some_and(|role| promoted.contains(&(role as u16)));
-                for disk in mirror.disks.iter().chain(&mirror.others) {
+                for disk in mirror.disks.iter().chain(&mirror.others).chain(&mirror.journal.disks) {
                     let disk = &mut self.world.disks[*disk];
                     (disk.profile, disk.gone) = (disk.profile.repaired(), false);
                 }
@@ -105,11 +106,29 @@ impl Sim {
                 }
             }
         }
+        drop(stage);
+        self.change_journals();
+    }
+
+    /// Of disks for journals: those that are lost, and old copies.
+    fn change_journals(&mut self) {
+        let stage = &mut *self.stage.borrow_mut();
+        let Some(chance) = &mut stage.journals else { return };
+        for mirror in &mut stage.mirrors {
+            let whole = mirror.has_all(&mirror.disks.iter().copied().collect(), &self.world);
+            mirror.journal.between_lives(whole, &mut self.world, chance);
+        }
     }
 
     /// On disks with labels, what belongs neither to a label nor to data is nobody's to write: it is as it was.
     pub(crate) fn find_strays(&self) -> Option<Violation> {
-        self.stage.borrow().label_disks.iter().find_map(|number| {
+        let stage = self.stage.borrow();
+        let small = stage.mirrors.iter().filter_map(|mirror| mirror.journal.small);
+        let is_touched = |disk: &usize| self.world.disks[*disk].first_stray(|_| false).is_some();
+        if let Some(disk) = small.into_iter().find(is_touched) {
+            return Some(Violation(format!("disk {disk} was written to, and it is too small for a journal")));
+        }
+        stage.label_disks.iter().find_map(|number| {
             let disk = &self.world.disks[*number];
             let places = Places::for_device(disk.size_bytes()).expect("a disk that has room for labels");
             let data = places.data.start..places.data.start + places.data.bytes;

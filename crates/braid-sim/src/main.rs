@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use braid_sim::arrays::Kind;
 use braid_sim::counters::Counters;
+use braid_sim::plot::row_drills;
 use braid_sim::required;
 use braid_sim::runs::{self, Options};
 use braid_sim::shrink::{self, Bounds};
 
 const USAGE: &str =
-    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10,raid5,raid6] [--drills] [--sweep] [--trace]
+    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10,raid5,raid6] [--drills | --drill NAME] [--sweep] [--trace]
        braid-sim --seed N --shrink                        (and then --seed N --bounds lives=2,requests=5 --trace)
        braid-sim --hunt [--seeds A..B | --table]          (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
@@ -99,6 +100,15 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.options.drills = true;
                 parsed.restricted = true;
             }
+            "--drill" => {
+                let name = value("--drill \"rows torn\"")?;
+                let subject = row_drills::all().find(|subject| subject.name() == name);
+                let wrong =
+                    || format!("--drill knows no {name:?} of raid5 and raid6, for example --drill \"rows torn\"");
+                parsed.options.subject = Some(subject.ok_or_else(wrong)?);
+                (parsed.options.drills, parsed.options.kinds) = (true, vec![Kind::Raid5, Kind::Raid6]);
+                parsed.restricted = true;
+            }
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}, for example --seeds 0..100")),
         }
@@ -167,8 +177,10 @@ fn replay(seed: u64, options: &Options) -> String {
     if options.bounds != Bounds::NONE {
         command += &format!(" --bounds {}", options.bounds);
     }
-    if options.drills {
-        command += " --drills";
+    match options.subject {
+        Some(subject) => command += &format!(" --drill {:?}", subject.name()),
+        None if options.drills => command += " --drills",
+        None => {}
     }
     command + " --trace"
 }

@@ -16,6 +16,9 @@ use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::layout::DeviceLayout;
 use braid_engine::{Compared, RegionCall, RegionMap, Trouble};
 
+/// More than a keeper has to tell at a time.
+const NOTES_MAX: usize = 10_000;
+
 /// Something that a task wants to happen.
 #[derive(Debug)]
 pub enum Wanted {
@@ -268,7 +271,10 @@ impl KeeperIo for Port {
     }
 
     fn note(&self, device: DeviceId, note: Note) {
-        self.0.borrow_mut().notes.push_back((device, note));
+        let notes = &mut self.0.borrow_mut().notes;
+        // They are taken after each poll: a keeper that goes round and never waits would take all memory.
+        assert!(notes.len() < NOTES_MAX, "the keeper of device {} tells notes without end: {note:?}", device.0);
+        notes.push_back((device, note));
     }
 }
 

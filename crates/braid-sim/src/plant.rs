@@ -169,6 +169,9 @@ fn table() -> Vec<(Plant, Way)> {
         (D::PartMakesReadable, Way::Rows(300, Subject::RowsMended)),
         (D::TailBeforeHead, Way::Rows(900, Subject::RowsInTurn)),
         (D::FillingMissesBatches, Way::Open),
+        (D::FlushTrustsDisk, Way::Rows(250, Subject::JournalLost)),
+        (D::MovedUnsettled, Way::Rows(60, Subject::JournalMoves)),
+        (D::MovedWithoutHead, Way::Rows(60, Subject::JournalMoves)),
         (D::NotRetiredForNewcomer, Way::Rows(1200, Subject::RowsOfNewcomers)),
     ];
     let labels = [
@@ -213,6 +216,10 @@ fn table() -> Vec<(Plant, Way)> {
         (L::OldRunsCount, Way::Rows(60, Subject::RowsTorn)),
         (L::RegionsNotMarked, Way::Open),
         (L::HeadOnOneMember, Way::Rows(300, Subject::RowsTorn)),
+        (L::DiskHeadLast, Way::Rows(300, Subject::JournalMoves)),
+        (L::DiskBelievedBlindly, Way::Rows(150, Subject::JournalOld)),
+        (L::DiskLostUnnoticed, Way::Rows(150, Subject::JournalLost)),
+        (L::DiskDroppedFirst, Way::Rows(200, Subject::JournalMoves)),
         (L::NewcomerKeepsHead, Way::Open),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));

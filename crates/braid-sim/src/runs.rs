@@ -7,10 +7,11 @@ use crate::arrays::{Kind, Trial};
 use crate::counters::Counters;
 use crate::disk::Profile;
 use crate::labelled;
+use crate::plot::journal::{JournalDisks, Manners};
 use crate::plot::mirrors::Mirror;
-use crate::plot::row_drills;
 use crate::plot::subject::Subject;
 use crate::plot::{ArrayState, Habits, Plot};
+use crate::plot::{journal_drills, row_drills};
 use crate::rng::Rng;
 use crate::shrink::Bounds;
 use crate::sim::{Doom, Outcome, Sim};
@@ -37,6 +38,18 @@ const MOMENTS: [&str; 13] = [
 /// And in those with parity.
 const OF_ROWS: [&str; 8] =
     ["logging", "logging", "logging", "placing", "placing", "recovering", "recovering", "writing a head"];
+
+/// And where the journal may be on a disk of its own.
+const JOURNALS: [&str; 8] = [
+    "moving the journal",
+    "moving the journal",
+    "ring nowhere",
+    "ring nowhere",
+    "ring quiet",
+    "ring quiet",
+    "journal moved",
+    "writing a head",
+];
 
 /// Of the first, those in which members neither come nor go.
 const DATA: [&str; 8] = [
@@ -195,7 +208,17 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         Focus::Drill(subject) => Focus::Drill(subject.or_later(of, &mut later)),
         other => other,
     };
+    // Of a stream of its own: seeds without journals on disks of their own stay what they are.
+    let mut journals = Rng::new(seed ^ 0x6a6f_7572);
+    let drawn = rows && dooms.is_none() && journals.below(3) == 0;
+    let focus = match focus {
+        Focus::Drill(_) if drawn && options.subject.is_none() && journals.below(3) > 0 => {
+            Focus::Drill(journal_drills::any(&mut journals))
+        }
+        other => other,
+    };
     let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
+    let with_journals = drawn || drill.is_some_and(Subject::is_of_journal);
     // A member that fails is what this is about; where bits and data are, members stay.
     let faults = match focus {
         Focus::Data | Focus::Drill(_) => false,
@@ -213,6 +236,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     if mirrors && rows && !matches!(focus, Focus::Drill(_)) && later.below(3) == 0 {
         // They share the shards, and what those have for journals and rows.
         add_mirror(&mut sim, &redundant, blocks_max.min(100), faults, focus);
+    }
+    if with_journals {
+        let wild = matches!(focus, Focus::Members | Focus::All);
+        add_journals(&mut sim, Manners { faults, wild }, &mut journals);
     }
     let levels: Vec<Level> = plain.iter().map(|kind| kind.level()).collect();
     let labels = !mirrors && sim.rng().below(3) > 0;
@@ -253,6 +280,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     }
     if mirrors && rows {
         phases.extend(OF_ROWS);
+    }
+    if with_journals {
+        phases.extend(JOURNALS.into_iter().chain(JOURNALS));
     }
     if grows {
         let often = phases.len() / 2;
@@ -301,7 +331,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
             let busy = busy || phase == "growing";
             habits.actions = if busy { habits.actions.max(4) } else { habits.actions };
         }
-        if grows {
+        if grows || with_journals {
             habits.actions = habits.actions.max(3);
         }
         habits.actions = habits.actions.min(bounds.actions);
@@ -442,6 +472,16 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         ..Mirror::new(spec)
     };
     sim.stage.borrow_mut().mirrors.push(mirror);
+}
+
+/// Disks for the journals of all arrays.
+fn add_journals(sim: &mut Sim, manners: Manners, chance: &mut Rng) {
+    let count = sim.stage.borrow().mirrors.len();
+    for index in 0..count {
+        let disks = JournalDisks::draw(sim, chance, manners);
+        sim.stage.borrow_mut().mirrors[index].journal = disks;
+    }
+    sim.stage.borrow_mut().journals = Some(chance.fork());
 }
 
 fn add_array(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool) {

@@ -22,6 +22,8 @@ pub(crate) struct Run<'a> {
     pub port: Port,
     /// Which task's wish each publish is, by its number.
     pub publishing: Vec<u64>,
+    /// Calls that wait until a ring may move.
+    pub quiescing: Vec<u64>,
     pub world: &'a mut World,
     pub stage: &'a Rc<RefCell<Stage>>,
 }
@@ -65,7 +67,11 @@ impl Run<'_> {
                             self.world.moments.push("clearing");
                             self.world.counters.add("keepers", "clearing");
                         }
-                        RegionCall::Close(_) | RegionCall::Rewrite | RegionCall::Retire | RegionCall::Quiesce => {}
+                        RegionCall::Quiesce => {
+                            self.world.moments.push("ring nowhere");
+                            self.quiescing.push(id);
+                        }
+                        RegionCall::Close(_) | RegionCall::Rewrite | RegionCall::Retire => {}
                     }
                     self.host.call(self.world, id, device, home.0, call);
                 }
@@ -90,6 +96,22 @@ impl Run<'_> {
                         if let Some(well) = mirror.well {
                             mirror.has_grown(*after, self.world.disks[well].size_bytes(), oracle);
                         }
+                    }
+                }
+                Note::RingMoved { to, lost } => {
+                    let disk = to.map(|leaf| self.world.leaves[leaf.0 as usize]);
+                    let what = match (disk, lost) {
+                        (None, true) => "goes on without its disk",
+                        (Some(_), true) => "is on another disk",
+                        (None, false) => "is on the members",
+                        (Some(_), false) => "is on a disk",
+                    };
+                    self.world.counters.add("journal", what);
+                    let mut stage = self.stage.borrow_mut();
+                    // Who has failed may not have said so in its labels.
+                    let of = stage.mirrors.iter().position(|m| m.serves_as == Some(device) && m.well.is_some());
+                    if let Some(index) = of {
+                        stage.ring_is_on(index, disk);
                     }
                 }
                 Note::Replaced(role, leaf) => {
@@ -137,6 +159,11 @@ impl Run<'_> {
             let Stage { rot, oracle, violation, .. } = &mut *stage;
             if let Err(why) = rot.serve(self.world, oracle) {
                 violation.get_or_insert(why);
+            }
+        }
+        for refused in std::mem::take(&mut stage.refused) {
+            if let Err(why) = refused.judge(self.world, &stage.mirrors) {
+                stage.violation.get_or_insert(why);
             }
         }
         for copies in std::mem::take(&mut stage.compare) {
@@ -206,6 +233,9 @@ impl Run<'_> {
                 Told::Drained(number) | Told::Frozen(number) => self.port.answer(number, Ok(Vec::new())),
                 Told::Called(number) => {
                     self.world.moments.push("regions called");
+                    if self.quiescing.contains(&number) {
+                        self.world.moments.push("ring quiet");
+                    }
                     self.port.answer(number, Ok(Vec::new()));
                 }
                 Told::Synced(number, result) => self.port.answer_sync(number, result),

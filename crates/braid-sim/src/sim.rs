@@ -176,7 +176,14 @@ impl Sim {
         self.aimed = None;
         let mut within = if let Doom::Within(phase, nth, ns, _) = doom { Some((phase, nth, ns)) } else { None };
         let (mut seen, mut idle) = (0, 0);
-        let mut run = Run { host, port, publishing: Vec::new(), world: &mut self.world, stage: &self.stage };
+        let mut run = Run {
+            host,
+            port,
+            publishing: Vec::new(),
+            quiescing: Vec::new(),
+            world: &mut self.world,
+            stage: &self.stage,
+        };
         loop {
             self.stage.borrow_mut().had_faults = run.world.had_faults();
             run.port.set_now(run.world.now_ns);

@@ -12,6 +12,7 @@ use crate::labelled::Labelled;
 use crate::meta::Task;
 use crate::oracle::{Oracle, Violation};
 use crate::plot::ArrayState;
+use crate::plot::journal::Refused;
 use crate::plot::mirrors::Mirror;
 use crate::plot::script::Spoil;
 use crate::rng::Rng;
@@ -66,6 +67,10 @@ pub struct Stage {
     pub half: Option<DeviceId>,
     /// Chance for what grows, where something does: of its own, so that seeds in which nothing grows stay as they are.
     pub growth: Option<Rng>,
+    /// Chance for journals on disks of their own, where there are such disks: of its own, too.
+    pub journals: Option<Rng>,
+    /// Arrays that were not started for want of their journals.
+    pub refused: Vec<Refused>,
     /// Disks that a task wants to be larger: the leaf, and the size in bytes.
     pub enlarge: Vec<(LeafId, u64)>,
     /// Devices that have grown, and their sizes in bytes, as long as some shard does not know.
@@ -117,6 +122,8 @@ impl Stage {
             pull: Vec::new(),
             half: None,
             growth: None,
+            journals: None,
+            refused: Vec::new(),
             enlarge: Vec::new(),
             spreading: Vec::new(),
             enlarged: BTreeSet::new(),

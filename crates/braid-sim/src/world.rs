@@ -2,7 +2,7 @@
 //!
 //! I/Os are submitted here; [`World::next`] lets time pass to the next thing that the process notices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::io::{Buf, Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, Op};
 use braid_format::journal::RING_START_BYTES;
@@ -106,6 +106,8 @@ pub struct World {
     pub bitmaps: BTreeMap<usize, (u64, u64)>,
     /// The same of the journal of those with parity. Data lie behind it.
     pub journals: BTreeMap<usize, (u64, u64)>,
+    /// Disks that may hold the journal of an array, and nothing else.
+    pub journal_disks: BTreeSet<usize>,
     /// Where the last batch was written there.
     logged: BTreeMap<usize, u64>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
@@ -133,6 +135,7 @@ impl World {
             steps: 0,
             bitmaps: BTreeMap::new(),
             journals: BTreeMap::new(),
+            journal_disks: BTreeSet::new(),
             logged: BTreeMap::new(),
             moments: Vec::new(),
             crash_at_step: None,
@@ -249,6 +252,9 @@ impl World {
             match owner {
                 Owner::Shard(..) if in_journal => {
                     self.moments.push("logging");
+                    if self.journal_disks.contains(&disk) {
+                        self.counters.add("journal", "logged on a disk of its own");
+                    }
                     let before = self.logged.insert(disk, io.offset);
                     if io.offset == *first + RING_START_BYTES && before.is_some_and(|before| before > io.offset) {
                         self.counters.add("journal", "begins at the start of its ring again");

@@ -23,6 +23,7 @@ fn a_wrong_argument_is_named_with_a_right_example() {
     is_refused(&["--seeds", "9..3"], "--seeds \"9..3\"", "for example --seeds 0..100");
     is_refused(&["--seed", "x"], "--seed \"x\"", "for example --seed 907");
     is_refused(&["--levels", "raid1,raid7"], "--levels names no level \"raid7\"", "for example --levels concat,raid0");
+    is_refused(&["--drill", "rows"], "\"rows\"", "--drill \"rows torn\"");
     let planted = if cfg!(feature = "planted") { "NoRangeLock" } else { "--features planted" };
     is_refused(&["--plant", "Nothing"], "--plant", planted);
 }

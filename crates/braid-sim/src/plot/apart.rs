@@ -24,6 +24,8 @@ impl Admin {
             }
             (mirror.uuid, mirror.victims.clone())
         };
+        let journal = self.journal_for_half(index);
+        let disks: Vec<usize> = disks.into_iter().chain(journal).collect();
         let leaves: Vec<LeafId> = disks.iter().filter_map(|disk| self.leaves.get(disk).copied()).collect();
         self.phase("starting half a mirror");
         let scan = lifecycle::scan(&self.port, &leaves).await;

@@ -4,6 +4,7 @@
 //! A drill says what the administrator does in each life, how the life ends, and what happens to disks between two lives.
 //! How much of everything, and when exactly, is drawn. One of the members is the *victim*.
 
+use super::script::Spoil;
 use crate::rng::Rng;
 use crate::sim::Doom;
 use crate::workload::Work;
@@ -62,6 +63,14 @@ pub enum Step {
     ReadBeside(u32),
     /// Copies are compared, and mended.
     Check,
+    /// The journal is put on a disk that does not hold it, if there is one and it may.
+    JournalOn,
+    /// It is put back on the members.
+    JournalToMembers,
+    /// The disk that holds it is pulled.
+    PullJournal,
+    /// From now on that disk does this.
+    SpoilJournal(Spoil),
 }
 
 /// Who is replaced.
@@ -105,6 +114,12 @@ pub enum Between {
     LoseSome,
     /// The same, but one more than may be.
     LoseMany,
+    /// The disk that holds the journal is lost.
+    LoseJournal,
+    /// It is copied.
+    CopyJournal,
+    /// The copy takes its place.
+    RestoreJournal,
     /// All that were lost are back.
     FindAll,
 }

@@ -11,6 +11,7 @@ use braid_format::{MemberState, Places, Uuid};
 use braid_geometry::{Geometry, Level, Spec};
 
 use super::drills::Between;
+use super::journal::JournalDisks;
 use crate::copies;
 use crate::disk::Image;
 use crate::oracle::Oracle;
@@ -65,6 +66,8 @@ pub struct Mirror {
     pub go_apart: bool,
     /// Disks that are not here before the last life.
     pub missing: BTreeSet<usize>,
+    /// Disks that may hold its journal.
+    pub journal: JournalDisks,
     /// What happens after each life.
     pub script: VecDeque<Vec<Between>>,
 }
@@ -96,6 +99,7 @@ impl Mirror {
             places: None,
             go_apart: false,
             missing: BTreeSet::new(),
+            journal: JournalDisks::default(),
             script: VecDeque::new(),
         }
     }

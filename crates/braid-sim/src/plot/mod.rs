@@ -5,6 +5,8 @@ mod apart;
 mod checks;
 pub mod drills;
 mod grow;
+pub mod journal;
+pub mod journal_drills;
 mod labels;
 mod members;
 pub mod mirrors;
@@ -261,7 +263,7 @@ impl Admin {
 
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
-        if self.grow_something(habits).await {
+        if self.grow_something(habits).await || self.move_some_journal(habits).await {
             return;
         }
         if !self.stage.borrow().mirrors.is_empty() {

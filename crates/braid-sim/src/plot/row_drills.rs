@@ -3,6 +3,7 @@
 use braid_format::{Label, MemberEntry, MemberState};
 
 use super::drills::{Act, Between, Step, Wait, act, afterwards, draw_work, soon, work};
+use super::journal_drills;
 use super::mirrors::Mirror;
 use super::subject::Subject;
 use crate::copies::label_on;
@@ -36,6 +37,11 @@ pub const OF_MIRRORS: [Subject; 8] = [
     Subject::OldCopy,
 ];
 
+/// All that arrays with parity may be about.
+pub fn all() -> impl Iterator<Item = Subject> {
+    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS)
+}
+
 /// Any of them: those more often that show what they are about seldom.
 pub fn any(rng: &mut Rng) -> Subject {
     const OFTEN: [Subject; 3] = [Subject::RowsTorn, Subject::RowsInTurn, Subject::RowsTornTwice];
@@ -47,7 +53,7 @@ pub fn any(rng: &mut Rng) -> Subject {
 }
 
 /// Writes of parts of rows and of whole ones, on a few rows or on many.
-fn writers(rng: &mut Rng, requests: u64) -> (Work, Option<(u64, u64)>) {
+pub(super) fn writers(rng: &mut Rng, requests: u64) -> (Work, Option<(u64, u64)>) {
     let of = Work {
         clients: rng.between(1, 3),
         requests,
@@ -64,7 +70,7 @@ fn writers(rng: &mut Rng, requests: u64) -> (Work, Option<(u64, u64)>) {
 }
 
 /// While rows are being logged or put in place.
-fn among_rows(rng: &mut Rng, nth: u64) -> Doom {
+pub(super) fn among_rows(rng: &mut Rng, nth: u64) -> Doom {
     let moment = *rng.pick(&["logging", "logging", "placing"]);
     let nth = *rng.pick(&[nth, 4 * nth]);
     soon(rng, moment, nth, &[1, 30_000, 200_000], 3)

@@ -207,6 +207,16 @@ impl Admin {
                     self.stage.borrow_mut().workload.connect_verifier(number, id, shard);
                 }
             }
+            Step::JournalOn => self.journal_on(index).await,
+            Step::JournalToMembers => self.journal_to_members(index).await,
+            Step::PullJournal | Step::SpoilJournal(_) => {
+                let holder = self.stage.borrow().mirrors[index].journal.holders.first().copied();
+                match (holder, step) {
+                    (Some(disk), Step::SpoilJournal(spoil)) => self.stage.borrow_mut().spoil.push((disk, spoil)),
+                    (Some(disk), _) => self.pull_journal(disk).await,
+                    (None, _) => {}
+                }
+            }
             Step::Check => {
                 self.check_mirror(index).await;
                 self.connect_to(number, id, Some(habits));
@@ -319,6 +329,9 @@ impl Mirror {
                 }
             }
             Between::LoseSome => self.lose_some(world, rng),
+            Between::LoseJournal => self.lose_journal(world, rng),
+            Between::CopyJournal => self.journal.copy(world, rng),
+            Between::RestoreJournal => self.journal.restore_copy(world, rng),
             Between::LoseMany => self.lose_many(world, rng),
             Between::FindAll => self.missing.clear(),
             Between::LoseOthers | Between::LoseAllButOne | Between::LoseOthersOfAll => {}

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{Keeper, KeeperOptions, Order};
-use braid_engine::lifecycle::{self, Array, StartOptions, Status};
+use braid_engine::lifecycle::{self, Array, LifecycleError, StartOptions, Status};
 use braid_engine::{RegionMap, Roles};
 use braid_format::MemberState;
 use braid_geometry::Geometry;
 
+use super::journal::Refused;
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
 use crate::copies::Copies;
@@ -22,6 +23,16 @@ use crate::stage::Stage;
 
 /// Where a keeper leaves what it kept.
 type Ended = Rc<RefCell<Option<braid_engine::keeper::Kept>>>;
+
+/// With what an array is started.
+struct Start {
+    /// The disks that there are.
+    here: Vec<LeafId>,
+    /// It is known that it was stopped in order.
+    stopped: bool,
+    /// Its labels say so.
+    clean: bool,
+}
 
 /// One that serves.
 pub struct Kept {
@@ -84,6 +95,9 @@ impl Admin {
             return;
         };
         let (mut found, mut force) = (found, false);
+        if found.waits_for_journal() {
+            return self.wait_for_journal(index, &leaves).await;
+        }
         if let Status::Refused { reasons } = found.status.clone() {
             let (apart, old) = {
                 let stage = self.stage.borrow();
@@ -98,6 +112,9 @@ impl Admin {
                 let scan = lifecycle::scan(&self.port, &leaves).await;
                 let again = scan.arrays.into_iter().find(|array| Some(array.uuid) == uuid);
                 let Some(again) = again else { return self.odd(format!("mirror {index} is not found")) };
+                if again.waits_for_journal() {
+                    return self.wait_for_journal(index, &leaves).await;
+                }
                 found = again;
             }
             if matches!(found.status, Status::Refused { .. }) && !old.is_empty() {
@@ -115,6 +132,7 @@ impl Admin {
         }
         let clean = found.newest.as_ref().is_some_and(|newest| newest.clean);
         let options = StartOptions { degraded: careful, force, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
+        let start = Start { here: leaves, stopped: self.stage.borrow_mut().mirrors[index].journal.takes_up(), clean };
         match lifecycle::start(&self.port, &found, options).await {
             Ok(array) => {
                 {
@@ -124,7 +142,7 @@ impl Admin {
                     mirror.parted = !mirror.apart.is_empty();
                 }
                 self.count("start a mirror");
-                self.keep(index, array, clean, habits).await;
+                self.keep(index, array, start, habits).await;
             }
             Err(error) if !careful && self.stage.borrow().had_faults => {
                 self.stage.borrow_mut().notes.push(format!("mirror {index} does not start: {error}"));
@@ -160,13 +178,20 @@ impl Admin {
             stage.serial += 1;
             stage.serial
         };
-        let request = labelled::request(serial, spec, leaves, true, &mut self.rng);
+        let mut request = labelled::request(serial, spec, leaves, true, &mut self.rng);
+        if !self.journal_for_new(index, &mut request).await {
+            return;
+        }
         self.stage.borrow_mut().mirrors[index].uuid = Some(request.uuid);
         match lifecycle::create(&self.port, &request).await {
             Ok(array) => {
                 self.count("create a mirror");
+                if request.journal.is_some() {
+                    self.count("create a mirror with a journal disk");
+                }
                 self.stage.borrow_mut().mirrors[index].exists = true;
-                self.keep(index, array, true, habits).await;
+                let start = Start { here: self.leaves.values().copied().collect(), stopped: true, clean: true };
+                self.keep(index, array, start, habits).await;
             }
             Err(error) => {
                 self.stage.borrow_mut().notes.push(format!("mirror {index} could not be made: {error}"));
@@ -178,13 +203,13 @@ impl Admin {
     }
 
     /// Serves a started array, and lets its keeper keep it.
-    async fn keep(&mut self, index: usize, array: Array, clean: bool, habits: Option<Habits>) {
+    async fn keep(&mut self, index: usize, array: Array, start: Start, habits: Option<Habits>) {
         let id = self.new_device();
         let options = KeeperOptions {
             device: id,
             block_bytes: BLOCK_BYTES as u32,
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
-            clean,
+            clean: start.clean,
             force: false,
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
@@ -211,8 +236,15 @@ impl Admin {
         }
         let keeper = match Keeper::start(&self.port, array, options).await {
             Ok(keeper) => keeper,
+            Err(LifecycleError::JournalLost) => {
+                self.stage.borrow_mut().mirrors[index].serves_as = None;
+                let refused = Refused::new(index, &self.leaves, &start.here, start.stopped);
+                return self.judge_refused(refused).await;
+            }
             Err(error) if well.is_none() && self.stage.borrow().had_faults => {
-                return self.stage.borrow_mut().notes.push(format!("mirror {index} is not served: {error}"));
+                let mut stage = self.stage.borrow_mut();
+                stage.mirrors[index].serves_as = None;
+                return stage.notes.push(format!("mirror {index} is not served: {error}"));
             }
             Err(error) => return self.odd(format!("mirror {index} is not served: {error}")),
         };
@@ -248,6 +280,7 @@ impl Admin {
             }
             number
         };
+        self.note_journal(index, keeper.array());
         let regions = Arc::clone(keeper.regions());
         let copies = self.whole(keeper.array());
         if copies.is_some() {
@@ -316,7 +349,10 @@ impl Admin {
         }
         if ended.equal && self.rng.below(4) > 0 {
             match array.stop(&self.port).await {
-                Ok(()) => self.count("note a stop"),
+                Ok(()) => {
+                    self.count("note a stop");
+                    self.stage.borrow_mut().mirrors[index].journal.stopped = true;
+                }
                 Err(error) => self.stage.borrow_mut().notes.push(format!("not noted as stopped: {error}")),
             }
         }

@@ -1,7 +1,7 @@
 //! What drills there are, and what each needs of its array.
 
 use super::drills::{self, Act};
-use super::row_drills;
+use super::{journal_drills, row_drills};
 use crate::rng::Rng;
 
 /// What a drill is about.
@@ -57,6 +57,14 @@ pub enum Subject {
     RowsBeyond,
     /// A member is left out under long reads, which must not go on with what it has missed.
     RowsReadOn,
+    /// The disk of the journal is lost with a crash.
+    JournalLost,
+    /// The ring of the journal moves to a disk and back.
+    JournalMoves,
+    /// The disk of the journal fails.
+    JournalFails,
+    /// An old copy of the disk of the journal turns up.
+    JournalOld,
 }
 
 impl Subject {
@@ -104,6 +112,11 @@ impl Subject {
         matches!(self, Subject::FillingUnderLoad | Subject::Growing)
     }
 
+    /// Whether it needs disks for the journal.
+    pub fn is_of_journal(self) -> bool {
+        journal_drills::SUBJECTS.contains(&self)
+    }
+
     /// Whether it needs a disk that is no member.
     pub fn replaces(self) -> bool {
         matches!(self, Subject::Replacing | Subject::TakingOver)
@@ -137,6 +150,10 @@ impl Subject {
             Subject::RowsMended => "rows mended",
             Subject::RowsBeyond => "rows beyond tolerance",
             Subject::RowsReadOn => "rows read on",
+            Subject::JournalLost => "journal lost",
+            Subject::JournalMoves => "journal moves",
+            Subject::JournalFails => "journal fails",
+            Subject::JournalOld => "journal old",
         }
     }
 
@@ -155,7 +172,11 @@ impl Subject {
             | Subject::RowsDegraded
             | Subject::RowsMended
             | Subject::RowsBeyond
-            | Subject::RowsReadOn => 40,
+            | Subject::RowsReadOn
+            | Subject::JournalLost
+            | Subject::JournalMoves
+            | Subject::JournalFails
+            | Subject::JournalOld => 40,
         }
     }
 
@@ -199,6 +220,10 @@ impl Subject {
             Subject::RowsMended => row_drills::mended(rng),
             Subject::RowsBeyond => row_drills::beyond(rng),
             Subject::RowsReadOn => row_drills::read_on(rng),
+            Subject::JournalLost => journal_drills::lost(rng),
+            Subject::JournalMoves => journal_drills::moves(rng),
+            Subject::JournalFails => journal_drills::fails(rng),
+            Subject::JournalOld => journal_drills::old(rng),
         }
     }
 }
