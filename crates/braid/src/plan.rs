@@ -3,6 +3,7 @@
 //! Computes only: no disk is opened and no daemon asked. Also the door for checks of the layouts by others: `--map`
 //! prints where each block of an array would be.
 
+mod journal;
 pub mod level;
 mod map;
 mod speed;
@@ -40,6 +41,9 @@ pub struct PlanArgs {
     /// How chunks are arranged: linear, alternate, original, mirror, near, left-symmetric [default: the level's own]
     #[arg(long, value_name = "NAME", value_parser = layout_name)]
     layout: Option<LayoutName>,
+    /// Size of a disk that holds the journal of raid5 and raid6, and nothing else
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    journal: Option<u64>,
     /// Use all zones, or only the first, which all disks share
     #[arg(long, default_value = "all", value_name = "all|single")]
     zones: ZonePolicy,
@@ -80,6 +84,7 @@ pub struct Asked {
     specs: Vec<Spec>,
     chunk_bytes: u64,
     zones: ZonePolicy,
+    journal: Option<journal::Journal>,
 }
 
 impl Asked {
@@ -198,7 +203,8 @@ fn check(args: &PlanArgs) -> anyhow::Result<Asked> {
         }
         specs.push(spec);
     }
-    Ok(Asked { disks, data_sizes: args.data_sizes, specs, chunk_bytes: args.chunk, zones: args.zones })
+    let journal = args.journal.map(|size| journal::check(size, &disks, args.data_sizes, args.level)).transpose()?;
+    Ok(Asked { disks, data_sizes: args.data_sizes, specs, chunk_bytes: args.chunk, zones: args.zones, journal })
 }
 
 fn disk(number: usize, size_bytes: u64, data_size: bool) -> anyhow::Result<Disk> {

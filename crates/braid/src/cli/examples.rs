@@ -25,7 +25,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("top", &["braid top", "braid top --interval 5s", "braid top --once --json"]),
     ("events", &["braid events", "braid events --follow --json"]),
-    ("plan", &["braid plan 50G 100G 100G", "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G"]),
+    (
+        "plan",
+        &[
+            "braid plan 50G 100G 100G",
+            "braid plan --level raid5 --journal 256M 50G 100G 100G",
+            "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G",
+        ],
+    ),
     ("disk list", &["braid disk list", "braid disk list --json"]),
     ("disk examine", &["braid disk examine /dev/sdb", "braid disk examine ./a.img --json"]),
     ("disk wipe", &["braid disk wipe /dev/sdb", "braid disk wipe ./a.img --yes"]),

@@ -14,6 +14,9 @@ pub struct Report {
     pub disks: Vec<Disk>,
     pub chunk_bytes: u64,
     pub zone_policy: &'static str,
+    /// Only where one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal: Option<super::journal::Journal>,
     #[schema(value_type = Vec<crate::cli::schema::PlanLevel>)]
     pub levels: Vec<LevelReport>,
 }
@@ -80,6 +83,7 @@ pub fn report(asked: &Asked) -> Report {
         disks: asked.disks.clone(),
         chunk_bytes: asked.chunk_bytes,
         zone_policy: asked.zones.name(),
+        journal: asked.journal,
         levels: asked.specs.iter().map(|spec| level(asked, *spec)).collect(),
     }
 }

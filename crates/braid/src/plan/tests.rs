@@ -245,3 +245,26 @@ fn names_that_md_uses_are_understood() {
     assert_eq!(map("--level raid1 --chunk 0"), map("--level raid1"));
     assert_ne!(map("--level raid10 --layout n3"), map("--level raid10 --layout n2"));
 }
+
+#[test]
+fn a_disk_for_the_journal_is_judged() {
+    let line = "plan --level raid5 --journal 256M 50G 100G 100G";
+    let text = output(line);
+    assert!(text.contains("Journal of raid5 and raid6: 64.06 MiB on a disk of its own of 256.00 MiB."), "{text}");
+    let journal = &json(&format!("{line} --json"))["journal"];
+    assert_eq!(
+        (&journal["disk_size_bytes"], &journal["journal_bytes"]),
+        (&(256 << 20).into(), &((64 << 20) + (64 << 10)).into())
+    );
+    assert_eq!(json("plan --json 50G 100G")["journal"], Value::Null);
+    assert!(refused("plan --level raid10 --journal 1G 50G 100G").message.contains("raid10 has no journal"));
+    assert!(refused("plan --journal 1M 50G 100G").message.contains("1056768"));
+    // It says how large it has to be, and that is enough.
+    let said = refused("plan --journal 2M 50G 100G").message;
+    let needed = said.split("one of ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let needed = needed.unwrap_or_else(|| panic!("{said}"));
+    assert!(refused(&format!("plan --journal {} 50G 100G", needed - 4096)).message.contains(&needed.to_string()));
+    assert!(output(&format!("plan --journal {needed} 50G 100G")).contains("Journal of raid5"));
+    // Small disks have a small one.
+    assert!(output("plan --journal 2M 300M 400M").contains("Journal of raid5"));
+}

@@ -52,6 +52,10 @@ pub fn head(asked: &Asked) -> String {
         put!(text, "{}) and {} at its end.", format_size(SMALL_DEVICE_BYTES), format_size(BLOCK_BYTES));
     }
     put!(text, "Chunk {}, zones {}.", format_size(asked.chunk_bytes), asked.zones);
+    if let Some(journal) = &asked.journal {
+        let (used, size) = (format_size(journal.journal_bytes), format_size(journal.disk_size_bytes));
+        put!(text, "Journal of raid5 and raid6: {used} on a disk of its own of {size}.");
+    }
     text
 }
 
