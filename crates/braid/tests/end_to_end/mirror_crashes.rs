@@ -117,12 +117,14 @@ pub fn out(daemon: &Daemon) -> Vec<usize> {
     members.iter().enumerate().filter(|(_, member)| member["state"] == "out").map(|(role, _)| role).collect()
 }
 
-/// In each round clients write; a member fails by a rule of `faulty`, is away over the kill, or catches up when it comes.
+/// In each round clients write; a member fails by a rule of `faulty`, is away over the kill, or catches up when it comes. In `more`
+/// `{}` is the folder.
 pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
     let mut daemon = Daemon::start();
     let paths: Vec<String> = (0..disks).map(|i| daemon.folder.sparse(&format!("d{i}"), 80 * MIB)).collect();
     let names: Vec<&str> = paths.iter().map(String::as_str).collect();
-    drop(create(&daemon, level, &names, more));
+    let more: Vec<String> = more.iter().map(|argument| argument.replace("{}", &daemon.folder.join("."))).collect();
+    drop(create(&daemon, level, &names, &more.iter().map(String::as_str).collect::<Vec<_>>()));
     let socket = daemon.nbd_socket("data");
     let mut writers: Vec<Writer> = (0..WRITERS).map(Writer::new).collect();
     let (mut dropped, mut resynced) = (0, 0);

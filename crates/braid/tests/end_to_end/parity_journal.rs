@@ -188,6 +188,11 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
     }
 }
 
+#[test]
+fn raid6_survives_kills_while_its_members_fail_and_return_with_the_journal_on_a_disk() {
+    crate::mirror_crashes::story("raid6", 4, 3, &["--chunk", "16K", "--journal", "file:{}/fast,size=80M"]);
+}
+
 /// One member is slow to write: when the daemon dies, many rows have new data and old parity, or the other way round.
 #[test]
 fn a_crash_together_with_the_loss_of_its_disk_leaves_no_parity_that_does_not_fit() {
@@ -333,6 +338,23 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     daemon.braid(&["array", "delete", "data", "--force", "--yes"]);
     for disk in [a, b, c, fast, x, y] {
         assert!(said_of(&daemon, disk).contains("no Braid label"), "{}", said_of(&daemon, disk));
+    }
+}
+
+/// A daemon that starts does not wait long for disks that do not answer, once it has all that an array needs. It needs this one.
+#[test]
+fn a_disk_that_is_slow_to_answer_at_the_start_is_waited_for() {
+    let mut daemon = Daemon::start();
+    let [a, b, c, fast] = &files(&daemon, &["a", "b", "c", "fast"])[..] else { panic!("four files") };
+    let slow = format!("faulty({fast},read-delay=800ms@0-4K)");
+    let mut client = create(&daemon, "raid5", &[a, b, c], &["--journal", &slow]);
+    write(&mut client, 0..40, 1);
+    drop(client);
+    for kill in [true, false] {
+        daemon.restart(kill);
+        check(&mut self::client(&daemon), 0..40, 1);
+        journal_is_on(&daemon, Some(&slow));
+        assert_eq!(status(&daemon).0, Some(0), "{}", status(&daemon).1);
     }
 }
 

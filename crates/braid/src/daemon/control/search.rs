@@ -281,7 +281,10 @@ impl Harvest {
         let Some(disks) = self.arrays.get(&uuid) else { return false };
         let labels: Vec<&Label> = disks.iter().filter_map(|disk| member_label(&disk.found)).collect();
         let Some(newest) = newest(labels.iter().copied()) else { return false };
-        let needed = |member: &&MemberEntry| matches!(member.state, MemberState::InSync | MemberState::Filling);
+        // It starts without the disk of its journal as well, and gives that up then.
+        let needed = |member: &&MemberEntry| {
+            matches!(member.state, MemberState::InSync | MemberState::Filling | MemberState::Journal)
+        };
         newest
             .array
             .members
