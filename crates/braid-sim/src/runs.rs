@@ -217,6 +217,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         }
         other => other,
     };
+    // And of another one: seeds in which arrays take up no further disks stay what they are.
+    let mut wide = Rng::new(seed ^ 0x7769_6465);
+    let widened = rows && told && dooms.is_none() && options.subject.is_none() && wide.below(12) == 0;
+    let focus = if widened { Focus::Drill(Subject::RowsWidened) } else { focus };
     let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
     let with_journals = drawn || drill.is_some_and(Subject::is_of_journal);
     // A member that fails is what this is about; where bits and data are, members stay.
@@ -257,8 +261,11 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     // A stream of its own: seeds in which nothing grows stay what they are.
     let mut growth = Rng::new(seed ^ 0x6772_6f77);
     let grows = growth.below(4) == 0 && (labels || mirrors && focus != Focus::All);
-    let drilled = drill == Some(Subject::Growing);
+    let drilled = drill.is_some_and(Subject::widens);
     sim.stage.borrow_mut().growth = (grows || drilled).then(|| growth.fork());
+    if mirrors && (grows || drilled) && (drill == Some(Subject::RowsWidened) || wide.below(3) > 0) {
+        add_further(&mut sim, blocks_max, &mut wide);
+    }
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {
@@ -472,6 +479,25 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
         ..Mirror::new(spec)
     };
     sim.stage.borrow_mut().mirrors.push(mirror);
+}
+
+/// Disks with which redundant arrays may grow: once or twice.
+fn add_further(sim: &mut Sim, blocks_max: u64, chance: &mut Rng) {
+    let count = sim.stage.borrow().mirrors.len();
+    for index in 0..count {
+        let spec = sim.stage.borrow().mirrors[index].spec;
+        for _ in 0..spec.members_min() as u64 * chance.between(1, 2) + chance.below(2) {
+            let size = (1 << 20) + 8192 + 4096 * chance.between(20, blocks_max.clamp(20, 200));
+            let disk = sim.add_disk(size, chance.coin(), Profile::healthy(chance));
+            let places = Places::for_device(size).expect("a disk that has room for labels");
+            sim.world.bitmaps.insert(disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
+            if spec.level.parity() > 0 {
+                let journal = (places.journal.start, places.journal.start + places.journal.bytes);
+                sim.world.journals.insert(disk, journal);
+            }
+            sim.stage.borrow_mut().mirrors[index].further.push(disk);
+        }
+    }
 }
 
 /// Disks for the journals of all arrays.

@@ -49,6 +49,8 @@ pub enum Step {
     HealSuccessor,
     /// Disks become larger, and the array takes that up.
     Grow,
+    /// It takes up further disks.
+    GrowByDisks,
     /// So many blocks can no longer be read on any member that is in sync.
     Unreadable(u64),
     /// These are written.

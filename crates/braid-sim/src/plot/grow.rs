@@ -53,14 +53,25 @@ impl Admin {
     }
 
     pub(super) async fn grow_mirror(&mut self, index: usize, habits: Habits) {
-        let id = self.kept[&index].id;
-        let (number, mut disks, well) = {
+        let (mut disks, well) = {
             let stage = self.stage.borrow();
             let mirror = &stage.mirrors[index];
-            (mirror.number.expect("a served array has a number"), mirror.disks.clone(), mirror.well)
+            (mirror.disks.clone(), mirror.well)
         };
         disks.retain(|disk| Some(*disk) != well);
         self.phase("growing");
+        let newcomers = self.newcomers(index);
+        if !newcomers.is_empty() && self.draw(0, 3) > 0 {
+            return self.grow_by(index, newcomers, Vec::new(), habits).await;
+        }
+        let widened = {
+            let stage = self.stage.borrow();
+            stage.mirrors[index].widened && stage.mirrors[index].spec.level == Level::Raid1
+        };
+        if widened {
+            // What is new might be on others alone.
+            return self.count("growth put off");
+        }
         let all = self.draw(0, 1) == 0;
         // Above what any of them holds, mostly: there they have room together.
         let sizes = disks.iter().filter_map(|disk| self.leaves.get(disk)).map(|leaf| self.port.size_bytes(*leaf));
@@ -78,17 +89,69 @@ impl Admin {
         {
             return self.count("growth put off");
         }
-        self.stage.borrow_mut().mirrors[index].growing = true;
-        match self.port.give_order(id, Order::Grow { newcomers: Vec::new(), force: true }).await {
+        disks.extend(well);
+        self.grow_by(index, Vec::new(), disks, habits).await;
+    }
+
+    /// The array takes up further disks, if there are enough.
+    pub(super) async fn grow_by_disks(&mut self, index: usize, habits: Habits) {
+        self.phase("growing");
+        let newcomers = self.newcomers(index);
+        if !newcomers.is_empty() {
+            self.grow_by(index, newcomers, Vec::new(), habits).await;
+        }
+    }
+
+    /// Disks with which an array is to grow, where it is to grow by such.
+    fn newcomers(&self, index: usize) -> Vec<usize> {
+        let (further, least) = {
+            let stage = self.stage.borrow();
+            let mirror = &stage.mirrors[index];
+            let is_here = |disk: &usize| self.leaves.contains_key(disk);
+            let further: Vec<usize> = mirror.further.iter().copied().filter(is_here).collect();
+            // What its own disks have gained would be taken up as well, and might be on others than the one that is well alone.
+            let gained = mirror.disks.iter().any(|disk| stage.enlarged.contains(disk));
+            let idle = !mirror.joining.is_empty() || gained && mirror.spec.level == Level::Raid1;
+            (if idle { Vec::new() } else { further }, mirror.spec.members_min())
+        };
+        if further.len() < least {
+            return Vec::new();
+        }
+        let count = self.draw(least as u64, further.len().min(least + 1) as u64) as usize;
+        further.into_iter().take(count).collect()
+    }
+
+    /// The array takes up further disks, or what its own have gained.
+    async fn grow_by(&mut self, index: usize, further: Vec<usize>, enlarged: Vec<usize>, habits: Habits) {
+        let id = self.kept[&index].id;
+        let mut newcomers: Vec<(LeafId, MemberId)> = Vec::new();
+        for disk in &further {
+            newcomers.push((self.leaves[disk], MemberId::from_random(self.draw(1, u64::MAX >> 1))));
+        }
+        let number = {
+            let mut stage = self.stage.borrow_mut();
+            let mirror = &mut stage.mirrors[index];
+            mirror.growing = true;
+            mirror.joining.clone_from(&further);
+            mirror.widened |= !further.is_empty();
+            mirror.number.expect("a served array has a number")
+        };
+        for leaf in newcomers.iter().map(|(leaf, _)| *leaf) {
+            // It may have been given up by the growth before.
+            self.port.reopen(leaf).await;
+        }
+        match self.port.give_order(id, Order::Grow { newcomers, force: true }).await {
             Ok(()) => {
-                self.count("grow a mirror");
+                self.count(if further.is_empty() { "grow a mirror" } else { "grow a mirror by disks" });
                 let regions = self.port.take_grown(id).expect("who has grown has a longer map");
                 let range = regions.range(regions.regions() - 1);
                 {
                     let mut stage = self.stage.borrow_mut();
-                    stage.mirrors[index].owed = range.1 / BLOCK_BYTES as u64;
-                    disks.extend(well);
-                    stage.enlarged.retain(|disk| !disks.contains(disk));
+                    let mirror = &mut stage.mirrors[index];
+                    mirror.owed = range.1 / BLOCK_BYTES as u64;
+                    let holders: Vec<Option<usize>> = mirror.disks.iter().chain(&further).copied().map(Some).collect();
+                    mirror.has_taken_up(&holders);
+                    stage.enlarged.retain(|disk| !enlarged.contains(disk));
                     // A client that knows the size comes to a shard after the layout that has it; here it would come at once.
                     stage.spreading.push((id, range.1));
                 }
@@ -108,6 +171,11 @@ impl Admin {
             Err(error) => {
                 self.count("growth refused");
                 self.expect_refusal(&error);
+                let mut stage = self.stage.borrow_mut();
+                if !stage.had_faults {
+                    // Nothing is left of it.
+                    stage.mirrors[index].joining.clear();
+                }
             }
         }
     }

@@ -32,6 +32,12 @@ pub struct Mirror {
     pub well: Option<usize>,
     /// Those of `disks` that may be pulled or failed.
     pub victims: Vec<usize>,
+    /// Disks with which it may grow, and that are not its own.
+    pub further: Vec<usize>,
+    /// Of these, those that it was to take up when a growth was begun and not answered.
+    pub joining: Vec<usize>,
+    /// It has grown by such disks, or may have: what they alone hold nobody who is well has. They never fail.
+    pub widened: bool,
     /// A growth was begun and not answered: it may be larger.
     pub growing: bool,
     /// Blocks that it has at least: a growth was acknowledged.
@@ -82,6 +88,9 @@ impl Mirror {
             others: Vec::new(),
             well: None,
             victims: Vec::new(),
+            further: Vec::new(),
+            joining: Vec::new(),
+            widened: false,
             growing: false,
             owed: 0,
             number: None,
@@ -108,12 +117,21 @@ impl Mirror {
     /// zones that grew: then nobody is well any more.
     pub fn has_grown(&mut self, array_bytes: u64, well_bytes: u64, oracle: &mut Oracle) {
         let holds = Places::for_device(well_bytes).map_or(0, |places| places.data.bytes);
-        if self.spec.level == Level::Raid1 && array_bytes > holds {
+        if self.spec.level == Level::Raid1 && array_bytes > holds && !self.widened {
             self.well = None;
             if let Some(number) = self.number {
                 oracle.may_fail(number);
             }
         }
+    }
+
+    /// It is served, and these disks have roles, in their order: whether a growth that was begun has taken up further ones.
+    pub fn has_taken_up(&mut self, by_role: &[Option<usize>]) {
+        let joined = by_role.iter().skip(self.disks.len()).copied().collect::<Option<Vec<usize>>>();
+        self.disks.extend(joined.unwrap_or_default());
+        let disks = &self.disks;
+        self.further.retain(|disk| !disks.contains(disk));
+        self.joining.clear();
     }
 
     /// Between two lives somebody copies a disk, or puts an older copy in the place of one.

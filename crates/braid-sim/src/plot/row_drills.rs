@@ -39,7 +39,7 @@ pub const OF_MIRRORS: [Subject; 8] = [
 
 /// All that arrays with parity may be about.
 pub fn all() -> impl Iterator<Item = Subject> {
-    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS)
+    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS).chain([Subject::RowsWidened])
 }
 
 /// Any of them: those more often that show what they are about seldom.
@@ -306,6 +306,31 @@ pub fn read_on(rng: &mut Rng) -> Vec<Act> {
     }
     let doom = afterwards(rng, &mut steps);
     vec![act(steps, doom, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]
+}
+
+/// The array takes up further disks, cut at its labels; then its journal is put on a disk of its own, and it takes up more.
+pub fn widened(rng: &mut Rng) -> Vec<Act> {
+    let (of, area) = writers(rng, 40);
+    let load = Step::Work(Work { clients: 2, ..of }, area, Wait::No);
+    let cut = |rng: &mut Rng, steps: &mut Vec<Step>| match rng.below(4) {
+        0 => afterwards(rng, steps),
+        _ => soon(rng, "writing a label", 20, &[1, 100_000, 300_000], 2),
+    };
+    let mut first = vec![work(rng, 10), load, Step::GrowByDisks, work(rng, 10)];
+    let doom_first = cut(rng, &mut first);
+    let mut then = vec![Step::ReadAll, Step::JournalOn, load, work(rng, 10)];
+    let doom_then = if rng.coin() { among_rows(rng, 30) } else { afterwards(rng, &mut then) };
+    let after: &[Between] = if rng.coin() { &[Between::LoseSome] } else { &[] };
+    let mut again = vec![Step::ReadAll, load, Step::GrowByDisks, work(rng, 10)];
+    let doom_again = cut(rng, &mut again);
+    let after_again: &[Between] = if rng.coin() { &[Between::FindAll, Between::LoseSome] } else { &[Between::FindAll] };
+    vec![
+        act(first, doom_first, &[]),
+        act(then, doom_then, after),
+        act(again, doom_again, after_again),
+        act(vec![Step::ReadAll, work(rng, 10)], Doom::Clean, &[Between::FindAll]),
+        act(vec![Step::Back, Step::AwaitWhole, Step::ReadAll], Doom::Clean, &[]),
+    ]
 }
 
 impl Mirror {

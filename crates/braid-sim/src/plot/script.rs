@@ -153,6 +153,7 @@ impl Admin {
                 stage.spoil.push((successor, Spoil::FlushErrors(0)));
             }
             Step::Grow => self.grow_mirror(index, habits).await,
+            Step::GrowByDisks => self.grow_by_disks(index, habits).await,
             Step::Unreadable(count) => {
                 {
                     let mut stage = self.stage.borrow_mut();

@@ -222,6 +222,12 @@ impl Admin {
             self.count("several arrays at one home");
         }
         self.stage.borrow_mut().mirrors[index].serves_as = Some(id);
+        let holder = |role: u16| {
+            let leaf = array.members().find(|member| member.role == role)?.leaf;
+            self.leaves.iter().find(|(_, of)| **of == leaf).map(|(disk, _)| *disk)
+        };
+        let holders: Vec<Option<usize>> = (0..array.roles()).map(holder).collect();
+        self.stage.borrow_mut().mirrors[index].has_taken_up(&holders);
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
         let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
         if let Some(well) = well {

@@ -57,6 +57,8 @@ pub enum Subject {
     RowsBeyond,
     /// A member is left out under long reads, which must not go on with what it has missed.
     RowsReadOn,
+    /// The array takes up further disks.
+    RowsWidened,
     /// The disk of the journal is lost with a crash.
     JournalLost,
     /// The ring of the journal moves to a disk and back.
@@ -114,7 +116,12 @@ impl Subject {
 
     /// Whether it needs disks for the journal.
     pub fn is_of_journal(self) -> bool {
-        journal_drills::SUBJECTS.contains(&self)
+        journal_drills::SUBJECTS.contains(&self) || self == Subject::RowsWidened
+    }
+
+    /// Whether it needs disks that the array takes up.
+    pub fn widens(self) -> bool {
+        matches!(self, Subject::Growing | Subject::RowsWidened)
     }
 
     /// Whether it needs a disk that is no member.
@@ -150,6 +157,7 @@ impl Subject {
             Subject::RowsMended => "rows mended",
             Subject::RowsBeyond => "rows beyond tolerance",
             Subject::RowsReadOn => "rows read on",
+            Subject::RowsWidened => "rows widened",
             Subject::JournalLost => "journal lost",
             Subject::JournalMoves => "journal moves",
             Subject::JournalFails => "journal fails",
@@ -173,6 +181,7 @@ impl Subject {
             | Subject::RowsMended
             | Subject::RowsBeyond
             | Subject::RowsReadOn
+            | Subject::RowsWidened
             | Subject::JournalLost
             | Subject::JournalMoves
             | Subject::JournalFails
@@ -220,6 +229,7 @@ impl Subject {
             Subject::RowsMended => row_drills::mended(rng),
             Subject::RowsBeyond => row_drills::beyond(rng),
             Subject::RowsReadOn => row_drills::read_on(rng),
+            Subject::RowsWidened => row_drills::widened(rng),
             Subject::JournalLost => journal_drills::lost(rng),
             Subject::JournalMoves => journal_drills::moves(rng),
             Subject::JournalFails => journal_drills::fails(rng),
