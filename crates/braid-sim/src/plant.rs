@@ -135,7 +135,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::CatchUpForgets, Way::Mirrors(60)),
         (D::NotZeroed, Way::Mirrors(60)),
         (D::ReturnsTooEarly, Way::Drills(800)),
-        (D::HeldAnsweredAtOnce, Way::Mirrors(900)),
+        (D::HeldAnsweredAtOnce, Way::Mirrors(2400)),
         (D::DroppedBeforeRecorded, Way::Drills(400)),
         (D::RetiredBeforeRecorded, Way::Drills(500)),
         (D::FlushSkipsFilling, Way::Open),
