@@ -331,12 +331,13 @@ impl Oracle {
     }
 
     /// An array with parity begins to serve, all its members but these being in sync, and in these rows something cannot be read.
+    /// `excused`: nobody asks whether it may.
     ///
     /// # Errors
     /// One of them has no right to be unreadable.
-    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, missing: Roles) -> Result<(), Violation> {
+    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, missing: Roles, excused: bool) -> Result<(), Violation> {
         let of = self.devices.get_mut(&device).expect("a device that was made");
-        for row in rows.iter().filter(|row| !of.broken.knows(row)) {
+        for row in rows.iter().filter(|row| !excused && !of.broken.knows(row)) {
             of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
         }
         of.rows.begin(missing);

@@ -108,6 +108,8 @@ impl Run<'_> {
                     };
                     self.world.counters.add("journal", what);
                     let mut stage = self.stage.borrow_mut();
+                    let of = stage.mirrors.iter_mut().find(|m| m.serves_as == Some(device));
+                    of.into_iter().for_each(|mirror| mirror.journal.done_without |= *lost);
                     // Who has failed may not have said so in its labels.
                     let of = stage.mirrors.iter().position(|m| m.serves_as == Some(device) && m.well.is_some());
                     if let Some(index) = of {

@@ -40,6 +40,8 @@ pub struct JournalDisks {
     image: Option<(usize, Image)>,
     /// The array was stopped in order, and nobody has tried to start it since: the journal is empty.
     pub stopped: bool,
+    /// When it was started last, what the journal held was lost.
+    pub done_without: bool,
     /// Chances in a million that one is not there when a life begins.
     unplug: u32,
     /// Old copies may turn up.

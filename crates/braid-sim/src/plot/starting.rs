@@ -240,6 +240,7 @@ impl Admin {
         if self.stage.borrow().check_drained && well.is_some_and(|well| !serves(well)) {
             return self.odd(format!("mirror {index} serves without the member that is well"));
         }
+        self.stage.borrow_mut().mirrors[index].journal.done_without = false;
         let keeper = match Keeper::start(&self.port, array, options).await {
             Ok(keeper) => keeper,
             Err(LifecycleError::JournalLost) => {
@@ -277,7 +278,9 @@ impl Admin {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
                     stage.counters.add("failed", "rows found unreadable");
                 }
-                if let Err(why) = stage.oracle.rows_broken(number, rows, missing) {
+                // Parity that may not fit is no help where a member cannot read its data.
+                let excused = stage.mirrors[index].journal.done_without && stage.had_faults;
+                if let Err(why) = stage.oracle.rows_broken(number, rows, missing, excused) {
                     stage.violation.get_or_insert(why);
                 }
             }
