@@ -322,9 +322,10 @@ impl Shard {
         let Some(journal) = self.journals.of(device) else {
             return self.tell_settled(from, slot, generation, Err(ErrorKind::NoDevice));
         };
-        // What has several copies in the journal is durable there, marks aside; what has one only is so in its place.
+        // What has several copies in the journal is durable there, marks aside; what has one only is so in its place. A mark that
+        // nothing on a disk retires would make its row unreadable after a crash with a loss, wherever the ring is.
         let several = journal.node.ring_on == RingPlace::Members || planted(Planted::FlushTrustsDisk);
-        let durable = if several { journal.rows.marks() == 0 } else { journal.is_flushed() };
+        let durable = journal.rows.marks() == 0 && (several || journal.is_flushed());
         if durable || planted(Planted::FlushLeavesMarks) {
             return self.tell_settled(from, slot, generation, Ok(()));
         }
