@@ -204,6 +204,27 @@ fn large_writes_follow_the_ring_to_a_smaller_one() {
     }
 }
 
+/// A row that was marked on the disk counts as unreadable after a crash with a loss until something on the disk says that it is in
+/// place: no flush is answered before.
+#[test]
+fn a_flush_waits_until_no_mark_stands_on_the_disk() {
+    let mut rig = Rig::new(SHAPES[0], 1, 5);
+    rig.write_all();
+    rig.begin_move(Ring::Disk);
+    rig.settle();
+    let row = rig.stripe_bytes(0);
+    rig.submit(0, Op::Write, 0, row, Flags::NONE);
+    rig.settle();
+    rig.stall();
+    let first = rig.submit(0, Op::Flush, 0, 0, Flags::NONE);
+    assert!(!rig.ends(first), "what says so is under way");
+    let second = rig.submit(0, Op::Flush, 0, 0, Flags::NONE);
+    assert!(!rig.ends(second), "what says so is still under way");
+    rig.stop_stalling();
+    rig.settle();
+    assert_eq!(rig.ring_on, Ring::Disk);
+}
+
 /// A batch that is on its way to a member when the ring leaves would land there after it has come back.
 #[test]
 fn the_ring_moves_when_nothing_lands_in_it_any_more() {

@@ -58,6 +58,7 @@ impl Keeper {
     /// `leaves`: its disk before is taken away, and its label off it.
     pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool, leaves: Option<LeafId>) {
         let device = self.options.device;
+        let had_disk = self.array.journal_disk().is_some();
         self.ring_moves = true;
         'again: while self.ring_moves && !self.failed {
             self.post_ring(io);
@@ -83,7 +84,8 @@ impl Keeper {
         }
         self.after_labels(io, result).await;
         let to = self.array.journal_disk().map(|disk| disk.leaf);
-        io.note(device, Note::RingMoved { to, lost });
+        // One that fails as it takes the ring up is lost as well.
+        io.note(device, Note::RingMoved { to, lost: lost || had_disk && to.is_none() });
     }
 
     fn post_ring<I: KeeperIo>(&mut self, io: &I) {
@@ -103,6 +105,7 @@ impl Keeper {
         };
         let error = match written {
             Ok(start) => {
+                self.array.note_run(&start);
                 self.journal = Some(start);
                 self.ring_moves = false;
                 return;
@@ -172,6 +175,13 @@ impl Keeper {
         }
         let leaf = self.array.give_up_journal();
         self.move_ring(io, false, leaf).await;
-        Ok(())
+        match self.array.journal_role() {
+            _ if self.failed => Err(LifecycleError::Beyond { lost: Vec::new(), source: None }),
+            None => Ok(()),
+            Some(role) => {
+                let reason = "its journal is on the members, but not all labels say so yet".to_owned();
+                Err(LifecycleError::Role { role, reason })
+            }
+        }
     }
 }

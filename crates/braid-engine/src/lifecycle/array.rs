@@ -1,5 +1,6 @@
 //! An array that was started and whose labels agree: the handle through which it is changed.
 
+use braid_format::journal::{Head, LostRow};
 use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, Uuid};
 use braid_geometry::Geometry;
 
@@ -7,6 +8,7 @@ use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
 use super::grow::joins;
 use super::join::{join_all, try_join_all};
+use super::journal::JournalStart;
 use super::lines::Lines;
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
@@ -28,6 +30,8 @@ pub struct Array {
     pub(super) journal: Option<Target>,
     /// When it was found it had been stopped in order, or it is new: of what was in the journal nothing is needed.
     pub(super) was_clean: bool,
+    /// With parity: the head that the journal's run began with, and its list.
+    pub(super) run_head: Option<(Head, Vec<LostRow>)>,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
@@ -97,12 +101,18 @@ impl Array {
             targets,
             journal,
             was_clean,
+            run_head: None,
             candidates,
             lines,
             found_sequence,
             unproven,
             growing,
         }
+    }
+
+    /// The journal has begun a run.
+    pub fn note_run(&mut self, start: &JournalStart) {
+        self.run_head = Some(start.head());
     }
 
     /// Whether it goes on when members fail.

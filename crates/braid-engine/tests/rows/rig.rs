@@ -270,7 +270,8 @@ impl Rig {
     }
 
     fn is_stalled(&self, io: &LeafIo) -> bool {
-        self.stalled && (io.leaf.0 as usize) < self.roles.len() && self.is_journal(io.offset)
+        let is_member = (io.leaf.0 as usize) < self.roles.len();
+        self.stalled && (io.leaf == JOURNAL && io.op == Op::Write || is_member && self.is_journal(io.offset))
     }
 
     fn publish_as(&mut self, device: u32, regions: &Arc<RegionMap>) {

@@ -78,10 +78,11 @@ impl Ring {
         }
     }
 
-    /// Whether the batch of this number may be here, beginning at one of these places, and cannot be read.
-    fn may_hold(&self, sequence: u64, places: &[u64]) -> bool {
+    /// Whether the batch of this number, or any where that is not known, may be here, beginning at one of these places, and cannot be
+    /// read.
+    fn may_hold(&self, sequence: Option<u64>, places: &[u64]) -> bool {
         let is_unread = |from: u64, to: u64| self.unread.iter().any(|at| (from..to).contains(at));
-        let begun = |header: &&BatchHeader| header.sequence == sequence;
+        let begun = |header: &&BatchHeader| sequence.is_none_or(|sequence| header.sequence == sequence);
         places.iter().any(|at| is_unread(*at, at + 1))
             || self.seen.iter().filter(begun).any(|h| is_unread(h.position, h.position + u64::from(h.blocks)))
     }
@@ -138,7 +139,7 @@ impl<M: MetaIo> Recovery<'_, M> {
                 first.into_iter().chain((behind < head.ring_blocks).then_some(behind)).collect()
             }
         };
-        let unread = torn.iter().filter(|ring| ring.may_hold(accepted.end, &places)).count();
+        let unread = torn.iter().filter(|ring| ring.may_hold(last.map(|_| accepted.end), &places)).count();
         let roles = self.geometry().members().len() as u16;
         let missing = (0..roles).filter(|role| self.holders(&self.sources, *role).next().is_none()).count();
         let is_needed = !self.array.was_clean;

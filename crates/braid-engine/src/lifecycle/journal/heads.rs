@@ -147,7 +147,7 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
     }
     let recovery = Recovery::new(io, array, false);
     // Where the array serves, the next one may be on its way meanwhile, to this member as well: until none is newer than what was
-    // written. A member in sync that cannot read its own is for others to notice.
+    // written.
     let mut given = 0;
     while let Ok(Some(Newest { head, lost, doubt: false })) = recovery.newest_head().await
         && head.generation > given
@@ -155,7 +155,11 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
         write_head(io, &array.label, &[target], &head, &lost).await?;
         given = head.generation;
     }
-    Ok(())
+    match &array.run_head {
+        // A member in sync that cannot read its own is for others to notice; this one may be the only one that is left then.
+        Some((head, lost)) if given == 0 => write_head(io, &array.label, &[target], head, lost).await,
+        _ => Ok(()),
+    }
 }
 
 /// The head that counts.

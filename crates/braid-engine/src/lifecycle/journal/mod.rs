@@ -93,6 +93,12 @@ impl JournalStart {
         }
     }
 
+    /// The head that says so, and its list.
+    pub(in crate::lifecycle) fn head(&self) -> (Head, Vec<LostRow>) {
+        let JournalStart { run, generation, ring_blocks, row_bytes, ring_on, .. } = *self;
+        (Head { generation, run, ring_blocks, row_bytes, ring_on }, self.lost.clone())
+    }
+
     /// The smaller of the ring and of the one that the members have room for, in blocks.
     pub fn least_ring_blocks(&self) -> u64 {
         match self.ring_on {
@@ -124,12 +130,18 @@ pub async fn recover_journal<M: MetaIo>(
             Ok(mut start) => {
                 // It failed when everything was in place.
                 start.disk_lost |= start.ring_on == RingOn::Members && array.give_up_journal().is_some();
+                array.note_run(&start);
                 // Now that the ring is elsewhere, the label may say so.
                 array.forget_journal(io).await?;
                 return Ok(start);
             }
             Err(error) => error,
         };
+        if array.was_clean && matches!(error, LifecycleError::Journal { .. }) {
+            // Nothing of the journal is needed then, and the next try must know that as well.
+            array.stop(io).await?;
+            return Err(error);
+        }
         if array.journal_failed(&error) {
             continue;
         }

@@ -10,7 +10,8 @@ use braid_geometry::{Level, Spec};
 use super::disks::Disks;
 use super::{leaves, request, run};
 use crate::lifecycle::{
-    Array, JournalStart, LifecycleError, Replacement, create, load_regions, recover_journal, store_regions,
+    Array, Filling, JournalStart, LifecycleError, Newcomer, Replacement, create, load_regions, recover_journal,
+    store_regions,
 };
 use crate::{ErrorKind, LeafError, LeafId, MetaIo};
 
@@ -75,12 +76,17 @@ fn row_0(array: &Array) -> (u16, u16, u16) {
 
 /// The first batch of a run, on these members: new content for line 1 of cell 0 of row 0, and a mark of row 1.
 fn log(disks: &Disks, array: &Array, started: &JournalStart, on: &[u32]) {
+    log_as(1, disks, array, started, on);
+}
+
+/// The same, with this number.
+fn log_as(sequence: u64, disks: &Disks, array: &Array, started: &JournalStart, on: &[u32]) {
     let data = Entry { row: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
     let payload = [[7; 4096], [7; 4096]].concat();
     let header = BatchHeader {
         run: started.run,
-        sequence: 1,
-        tail: 1,
+        sequence,
+        tail: sequence,
         position: 0,
         blocks: 3,
         entries: 2,
@@ -146,6 +152,7 @@ fn a_cell_that_cannot_be_read_while_its_row_was_written_is_listed_and_zeros() {
 #[test]
 fn without_a_head_it_starts_only_by_force() {
     let (disks, mut array, started) = raid5();
+    array.was_clean = false;
     log(&disks, &array, &started, &[0, 1]);
     let mut regions = run(load_regions(&disks, &array, false)).unwrap();
     regions.dirty[0] = 0;
@@ -287,6 +294,8 @@ fn an_older_head_is_not_taken_for_one_that_cannot_be_read() {
             match again {
                 Err(LifecycleError::Journal { reason }) if doubt && !force => {
                     assert!(reason.contains("newest head may be where none"), "{what}: {reason}");
+                    // It was stopped in order: what is refused stays so.
+                    assert!(array.label().clean, "{what}");
                 }
                 Ok(again) if !doubt || force => {
                     assert!(again.generation > 2, "{what}: generation {}", again.generation);
@@ -300,4 +309,39 @@ fn an_older_head_is_not_taken_for_one_that_cannot_be_read() {
             }
         }
     }
+}
+
+/// The ring has moved: numbers of batches go on, and the first of the run has any. Its header can be read, and no more of it.
+#[test]
+fn the_first_batch_of_a_run_may_have_any_number() {
+    let (disks, mut array, started) = raid5();
+    log_as(5000, &disks, &array, &started, &[0, 1]);
+    array.was_clean = false;
+    let bad = [0, 1].map(|leaf| (LeafId(leaf), ring_block(1))).to_vec();
+    let again = run(recover_journal(&Spoiled { disks: &disks, bad }, &mut array, 6, false));
+    assert!(matches!(again, Err(LifecycleError::JournalUnread { members: 2, .. })), "{again:?}");
+    let again = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
+    assert_eq!((again.batches, again.replayed), (1, 1));
+    recovered(&disks, &array);
+}
+
+/// A member becomes in sync while nobody can read a head: it gets the one that the run began with, and can be all that is left.
+#[test]
+fn who_becomes_in_sync_bears_a_head_whoever_can_read_his() {
+    let (disks, mut array, started) = raid5();
+    run(array.drop_members(&disks, &[2])).unwrap();
+    let id = MemberId::from_random(0x42);
+    run(array.begin_filling(&disks, 2, Newcomer::New { leaf: LeafId(3), id, force: true }, Filling::Full)).unwrap();
+    let heads =
+        [0, 1].into_iter().flat_map(|leaf| [0, 1].map(|slot| (LeafId(leaf), journal() + slot * HEAD_BYTES as u64)));
+    run(array.promote(&Spoiled { disks: &disks, bad: heads.collect() }, 2)).unwrap();
+    let given: Vec<_> = [0, 1]
+        .into_iter()
+        .filter_map(|slot| {
+            let bytes = disks.peek(LeafId(3), journal() + slot * HEAD_BYTES as u64, HEAD_BYTES);
+            decode_head(&array.uuid(), bytes.first_chunk()?)
+        })
+        .collect();
+    assert_eq!(given.len(), 1);
+    assert_eq!((given[0].0.run, given[0].0.generation), (started.run, started.generation));
 }
