@@ -176,9 +176,33 @@ impl Bed {
     }
 }
 
+/// Waits until all other threads sleep: on a busy machine some that were started have not begun yet, and what a thread allocates as it
+/// begins is not an I/O's.
+fn let_threads_begin() {
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
+    let is_asleep = |task: &std::fs::DirEntry| {
+        // One that has ended meanwhile is none.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with(['S', 'D', 'Z']))
+    };
+    let all_asleep = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
+        let mut others = tasks.filter(|task| Some(&*task.file_name()) != own.file_name());
+        others.all(|task| is_asleep(&task))
+    };
+    for _ in 0..10_000 {
+        if all_asleep() && all_asleep() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("the threads never sleep");
+}
+
 fn allocates_nothing(driver: DriverKind) {
     let _alone = alone();
     let mut bed = bed(driver);
+    let_threads_begin();
     allocations();
     bed.load(20_000, switch_counting);
     assert_eq!(allocations(), 0, "{driver}, disk");
