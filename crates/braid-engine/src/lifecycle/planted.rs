@@ -85,6 +85,8 @@ pub enum Planted {
     DiskDroppedFirst,
     /// The disk of the journal counts without a head of the run: an old copy of it is taken for an empty ring.
     DiskBelievedBlindly,
+    /// A disk of the journal that was with others since is taken for this array's.
+    DiskOfOthersBelieved,
     /// What a recovery reads of the disk of the journal may be in that disk's cache.
     DiskNotFlushed,
     /// Without the disk of the journal parity stays as the crash left it.

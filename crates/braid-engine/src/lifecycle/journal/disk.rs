@@ -6,7 +6,7 @@
 //! not fit, in regions that are dirty. With all data here parity is computed anew there. With some of it absent nobody knows which
 //! rows can be trusted, and such an array is not started.
 //!
-//! The disk counts when it bears a head of the run that the newest head names. The disk of the journal bears the head of a new run
+//! The disk counts when it bears a head of the run that the newest head of the members names, and nothing of a later one. The disk of the journal bears the head of a new run
 //! before any member does: so an old copy of it, and one that the array has gone on without, is never taken for an empty ring.
 
 use braid_format::journal::{Head, LostRow, RingOn};
@@ -84,7 +84,13 @@ impl<M: MetaIo> Recovery<'_, M> {
     pub(super) async fn ring_of(&self, head: &Head) -> Result<Option<Vec<&Target>>, LifecycleError> {
         let RingOn::Disk { id, .. } = head.ring_on else { return Ok(Some(self.sources.clone())) };
         let Some(disk) = self.disk.filter(|disk| disk.part.id == id) else { return Ok(None) };
-        let believed = self.heads_on(disk).await?.whole.iter().any(|(own, _)| own.run == head.run);
+        let heads = self.heads_on(disk).await?.whole;
+        let mut believed = heads.iter().any(|(own, _)| own.run == head.run);
+        for (ahead, _) in heads.iter().filter(|(own, _)| own.generation > head.generation) {
+            // It bears the next head before any member does. A run in which something was logged is another thing: others have gone on
+            // with this disk, and what it held of this run may be written over.
+            believed &= self.ring(disk, ahead).await?.is_empty() || planted(Planted::DiskOfOthersBelieved);
+        }
         Ok((believed || planted(Planted::DiskBelievedBlindly)).then(|| vec![disk]))
     }
 

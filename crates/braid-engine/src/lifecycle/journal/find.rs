@@ -31,7 +31,7 @@ struct Open {
 
 /// What one member's ring holds.
 #[derive(Default)]
-struct Ring {
+pub(super) struct Ring {
     whole: Vec<(BatchHeader, u32)>,
     open: Vec<Open>,
     /// The headers that were seen, whatever follows them.
@@ -76,6 +76,11 @@ impl Ring {
             1 => self.whole.push((header, check)),
             blocks => self.open.push(Open { header, check, crc: 0, left: blocks - 1 }),
         }
+    }
+
+    /// Whether it has no batch.
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole.is_empty()
     }
 
     /// Whether the batch of this number, or any where that is not known, may be here, beginning at one of these places, and cannot be
@@ -146,7 +151,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         (is_needed && unread > 0 && missing + unread > self.parities()).then_some((accepted.end, unread))
     }
 
-    async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
+    pub(super) async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
         let mut ring = Ring::default();
         for first in (0..head.ring_blocks).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(head.ring_blocks - first);

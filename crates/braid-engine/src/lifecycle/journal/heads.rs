@@ -171,9 +171,9 @@ pub(super) struct Newest {
 }
 
 impl Newest {
-    /// The head as one that comes after it sees it: the next has a number that none has which cannot be read.
+    /// The head as one that comes after it sees it: the next has a number that none has which cannot be read, and is in its place.
     pub fn passed(&self) -> Head {
-        Head { generation: self.head.generation + u64::from(self.doubt), ..self.head }
+        Head { generation: self.head.generation + 2 * u64::from(self.doubt), ..self.head }
     }
 }
 
@@ -216,8 +216,8 @@ pub(super) async fn heads_at<M: MetaIo>(
 }
 
 impl<M: MetaIo> Recovery<'_, M> {
-    /// The head that counts, of all members in sync and the disk of the journal. Of one generation that of the members does:
-    /// they may have gone on without that disk.
+    /// The head that counts, of all members in sync; that on the disk of the journal only where no member bears one: it may have been
+    /// with others, and one that is to come it bears before any member does.
     pub(super) async fn newest_head(&self) -> Result<Option<Newest>, LifecycleError> {
         let found = try_join_all(self.sources.iter().map(|target| self.heads_on(target))).await?;
         let on_disk = match self.disk {
@@ -225,7 +225,8 @@ impl<M: MetaIo> Recovery<'_, M> {
             None => Heads::default(),
         };
         let on_members = || found.iter().flat_map(|heads| &heads.whole);
-        let newest = on_disk.whole.iter().chain(on_members()).max_by_key(|(head, _)| head.generation);
+        let newest = on_members().max_by_key(|(head, _)| head.generation);
+        let newest = newest.or_else(|| on_disk.whole.iter().max_by_key(|(head, _)| head.generation));
         let Some(newest) = newest else { return Ok(None) };
         if on_members().any(|other| other.0.generation == newest.0.generation && other != newest) {
             return Err(wrong(format!("its members bear different heads of the generation {}", newest.0.generation)));
@@ -269,7 +270,16 @@ impl<M: MetaIo> Recovery<'_, M> {
         let member_blocks = self.ring_from_now_on(member_ring(head));
         let (ring_blocks, ring_on) =
             self.disk.map_or((member_blocks, RingOn::Members), |disk| disk_ring(disk, member_blocks));
-        let next = Head { generation: head.generation + 1, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
+        let ahead = match self.disk {
+            Some(disk) => self.heads_on(disk).await?.newest().unwrap_or(0),
+            None => 0,
+        };
+        let mut generation = head.generation + 1;
+        while generation <= ahead {
+            // Never in the place of the one that members have now.
+            generation += 2;
+        }
+        let next = Head { generation, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
         if lost.len() > braid_format::journal::LOST_ROWS_MAX {
             return Err(wrong(format!("{} of its rows cannot be read, more than it can list", lost.len())));
         }

@@ -246,10 +246,11 @@ fn every_planted_bug_of_the_disk_is_noticed() {
         Planted::DiskLostUnnoticed,
         Planted::DiskDroppedFirst,
         Planted::DiskNotFlushed,
+        Planted::DiskOfOthersBelieved,
     ] {
         plant(Some(bug));
         let found = ACTS.into_iter().find_map(|act| sweep(act, 6, &mut Counts::default()).err());
-        let found = found.or_else(|| an_old_copy_is_believed().err());
+        let found = found.or_else(|| an_old_copy_is_believed().err()).or_else(|| that_of_others_is_believed().err());
         plant(None);
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?} is not noticed");
@@ -436,4 +437,31 @@ fn a_disk_has_as_much_room_as_the_members() {
         (disk, refusals) = (disk + (1 << 20), refusals + 1);
     }
     assert!(refusals > 0);
+}
+
+/// The disk has been with others, who have gone on with it: what they have logged is not this array's, and what it held of this array may
+/// be gone.
+fn that_of_others_is_believed() -> Result<(), String> {
+    let (disks, array, started) = raid5(true);
+    tear(&disks, &array, &started);
+    let others = disks.clone();
+    let (theirs, at_theirs) = start_of(&others, &leaves(MEMBERS + 1), 77)?.ok_or("it waits for what is here")?;
+    log(&others, &theirs, at_theirs.run, 9);
+    // Its label says nothing of that: here another one is newer.
+    let area = Places::for_journal(SIZE).unwrap().journal;
+    disks.poke(JOURNAL, area.start, &others.peek(JOURNAL, area.start, area.bytes as usize / 4096 * 4096));
+    for random in [78, 79] {
+        // After the first start it is this array's again.
+        let (array, started) = start_of(&disks, &leaves(MEMBERS + 1), random)?.ok_or("it waits for what is here")?;
+        if started.disk_lost != (random == 78) {
+            return Err(format!("start {random}: the disk is lost: {}", started.disk_lost));
+        }
+        holds(&disks, &array, &[7])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_disk_of_others_is_not_believed() {
+    that_of_others_is_believed().unwrap();
 }
