@@ -42,6 +42,8 @@ pub struct JournalDisks {
     pub stopped: bool,
     /// When it was started last, what the journal held was lost.
     pub done_without: bool,
+    /// Nobody may start the array without what is gone for good: it was judged so when it was tried last.
+    pub(super) waits: bool,
     /// Chances in a million that one is not there when a life begins.
     unplug: u32,
     /// Old copies may turn up.
@@ -366,8 +368,10 @@ impl Admin {
 
     /// Waits until it is judged whether an array was right not to start.
     pub(super) async fn judge_refused(&mut self, refused: Refused) {
+        let index = refused.index;
         self.stage.borrow_mut().refused.push(refused);
         self.until(|stage| stage.refused.is_empty()).await;
+        self.stage.borrow_mut().mirrors[index].journal.waits = true;
         self.count("a mirror waits for its journal");
     }
 }

@@ -139,6 +139,7 @@ impl Admin {
                     let mut stage = self.stage.borrow_mut();
                     let mirror = &mut stage.mirrors[index];
                     mirror.exists = true;
+                    mirror.journal.waits = false;
                     mirror.parted = !mirror.apart.is_empty();
                 }
                 self.count("start a mirror");
@@ -398,11 +399,16 @@ impl Admin {
         self.until(|stage| stage.compare.is_empty()).await;
     }
 
-    /// In the last life every array that exists must serve.
+    /// In the last life every array that exists must serve, unless what it needs is gone for good.
     pub fn judge_mirrors(&self) {
         let missing = {
             let stage = self.stage.borrow();
-            stage.mirrors.iter().enumerate().find(|(i, m)| m.exists && !self.kept.contains_key(i)).map(|(i, _)| i)
+            stage
+                .mirrors
+                .iter()
+                .enumerate()
+                .find(|(i, m)| m.exists && !m.journal.waits && !self.kept.contains_key(i))
+                .map(|(i, _)| i)
         };
         if let Some(index) = missing {
             self.odd(format!("in a world without faults mirror {index} is not served"));
