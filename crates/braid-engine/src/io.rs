@@ -367,3 +367,27 @@ pub trait MetaIo {
     /// Makes everything written before durable.
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError>;
 }
+
+/// Devices are read and written through this by code that runs on no data core: a pool keeps its labels, tables and rings on
+/// devices, so that the arrays below it do what they do for every request.
+///
+/// Offsets and lengths are bytes, multiples of the device's logical block. A read may be of any length; a long one is cut into
+/// requests of at most [`REQUEST_BYTES_MAX`], which are not one point in time. A `write` that returned is read by whoever
+/// reads after it, and is in the caches of the disks; only a `flush` of the device begun after it, or `fua`, makes it durable.
+/// After an error nobody knows how much was written, and after [`ErrorKind::TimedOut`] it may still happen; what the
+/// device is asked on the same range is refused until that is over. Where too much is under way, all of them wait.
+#[allow(async_fn_in_trait)]
+pub trait DeviceIo {
+    /// Size of the device in bytes as it is now: arrays grow. 0 where there is no such device.
+    fn size_bytes(&self, device: DeviceId) -> u64;
+    /// The device's logical block in bytes. 0 where there is no such device.
+    fn block_bytes(&self, device: DeviceId) -> u32;
+    /// Reads `len` bytes at `offset`.
+    async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError>;
+    /// Writes `data` at `offset`, at most [`REQUEST_BYTES_MAX`] of it. With `fua` it is durable when this returns.
+    async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), IoError>;
+    /// Makes every write durable that was acknowledged before, to whomever and on whichever shard.
+    async fn flush(&self, device: DeviceId) -> Result<(), IoError>;
+    /// The range, of any length, is no longer needed: afterwards it reads as before or as zeros, each block as it likes.
+    async fn discard(&self, device: DeviceId, offset: u64, len: u64) -> Result<(), IoError>;
+}
