@@ -25,6 +25,7 @@ pub mod overlap;
 mod parity;
 pub mod plan;
 mod planted;
+pub mod pool;
 pub mod regions;
 pub mod shard;
 pub mod trouble;
