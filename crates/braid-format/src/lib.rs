@@ -23,6 +23,7 @@ mod label;
 mod layout;
 mod name;
 mod place;
+pub mod pool;
 mod raw;
 mod words;
 mod zones;

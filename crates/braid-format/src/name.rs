@@ -1,4 +1,4 @@
-//! Names of arrays: a letter or digit, then up to 62 of letters, digits, `.`, `_`, `-`.
+//! Names of arrays and of all else: a letter or digit, then up to 62 of letters, digits, `.`, `_`, `-`.
 
 use std::fmt;
 
@@ -21,24 +21,31 @@ pub struct NameError {
 impl Name {
     /// Checks the rules.
     pub fn new(text: &str) -> Result<Name, NameError> {
-        let refuse = |reason| Err(NameError { text: text.chars().take(80).collect(), reason });
-        let Some(first) = text.bytes().next() else { return refuse("it is empty") };
-        if text.len() > NAME_BYTES_MAX {
-            return refuse("it is longer than 63 characters");
+        match broken_rule(text.as_bytes()) {
+            Some(reason) => Err(NameError { text: text.chars().take(80).collect(), reason }),
+            None => Ok(Name(text.to_owned())),
         }
-        if !first.is_ascii_alphanumeric() {
-            return refuse("it must begin with a letter or a digit");
-        }
-        if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
-            return refuse("only letters, digits, '.', '_' and '-' may stand in it");
-        }
-        Ok(Name(text.to_owned()))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// The rule that a text breaks, if any.
+pub(crate) fn broken_rule(text: &[u8]) -> Option<&'static str> {
+    let Some(first) = text.first() else { return Some("it is empty") };
+    if text.len() > NAME_BYTES_MAX {
+        return Some("it is longer than 63 characters");
+    }
+    if !first.is_ascii_alphanumeric() {
+        return Some("it must begin with a letter or a digit");
+    }
+    if !text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
+        return Some("only letters, digits, '.', '_' and '-' may stand in it");
+    }
+    None
 }
 
 impl fmt::Display for Name {
