@@ -37,22 +37,26 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes == &[0; LABEL_BYTES][..bytes.len()]
 }
 
-type Found<'a> = &'a mut dyn FnMut(Problem);
+pub(crate) type Found<'a> = &'a mut dyn FnMut(Problem);
 
-fn report(found: Found<'_>, field: &'static str, reason: impl Into<String>) {
+pub(crate) fn report(found: Found<'_>, field: &'static str, reason: impl Into<String>) {
     found(Problem { field, reason: reason.into() });
 }
 
 /// Judges the whole label's checksum.
 pub fn checksum(raw: &RawLabel) -> Result<(), LabelError> {
-    let short = LabelError::Short { len: 0 };
-    let bytes: &[u8; LABEL_BYTES] = raw.as_bytes().try_into().map_err(|_| short)?;
-    let (expected, found) = (crc::label_crc(bytes), raw.crc.get());
+    checksums(raw.as_bytes(), raw.crc.get(), raw.header_crc.get())
+}
+
+/// The same of any label of Braid's, which says these two.
+pub(crate) fn checksums(bytes: &[u8], label: u32, header: u32) -> Result<(), LabelError> {
+    let bytes: &[u8; LABEL_BYTES] = bytes.try_into().map_err(|_| LabelError::Short { len: bytes.len() })?;
+    let (expected, found) = (crc::label_crc(bytes), label);
     if expected != found {
         return Err(LabelError::Checksum { expected, found });
     }
     // A right label CRC with a wrong header CRC was never written by Braid: say which one is off.
-    let (expected, found) = (crc::header_crc(bytes), raw.header_crc.get());
+    let (expected, found) = (crc::header_crc(bytes), header);
     if expected != found {
         return Err(LabelError::Field {
             field: "header_crc",
@@ -64,14 +68,17 @@ pub fn checksum(raw: &RawLabel) -> Result<(), LabelError> {
 
 /// Judges version and features: may this code use the label at all?
 pub fn version(raw: &RawLabel) -> Result<(), LabelError> {
-    let found = raw.version.get();
-    if found > VERSION {
-        return Err(LabelError::NewerVersion { found, supported: VERSION });
+    supported(raw.version.get(), VERSION, raw.features_incompatible.get() & !INCOMPATIBLE_KNOWN)
+}
+
+/// The same of any label of Braid's: its version, the one that this code knows, and the incompatible features that it does not.
+pub(crate) fn supported(found: u32, supported: u32, bits: u64) -> Result<(), LabelError> {
+    if found > supported {
+        return Err(LabelError::NewerVersion { found, supported });
     }
-    if found < VERSION {
-        return Err(LabelError::OlderVersion { found, supported: VERSION });
+    if found < supported {
+        return Err(LabelError::OlderVersion { found, supported });
     }
-    let bits = raw.features_incompatible.get() & !INCOMPATIBLE_KNOWN;
     if bits != 0 { Err(LabelError::Incompatible { bits }) } else { Ok(()) }
 }
 
@@ -100,7 +107,7 @@ pub fn header(raw: &RawLabel, found: Found<'_>) -> Option<Header> {
     if raw.sequence.get() == 0 {
         report(found, "sequence", "it is 0; sequence numbers begin at 1");
     }
-    let name = name(raw).map_err(|reason| report(found, "name", reason)).ok();
+    let name = name(&raw.name).map_err(|reason| report(found, "name", reason)).ok();
     let state = words::array_state_from(raw.array_state);
     if state.is_none() {
         report(found, "array_state", format!("code {} is unknown", raw.array_state));
@@ -181,12 +188,12 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
     })
 }
 
-fn name(raw: &RawLabel) -> Result<Name, String> {
-    let len = raw.name.iter().position(|b| *b == 0).ok_or("it has no end")?;
-    if raw.name[len..].iter().any(|b| *b != 0) {
+pub(crate) fn name(bytes: &[u8; 64]) -> Result<Name, String> {
+    let len = bytes.iter().position(|b| *b == 0).ok_or("it has no end")?;
+    if bytes[len..].iter().any(|b| *b != 0) {
         return Err("bytes after its end are not zero".into());
     }
-    let text = std::str::from_utf8(&raw.name[..len]).map_err(|_| "it is not text")?;
+    let text = std::str::from_utf8(&bytes[..len]).map_err(|_| "it is not text")?;
     Name::new(text).map_err(|e| e.to_string())
 }
 

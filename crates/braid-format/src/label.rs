@@ -456,7 +456,7 @@ pub(crate) fn raw_of(bytes: &[u8]) -> Result<&RawLabel, LabelError> {
     if raw.magic == MAGIC { Ok(raw) } else { Err(LabelError::NoMagic) }
 }
 
-fn pad<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(crate) fn pad<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
 }
 

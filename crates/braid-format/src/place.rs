@@ -159,24 +159,30 @@ impl Places {
         if self.data.bytes == 0 {
             found("data_bytes", "there is no room for data".into());
         }
-        for (i, (field, part)) in parts.iter().enumerate() {
-            if part.start % BLOCK_BYTES != 0 || part.bytes % BLOCK_BYTES != 0 {
-                found(field, format!("{} bytes at {} are not whole blocks", part.bytes, part.start));
-                continue;
-            }
-            let Some(end) = part.end().filter(|end| *end <= self.device_bytes) else {
-                found(
-                    field,
-                    format!("{} bytes at {} lie beyond the disk's {}", part.bytes, part.start, self.device_bytes),
-                );
-                continue;
-            };
-            let overlapped = parts[..i].iter().find(|(_, other)| {
-                part.bytes > 0 && other.bytes > 0 && part.start < other.end().unwrap_or(u64::MAX) && other.start < end
-            });
-            if let Some((other, _)) = overlapped {
-                found(field, format!("it overlaps `{other}`"));
-            }
+        check_parts(&parts, self.device_bytes, found);
+    }
+}
+
+/// What is wrong with parts of a disk that are to be whole blocks, to lie on it, and not to overlap: each at most once.
+pub(crate) fn check_parts(
+    parts: &[(&'static str, Extent)],
+    device_bytes: u64,
+    found: &mut dyn FnMut(&'static str, String),
+) {
+    for (i, (field, part)) in parts.iter().enumerate() {
+        if part.start % BLOCK_BYTES != 0 || part.bytes % BLOCK_BYTES != 0 {
+            found(field, format!("{} bytes at {} are not whole blocks", part.bytes, part.start));
+            continue;
+        }
+        let Some(end) = part.end().filter(|end| *end <= device_bytes) else {
+            found(field, format!("{} bytes at {} lie beyond the disk's {device_bytes}", part.bytes, part.start));
+            continue;
+        };
+        let overlapped = parts[..i].iter().find(|(_, other)| {
+            part.bytes > 0 && other.bytes > 0 && part.start < other.end().unwrap_or(u64::MAX) && other.start < end
+        });
+        if let Some((other, _)) = overlapped {
+            found(field, format!("it overlaps `{other}`"));
         }
     }
 }

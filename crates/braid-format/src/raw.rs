@@ -127,34 +127,43 @@ impl Field {
     }
 }
 
-const fn size_of_field<F>(_: fn(&RawLabel) -> &F) -> usize {
+pub(crate) const fn size_of_field<R, F>(_: fn(&R) -> &F) -> usize {
     size_of::<F>()
 }
 
+/// A label's type, the list of its fields, and the compile-time checks of their places.
 macro_rules! label_fields {
-    ($($(#[$doc:meta])* $name:ident: $type:ty, $offset:literal, $kind:expr;)*) => {
-        /// The label's 4096 bytes.
+    (
+        $(#[$type_doc:meta])* $raw:ident, $(#[$list_doc:meta])* $list:ident:
+        $($(#[$doc:meta])* $name:ident: $type:ty, $offset:literal, $kind:expr;)*
+    ) => {
+        $(#[$type_doc])*
         #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, PartialEq, Eq, Debug)]
         #[repr(C)]
-        pub struct RawLabel {
+        pub struct $raw {
             $($(#[$doc])* pub $name: $type,)*
         }
 
-        /// Every field of the label, in the order of the bytes.
-        pub const FIELDS: &[Field] = &[
+        $(#[$list_doc])*
+        pub const $list: &[Field] = &[
             $(Field {
                 name: stringify!($name),
-                offset: core::mem::offset_of!(RawLabel, $name),
-                size: size_of_field(|l| &l.$name),
+                offset: core::mem::offset_of!($raw, $name),
+                size: $crate::raw::size_of_field(|label: &$raw| &label.$name),
                 kind: $kind,
             },)*
         ];
 
-        $(const _: () = assert!(core::mem::offset_of!(RawLabel, $name) == $offset);)*
+        $(const _: () = assert!(core::mem::offset_of!($raw, $name) == $offset);)*
     };
 }
+pub(crate) use label_fields;
 
 label_fields! {
+    /// The label's 4096 bytes.
+    RawLabel,
+    /// Every field of the label, in the order of the bytes.
+    FIELDS:
     /// `BRAIDLB1`.
     magic: [u8; 8], 0, FieldKind::Text;
     /// CRC-32C of all 4096 bytes, this field counted as zero.

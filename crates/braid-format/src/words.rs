@@ -5,6 +5,7 @@
 use braid_geometry::{Layout, Level, ZonePolicy};
 
 use crate::label::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
+use crate::pool::{PoolMemberState, PoolState};
 
 /// Two functions between a type and its codes, and one from code to word.
 macro_rules! codes {
@@ -38,6 +39,10 @@ codes!(JobKind, job_kind_code, job_kind_from, job_kind_word:
     Rebuild = 1 "rebuild", Resync = 2 "resync", Check = 3 "check", Repair = 4 "repair", Replace = 5 "replace",
     Evacuate = 6 "evacuate", Grow = 7 "grow");
 codes!(JobState, job_state_code, job_state_from, job_state_word: Running = 1 "running", Paused = 2 "paused");
+codes!(PoolState, pool_state_code, pool_state_from, pool_state_word:
+    Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
+codes!(PoolMemberState, pool_member_state_code, pool_member_state_from, pool_member_state_word:
+    InUse = 1 "in use", Removing = 2 "being removed", Absent = 3 "absent, accepted");
 
 pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
     match code {
@@ -72,4 +77,6 @@ display_words! {
     StartPolicy, start_policy_code, start_policy_word;
     JobKind, job_kind_code, job_kind_word;
     JobState, job_state_code, job_state_word;
+    PoolState, pool_state_code, pool_state_word;
+    PoolMemberState, pool_member_state_code, pool_member_state_word;
 }

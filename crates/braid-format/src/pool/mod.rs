@@ -6,13 +6,19 @@
 //! - [`entry`](Entry): one change of those, as it stands in the tail in shared memory and in batches.
 //! - [`batch`](BatchHeader): the entries of a commit, as they stand in a member's ring.
 //! - [`start`](RingStart): from where on a ring's batches count.
+//! - [`places`](PoolPlaces): where all of this is on a member.
+//! - [`label`](PoolLabel): the 4 KiB that mark a member as a pool's.
 //!
-//! Promises: nothing here allocates, and decoding never panics, whatever the bytes. What is accepted is consistent in itself and encodes
+//! Promises: but for the label nothing here allocates, and decoding never panics, whatever the bytes. What is accepted is consistent in itself and encodes
 //! to the same bytes. Encoding what decoding would refuse panics: nobody could read it back.
 
 mod batch;
+mod check;
 mod entry;
+mod label;
 mod owner;
+mod places;
+mod raw;
 mod record;
 mod sector;
 mod start;
@@ -24,7 +30,10 @@ pub use batch::{
 pub use entry::{
     Change, ENTRY_UNITS_MAX, Entry, EntryError, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
 };
+pub use label::{POOL_MAGIC, POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolState, Reserved};
 pub use owner::{OWNER_BYTES, Owner, OwnerError, OwnerKind, OwnerName, Placing, Policy};
+pub use places::{MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolPlaceError, PoolPlaces, owner_slots_for};
+pub use raw::{POOL_FIELDS, RawPoolLabel, RawPoolMember};
 pub use record::{RECORD_BYTES, Record, RecordError, RecordKind};
 pub use sector::{ADDRESS_SECTOR_BYTES, AddressError, NO_ADDRESS, decode_address, encode_address};
 pub use start::{RING_START_BYTES, RingStart, StartError, start_slot};

@@ -1,0 +1,255 @@
+//! Labels of pools survive the way to a member and back; whatever else stands there is refused, and its field is named.
+#![allow(clippy::unwrap_used)]
+
+use braid_format::pool::{
+    OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved,
+    owner_slots_for,
+};
+use braid_format::{Features, LabelError, Name, Uuid};
+use proptest::prelude::*;
+
+/// Sets both checksums, as someone would who wants to be believed.
+fn reseal(bytes: &mut [u8; 4096]) {
+    bytes[8..12].fill(0);
+    let header = crc32c::crc32c(&bytes[..508]);
+    bytes[508..512].copy_from_slice(&header.to_le_bytes());
+    let label = crc32c::crc32c(bytes);
+    bytes[8..12].copy_from_slice(&label.to_le_bytes());
+}
+
+/// Three members, of which number 1 has left; this is number 2.
+fn of_three() -> PoolLabel {
+    let member =
+        |number: u128, size_bytes, state| Some(PoolMember { uuid: Uuid::from_u128(number), size_bytes, state });
+    PoolLabel {
+        features: Features::default(),
+        uuid: Uuid::from_bytes(*b"braid-test-pool!"),
+        sequence: 7,
+        name: Name::new("tank").unwrap(),
+        state: PoolState::Active,
+        clean: true,
+        created_unix_s: 1_700_000_000,
+        session: 0x1122_3344_5566_7788,
+        members: vec![
+            member(11, 50 << 30, PoolMemberState::Absent),
+            None,
+            member(13, 100 << 30, PoolMemberState::Removing),
+        ],
+        member: 2,
+        places: PoolPlaces::new(100 << 30, owner_slots_for(50 << 30)).unwrap(),
+        reserved: Reserved::NONE,
+    }
+}
+
+fn any_label() -> impl Strategy<Value = PoolLabel> {
+    let state = prop_oneof![Just(PoolState::Forming), Just(PoolState::Active), Just(PoolState::Deleting)];
+    let member = (1u64..1 << 49, 0..4u8);
+    let members = prop::collection::vec(member, 1..=128);
+    (any::<[u64; 4]>(), "[a-z0-9][a-zA-Z0-9._-]{0,62}", state, members, any::<prop::sample::Index>(), 21u32..50)
+        .prop_map(|(numbers, name, state, members, own, bits)| {
+            let own = own.index(members.len());
+            let size_bytes = (1 << bits) - numbers[0] % (1 << (bits - 1)) / 2;
+            let owner_slots = OWNER_SLOTS_MIN.max(owner_slots_for(size_bytes));
+            let members = members.into_iter().enumerate().map(|(number, (size, state))| {
+                let of = |size_bytes, state| {
+                    Some(PoolMember { uuid: Uuid::from_u128(number as u128 + 1), size_bytes, state })
+                };
+                match state {
+                    _ if number == own => of(size_bytes, PoolMemberState::InUse),
+                    0 => None,
+                    1 => of(size, PoolMemberState::InUse),
+                    2 => of(size, PoolMemberState::Removing),
+                    _ => of(size, PoolMemberState::Absent),
+                }
+            });
+            PoolLabel {
+                uuid: Uuid::from_u64_pair(numbers[1], 1),
+                sequence: numbers[2].max(1),
+                name: Name::new(&name).unwrap(),
+                state,
+                clean: numbers[2] % 2 == 0,
+                created_unix_s: numbers[3],
+                session: numbers[1],
+                members: members.collect(),
+                member: own as u8,
+                places: PoolPlaces::new(size_bytes, owner_slots).unwrap(),
+                ..of_three()
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_label_comes_back_as_it_was(label in any_label()) {
+        let bytes = label.encode().unwrap();
+        let back = PoolLabel::decode(&bytes).unwrap();
+        prop_assert_eq!(&back, &label);
+        prop_assert_eq!(PoolHeader::decode(&bytes), Some(label.header()));
+        prop_assert_eq!(label.numbered().count(), label.members.iter().flatten().count());
+        prop_assert!(label.numbered().any(|(number, member)| number == label.member && Some(member) == label.own()));
+    }
+
+    #[test]
+    fn changes_with_a_right_checksum_are_judged_by_their_sense(
+        label in any_label(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes = label.encode().unwrap();
+        for (field, at, value) in changes {
+            // By field, not by byte: else nearly all changes would hit the table.
+            let field = &POOL_FIELDS[field.index(POOL_FIELDS.len())];
+            bytes[field.offset + at.index(field.size)] = value;
+        }
+        reseal(&mut bytes);
+        if let Ok(label) = PoolLabel::decode(&bytes) {
+            prop_assert_eq!(label.encode().unwrap(), bytes);
+            let places = &label.places;
+            prop_assert!(places.data.end().unwrap() <= places.device_bytes);
+            prop_assert!(label.own().is_some());
+        }
+        let _ = PoolHeader::decode(&bytes);
+    }
+
+    #[test]
+    fn noise_is_no_label(noise in prop::collection::vec(any::<u8>(), 0..5000), magic in any::<bool>(), seal in any::<bool>()) {
+        let mut noise = noise;
+        if magic && noise.len() >= 16 {
+            noise[..8].copy_from_slice(b"BRAIDPL1");
+            noise[12..16].copy_from_slice(&[1, 0, 0, 0]);
+        }
+        if let (true, Some(block)) = (seal, noise.first_chunk_mut::<4096>()) {
+            reseal(block);
+        }
+        prop_assert!(PoolLabel::decode(&noise).is_err());
+        prop_assert!(PoolHeader::decode(&noise).is_none());
+    }
+}
+
+#[test]
+fn every_bit_that_changes_is_noticed() {
+    let mut bytes = of_three().encode().unwrap();
+    for bit in 0..4096 * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(PoolLabel::decode(&bytes).is_err(), "bit {bit}");
+        // The sector's own checksum guards what the header says.
+        let beyond = bit / 8 >= 512 || (8..12).contains(&(bit / 8));
+        assert_eq!(PoolHeader::decode(&bytes).is_some(), beyond, "bit {bit}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+/// One change of one field, and the field that must be blamed.
+#[test]
+fn each_nonsense_is_blamed_on_its_field() {
+    let cases: &[(&str, usize, &[u8])] = &[
+        ("pool_uuid", 40, &[0; 16]),
+        ("sequence", 56, &[0; 8]),
+        ("name", 64, b"-"),
+        ("name", 64 + 63, b"x"),
+        ("pool_state", 128, &[0]),
+        ("pool_state", 128, &[4]),
+        ("clean", 129, &[2]),
+        ("member", 130, &[3]),
+        ("member_uuid", 130, &[1]),
+        ("member_uuid", 130, &[0]),
+        ("member_count", 131, &[0]),
+        ("member_count", 131, &[129]),
+        ("member", 131, &[2]),
+        ("owner_slots", 132, &[0; 4]),
+        ("owners_bytes", 132, &[0, 9]),
+        ("member_uuid", 152, &[1; 16]),
+        ("member_uuid", 152, &[0; 16]),
+        ("extents", 168, &[0; 4]),
+        ("table_bytes", 168, &[1]),
+        ("table_bytes", 172, &[1]),
+        ("zero_slots", 172, &[255; 4]),
+        ("device_bytes", 176, &[255; 8]),
+        ("device_bytes", 176, &[1]),
+        ("label_start", 184, &[1]),
+        ("copy_start", 192, &[0; 8]),
+        ("copy_start", 192, &[255; 8]),
+        ("starts_start", 200, &[0; 8]),
+        ("starts_bytes", 208, &[0, 16]),
+        ("ring_start", 216, &[0; 8]),
+        ("ring_bytes", 224, &[0; 8]),
+        ("owners_start", 232, &[0; 8]),
+        ("owners_bytes", 240, &[0; 8]),
+        ("table_start", 248, &[0; 8]),
+        ("table_bytes", 256, &[0; 8]),
+        ("addresses_start", 264, &[0; 8]),
+        ("addresses_bytes", 272, &[0; 8]),
+        ("data_start", 280, &[0; 8]),
+        ("data_bytes", 288, &[0; 8]),
+        ("reserved_a", 296, &[1]),
+        ("reserved_a", 507, &[1]),
+        ("members", 512, &[0; 16]),
+        ("members", 512 + 16, &[0; 8]),
+        ("members", 512 + 24, &[4]),
+        ("members", 512 + 24, &[0]),
+        ("members", 512 + 25, &[1]),
+        ("members", 512 + 50 + 24, &[3]),
+        ("members", 512, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13]),
+        ("device_bytes", 512 + 50 + 16, &[1]),
+        ("members", 512 + 3 * 25, &[1]),
+        ("members", 3711, &[1]),
+        ("reserved_b", 3712, &[1]),
+        ("reserved_b", 4095, &[1]),
+    ];
+    let good = of_three().encode().unwrap();
+    for (field, at, change) in cases {
+        let mut bytes = good;
+        bytes[*at..at + change.len()].copy_from_slice(change);
+        reseal(&mut bytes);
+        match PoolLabel::decode(&bytes) {
+            Err(LabelError::Field { field: blamed, reason }) => {
+                assert_eq!(blamed, *field, "byte {at} = {change:x?}: {reason}");
+            }
+            other => panic!("byte {at} = {change:x?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_newer_is_refused_and_what_may_be_ignored_is_kept() {
+    let good = of_three().encode().unwrap();
+    let changed = |changes: &[(usize, u8)]| {
+        let mut bytes = good;
+        changes.iter().for_each(|(at, value)| bytes[*at] = *value);
+        reseal(&mut bytes);
+        bytes
+    };
+    let newer = PoolLabel::decode(&changed(&[(12, 2)])).unwrap_err();
+    assert_eq!(newer, LabelError::NewerVersion { found: 2, supported: 1 });
+    let incompatible = PoolLabel::decode(&changed(&[(33, 1)])).unwrap_err();
+    assert_eq!(incompatible, LabelError::Incompatible { bits: 0x100 });
+    assert!(matches!(PoolLabel::decode(&changed(&[(12, 0)])), Err(LabelError::OlderVersion { .. })));
+    // A compatible feature may have given meaning to what is zero today.
+    let bytes = changed(&[(16, 1), (300, 5), (4000, 6)]);
+    let label = PoolLabel::decode(&bytes).unwrap();
+    assert_eq!(label.encode().unwrap(), bytes);
+    assert!(PoolLabel::decode(&changed(&[(300, 5)])).is_err());
+}
+
+#[test]
+fn a_label_that_nobody_could_read_is_not_made() {
+    let nobody = PoolLabel { member: 1, ..of_three() };
+    assert!(matches!(nobody.encode(), Err(LabelError::Field { field: "member_uuid", .. })));
+    let crowd = PoolLabel { members: vec![of_three().members[2]; 129], ..of_three() };
+    assert!(matches!(crowd.encode(), Err(LabelError::Field { field: "member_count", .. })));
+    let twins = PoolLabel { members: vec![of_three().members[2]; 3], ..of_three() };
+    assert!(matches!(twins.encode(), Err(LabelError::Field { field: "members", .. })));
+    assert!(PoolLabel { sequence: 0, ..of_three() }.encode().is_err());
+}
+
+#[test]
+fn a_label_knows_its_places_and_its_device() {
+    let label = of_three();
+    assert!(label.belongs_at(0) && label.belongs_at((100 << 30) - 4096) && !label.belongs_at(4096));
+    assert_eq!(label.fits(100 << 30), Ok(()));
+    assert_eq!(label.fits(200 << 30), Ok(()));
+    assert!(label.fits((100 << 30) - 1).unwrap_err().contains("107374182400"));
+    let numbers: Vec<u8> = label.numbered().map(|(number, _)| number).collect();
+    assert_eq!(numbers, [0, 2]);
+}
