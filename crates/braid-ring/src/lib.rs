@@ -11,11 +11,13 @@
 //! What it never does: decide where a byte lives, or in which order. That is the engine's.
 //!
 //! Where to find what: `spec` reads disks' names, `disk` opens them; `shard` is the loop, `port` carries leaf I/Os out,
-//! `driver` speaks with the kernel; `frontend` and `net` are what servers see; `ring`, `meta` and `link` are the outside.
+//! `driver` speaks with the kernel; `frontend` and `net` are what servers see; `ring`, `meta`, `devices` and
+//! `link` are the outside.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod arena;
+mod devices;
 pub mod disk;
 pub mod driver;
 mod engine;
@@ -31,6 +33,7 @@ mod nop;
 mod parts;
 mod pending;
 mod port;
+mod requests;
 mod ring;
 mod shard;
 pub mod spec;
@@ -40,6 +43,7 @@ mod timer;
 mod troubles;
 mod wake;
 
+pub use devices::RingDevices;
 pub use disk::{Disk, OpenOptions};
 pub use driver::{DriverInfo, DriverKind};
 pub use engine::RingEngine;

@@ -10,6 +10,7 @@ use crate::disk::Disk;
 use crate::map::Map;
 use crate::parts::PartJob;
 use crate::pending::Promise;
+use crate::requests::DeviceRequest;
 use crate::stats::LeafCounters;
 use crate::wake::Wake;
 
@@ -60,6 +61,7 @@ pub(crate) enum Control {
     Publish { device: DeviceId, layout: Option<Arc<DeviceLayout>>, drained: Arc<Countdown> },
     Post { frontend: usize, message: Box<dyn Any + Send> },
     Meta(Box<MetaRequest>),
+    Request(Box<DeviceRequest>),
     Freeze { device: DeviceId, frozen: Arc<Countdown> },
     Part(Box<PartJob>),
     Call { device: DeviceId, call: RegionCall, done: Promise<()> },

@@ -75,7 +75,7 @@ fn request(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, memory: Op
 
 /// Memory of its own for one I/O, page-aligned, beginning with `data`.
 #[allow(unsafe_code)]
-fn memory_with(data: &[u8], len: usize) -> Result<Map, LeafError> {
+pub(crate) fn memory_with(data: &[u8], len: usize) -> Result<Map, LeafError> {
     let map = Map::new(len).map_err(|_| LeafError { kind: ErrorKind::Busy, errno: libc::ENOMEM })?;
     // SAFETY: the mapping is new, at least `len` long, and known to nobody else.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), map.ptr(), data.len().min(len)) };
@@ -83,7 +83,7 @@ fn memory_with(data: &[u8], len: usize) -> Result<Map, LeafError> {
 }
 
 #[allow(unsafe_code)]
-fn bytes(map: &Map, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(map: &Map, len: usize) -> Vec<u8> {
     // SAFETY: the shard has given the mapping back, so that nobody writes to it; it is at least `len` long.
     unsafe { std::slice::from_raw_parts(map.ptr(), len.min(map.len())) }.to_vec()
 }

@@ -9,6 +9,7 @@ use braid_engine::limits::{JOURNAL_IOS_MAX, SLOTS_MAX, STEP_IOS_MAX};
 use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, Limits, META_BLOCKS, Shard, ShardId, Shared};
 
 use crate::arena::Arena;
+use crate::devices::Sizes;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, DriverConfig, DriverInfo, DriverKind};
 use crate::error::{RingError, RingErrorKind};
@@ -79,12 +80,13 @@ pub(crate) struct Inner {
     pub(crate) links: Vec<Arc<Link>>,
     infos: Vec<DriverInfo>,
     leaves: Mutex<Vec<LeafPlace>>,
+    pub(crate) sizes: Sizes,
     arena_bytes: u64,
     /// Failures of members that nobody has taken yet.
     pub(crate) troubles: Arc<Troubles>,
     /// Memory for parts of jobs.
     pub(crate) pool: Arc<Pool>,
-    /// Which shard gets the next part.
+    /// Which shard gets the next part of a job, or the next request of the control plane.
     pub(crate) next_shard: AtomicUsize,
 }
 
@@ -158,6 +160,7 @@ impl Ring {
             links,
             infos,
             leaves: Mutex::new(places),
+            sizes: Sizes::default(),
             arena_bytes,
             troubles,
             pool: Pool::new(),
@@ -191,6 +194,7 @@ impl Ring {
         }
         // Handles may live on; the disks are let go of.
         self.inner.leaves(|leaves| leaves.iter_mut().for_each(|place| *place = LeafPlace::Free));
+        self.inner.sizes.clear();
     }
 }
 
@@ -424,6 +428,7 @@ impl RingHandle {
     /// was planned with the layout before has ended on all shards, or the shards have stopped. It runs on a
     /// shard's thread and must not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
+        self.inner.sizes.set(device, layout.as_deref());
         let troubles = layout.is_none().then(|| Arc::clone(&self.inner.troubles));
         let done = Box::new(move || {
             troubles.into_iter().for_each(|troubles| troubles.forget(device));

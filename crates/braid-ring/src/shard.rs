@@ -19,6 +19,7 @@ use crate::jobs::Jobs;
 use crate::link::{Control, Countdown, Link, MetaRequest};
 use crate::net::Net;
 use crate::port::{Done, LEAF_TOKEN, Port};
+use crate::requests::{CONTROL_PLANE, Requests};
 use crate::timer::Timers;
 use crate::troubles::Troubles;
 
@@ -66,6 +67,7 @@ pub(crate) struct Runner {
     meta_free: Vec<u32>,
     meta_waiting: std::collections::VecDeque<Box<MetaRequest>>,
     jobs: Jobs,
+    requests: Requests,
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
@@ -100,6 +102,7 @@ impl Runner {
             meta_free: (0..META_MAX as u32).rev().collect(),
             meta_waiting: std::collections::VecDeque::with_capacity(META_MAX),
             jobs: Jobs::new(),
+            requests: Requests::default(),
             removing: Vec::new(),
             draining: Vec::new(),
             stop: Stop::No,
@@ -259,12 +262,20 @@ impl Runner {
                 count += 1;
             }
             let (these, others) = rest.split_at_mut(count);
+            rest = others;
+            if frontend == CONTROL_PLANE {
+                these.iter().for_each(|completion| self.requests.done(completion));
+                continue;
+            }
             let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };
             self.frontends[frontend as usize].ios_done(&mut cx, these);
-            rest = others;
         }
         self.answers = answers;
         while let Some(tag) = self.core.engine.pop_released() {
+            if tag >> TAG_BITS == CONTROL_PLANE {
+                self.requests.released(tag & (TAG_LIMIT - 1));
+                continue;
+            }
             let frontend = (tag >> TAG_BITS) as u16;
             let mut cx = Cx { core: &mut self.core, frontend };
             self.frontends[usize::from(frontend)].released(&mut cx, tag & (TAG_LIMIT - 1));
@@ -332,11 +343,13 @@ impl Runner {
                     }
                 }
                 Control::Meta(request) => self.meta_waiting.push_back(request),
+                Control::Request(request) => self.requests.add(request),
                 Control::Counters { device, answer } => answer.keep(self.core.engine.counters(device)),
                 Control::Stop => {
                     if self.stop == Stop::No {
                         self.stop = Stop::Draining(self.core.port.now_ns);
                         self.jobs.stop();
+                        self.requests.stop();
                         self.each_frontend(|f, cx| f.stop(cx));
                     }
                 }
@@ -357,6 +370,7 @@ impl Runner {
     fn housekeeping(&mut self) {
         self.jobs.begin(&mut self.core);
         self.jobs.end(&mut self.core);
+        self.requests.begin(&mut self.core);
         while let Some(trouble) = self.core.engine.pop_trouble() {
             self.peers.troubles.tell(trouble);
         }
@@ -488,6 +502,7 @@ impl Runner {
         this.removing.clear();
         this.meta_waiting.clear();
         this.jobs.lose();
+        this.requests.lose();
         for request in this.meta.iter_mut().filter_map(Option::take) {
             std::mem::forget(request.memory);
         }
@@ -508,6 +523,7 @@ impl Runner {
         if port.issued() > 0 || net.busy() > 0 || self.meta.iter().any(Option::is_some) {
             // A disk has not answered even now. What the kernel may still write to is never given back.
             self.jobs.lose();
+            self.requests.lose();
             std::mem::forget((self.meta, net));
             port.leak();
         }

@@ -1,0 +1,141 @@
+//! Devices read and written by the control plane, from any thread and any executor.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use braid_engine::{Buf, DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, IoError, Op, REQUEST_BYTES_MAX, Request};
+
+use crate::link::Control;
+use crate::map::Map;
+use crate::meta::{bytes, memory_with};
+use crate::pending::pending;
+use crate::requests::DeviceRequest;
+use crate::ring::RingHandle;
+
+/// [`DeviceIo`] over a ring: each request goes to one of the shards in turn, and through its engine as all others do.
+///
+/// Each has memory of its own, as long as its data, from its call to its end: whoever makes many at a time bounds them.
+/// When the ring has stopped, all end with `NoDevice`.
+#[derive(Clone)]
+pub struct RingDevices {
+    handle: RingHandle,
+}
+
+impl RingHandle {
+    /// The door for code that keeps something on devices.
+    pub fn devices(&self) -> RingDevices {
+        RingDevices { handle: self.clone() }
+    }
+}
+
+impl RingDevices {
+    /// One request: for reads `len` bytes are returned, for writes `data` is written (and `len` is its length).
+    ///
+    /// # Errors
+    /// As the device answers; `NoDevice` when the shards have stopped, `Invalid` when it is too long, `Busy` with the number
+    /// of the operating system's error when there is no memory.
+    pub async fn request(
+        &self,
+        device: DeviceId,
+        op: Op,
+        flags: Flags,
+        offset: u64,
+        len: u64,
+        data: &[u8],
+    ) -> Result<Vec<u8>, IoError> {
+        let moves = matches!(op, Op::Read | Op::Write);
+        if moves && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
+            return Err(IoError::of(ErrorKind::Invalid));
+        }
+        let memory = if moves && len > 0 {
+            let no_memory = |e: braid_engine::LeafError| IoError { errno: e.errno, ..IoError::of(e.kind) };
+            Some(memory_with(data, len as usize).map_err(no_memory)?)
+        } else {
+            None
+        };
+        let buf = Buf { addr: memory.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED };
+        let request = Request { device, op, flags, offset, len, buf, tag: 0 };
+        let (answer, ended) = pending();
+        let inner = &self.handle.inner;
+        let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
+        inner.links[shard].send(Control::Request(Box::new(DeviceRequest { memory, request, answer: Some(answer) })));
+        let (result, memory) = ended.await.map_err(|_| IoError::of(ErrorKind::NoDevice))?;
+        result?;
+        match memory {
+            Some(memory) if op == Op::Read => Ok(bytes(&memory, len as usize)),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+impl DeviceIo for RingDevices {
+    fn size_bytes(&self, device: DeviceId) -> u64 {
+        self.handle.inner.sizes.of(device).0
+    }
+
+    fn block_bytes(&self, device: DeviceId) -> u32 {
+        self.handle.inner.sizes.of(device).1
+    }
+
+    async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
+        let mut at = offset;
+        let end = offset.checked_add(len as u64).ok_or(IoError::of(ErrorKind::Invalid))?;
+        if len as u64 <= REQUEST_BYTES_MAX {
+            return self.request(device, Op::Read, Flags::NONE, offset, len as u64, &[]).await;
+        }
+        // Before memory is taken for what cannot be there.
+        if end > self.size_bytes(device) {
+            return Err(IoError::of(if self.size_bytes(device) == 0 {
+                ErrorKind::NoDevice
+            } else {
+                ErrorKind::Invalid
+            }));
+        }
+        let mut all = Vec::with_capacity(len);
+        while at < end {
+            let part = REQUEST_BYTES_MAX.min(end - at);
+            all.extend(self.request(device, Op::Read, Flags::NONE, at, part, &[]).await?);
+            at += part;
+        }
+        Ok(all)
+    }
+
+    async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), IoError> {
+        let flags = if fua { Flags::FUA } else { Flags::NONE };
+        self.request(device, Op::Write, flags, offset, data.len() as u64, &data).await.map(drop)
+    }
+
+    async fn flush(&self, device: DeviceId) -> Result<(), IoError> {
+        self.request(device, Op::Flush, Flags::NONE, 0, 0, &[]).await.map(drop)
+    }
+
+    async fn discard(&self, device: DeviceId, offset: u64, len: u64) -> Result<(), IoError> {
+        self.request(device, Op::Discard, Flags::NONE, offset, len, &[]).await.map(drop)
+    }
+}
+
+/// Size and logical block in bytes of every device, by the last layout that was published.
+#[derive(Default)]
+pub(crate) struct Sizes(Mutex<BTreeMap<u32, (u64, u32)>>);
+
+impl Sizes {
+    fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<u32, (u64, u32)>) -> R) -> R {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn of(&self, device: DeviceId) -> (u64, u32) {
+        self.with(|sizes| sizes.get(&device.0).copied().unwrap_or_default())
+    }
+
+    pub(crate) fn set(&self, device: DeviceId, layout: Option<&DeviceLayout>) {
+        self.with(|sizes| match layout {
+            Some(layout) => sizes.insert(device.0, (layout.size_bytes(), layout.block_bytes())),
+            None => sizes.remove(&device.0),
+        });
+    }
+
+    pub(crate) fn clear(&self) {
+        self.with(BTreeMap::clear);
+    }
+}
