@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use crate::label::raw_of;
+use crate::pool::{PoolHeader, PoolLabel};
 use crate::raw::{FIELDS, Field, FieldKind, RawLabel};
 use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc};
 use zerocopy::IntoBytes;
@@ -109,12 +110,14 @@ impl CopyReport {
     }
 }
 
-/// Where the copy of the label must be read, once the disk's first block is known: where that block says, else the
-/// disk's last whole block. `None` when the disk is too small for two blocks.
+/// Where the copy of the label, of an array's or of a pool's, must be read, once the disk's first block is known: where that block
+/// says, else the disk's last whole block. `None` when the disk is too small for two blocks.
 pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
     let last = copy_offset(device_bytes)?;
     let said = Label::decode(start_block).map(|label| label.member.places.copy_start);
     let said = said.ok().or_else(|| Header::decode(start_block).map(|header| header.places.copy_start));
+    let said = said.or_else(|| PoolLabel::decode(start_block).map(|label| label.places.copy_start).ok());
+    let said = said.or_else(|| PoolHeader::decode(start_block).map(|header| header.places.copy_start));
     Some(said.filter(|at| *at <= last && *at >= BLOCK_BYTES && at.is_multiple_of(BLOCK_BYTES)).unwrap_or(last))
 }
 

@@ -183,6 +183,34 @@ fn braids_own_label_in_either_place_and_where_it_belongs_only() {
 }
 
 #[test]
+fn a_pools_label_is_braids_own_too() {
+    use braid_format::pool::{PoolLabel, PoolPlaces};
+    let mut label = support::pool_of_three();
+    label.places = PoolPlaces::new(SIZE, 1024).unwrap();
+    let own = label.members[usize::from(label.member)].as_mut().unwrap();
+    own.size_bytes = SIZE;
+    let bytes = PoolLabel::encode(&label).unwrap();
+    let end = SIZE - 4096;
+    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(0, &bytes), (end, &bytes)]);
+    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(end, &bytes)]);
+    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(0, &bytes[..600])]);
+    check("braid pool", Class::Braid, "Braid pool label", &[(0, b"BRAIDPL1")]);
+    let uuid = disk(SIZE, &[(0, &bytes)]).unwrap().signatures[0].uuid.clone();
+    assert_eq!(uuid, Some(label.uuid.to_string()));
+    // The disk has grown: the copy is in its middle, also where the label's last sectors are torn.
+    for len in [4096, 512] {
+        let grown = disk(SIZE * 2, &[(0, &bytes[..len]), (end, &bytes)]).unwrap();
+        assert_eq!(grown.signatures[0].ranges.iter().map(|r| r.start).collect::<Vec<_>>(), [0, end]);
+    }
+    assert_eq!(disk(SIZE * 2, &[(SIZE * 2 - 4096, &bytes)]), None, "it is the last partition's");
+    // A label of an array beside one of a pool: both are said.
+    let array = support::fresh(braid_geometry::Spec::new(braid_geometry::Level::Raid0), &[SIZE, SIZE], 0);
+    let both = disk(SIZE, &[(0, &array.encode().unwrap()), (end, &bytes)]).unwrap();
+    assert_eq!(both.to_string(), "Braid label \"fast\", Braid pool label \"tank\"");
+    assert!(!both.is_foreign());
+}
+
+#[test]
 fn ranges_are_whole_blocks_within_the_disk() {
     for size in
         [0, 1, 4095, 4096, 8192, 40_000, 65536, 131_072, (1 << 20) - 1, 1 << 20, (1 << 20) + 512, 1 << 40, u64::MAX]
@@ -214,7 +242,7 @@ proptest! {
         marks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
     ) {
         let magics: &[&[u8]] = &[
-            b"BRAIDLB1", b"EFI PART", b"\x55\xaa", b"LUKS\xba\xbe", b"LABELONE", b"LVM2 001", b"\xfc\x4e\x2b\xa9", b"XFSB",
+            b"BRAIDLB1", b"BRAIDPL1", b"EFI PART", b"\x55\xaa", b"LUKS\xba\xbe", b"LABELONE", b"LVM2 001", b"\xfc\x4e\x2b\xa9", b"XFSB",
             b"\x53\xef", b"_BHRfS_M", b"SWAPSPACE2", b"FAT32   ", b"\x01\x01\0\0\0\0\0\0\0\0\0\x01pool_guid", b"\xff\xff\xff\xff",
         ];
         let mut data = vec![0u8; len];

@@ -1,11 +1,13 @@
 //! Labels of pools survive the way to a member and back; whatever else stands there is refused, and its field is named.
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use braid_format::pool::{
-    OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved,
+    OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState,
     owner_slots_for,
 };
-use braid_format::{Features, LabelError, Name, Uuid};
+use braid_format::{LabelError, Name, Uuid};
 use proptest::prelude::*;
 
 /// Sets both checksums, as someone would who wants to be believed.
@@ -15,30 +17,6 @@ fn reseal(bytes: &mut [u8; 4096]) {
     bytes[508..512].copy_from_slice(&header.to_le_bytes());
     let label = crc32c::crc32c(bytes);
     bytes[8..12].copy_from_slice(&label.to_le_bytes());
-}
-
-/// Three members, of which number 1 has left; this is number 2.
-fn of_three() -> PoolLabel {
-    let member =
-        |number: u128, size_bytes, state| Some(PoolMember { uuid: Uuid::from_u128(number), size_bytes, state });
-    PoolLabel {
-        features: Features::default(),
-        uuid: Uuid::from_bytes(*b"braid-test-pool!"),
-        sequence: 7,
-        name: Name::new("tank").unwrap(),
-        state: PoolState::Active,
-        clean: true,
-        created_unix_s: 1_700_000_000,
-        session: 0x1122_3344_5566_7788,
-        members: vec![
-            member(11, 50 << 30, PoolMemberState::Absent),
-            None,
-            member(13, 100 << 30, PoolMemberState::Removing),
-        ],
-        member: 2,
-        places: PoolPlaces::new(100 << 30, owner_slots_for(50 << 30)).unwrap(),
-        reserved: Reserved::NONE,
-    }
 }
 
 fn any_label() -> impl Strategy<Value = PoolLabel> {
@@ -73,7 +51,7 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
                 members: members.collect(),
                 member: own as u8,
                 places: PoolPlaces::new(size_bytes, owner_slots).unwrap(),
-                ..of_three()
+                ..support::pool_of_three()
             }
         })
 }
@@ -129,7 +107,7 @@ proptest! {
 
 #[test]
 fn every_bit_that_changes_is_noticed() {
-    let mut bytes = of_three().encode().unwrap();
+    let mut bytes = support::pool_of_three().encode().unwrap();
     for bit in 0..4096 * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(PoolLabel::decode(&bytes).is_err(), "bit {bit}");
@@ -197,7 +175,7 @@ fn each_nonsense_is_blamed_on_its_field() {
         ("reserved_b", 3712, &[1]),
         ("reserved_b", 4095, &[1]),
     ];
-    let good = of_three().encode().unwrap();
+    let good = support::pool_of_three().encode().unwrap();
     for (field, at, change) in cases {
         let mut bytes = good;
         bytes[*at..at + change.len()].copy_from_slice(change);
@@ -213,7 +191,7 @@ fn each_nonsense_is_blamed_on_its_field() {
 
 #[test]
 fn what_is_newer_is_refused_and_what_may_be_ignored_is_kept() {
-    let good = of_three().encode().unwrap();
+    let good = support::pool_of_three().encode().unwrap();
     let changed = |changes: &[(usize, u8)]| {
         let mut bytes = good;
         changes.iter().for_each(|(at, value)| bytes[*at] = *value);
@@ -234,18 +212,18 @@ fn what_is_newer_is_refused_and_what_may_be_ignored_is_kept() {
 
 #[test]
 fn a_label_that_nobody_could_read_is_not_made() {
-    let nobody = PoolLabel { member: 1, ..of_three() };
+    let nobody = PoolLabel { member: 1, ..support::pool_of_three() };
     assert!(matches!(nobody.encode(), Err(LabelError::Field { field: "member_uuid", .. })));
-    let crowd = PoolLabel { members: vec![of_three().members[2]; 129], ..of_three() };
+    let crowd = PoolLabel { members: vec![support::pool_of_three().members[2]; 129], ..support::pool_of_three() };
     assert!(matches!(crowd.encode(), Err(LabelError::Field { field: "member_count", .. })));
-    let twins = PoolLabel { members: vec![of_three().members[2]; 3], ..of_three() };
+    let twins = PoolLabel { members: vec![support::pool_of_three().members[2]; 3], ..support::pool_of_three() };
     assert!(matches!(twins.encode(), Err(LabelError::Field { field: "members", .. })));
-    assert!(PoolLabel { sequence: 0, ..of_three() }.encode().is_err());
+    assert!(PoolLabel { sequence: 0, ..support::pool_of_three() }.encode().is_err());
 }
 
 #[test]
 fn a_label_knows_its_places_and_its_device() {
-    let label = of_three();
+    let label = support::pool_of_three();
     assert!(label.belongs_at(0) && label.belongs_at((100 << 30) - 4096) && !label.belongs_at(4096));
     assert_eq!(label.fits(100 << 30), Ok(()));
     assert_eq!(label.fits(200 << 30), Ok(()));

@@ -1,5 +1,6 @@
 //! Taking labels off disks: at the end of a delete, and by `wipe`. Only blocks that hold a label are touched.
 
+use braid_format::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use braid_format::{ArrayState, Header, LABEL_BYTES, Label, MAGIC, copy_offset, examine};
 
 use super::error::LifecycleError;
@@ -82,7 +83,7 @@ pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) ->
     Ok(())
 }
 
-/// Removes Braid's labels from a disk, whole or damaged, and nothing else.
+/// Removes Braid's labels, of arrays and of pools, from a disk, whole or damaged, and nothing else.
 ///
 /// # Errors
 /// A disk's.
@@ -101,7 +102,7 @@ pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleErr
     places.push(0);
     for offset in places {
         let block = if offset == 0 { start.clone() } else { read(offset).await? };
-        if !block.starts_with(&MAGIC) {
+        if !block.starts_with(&MAGIC) && !block.starts_with(&POOL_MAGIC) {
             continue;
         }
         if belongs_elsewhere(&block, offset) {
@@ -118,5 +119,9 @@ pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleErr
 /// Whether a readable label says that its place is another one.
 fn belongs_elsewhere(block: &[u8], offset: u64) -> bool {
     let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block));
-    header.is_some_and(|h| offset != h.places.label_start && offset != h.places.copy_start)
+    let of_pool = || PoolLabel::decode(block).map(|label| label.header()).ok().or_else(|| PoolHeader::decode(block));
+    match header {
+        Some(header) => offset != header.places.label_start && offset != header.places.copy_start,
+        None => of_pool().is_some_and(|header| !header.places.has_label_at(offset)),
+    }
 }

@@ -2,29 +2,56 @@
 
 use super::{Class, Sink, View, signature};
 use crate::examine::copy_place;
+use crate::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use crate::{BLOCK_BYTES, Extent, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
 
-/// A Braid label in its places, whole or damaged. A label that says it belongs elsewhere is none of this disk's: the
+/// What a label of Braid's says of itself.
+struct Known {
+    name: String,
+    uuid: uuid::Uuid,
+    /// Where it and its copy belong.
+    places: [u64; 2],
+}
+
+/// Braid's labels in their places, whole or damaged. A label that says it belongs elsewhere is none of this disk's: the
 /// copy at the end of the last partition, say.
 pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
+    let of_array = |block: &[u8]| {
+        let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block))?;
+        let places = [header.places.label_start, header.places.copy_start];
+        Some(Known { name: header.name.to_string(), uuid: header.uuid, places })
+    };
+    let of_pool = |block: &[u8]| {
+        let header = PoolLabel::decode(block).map(|label| label.header()).ok().or_else(|| PoolHeader::decode(block))?;
+        let places = [header.places.label_start, header.places.copy_start];
+        Some(Known { name: header.name.to_string(), uuid: header.uuid, places })
+    };
+    labels(view, "braid", &MAGIC, &of_array, found);
+    labels(view, "braid pool", &POOL_MAGIC, &of_pool, found);
+}
+
+fn labels(
+    view: &View<'_>,
+    kind: &'static str,
+    magic: &[u8; 8],
+    known: &dyn Fn(&[u8]) -> Option<Known>,
+    found: Sink<'_>,
+) {
     let block = |at: u64| view.slice(at, LABEL_BYTES);
     let recorded = block(0).and_then(|start| copy_place(start, view.device_bytes));
     let mut places = vec![0];
     places.extend([recorded, copy_offset(view.device_bytes)].into_iter().flatten());
     places.sort_unstable();
     places.dedup();
-    let header = |at: u64| {
-        let block = block(at)?;
-        Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block))
-    };
-    let elsewhere = |at: u64| header(at).is_some_and(|h| at != h.places.label_start && at != h.places.copy_start);
-    places.retain(|at| view.is(*at, &MAGIC) && !elsewhere(*at));
+    let known = |at: u64| known(block(at)?);
+    let elsewhere = |at: u64| known(at).is_some_and(|label| !label.places.contains(&at));
+    places.retain(|at| view.is(*at, magic) && !elsewhere(*at));
     let Some(first) = places.first() else { return };
-    let mut this = signature("braid", Class::Braid, *first, MAGIC.len());
-    this.ranges = places.iter().map(|at| Extent::new(*at, MAGIC.len() as u64)).collect();
-    if let Some(header) = places.iter().find_map(|at| header(*at)) {
-        this.label = Some(header.name.to_string());
-        this.uuid = Some(header.uuid.to_string());
+    let mut this = signature(kind, Class::Braid, *first, magic.len());
+    this.ranges = places.iter().map(|at| Extent::new(*at, magic.len() as u64)).collect();
+    if let Some(label) = places.iter().find_map(|at| known(*at)) {
+        this.label = Some(label.name);
+        this.uuid = Some(label.uuid.to_string());
     }
     found(this);
 }

@@ -28,14 +28,14 @@ pub enum Class {
     Encrypted,
     /// Swap space.
     Swap,
-    /// A Braid label.
+    /// A Braid label, of an array or of a pool.
     Braid,
 }
 
 /// One thing that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
-    /// Its name: `ext4`, `gpt`, `md 1.2`, ….
+    /// Its name: `ext4`, `gpt`, `md 1.2`, `braid pool`, ….
     pub kind: &'static str,
     /// What kind of thing that is.
     pub class: Class,
@@ -74,6 +74,7 @@ impl fmt::Display for Signature {
             Class::Member => write!(f, "{} member", self.kind)?,
             Class::Encrypted => write!(f, "{} volume", self.kind)?,
             Class::Swap => write!(f, "swap space")?,
+            Class::Braid if self.kind == "braid pool" => write!(f, "Braid pool label")?,
             Class::Braid => write!(f, "Braid label")?,
         }
         match &self.label {

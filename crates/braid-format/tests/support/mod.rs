@@ -1,6 +1,7 @@
 //! Labels for tests: one of each golden file, and random ones.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, owner_slots_for};
 use braid_format::{
     Ancestor, ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
     MemberPart, MemberState, Name, Places, StartPolicy, zone_table,
@@ -148,4 +149,28 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         }
         label
     })
+}
+
+/// A pool of three members, of which number 1 has left; this is number 2.
+pub fn pool_of_three() -> PoolLabel {
+    let member =
+        |number: u128, size_bytes, state| Some(PoolMember { uuid: Uuid::from_u128(number), size_bytes, state });
+    PoolLabel {
+        features: Features::default(),
+        uuid: Uuid::from_bytes(*b"braid-test-pool!"),
+        sequence: 7,
+        name: Name::new("tank").unwrap(),
+        state: PoolState::Active,
+        clean: true,
+        created_unix_s: 1_700_000_000,
+        session: 0x1122_3344_5566_7788,
+        members: vec![
+            member(11, 50 << 30, PoolMemberState::Absent),
+            None,
+            member(13, 100 << 30, PoolMemberState::Removing),
+        ],
+        member: 2,
+        places: PoolPlaces::new(100 << 30, owner_slots_for(50 << 30)).unwrap(),
+        reserved: Reserved::NONE,
+    }
 }

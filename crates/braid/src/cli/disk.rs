@@ -121,7 +121,8 @@ async fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
         output::show(args.json, &none, |_| format!("{} bears no label of Braid; nothing was done\n", args.disk));
         return Ok(ExitCode::SUCCESS);
     };
-    confirm(&format!("{} bears a {label}; its array will lose this member for good", args.disk), args.yes)?;
+    let whose = if label.kind == "braid pool" { "pool" } else { "array" };
+    confirm(&format!("{} bears a {label}; its {whose} will lose this member for good", args.disk), args.yes)?;
     let wiped = lifecycle::wipe(&probe, LeafId(0))
         .await
         .map_err(|error| of_lifecycle(&error, "", &|_| Some(args.disk.clone())))?;

@@ -12,6 +12,7 @@ mod journal_writer;
 mod mirror_sweep;
 mod mirrors;
 mod old_copies;
+mod pool_labels;
 mod stories;
 mod sweep;
 mod unused_lines;
