@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use braid_engine::{Buf, DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, IoError, Op, REQUEST_BYTES_MAX, Request};
+use braid_engine::{
+    Buf, DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, IoError, LeafError, Op, REQUEST_BYTES_MAX, Request,
+};
 
 use crate::link::Control;
 use crate::map::Map;
 use crate::meta::{bytes, memory_with};
 use crate::pending::pending;
-use crate::requests::DeviceRequest;
+use crate::requests::{DeviceRequest, Ended};
 use crate::ring::RingHandle;
 
 /// [`DeviceIo`] over a ring: each request goes to one of the shards in turn, and through its engine as all others do.
@@ -30,7 +32,8 @@ impl RingHandle {
 }
 
 impl RingDevices {
-    /// One request: for reads `len` bytes are returned, for writes `data` is written (and `len` is its length).
+    /// One request: for reads `len` bytes are returned, for writes `data` is written (and `len` is its length). What a disk does
+    /// not give in time is asked for once more where another one may have it.
     ///
     /// # Errors
     /// As the device answers; `NoDevice` when the shards have stopped, `Invalid` when it is too long, `Busy` with the number
@@ -48,24 +51,32 @@ impl RingDevices {
         if moves && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
             return Err(IoError::of(ErrorKind::Invalid));
         }
-        let memory = if moves && len > 0 {
-            let no_memory = |e: braid_engine::LeafError| IoError { errno: e.errno, ..IoError::of(e.kind) };
-            Some(memory_with(data, len as usize).map_err(no_memory)?)
-        } else {
-            None
-        };
-        let buf = Buf { addr: memory.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED };
-        let request = Request { device, op, flags, offset, len, buf, tag: 0 };
-        let (answer, ended) = pending();
+        let request = Request { device, op, flags, offset, len, buf: Buf::NONE, tag: 0 };
         let inner = &self.handle.inner;
         let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
-        inner.links[shard].send(Control::Request(Box::new(DeviceRequest { memory, request, answer: Some(answer) })));
-        let (result, memory) = ended.await.map_err(|_| IoError::of(ErrorKind::NoDevice))?;
-        result?;
-        match memory {
+        let mut ended = self.ask(shard, &request, data).await?;
+        if ended.again {
+            // The same shard: it knows which disk has not answered yet.
+            ended = self.ask(shard, &request, data).await?;
+        }
+        ended.result?;
+        match ended.memory {
             Some(memory) if op == Op::Read => Ok(bytes(&memory, len as usize)),
+            // It was read, but something may yet be written over it.
+            None if op == Op::Read && len > 0 => Err(IoError::of(ErrorKind::TimedOut)),
             _ => Ok(Vec::new()),
         }
+    }
+
+    async fn ask(&self, shard: usize, request: &Request, data: &[u8]) -> Result<Ended, IoError> {
+        let space = if matches!(request.op, Op::Read | Op::Write) { request.len as usize } else { 0 };
+        let no_memory = |e: LeafError| IoError { errno: e.errno, ..IoError::of(e.kind) };
+        let memory = if space > 0 { Some(memory_with(data, space).map_err(no_memory)?) } else { None };
+        let buf = Buf { addr: memory.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED };
+        let (answer, ended) = pending();
+        let request = DeviceRequest { memory, request: Request { buf, ..*request }, answer: Some(answer) };
+        self.handle.inner.links[shard].send(Control::Request(Box::new(request)));
+        ended.await.map_err(|_| IoError::of(ErrorKind::NoDevice))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use braid_engine::{Completion, ErrorKind, IoError, Request};
+use braid_engine::{Completion, ErrorKind, IoError, Op, Request, Shard};
 
 use crate::frontend::{FRONTENDS_MAX, TAG_BITS, TAG_LIMIT};
 use crate::map::Map;
@@ -17,8 +17,14 @@ pub(crate) const CONTROL_PLANE: u64 = (1 << (64 - TAG_BITS)) - 1;
 
 const _: () = assert!(FRONTENDS_MAX as u64 <= CONTROL_PLANE);
 
-/// How a request ended, and its memory, unless the kernel still has it.
-pub(crate) type Ended = (Result<(), IoError>, Option<Map>);
+/// How a request ended.
+pub(crate) struct Ended {
+    pub(crate) result: Result<(), IoError>,
+    /// None is left where the kernel still has it.
+    pub(crate) memory: Option<Map>,
+    /// One disk did not give in time what another one may have: worth a second try, with other memory.
+    pub(crate) again: bool,
+}
 
 /// A request to a device, with the memory it works on.
 pub(crate) struct DeviceRequest {
@@ -32,7 +38,7 @@ pub(crate) struct DeviceRequest {
 impl DeviceRequest {
     fn end(self, result: Result<(), IoError>) {
         if let Some(answer) = self.answer {
-            answer.keep((result, self.memory));
+            answer.keep(Ended { result, memory: self.memory, again: false });
         }
     }
 }
@@ -80,7 +86,7 @@ impl Requests {
     }
 
     /// Tells of one that has ended; the tag is without [`CONTROL_PLANE`].
-    pub(crate) fn done(&mut self, completion: &Completion) {
+    pub(crate) fn done(&mut self, completion: &Completion, engine: &Shard) {
         if !completion.buffer_busy {
             if let Some(ended) = self.running.remove(&completion.tag) {
                 ended.end(completion.result);
@@ -89,7 +95,8 @@ impl Requests {
             // The kernel may still use the memory, which stays here.
             self.late += 1;
             if let Some(answer) = late.answer.take() {
-                answer.keep((completion.result, None));
+                let again = late.request.op == Op::Read && engine.is_redundant(late.request.device);
+                answer.keep(Ended { result: completion.result, memory: None, again });
             }
         }
     }

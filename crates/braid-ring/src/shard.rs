@@ -264,7 +264,7 @@ impl Runner {
             let (these, others) = rest.split_at_mut(count);
             rest = others;
             if frontend == CONTROL_PLANE {
-                these.iter().for_each(|completion| self.requests.done(completion));
+                these.iter().for_each(|completion| self.requests.done(completion, &self.core.engine));
                 continue;
             }
             let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };

@@ -254,6 +254,23 @@ fn a_hundred_that_hang_hold_up_nobody_else() {
 }
 
 #[test]
+fn what_one_disk_does_not_give_in_time_another_one_does() {
+    let mut bed = Bed::new(&RingConfig { shards: 2, leaf_timeout_ms: 100, ..RingConfig::default() });
+    let leaves = ["faulty(mem:36M,read-hang)", "mem:36M"].map(|name| bed.leaf(name));
+    let device = bed.publish(&array(&bed, Level::Raid1, &leaves, &[Role::InSync; 2], &regions(MEMBER)));
+    let devices = bed.handle.devices();
+    let data = Random(3).bytes(1 << 20);
+    block_on(devices.write(device, 0, data.clone(), true)).unwrap();
+    let begun = Instant::now();
+    for k in 0..8 {
+        let at = k * 8192;
+        assert!(block_on(devices.read(device, at as u64, 8192)).unwrap() == data[at..at + 8192]);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(100), "the one that hangs was asked, too");
+    bed.ring.stop();
+}
+
+#[test]
 fn a_stop_answers_all() {
     for name in ["throttled(mem:8M,latency=30ms)", "faulty(mem:8M,hang)"] {
         let mut bed = Bed::new(&RingConfig { shards: 2, leaf_timeout_ms: 200, ..RingConfig::default() });
