@@ -4,7 +4,9 @@
 //! and the pool's home shard alone changes it.
 
 mod records;
+mod tail_memory;
 mod units;
 
 pub use records::{LOGICAL_PACKED, OWNER_HELD, Records};
+pub use tail_memory::TailMemory;
 pub use units::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, MEMBERS_MAX};
