@@ -388,6 +388,6 @@ pub trait DeviceIo {
     async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), IoError>;
     /// Makes every write durable that was acknowledged before, to whomever and on whichever shard.
     async fn flush(&self, device: DeviceId) -> Result<(), IoError>;
-    /// The range, of any length, is no longer needed: afterwards it reads as before or as zeros, each block as it likes.
+    /// The range, of any length, is no longer needed: afterwards each sector reads as before or as zeros.
     async fn discard(&self, device: DeviceId, offset: u64, len: u64) -> Result<(), IoError>;
 }

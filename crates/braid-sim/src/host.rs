@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::io::{
-    Buf, Completion, Cookie, DeviceId, IoError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op, Request,
+    Buf, Completion, Cookie, DeviceId, ErrorKind, IoError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
+    Request,
 };
 use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
@@ -14,6 +15,7 @@ use braid_engine::{
     Compared, Limits, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared, SyncRequest, Trouble,
 };
 
+use crate::devices::{Asked, Given, Next, OF_TASKS, Requests};
 use crate::memory::Memory;
 use crate::rng::Rng;
 use crate::world::{Happening, World};
@@ -29,6 +31,8 @@ pub enum Told {
     Drained(u64),
     /// Every shard has frozen the device: the freeze of this number is complete.
     Frozen(u64),
+    /// The request of a task of this number has ended.
+    Given(u64, Given),
     /// The part of a job of this number has ended.
     Synced(u64, Result<Compared, IoError>),
     /// The home of an array's regions has done what was asked under this number.
@@ -54,6 +58,7 @@ struct Publish {
 enum Mail {
     Publish(u64, DeviceId, Option<Arc<DeviceLayout>>),
     Freeze(u64, DeviceId),
+    Request(u64, Asked),
     Sync(u64, SyncPart),
     Call(u64, DeviceId, RegionCall),
 }
@@ -70,6 +75,8 @@ pub struct Host {
     freezes: BTreeMap<u64, usize>,
     /// Memory of parts of jobs.
     syncs: BTreeMap<u64, (Buf, usize)>,
+    /// What tasks ask of devices.
+    requests: Requests,
     /// Shards whose driver is going to end its turn.
     turns: Vec<bool>,
     /// Longest time until each shard takes what comes for it.
@@ -160,6 +167,7 @@ impl Host {
             publishes: BTreeMap::new(),
             freezes: BTreeMap::new(),
             syncs: BTreeMap::new(),
+            requests: Requests::default(),
             message_ns_max: vec![rng.between(0, 500_000); usize::from(shards)],
             turns: vec![false; usize::from(shards)],
             rng,
@@ -249,6 +257,12 @@ impl Host {
         self.shards.iter().all(is)
     }
 
+    /// Asks something of a device, on any shard.
+    pub fn request(&mut self, world: &mut World, number: u64, asked: Asked) {
+        let shard = self.rng.index(self.shards.len());
+        self.mail(world, shard, Mail::Request(number, asked));
+    }
+
     /// Does a part of a job, on any shard.
     pub fn sync(&mut self, world: &mut World, number: u64, part: SyncPart) {
         let shard = self.rng.index(self.shards.len());
@@ -284,6 +298,7 @@ impl Host {
                     self.told.push_back(Told::Frozen(number));
                 }
             }
+            Mail::Request(number, asked) => self.begin_request(world, shard, number, asked),
             Mail::Sync(number, part) => self.begin_sync(world, shard, number, part),
             Mail::Call(number, device, call) => {
                 world.note(format_args!("shard {shard} is asked {call:?} of device {}", device.0));
@@ -292,8 +307,43 @@ impl Host {
         }
     }
 
+    fn begin_request(&mut self, world: &mut World, shard: u16, number: u64, asked: Asked) {
+        let Asked { device, op, flags, offset, len, .. } = asked;
+        world.note(format_args!(
+            "shard {shard} begins {op:?} {flags:?} of {offset}+{len} of device {} for a task",
+            device.0
+        ));
+        let request = match self.requests.prepare(&mut world.memory, shard, number, &asked) {
+            Ok(request) => request,
+            Err(error) => return self.told.push_back(Told::Given(number, Err(error))),
+        };
+        if let Err(error) = self.with(world, shard, |shard, sink| shard.submit(&request, sink)) {
+            self.requests.refused(&mut world.memory, request.tag);
+            if error.kind == ErrorKind::Busy {
+                world.counters.add("devices", "waited for a slot");
+                self.requests.wait(shard, number, asked);
+            } else {
+                self.told.push_back(Told::Given(number, Err(error)));
+            }
+        }
+    }
+
+    fn request_done(&mut self, world: &mut World, shard: u16, completion: &Completion) {
+        let engine = &self.shards[usize::from(shard)];
+        match self.requests.done(&mut world.memory, completion, |device| engine.is_redundant(device)) {
+            Next::Tell(number, given) => {
+                world.counters.add("devices", if given.is_ok() { "request" } else { "request failed" });
+                self.told.push_back(Told::Given(number, given));
+            }
+            Next::Again(shard, number, asked) => {
+                world.counters.add("devices", "read again");
+                self.mail(world, usize::from(shard), Mail::Request(number, asked));
+            }
+        }
+    }
+
     fn begin_sync(&mut self, world: &mut World, shard: u16, number: u64, part: SyncPart) {
-        let busy = Err(IoError::of(braid_engine::ErrorKind::Busy));
+        let busy = Err(IoError::of(ErrorKind::Busy));
         let SyncPart { device, offset, len, kind } = part;
         let memory = kind.memory_bytes(len) as usize;
         let Some(buf) = world.memory.alloc(memory) else {
@@ -348,9 +398,29 @@ impl Host {
             world.at(at_ns, Happening::EndTurn(shard));
         }
         self.shards[at].swap_done(&mut self.ended);
-        self.told.extend(self.ended.drain(..).map(Told::Done));
+        let mut ended = std::mem::take(&mut self.ended);
+        let mut freed = !ended.is_empty();
+        for completion in ended.drain(..) {
+            if completion.tag & OF_TASKS == 0 {
+                self.told.push_back(Told::Done(completion));
+            } else {
+                self.request_done(world, shard, &completion);
+            }
+        }
+        self.ended = ended;
         while let Some(tag) = self.shards[at].pop_released() {
-            self.told.push_back(Told::Released(tag));
+            freed = true;
+            if tag & OF_TASKS == 0 {
+                self.told.push_back(Told::Released(tag));
+            } else {
+                self.requests.released(&mut world.memory, tag);
+            }
+        }
+        if freed {
+            // A slot is free.
+            for (number, asked) in self.requests.take_waiting(shard) {
+                self.mail(world, at, Mail::Request(number, asked));
+            }
         }
         while let Some((to, message)) = self.shards[at].pop_message() {
             let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[usize::from(to.0)]);

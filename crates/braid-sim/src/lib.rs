@@ -18,6 +18,7 @@ pub mod arrays;
 pub mod content;
 pub mod copies;
 pub mod counters;
+pub mod devices;
 pub mod disk;
 pub mod host;
 pub mod joblist;

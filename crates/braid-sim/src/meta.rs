@@ -16,6 +16,8 @@ use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::layout::DeviceLayout;
 use braid_engine::{Compared, RegionCall, RegionMap, Trouble};
 
+use crate::devices::{Asked, Given};
+
 /// More than a keeper has to tell at a time.
 const NOTES_MAX: usize = 10_000;
 
@@ -36,6 +38,8 @@ pub enum Wanted {
     Reopen(LeafId),
     /// Freeze a device on every shard.
     Freeze(DeviceId),
+    /// Ask something of a device.
+    Request(Asked),
     /// Do a part of a job.
     Sync(SyncPart),
     /// Ask the home of a device's regions.
@@ -54,6 +58,9 @@ struct Shelf {
     sizes: Vec<u64>,
     wanted: Vec<(u64, Wanted)>,
     answers: BTreeMap<u64, Answer>,
+    given: BTreeMap<u64, Given>,
+    /// Size and logical block in bytes of each device, by the last layout.
+    devices: BTreeMap<u32, (u64, u32)>,
     next: u64,
     version: u32,
     now_ns: u64,
@@ -78,6 +85,10 @@ impl Port {
         let mut shelf = self.0.borrow_mut();
         shelf.next += 1;
         let id = shelf.next;
+        if let Wanted::Publish(device, layout) = &what {
+            let size = |layout: &Arc<DeviceLayout>| (layout.size_bytes(), layout.block_bytes());
+            shelf.devices.insert(device.0, layout.as_ref().map(size).unwrap_or_default());
+        }
         shelf.wanted.push((id, what));
         id
     }
@@ -89,6 +100,26 @@ impl Port {
             None => Poll::Pending,
         })
         .await
+    }
+
+    /// Asks something of a device.
+    pub(crate) async fn request(&self, asked: Asked) -> Given {
+        let id = self.put(Wanted::Request(asked));
+        std::future::poll_fn(|_| match self.0.borrow_mut().given.remove(&id) {
+            Some(given) => Poll::Ready(given),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Answers a request to a device.
+    pub fn give(&self, id: u64, given: Given) {
+        self.0.borrow_mut().given.insert(id, given);
+    }
+
+    /// Size and logical block of a device in bytes.
+    pub(crate) fn size_of_device(&self, device: DeviceId) -> (u64, u32) {
+        self.0.borrow().devices.get(&device.0).copied().unwrap_or_default()
     }
 
     /// Leaves that there are.

@@ -56,6 +56,7 @@ impl Run<'_> {
                     }
                     self.host.freeze(self.world, id, device);
                 }
+                Some(Wanted::Request(asked)) => self.host.request(self.world, id, asked),
                 Some(Wanted::Sync(part)) => {
                     self.world.moments.push("copying");
                     self.host.sync(self.world, id, part);
@@ -240,6 +241,7 @@ impl Run<'_> {
                     }
                     self.port.answer(number, Ok(Vec::new()));
                 }
+                Told::Given(number, given) => self.port.give(number, given),
                 Told::Synced(number, result) => self.port.answer_sync(number, result),
                 Told::Trouble(trouble) => {
                     self.world.moments.push("trouble of a member");
