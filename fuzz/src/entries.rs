@@ -17,6 +17,8 @@ pub type Entry = (&'static str, fn(&[u8]));
 pub const ALL: &[Entry] = &[
     ("label", label),
     ("journal", journal),
+    ("pool_label", pool_label),
+    ("pool", pool),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
@@ -63,6 +65,93 @@ pub fn journal_ends(data: &[u8]) -> Vec<usize> {
     let count = data.get(52..56).map_or(0, |bytes| bytes.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte)));
     let ends = [4096, 64 + 16 * count.min(2000)];
     ends.into_iter().filter(|end| *end <= data.len()).collect()
+}
+
+/// Labels of pools: as they are, and once more with right checksums, which stand where those of an array's label do.
+pub fn pool_label(data: &[u8]) {
+    braid_format::fuzz::fuzz_pool_label(data);
+    if data.len() >= 4096 {
+        let mut sealed = data.to_vec();
+        seal(&mut sealed[..4096]);
+        braid_format::fuzz::fuzz_pool_label(&sealed);
+    }
+}
+
+/// What pools write beside that: as it is, and once more with right checksums, taken for each of the structures.
+pub fn pool(data: &[u8]) {
+    braid_format::fuzz::fuzz_pool(data);
+    for seal in [seal_record, seal_owner, seal_entry, seal_batch, seal_start] {
+        let mut sealed = data.to_vec();
+        if seal(&mut sealed).is_some() {
+            braid_format::fuzz::fuzz_pool(&sealed);
+        }
+    }
+}
+
+/// Puts the right checksum into a record, as `docs/format.md` draws it: at byte 12, of all else, the member and the index.
+fn seal_record_of(bytes: &mut [u8], member: u8, index: [u8; 4]) -> Option<()> {
+    let bytes = bytes.get_mut(..32)?;
+    let crc = crc32c(&[&bytes[..12], &bytes[16..], &[member], &index].concat());
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
+/// The same for an owner: at its end, of all before it and its slot.
+fn seal_owner_of(bytes: &mut [u8], slot: [u8; 4]) -> Option<()> {
+    let bytes = bytes.get_mut(..256)?;
+    // A slot that is free is all zeros, its checksum too.
+    if bytes.iter().any(|byte| *byte != 0) {
+        let crc = crc32c(&[&bytes[..252], &slot].concat());
+        bytes[252..].copy_from_slice(&crc.to_le_bytes());
+    }
+    Some(())
+}
+
+fn seal_record(bytes: &mut [u8]) -> Option<()> {
+    seal_record_of(bytes, braid_format::fuzz::POOL_MEMBER, braid_format::fuzz::POOL_INDEX.to_le_bytes())
+}
+
+fn seal_owner(bytes: &mut [u8]) -> Option<()> {
+    seal_owner_of(bytes, braid_format::fuzz::POOL_INDEX.to_le_bytes())
+}
+
+/// An entry: at byte 56 of its first unit, of all else in its units; before that what it holds.
+fn seal_entry(bytes: &mut [u8]) -> Option<()> {
+    let head = *bytes.first_chunk::<8>()?;
+    let (kind, index) = (head[0], [head[4], head[5], head[6], head[7]]);
+    let units = if kind == 3 { 5 } else { 1 };
+    let bytes = bytes.get_mut(..units * 64)?;
+    match kind {
+        // A record of zeros is a free one, its checksum zero, too.
+        1 | 2 if bytes[24..56].iter().any(|byte| *byte != 0) => seal_record_of(&mut bytes[24..56], head[1], index)?,
+        3 => seal_owner_of(&mut bytes[64..], index)?,
+        _ => {}
+    }
+    let crc = crc32c(&[&bytes[..56], &bytes[60..]].concat());
+    bytes[56..60].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
+/// A batch: at byte 4, of what follows to the end of its blocks; before that its entries.
+fn seal_batch(bytes: &mut [u8]) -> Option<()> {
+    let head = bytes.first_chunk::<16>().filter(|head| head.starts_with(b"BRPB"))?;
+    let (units, blocks) = (u16::from_le_bytes([head[12], head[13]]), u16::from_le_bytes([head[14], head[15]]));
+    let (mut at, end) = (128, 128 + usize::from(units) * 64);
+    while at < end {
+        seal_entry(bytes.get_mut(at..)?)?;
+        at += usize::from(bytes[at + 3]).max(1) * 64;
+    }
+    let crc = crc32c(bytes.get(8..usize::from(blocks) * 4096)?);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    Some(())
+}
+
+/// A ring start: at byte 4, of what follows in its block.
+fn seal_start(bytes: &mut [u8]) -> Option<()> {
+    let bytes = bytes.get_mut(..4096).filter(|bytes| bytes.starts_with(b"BRPS"))?;
+    let crc = crc32c(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    Some(())
 }
 
 /// CRC-32C by its definition, bit by bit: slow, and nobody else's code.

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use uuid::Uuid;
 
-use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal};
+use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal, pool};
 
 /// Takes the bytes as a label, as a disk's two copies, and as a small disk.
 ///
@@ -69,5 +69,79 @@ pub fn fuzz_journal(data: &[u8]) {
         let used = journal::encode_head(&array, &head, &lost, &mut again);
         assert_eq!(again[..64 + 16 * lost.len()], bytes[..64 + 16 * lost.len()]);
         assert!(used <= again.len());
+    }
+}
+
+/// Takes the bytes as the label of a pool, and as a small disk.
+///
+/// # Panics
+/// When a promise is broken: an accepted label that does not encode to the same bytes, or places beyond the device.
+pub fn fuzz_pool_label(data: &[u8]) {
+    let header = pool::PoolHeader::decode(data);
+    if let Ok(label) = pool::PoolLabel::decode(data) {
+        let again = label.encode().expect("a decoded label can be encoded");
+        assert_eq!(again.as_slice(), &data[..LABEL_BYTES]);
+        assert_eq!(header, Some(label.header()));
+        let places = &label.places;
+        let last = places.extents - 1;
+        assert!(places.extent_start(last) + pool::EXTENT_BYTES <= places.device_bytes);
+        assert!(places.record_start(places.records()) <= places.device_bytes);
+        assert!(label.own().is_some() && label.fits(places.device_bytes).is_ok());
+    }
+    fuzz_disk(data);
+}
+
+/// The member, the record and the owner's slot for which [`fuzz_pool`] takes the bytes.
+pub const POOL_MEMBER: u8 = 3;
+/// See [`POOL_MEMBER`].
+pub const POOL_INDEX: u32 = 1000;
+
+/// Takes the bytes as each of the structures of a pool: record, address, owner, entry, batch, ring start.
+///
+/// # Panics
+/// When a promise is broken: what is accepted holds together, and encodes to the same bytes.
+pub fn fuzz_pool(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk()
+        && let Ok(record) = pool::Record::decode(bytes, POOL_MEMBER, POOL_INDEX)
+    {
+        assert_eq!(record.encode(POOL_MEMBER, POOL_INDEX), *bytes);
+    }
+    if let Some(bytes) = data.first_chunk() {
+        let word = u64::from_le_bytes(*bytes);
+        if let Ok(Some(block)) = pool::decode_address(word, POOL_MEMBER, POOL_INDEX, 5, 9) {
+            assert_eq!(pool::encode_address(POOL_MEMBER, POOL_INDEX, 5, block, 9), word);
+        }
+    }
+    if let Some(bytes) = data.first_chunk()
+        && let Ok(Some(owner)) = pool::Owner::decode(bytes, POOL_INDEX)
+    {
+        assert_eq!(owner.encode(POOL_INDEX), *bytes);
+    }
+    let mut units = [[0; pool::UNIT_WORDS]; pool::ENTRY_UNITS_MAX];
+    let (whole, _) = data.as_chunks();
+    let count = whole.len().min(units.len());
+    units.iter_mut().zip(whole).for_each(|(unit, bytes)| *unit = pool::to_words(bytes));
+    let read = pool::Entry::decode_bytes(data);
+    if let Ok((entry, taken)) = &read {
+        let mut again = [0; pool::ENTRY_UNITS_MAX * pool::UNIT_BYTES];
+        entry.encode_bytes(&mut again);
+        assert_eq!(again[..taken * pool::UNIT_BYTES], data[..taken * pool::UNIT_BYTES]);
+    }
+    // Words say what bytes say.
+    assert_eq!(pool::Entry::decode(&units[..count]), pool::Entry::decode_bytes(whole[..count].as_flattened()));
+    if let Ok(header) = pool::open(data) {
+        let entries: Result<Vec<pool::Entry>, _> = pool::entries(data, &header).collect();
+        let mut again = vec![0xff; header.bytes()];
+        if let Ok(entries) = entries {
+            let mut composer = pool::Composer::new(&mut again);
+            assert!(entries.iter().all(|entry| composer.push(entry)), "there is room for what was there");
+            assert_eq!(composer.seal(header), header);
+            assert_eq!(again, data[..header.bytes()]);
+        }
+    }
+    if let Some(bytes) = data.first_chunk()
+        && let Ok(start) = pool::RingStart::decode(bytes)
+    {
+        assert_eq!(start.encode(), *bytes);
     }
 }

@@ -192,6 +192,12 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
             let array = braid_format::Uuid::from_bytes(*b"braid-fuzz-array");
             data.first_chunk().is_some_and(|block| braid_format::journal::decode_batch(&array, block).is_some())
         }
+        "pool_label" => braid_format::pool::PoolLabel::decode(data).is_ok(),
+        "pool" => {
+            use braid_format::pool::{Entry, RingStart, open};
+            let start = data.first_chunk().is_some_and(|block| RingStart::decode(block).is_ok());
+            start || open(data).is_ok() || Entry::decode_bytes(data).is_ok()
+        }
         "sizes" => braid_geometry::units::parse_size(&text).is_ok(),
         "disk_names" => braid_ring::spec::DiskSpec::parse(&text).is_ok(),
         "api_bodies" => {

@@ -1,0 +1,225 @@
+//! What a pool writes, kept as files: what was written once is read for ever, and written again byte by byte.
+//!
+//! A file is made only by running this test with `BRAID_WRITE_GOLDEN=1`, and only where there is none yet.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use braid_format::Uuid;
+use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
+use braid_format::pool::{
+    BATCH_BYTES_MAX, BatchHeader, Change, Composer, Entry, NO_ADDRESS, Owner, OwnerKind, OwnerName, Placing, Policy,
+    PoolLabel, Record, RecordKind, RingStart, decode_address, encode_address, entries, open, pool_tag,
+};
+
+const POOL: Uuid = Uuid::from_bytes(*b"braid-test-pool!");
+
+fn kept(path: &Path, made: &[u8]) -> Vec<u8> {
+    if !path.exists() && std::env::var_os("BRAID_WRITE_GOLDEN").is_some() {
+        std::fs::write(path, made).unwrap();
+    }
+    std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn golden(name: &str, made: &[u8]) -> Vec<u8> {
+    let bytes = kept(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pools").join(name), made);
+    assert!(made == bytes, "{name} is not written alike");
+    bytes
+}
+
+fn records() -> [Record; 5] {
+    let whole = Record { kind: RecordKind::Whole, life: 7, owner: 3, logical: 9, present: 0xff00, zero: 0xf };
+    [
+        Record::free(0),
+        Record::free(0x0102),
+        whole,
+        Record { kind: RecordKind::Packed, logical: u32::MAX, present: 0x8000_0000_0000_0001, zero: 0, ..whole },
+        Record { kind: RecordKind::Zeros, logical: 0x0a0b_0c0d, present: 3, zero: u64::MAX, ..whole },
+    ]
+}
+
+fn owner() -> Owner {
+    Owner {
+        id: 5,
+        kind: OwnerKind::Volume,
+        place: Placing::Chosen,
+        on: 0b110,
+        thick: true,
+        parent: 4,
+        uuid: Uuid::from_bytes(*b"braid-testvolume"),
+        volume: Uuid::nil(),
+        size_bytes: 100 << 30,
+        created_unix_s: 1_700_000_000,
+        limit_iops: 3000,
+        limit_bytes_per_s: 125 << 20,
+        name: OwnerName::new("db").unwrap(),
+        policy: Some(Policy { every_s: 3600, keep: 24 }),
+    }
+}
+
+fn snapshot() -> Owner {
+    Owner {
+        id: 4,
+        kind: OwnerKind::Snapshot,
+        place: Placing::Spread,
+        on: 0,
+        thick: false,
+        parent: 0,
+        volume: owner().uuid,
+        name: OwnerName::new("monday").unwrap(),
+        policy: None,
+        ..owner()
+    }
+}
+
+/// One of each kind, the first two joined.
+fn changes() -> Vec<Entry> {
+    let records = records();
+    let of = |member, index, change| Entry { member, index, sequence: 0, joined: false, change };
+    let mut entries = vec![
+        of(2, 1000, Change::Record { record: records[2] }),
+        of(0, 77, Change::Record { record: records[1] }),
+        of(127, 0x0102_0304, Change::Slot { slot: 63, block: 0x12_3456_789a, record: records[3] }),
+        of(2, 5000, Change::Record { record: records[4] }),
+        of(0, 12, Change::Owner { owner: Some(owner()) }),
+        of(0, 13, Change::Owner { owner: None }),
+        of(0, 0, Change::Padding),
+        of(0, 14, Change::Owner { owner: Some(snapshot()) }),
+    ];
+    entries[0].joined = true;
+    let mut sequence = 0x1_0000_0000;
+    for entry in &mut entries {
+        entry.sequence = sequence;
+        sequence += entry.units() as u64;
+    }
+    entries
+}
+
+const HEADER: BatchHeader = BatchHeader {
+    pool_tag: u32::from_le_bytes(*b"brai"),
+    run: 0xa1a2_a3a4_a5a6_a7a8,
+    sequence: 1000,
+    commit: 300,
+    members: 1 << 127 | 0b101,
+    index: 1,
+    batches: 3,
+    mark: 0x1_0000_0020,
+    units: 0,
+    blocks: 0,
+};
+
+const START: RingStart = RingStart {
+    pool_tag: HEADER.pool_tag,
+    session: 0x1122_3344_5566_7788,
+    run: HEADER.run,
+    sequence: 998,
+    position: 170,
+    commit: 299,
+    mark: 0x0_ffff_fff0,
+    generation: 9,
+};
+
+fn batch(of: &[Entry]) -> (BatchHeader, Vec<u8>) {
+    let mut bytes = vec![0xff; BATCH_BYTES_MAX];
+    let mut composer = Composer::new(&mut bytes);
+    assert!(of.iter().all(|entry| composer.push(entry)));
+    let header = composer.seal(HEADER);
+    bytes.truncate(header.bytes());
+    (header, bytes)
+}
+
+#[test]
+fn a_golden_table_means_what_it_meant() {
+    let made: Vec<u8> = (0u32..).zip(records()).flat_map(|(index, record)| record.encode(3, 1000 + index)).collect();
+    let bytes = golden("table.bin", &made);
+    for ((index, record), bytes) in (0u32..).zip(records()).zip(bytes.as_chunks().0) {
+        assert_eq!(Record::decode(bytes, 3, 1000 + index), Ok(record));
+    }
+}
+
+#[test]
+fn a_golden_address_sector_means_what_it_meant() {
+    let block = |slot: u8| (!slot.is_multiple_of(3)).then_some(u64::from(slot) * 0x1234_5678);
+    let word = |slot| block(slot).map_or(NO_ADDRESS, |block| encode_address(3, 1000, slot, block, 7));
+    let made: Vec<u8> = (0..64).flat_map(|slot| word(slot).to_le_bytes()).collect();
+    let bytes = golden("addresses.bin", &made);
+    assert_eq!(bytes.len(), 512);
+    for (slot, bytes) in (0..64).zip(bytes.as_chunks().0) {
+        assert_eq!(decode_address(u64::from_le_bytes(*bytes), 3, 1000, slot, 7), Ok(block(slot)));
+    }
+}
+
+#[test]
+fn golden_owners_mean_what_they_meant() {
+    let made = [owner().encode(12), [0; 256], snapshot().encode(14)].concat();
+    let bytes = golden("owners.bin", &made);
+    let read: Vec<_> = (12..).zip(bytes.as_chunks().0).map(|(slot, bytes)| Owner::decode(bytes, slot)).collect();
+    assert_eq!(read, [Ok(Some(owner())), Ok(None), Ok(Some(snapshot()))]);
+}
+
+#[test]
+fn a_golden_batch_means_what_it_meant() {
+    let (header, made) = batch(&changes());
+    let bytes = golden("batch.bin", &made);
+    assert_eq!((open(&bytes), header.units, header.blocks), (Ok(header), 20, 1));
+    assert_eq!(entries(&bytes, &header).collect::<Result<Vec<_>, _>>(), Ok(changes()));
+    assert_eq!(pool_tag(&POOL), HEADER.pool_tag);
+}
+
+#[test]
+fn a_golden_ring_start_means_what_it_meant() {
+    let bytes = golden("start.bin", &START.encode());
+    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
+}
+
+#[test]
+fn a_golden_label_means_what_it_meant() {
+    let label = support::pool_of_three();
+    let bytes = golden("label_member2.bin", &label.encode().unwrap());
+    assert_eq!(PoolLabel::decode(&bytes), Ok(label));
+}
+
+/// Inputs for the fuzzer, made once in the same way.
+#[test]
+fn the_fuzzers_corpus_holds_what_is_accepted() {
+    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let keep = |name: &str, made: &[u8]| kept(&corpus.join(name), made);
+    for (k, record) in records().into_iter().enumerate() {
+        let bytes = keep(&format!("pool/record{k}"), &record.encode(POOL_MEMBER, POOL_INDEX));
+        assert_eq!(Record::decode(bytes.first_chunk().unwrap(), POOL_MEMBER, POOL_INDEX), Ok(record));
+    }
+    let word = keep("pool/address", &encode_address(POOL_MEMBER, POOL_INDEX, 5, 7777, 9).to_le_bytes());
+    let word = u64::from_le_bytes(*word.first_chunk().unwrap());
+    assert_eq!(decode_address(word, POOL_MEMBER, POOL_INDEX, 5, 9), Ok(Some(7777)));
+    for (name, owner) in [("pool/owner", owner()), ("pool/owner-snapshot", snapshot())] {
+        let bytes = keep(name, &owner.encode(POOL_INDEX));
+        assert_eq!(Owner::decode(bytes.first_chunk().unwrap(), POOL_INDEX), Ok(Some(owner)));
+    }
+    for (name, entry) in ["record", "free", "slot", "zeros", "owner", "no-owner", "padding"].into_iter().zip(changes())
+    {
+        let mut made = vec![0; entry.units() * 64];
+        entry.encode_bytes(&mut made);
+        let bytes = keep(&format!("pool/entry-{name}"), &made);
+        assert_eq!(Entry::decode_bytes(&bytes), Ok((entry.clone(), entry.units())));
+    }
+    let none: &[Entry] = &[];
+    let two_blocks: Vec<Entry> = changes().into_iter().cycle().take(40).collect();
+    for (name, of) in [("pool/batch-empty", none), ("pool/batch", &changes()), ("pool/batch-of-two", &two_blocks)] {
+        let (header, made) = batch(of);
+        let bytes = keep(name, &made);
+        assert_eq!(open(&bytes), Ok(header));
+        assert_eq!(entries(&bytes, &header).collect::<Result<Vec<_>, _>>().as_deref(), Ok(of));
+    }
+    let bytes = keep("pool/start", &START.encode());
+    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
+    let mut label = support::pool_of_three();
+    let bytes = keep("pool_label/three", &label.encode().unwrap());
+    assert_eq!(PoolLabel::decode(&bytes), Ok(label.clone()));
+    let member =
+        |number| Some(braid_format::pool::PoolMember { uuid: Uuid::from_u128(number), ..label.members[2].unwrap() });
+    label.members = (1..=128).map(member).collect();
+    let bytes = keep("pool_label/full", &label.encode().unwrap());
+    assert_eq!(PoolLabel::decode(&bytes), Ok(label));
+}
