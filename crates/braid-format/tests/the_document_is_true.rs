@@ -184,6 +184,184 @@ fn the_journal_is_as_it_is_drawn() {
     }
 }
 
+#[test]
+fn the_label_of_a_pool_is_as_it_is_drawn() {
+    use braid_format::pool::{POOL_FIELDS, POOL_MAGIC, POOL_VERSION, RawPoolLabel, RawPoolMember};
+    let code: Vec<_> = POOL_FIELDS.iter().map(|f| (f.offset, f.size, f.name.to_owned())).collect();
+    assert_eq!(table("### The label of a pool"), code);
+    let mut end = 0;
+    for (offset, size, name) in code {
+        assert_eq!(offset, end, "{name}");
+        end = offset + size;
+    }
+    assert_eq!((end, size_of::<RawPoolLabel>()), (LABEL_BYTES, LABEL_BYTES));
+    assert!(DOCUMENT.contains(&format!("`{}`", String::from_utf8_lossy(&POOL_MAGIC))) && POOL_VERSION == 1);
+    assert_eq!(table("### An entry of a pool's `members`"), fields!(RawPoolMember: uuid, size_bytes, state));
+}
+
+/// The golden files, taken apart at the offsets that the document draws.
+#[test]
+fn records_and_addresses_and_owners_are_as_they_are_drawn() {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+    let crc = |pieces: &[&[u8]]| u64::from(crc32c::crc32c(&pieces.concat()));
+    let names = ["kind", "reserved", "life", "owner", "logical", "crc", "present", "zero"];
+    let (place, record_bytes) = places("### A record", &names);
+    let table = include_bytes!("../../../tests/golden/pools/table.bin");
+    let record = |k: usize| &table[k * record_bytes..(k + 1) * record_bytes];
+    let read = |k: usize| {
+        names.iter().filter(|name| **name != "crc").map(|name| number(&record(k)[place(name)])).collect::<Vec<_>>()
+    };
+    let none = u64::from(u32::MAX);
+    assert_eq!((table.len(), read(0), read(1)), (5 * 32, vec![0; 7], vec![0, 0, 0x102, 0, 0, 0, 0]));
+    assert_eq!(read(2), [1, 0, 7, 3, 9, 0xff00, 0xf]);
+    assert_eq!(read(3), [2, 0, 7, 3, none, 0x8000_0000_0000_0001, 0]);
+    assert_eq!(read(4), [3, 0, 7, 3, 0x0a0b_0c0d, 3, u64::MAX]);
+    // They were made for member 3, from record 1000 on.
+    assert_eq!(number(&record(0)[place("crc")]), 0);
+    for k in 1..5 {
+        let (bytes, index) = (record(k), 1000 + k as u32);
+        let expected = crc(&[&bytes[..12], &bytes[16..], &[3], &index.to_le_bytes()]);
+        assert_eq!(number(&bytes[place("crc")]), expected);
+    }
+
+    let (place, word_bytes) = places("### An address", &["block", "check"]);
+    let sector = include_bytes!("../../../tests/golden/pools/addresses.bin");
+    assert_eq!(sector.len(), 64 * word_bytes);
+    for (slot, word) in (0u8..).zip(sector.chunks(word_bytes)) {
+        let block = u64::from(slot) * 0x1234_5678;
+        if slot % 3 == 0 {
+            assert_eq!(word, [0xff; 8]);
+            continue;
+        }
+        let check = crc(&[&[3], &1000u32.to_le_bytes(), &[slot], &block.to_le_bytes(), &7u16.to_le_bytes()]);
+        assert_eq!((number(&word[place("block")]), number(&word[place("check")])), (block, check & 0xffff));
+    }
+
+    let names = [
+        "id",
+        "kind",
+        "place",
+        "flags",
+        "name_len",
+        "parent",
+        "reserved_a",
+        "uuid",
+        "size_bytes",
+        "created_unix_s",
+        "limit_iops",
+        "limit_bytes_per_s",
+        "on",
+        "name",
+        "volume",
+        "policy_every_s",
+        "policy_keep",
+        "reserved_b",
+        "crc",
+    ];
+    let (place, owner_bytes) = places("### An owner", &names);
+    let owners = include_bytes!("../../../tests/golden/pools/owners.bin");
+    assert_eq!(owners.len(), 3 * owner_bytes);
+    let owner = |k: usize| &owners[k * owner_bytes..(k + 1) * owner_bytes];
+    let read = |k: usize, names: &[&str]| names.iter().map(|name| number(&owner(k)[place(name)])).collect::<Vec<_>>();
+    assert_eq!(read(0, &["id", "kind", "place", "flags", "name_len", "parent", "on"]), [5, 1, 2, 1, 2, 4, 0b110]);
+    assert_eq!(read(2, &["id", "kind", "place", "flags", "name_len", "parent", "on"]), [4, 2, 0, 0, 6, 0, 0]);
+    let numbers = ["size_bytes", "created_unix_s", "limit_iops", "limit_bytes_per_s", "policy_every_s", "policy_keep"];
+    assert_eq!(read(0, &numbers), [100 << 30, 1_700_000_000, 3000, 125 << 20, 3600, 24]);
+    assert_eq!((&owner(0)[place("name")][..4], &owner(2)[place("name")][..8]), (&b"db\0\0"[..], &b"monday\0\0"[..]));
+    assert_eq!((&owner(0)[place("uuid")], &owner(0)[place("volume")]), (&b"braid-testvolume"[..], &[0; 16][..]));
+    assert_eq!(&owner(2)[place("volume")], b"braid-testvolume");
+    assert_eq!(owner(1), [0; 256]);
+    for (k, slot) in [(0, 12u32), (2, 14)] {
+        assert_eq!(number(&owner(k)[place("crc")]), crc(&[&owner(k)[..252], &slot.to_le_bytes()]));
+    }
+}
+
+/// The golden files, taken apart at the offsets that the document draws.
+#[test]
+fn the_ring_of_a_pool_is_as_it_is_drawn() {
+    use braid_format::pool::{BATCH_UNITS_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+    let batch = include_bytes!("../../../tests/golden/pools/batch.bin");
+    let names = [
+        "magic", "crc", "tag", "units", "blocks", "run", "sequence", "commit", "members", "mark", "index", "batches",
+        "reserved",
+    ];
+    let (place, header_bytes) = places("### A batch of a pool's ring", &names);
+    let field = |name| number(&batch[place(name)]);
+    assert_eq!((&batch[place("magic")], &batch[place("tag")]), (&b"BRPB"[..], &b"brai"[..]));
+    assert_eq!(field("crc"), u64::from(crc32c::crc32c(&batch[8..])));
+    assert_eq!((field("units"), field("blocks"), field("run")), (20, 1, 0xa1a2_a3a4_a5a6_a7a8));
+    assert_eq!((field("sequence"), field("commit"), field("mark")), (1000, 300, 0x1_0000_0020));
+    assert_eq!((field("index"), field("batches"), field("reserved")), (1, 3, 0));
+    let members = &batch[place("members")];
+    assert_eq!((members[0], &members[1..15], members[15]), (0b101, &[0; 14][..], 0x80));
+
+    let names = ["kind", "member", "slot", "units", "index", "sequence", "block", "record", "crc", "flags"];
+    let (place, unit_bytes) = places("### An entry of the tail", &names);
+    assert_eq!((header_bytes, unit_bytes), (128, 64));
+    let unit = |at: usize| &batch[header_bytes + at * unit_bytes..][..unit_bytes];
+    let said = ["kind", "member", "slot", "units", "index", "sequence", "block", "flags"];
+    let read = |at: usize| said.map(|name| number(&unit(at)[place(name)]));
+    let first = 0x1_0000_0000;
+    assert_eq!(read(0), [1, 2, 0, 1, 1000, first, 0, 1]);
+    assert_eq!(read(1), [1, 0, 0, 1, 77, first + 1, 0, 0]);
+    assert_eq!(read(2), [2, 127, 63, 1, 0x0102_0304, first + 2, 0x12_3456_789a, 0]);
+    assert_eq!(read(3), [1, 2, 0, 1, 5000, first + 3, 0, 0]);
+    assert_eq!(read(4), [3, 0, 0, 5, 12, first + 4, 0, 0]);
+    assert_eq!(read(9), [3, 0, 0, 5, 13, first + 9, 0, 0]);
+    assert_eq!(read(14), [4, 0, 0, 1, 0, first + 14, 0, 0]);
+    assert_eq!(read(15), [3, 0, 0, 5, 14, first + 15, 0, 0]);
+    let records: Vec<u8> = [0, 1, 2, 3].iter().map(|at| unit(*at)[place("record")][0]).collect();
+    assert_eq!(records, [1, 0, 2, 3]);
+    let owners = include_bytes!("../../../tests/golden/pools/owners.bin");
+    for (at, owner) in [(4, 0), (9, 1), (15, 2)] {
+        let image = &batch[header_bytes + (at + 1) * unit_bytes..][..256];
+        assert_eq!(image, &owners[owner * 256..][..256]);
+    }
+    for (at, units) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 5), (9, 5), (14, 1), (15, 5)] {
+        let bytes = &batch[header_bytes + at * unit_bytes..][..units * unit_bytes];
+        let crc = crc32c::crc32c(&[&bytes[..56], &bytes[60..]].concat());
+        assert_eq!(number(&bytes[place("crc")]), u64::from(crc), "unit {at}");
+    }
+    assert!(batch[header_bytes + 20 * unit_bytes..].iter().all(|byte| *byte == 0));
+
+    let start = include_bytes!("../../../tests/golden/pools/start.bin");
+    let names =
+        ["magic", "crc", "tag", "position", "session", "run", "sequence", "commit", "mark", "generation", "reserved"];
+    let (place, start_bytes) = places("### A ring start", &names);
+    let field = |name| number(&start[place(name)]);
+    assert_eq!((&start[place("magic")], &start[place("tag")], start_bytes), (&b"BRPS"[..], &b"brai"[..], 4096));
+    assert_eq!(field("crc"), u64::from(crc32c::crc32c(&start[8..])));
+    assert_eq!((field("position"), field("session")), (170, 0x1122_3344_5566_7788));
+    assert_eq!((field("run"), field("sequence"), field("commit")), (0xa1a2_a3a4_a5a6_a7a8, 998, 299));
+    assert_eq!((field("mark"), field("generation")), (0xffff_fff0, 9));
+
+    assert!(DOCUMENT.contains("units of entries, at most 1022 |") && BATCH_UNITS_MAX == 1022);
+    assert!(DOCUMENT.contains("below (2^32 − 1) · 64 |") && VOLUME_BLOCKS_MAX == ((1 << 32) - 1) * 64);
+    assert!(DOCUMENT.contains("at most (2^32 − 1) · 256 KiB") && VOLUME_BYTES_MAX == ((1 << 32) - 1) * (256 << 10));
+}
+
+/// How a member of a pool is divided where nothing else is asked for.
+#[test]
+fn the_default_places_of_a_pool_are_as_they_are_drawn() {
+    use braid_format::pool::{MEMBER_BYTES_MAX, PoolPlaces, owner_slots_for};
+    let places = PoolPlaces::new(1 << 30, owner_slots_for(1 << 30)).unwrap();
+    assert_eq!((places.starts.start, places.ring.start), (4 << 10, 12 << 10));
+    assert_eq!((places.ring.bytes, places.owners.bytes), (2 << 20, 256 << 10));
+    let parts = [places.starts, places.ring, places.owners, places.table, places.addresses];
+    assert!(parts.windows(2).all(|pair| pair[0].end() == Some(pair[1].start)));
+    let wanted = places.extents / 64 + 128;
+    assert!((wanted..wanted + 128).contains(&places.zero_slots) && places.table.bytes.is_multiple_of(4096));
+    assert_eq!(places.data.start % (256 << 10), 0);
+    let slots = |bytes| owner_slots_for(bytes);
+    assert_eq!((slots(0), slots(5000 << 20), slots(u64::MAX)), (1024, 5000, 1_048_576));
+    let ring = |bytes: u64| PoolPlaces::new(bytes, 1024).unwrap().ring.bytes;
+    assert_eq!((ring(2 << 20), ring(1 << 40)), (256 << 10, 64 << 20));
+    assert!(PoolPlaces::new((1 << 20) + (4 << 10), 1024).is_ok());
+    assert!(PoolPlaces::new((1 << 20) + (4 << 10) - 1, 1024).is_err());
+    assert!(PoolPlaces::new(512 << 40, 1024).is_ok() && MEMBER_BYTES_MAX == 512 << 40);
+}
+
 /// The places that the document draws are the defaults of the code.
 #[test]
 fn the_default_places_are_as_they_are_drawn() {
