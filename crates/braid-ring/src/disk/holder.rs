@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{major, minor};
 
 /// The process that holds a lock on this file, as "process 123 (name)".
-pub(super) fn of_file(device: u64, inode: u64) -> Option<String> {
+pub(crate) fn of_file(device: u64, inode: u64) -> Option<String> {
     let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let line = locks.lines().find(|l| l.split_whitespace().any(|word| word == place))?;

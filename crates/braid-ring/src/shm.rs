@@ -1,0 +1,343 @@
+//! Tails of pools in shared memory: files that outlive the process that writes to them, but no boot.
+//!
+//! Each is named by boot, pool and session, and lies in a folder that nobody but its owner may enter. All of its memory is
+//! taken when it is made, so that a file system which is full says so then, and no store is ever punished by a signal. Who
+//! serves a pool holds the lock of its tail, which ends with the open file, whatever happens to the process.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use braid_engine::Uuid;
+use braid_engine::pool::TailMemory;
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::disk::holder;
+use crate::error::{RingError, RingErrorKind};
+
+/// Names this boot of the machine; the same in all its containers.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// A tail is made of whole pages.
+const PAGE_BYTES: usize = 4096;
+/// Letters in the text of a boot or of a pool.
+const UUID_LETTERS: usize = 36;
+
+/// What a tail is called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TailName {
+    /// The boot of the machine in which it was made: in another one, what it holds is of no use.
+    pub boot: Uuid,
+    /// The pool.
+    pub pool: Uuid,
+    /// The pool's session.
+    pub session: u64,
+}
+
+impl fmt::Display for TailName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.boot, self.pool, self.session)
+    }
+}
+
+impl TailName {
+    /// The name that a file bears, if it is one of ours.
+    fn parse(text: &str) -> Option<TailName> {
+        let boot = Uuid::try_parse(text.get(..UUID_LETTERS)?).ok()?;
+        let rest = text[UUID_LETTERS..].strip_prefix('-')?;
+        let pool = Uuid::try_parse(rest.get(..UUID_LETTERS)?).ok()?;
+        let session = rest[UUID_LETTERS..].strip_prefix('-')?.parse().ok()?;
+        let name = TailName { boot, pool, session };
+        // One name, one spelling.
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+/// The folder in which tails are.
+#[derive(Debug)]
+pub struct TailFolder {
+    path: PathBuf,
+    folder: OwnedFd,
+    boot: Uuid,
+}
+
+impl TailFolder {
+    /// Opens the folder, and makes it where it is absent; the one above it must be there.
+    ///
+    /// # Errors
+    /// It is a symbolic link, belongs to another user, or others may enter it; or the operating system fails.
+    pub fn open(path: &Path) -> Result<TailFolder, RingError> {
+        let text = std::fs::read_to_string(BOOT_ID).map_err(|e| RingError::os(e, format!("reading {BOOT_ID}")))?;
+        let boot = Uuid::try_parse(text.trim())
+            .map_err(|_| RingError::new(RingErrorKind::Unsupported, format!("{BOOT_ID} holds no boot id"), ""))?;
+        TailFolder::open_in_boot(path, boot)
+    }
+
+    fn open_in_boot(path: &Path, boot: Uuid) -> Result<TailFolder, RingError> {
+        let failed = |e: Errno, what: &str| RingError::os(e.into(), format!("{what} the folder {}", path.display()));
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(failed(e, "making")),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let folder = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(folder) => folder,
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(strange(path, "is no folder, but a symbolic link or a file"));
+            }
+            Err(e) => return Err(failed(e, "opening")),
+        };
+        let stat = rustix::fs::fstat(&folder).map_err(|e| failed(e, "looking at"))?;
+        check_owner(path, &stat)?;
+        Ok(TailFolder { path: path.to_owned(), folder, boot })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the tail of a session of a pool is called in this boot.
+    pub fn name(&self, pool: Uuid, session: u64) -> TailName {
+        TailName { boot: self.boot, pool, session }
+    }
+
+    /// Makes the tail of a session, all zeros, of so many bytes, a multiple of 4096, and locks it.
+    ///
+    /// # Errors
+    /// `NoSpace` where the file system or the memory has no room for all of it; `Conflict` where there is one already.
+    pub fn create(&self, pool: Uuid, session: u64, bytes: usize) -> Result<SharedTail, RingError> {
+        let name = self.name(pool, session);
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+            let what = format!("{} of {bytes} bytes", self.told(&name));
+            return Err(RingError::new(RingErrorKind::Limit, what, "give a multiple of 4096"));
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.folder, name.to_string(), flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(Errno::EXIST) => {
+                let what = format!("{} is there already", self.told(&name));
+                return Err(RingError::new(RingErrorKind::Conflict, what, "open it, and use what it holds"));
+            }
+            Err(e) => return Err(self.failed(e, "making", &name)),
+        };
+        self.fill(file, &name, bytes).inspect_err(|_| {
+            // What was never whole holds nothing.
+            let _ = rustix::fs::unlinkat(&self.folder, name.to_string(), AtFlags::empty());
+        })
+    }
+
+    fn fill(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
+        self.lock(&file, name)?;
+        loop {
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM)) => {
+                    return Err(RingError {
+                        kind: RingErrorKind::NoSpace,
+                        context: format!("taking {bytes} bytes of shared memory for {}", self.told(name)),
+                        remedy: format!(
+                            "free space in {}, or give its file system more (mount -o remount,size=…)",
+                            self.path.display()
+                        ),
+                        source: Some(e.into()),
+                    });
+                }
+                Err(Errno::OPNOTSUPP) => {
+                    let what = format!("the file system of {} cannot reserve space", self.path.display());
+                    return Err(RingError::new(RingErrorKind::Unsupported, what, "use a folder on tmpfs"));
+                }
+                Err(e) => return Err(self.failed(e, "reserving space for", name)),
+            }
+        }
+        self.map(file, name, bytes)
+    }
+
+    /// Opens the tail that a session of this boot left, and locks it. None: there is none, or one that was never whole.
+    ///
+    /// # Errors
+    /// `InUse` while another process serves the pool; `Conflict` where what is there is no tail, or belongs to somebody else.
+    pub fn attach(&self, pool: Uuid, session: u64) -> Result<Option<SharedTail>, RingError> {
+        let name = self.name(pool, session);
+        let Some((file, stat)) = self.find(&name)? else { return Ok(None) };
+        match usize::try_from(stat.st_size) {
+            Ok(0) => Ok(None),
+            Ok(bytes) if bytes.is_multiple_of(PAGE_BYTES) => self.map(file, &name, bytes).map(Some),
+            _ => Err(strange(&self.path.join(name.to_string()), "has no size that a tail can have")),
+        }
+    }
+
+    /// Opens and locks a file that is still there, and is ours.
+    fn find(&self, name: &TailName) -> Result<Option<(File, Stat)>, RingError> {
+        let path = self.path.join(name.to_string());
+        let flags = OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match rustix::fs::openat(&self.folder, name.to_string(), flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(strange(&path, "is a symbolic link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(strange(&path, "is no file")),
+            Err(e) => return Err(self.failed(e, "opening", name)),
+        };
+        let look = |file: &File| rustix::fs::fstat(file).map_err(|e| self.failed(e, "looking at", name));
+        let stat = look(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(strange(&path, "is no file"));
+        }
+        check_owner(&path, &stat)?;
+        self.lock(&file, name)?;
+        // Whoever held the lock until now may have made it whole, or removed it.
+        let stat = look(&file)?;
+        Ok((stat.st_nlink > 0).then_some((file, stat)))
+    }
+
+    fn lock(&self, file: &File, name: &TailName) -> Result<(), RingError> {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => {
+                let of = rustix::fs::fstat(file).ok().and_then(|stat| holder::of_file(stat.st_dev, stat.st_ino));
+                let who = of.unwrap_or_else(|| "another process".into());
+                let what = format!("{} is in use by {who}", self.told(name));
+                Err(RingError::new(RingErrorKind::InUse, what, "stop that first; a pool is served once"))
+            }
+            Err(e) => Err(self.failed(e, "locking", name)),
+        }
+    }
+
+    fn map(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
+        // Whole pages of a file are mapped, each of which has its memory: no shard waits for one later.
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let raw = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, flags, &file, 0) };
+        let raw = raw.map_err(|e| self.failed(e, "mapping", name))?;
+        let base = NonNull::new(raw.cast()).expect("mmap never returns page 0 without MAP_FIXED");
+        Ok(SharedTail { base, bytes, file, name: *name })
+    }
+
+    /// The tails that there are of a pool, of this boot and of others, in the order of their names.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn list(&self, pool: Uuid) -> Result<Vec<TailName>, RingError> {
+        let failed = |e: Errno| RingError::os(e.into(), format!("listing {}", self.path.display()));
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            names.extend(entry.file_name().to_str().ok().and_then(TailName::parse).filter(|name| name.pool == pool));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Removes a tail that nobody serves. What it held is lost. One that is not there is as good as removed.
+    ///
+    /// # Errors
+    /// `InUse` while somebody serves it, `Conflict` where it is no tail; or the operating system's.
+    pub fn remove(&self, name: &TailName) -> Result<(), RingError> {
+        match self.find(name)? {
+            // The lock is held until it has no name any more.
+            Some(_locked) => self.unlink(name),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a tail that is served here: what it holds is of no use any more.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn remove_own(&self, tail: SharedTail) -> Result<(), RingError> {
+        let name = tail.name;
+        if tail.is_there() { self.unlink(&name) } else { Ok(()) }
+    }
+
+    fn unlink(&self, name: &TailName) -> Result<(), RingError> {
+        match rustix::fs::unlinkat(&self.folder, name.to_string(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(self.failed(e, "removing", name)),
+        }
+    }
+
+    fn told(&self, name: &TailName) -> String {
+        format!("the tail of session {} of pool {} in {}", name.session, name.pool, self.path.display())
+    }
+
+    fn failed(&self, error: Errno, what: &str, name: &TailName) -> RingError {
+        RingError::os(error.into(), format!("{what} {}", self.told(name)))
+    }
+}
+
+/// Nobody but this user may have a part in it: what it holds is believed.
+fn check_owner(path: &Path, stat: &Stat) -> Result<(), RingError> {
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user {
+        let what = format!("{} belongs to user {}, and this process runs as {user}", path.display(), stat.st_uid);
+        return Err(RingError::new(RingErrorKind::Permission, what, "remove it, or run as that user"));
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if mode.intersects(Mode::RWXG | Mode::RWXO) {
+        let what = format!("{} is open to others than its owner (mode {:03o})", path.display(), stat.st_mode & 0o777);
+        return Err(RingError::new(
+            RingErrorKind::Permission,
+            what,
+            "look at what is in it, then take their rights away (chmod go=)",
+        ));
+    }
+    Ok(())
+}
+
+fn strange(path: &Path, what: &str) -> RingError {
+    let what = format!("{} {what}", path.display());
+    RingError::new(RingErrorKind::Conflict, what, "nothing of Braid's: look at it and move it away")
+}
+
+/// A tail, mapped and locked. It goes on without its process, and after a drop, until it is removed.
+#[derive(Debug)]
+pub struct SharedTail {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// Its lock ends with it.
+    file: File,
+    name: TailName,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; it is read and written through atomics only.
+unsafe impl Send for SharedTail {}
+// SAFETY: as above.
+unsafe impl Sync for SharedTail {}
+
+impl SharedTail {
+    /// What it is called.
+    pub fn name(&self) -> &TailName {
+        &self.name
+    }
+
+    /// Whether it can still be found after the death of this process: nobody has removed it, nor cut it off. One that was removed
+    /// still works, but is as good as a crash of the machine when the process dies: commit, and make another one.
+    pub fn is_there(&self) -> bool {
+        rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_size == self.bytes as i64)
+    }
+}
+
+impl TailMemory for SharedTail {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping lives as long as this does, is aligned to pages and `bytes` long, all of which the file has; every
+        // process that maps it uses atomics only, and any eight bytes are a number.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / size_of::<AtomicU64>()) }
+    }
+}
+
+impl Drop for SharedTail {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole, and no reference to it outlives this. It cannot fail.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests;
