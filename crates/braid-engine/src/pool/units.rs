@@ -22,6 +22,10 @@ pub struct ExtentId {
 }
 
 impl ExtentId {
+    /// No extent: in a map, what stands where a block may be on a member that is absent, or in a record that is damaged. Nobody
+    /// knows, and to read it is an error: it must not read as zeros, nor as something older.
+    pub const IN_DOUBT: ExtentId = ExtentId { member: u8::MAX, index: u32::MAX };
+
     /// Bits that [`ExtentId::bits`] needs.
     pub const BITS: u32 = 40;
 
@@ -44,11 +48,12 @@ mod tests {
 
     #[test]
     fn names_survive_their_bits() {
-        for (member, index) in [(0, 0), (1, 0), (127, u32::MAX), (255, 7)] {
+        for (member, index) in [(0, 0), (1, 0), (127, u32::MAX), (255, u32::MAX)] {
             let id = ExtentId { member, index };
             assert_eq!(id.bits() >> ExtentId::BITS, 0, "{id:?}");
             assert_eq!(ExtentId::from_bits(id.bits() | u64::MAX << ExtentId::BITS), id, "the other bits do not matter");
         }
+        assert!(usize::from(ExtentId::IN_DOUBT.member) >= MEMBERS_MAX, "nobody's extent");
         assert!(ExtentId { member: 1, index: 0 }.bits() > ExtentId { member: 0, index: u32::MAX }.bits());
     }
 }

@@ -14,6 +14,8 @@
 //! and the map takes no memory beyond the word. It is allowed only while nothing that the record may ever come to say is
 //! hidden from this volume; see [`MapWriter::set_blocks`].
 //!
+//! Where nobody knows what is visible, [`ExtentId::IN_DOUBT`] stands as an extent.
+//!
 //! One writer, any number of readers, no lock. A node is never changed: another one is written, the word is set, and the old
 //! one is free. A reader loads the word, reads what it names, loads the word again, and begins anew if it has changed; the
 //! generation in a node's word tells a node from its successor in the same place. What a reader is told was true at one
@@ -60,7 +62,7 @@ pub enum Found {
     },
     /// In one extent, one after the other.
     At {
-        /// The extent.
+        /// The extent, or [`ExtentId::IN_DOUBT`]: then it is an error to read them.
         extent: ExtentId,
         /// Where the first one is in the extent, in blocks.
         position: u32,

@@ -104,7 +104,14 @@ impl History {
             60..68 => of.older.extend(of.newest.take()),
             68..76 => self.write_late(logical, &mut of, mask),
             76..84 => self.discard(logical, &mut of, mask),
-            84..92 => {
+            84..86 => {
+                // Nobody knows what is there: a member is absent.
+                self.writer.set_blocks(&self.records, logical, mask, ExtentId::IN_DOUBT, false);
+                of.older.extend(of.newest.take());
+                of.blocks.extend(bits(mask).map(|block| (block, (ExtentId::IN_DOUBT, block, false))));
+                self.reached.insert("in doubt");
+            }
+            86..92 => {
                 // Somebody newer says that they are zeros, so what was newest is not.
                 of.older.extend(of.newest.take());
                 self.writer.clear_blocks(&self.records, logical, mask);
@@ -211,7 +218,7 @@ impl History {
                 "whole"
             }
             Word::Single(extent) => {
-                assert!(one && blocks.len() < 64 && extents.contains(&extent));
+                assert!(one && blocks.len() < 64 && extents.contains(&extent) && extent != ExtentId::IN_DOUBT);
                 "single"
             }
             Word::Node(node) => {
@@ -314,6 +321,7 @@ fn whatever_happens_every_block_is_where_the_model_says() {
         "table of both",
         "table of pieces",
         "resized",
+        "in doubt",
     ];
     assert_eq!(reached, all.into(), "a form that was never reached");
 }
@@ -387,6 +395,18 @@ fn a_single_word_follows_its_record() {
     writer.set_blocks(&records, 0, 0b1, extent(2), false);
     records.set_present(extent(2), 0b11);
     assert_eq!(map.find(&records, 0, 64), Found::At { extent: extent(2), position: 0, blocks: 1 });
+}
+
+#[test]
+fn no_word_of_a_node_comes_back_soon() {
+    // Nodes of one size change between few places: only the generation tells a reader that it was overtaken twice.
+    let (records, mut writer, mut seen) = (Records::new(), MapWriter::new(1), BTreeSet::new());
+    for change in 0..10_000u32 {
+        // Lists, then tables.
+        let block = if change < 5_000 { 0 } else { u64::from(change % 64) };
+        writer.set_packed(&records, block, ExtentId { member: 0, index: change }, 0);
+        assert!(seen.insert(writer.map().cell(0).unwrap().load(Ordering::Relaxed)), "change {change}");
+    }
 }
 
 #[test]

@@ -14,6 +14,11 @@ use super::{PART_WORDS, VolumeMap};
 
 const ALL: u64 = u64::MAX;
 
+/// The blocks that the extent's record says are present. What is in doubt could be any, and a map never follows it.
+fn stated(records: &Records, extent: ExtentId) -> u64 {
+    if extent == ExtentId::IN_DOUBT { ALL } else { records.present(extent) }
+}
+
 /// Changes a [`VolumeMap`]: held by the pool's home shard, once for each map.
 ///
 /// Order of steps: the data is written, then the record says so ([`Records::set_present`]), then the map is told. Bits are
@@ -53,7 +58,7 @@ impl MapWriter {
     /// costs next to nothing; call it nevertheless, as only the map knows.
     #[inline]
     pub fn set_blocks(&mut self, records: &Records, logical: u32, mask: u64, extent: ExtentId, follow: bool) {
-        debug_assert_eq!(mask & !records.present(extent), 0, "the record comes first");
+        debug_assert!(mask & !stated(records, extent) == 0, "the record comes first");
         match self.word(logical) {
             Word::Whole(whole) if whole == extent => {}
             // Only what it follows can have hidden something from it, and that would have been told.
@@ -101,9 +106,10 @@ impl MapWriter {
     /// them still, and the map must not follow it any more.
     pub fn clear_blocks(&mut self, records: &Records, logical: u32, mask: u64) {
         let word = self.word(logical);
+        // Whether the record has lost them is seen when it is compared with what is left.
         let follow = match word {
             Word::Unmapped => return,
-            Word::Whole(extent) | Word::Single(extent) => records.present(extent) & mask == 0,
+            Word::Whole(_) | Word::Single(_) => true,
             Word::Node(_) => false,
         };
         self.take_apart(records, word);
@@ -191,7 +197,7 @@ impl MapWriter {
     fn put(&mut self, records: &Records, logical: u32, old: Word, follow: bool) {
         let word = match self.work.only_piece() {
             Some(piece) if piece.mask == ALL => Word::Whole(piece.extent),
-            Some(piece) if follow && piece.mask == records.present(piece.extent) => Word::Single(piece.extent),
+            Some(piece) if follow && piece.mask == stated(records, piece.extent) => Word::Single(piece.extent),
             None if self.work.mask() == 0 => Word::Unmapped,
             _ => Word::Node(self.write_node()),
         };
