@@ -89,13 +89,23 @@ impl Features {
     }
 }
 
+/// What a label's bytes say, whatever the checksums.
+pub(crate) struct Judged<L> {
+    /// The label, where the fields make one.
+    pub label: Option<L>,
+    /// What is wrong with the fields.
+    pub problems: Vec<Problem>,
+    /// Whether this code knows what they mean.
+    pub version: Result<(), LabelError>,
+}
+
 /// The label of these bytes, whatever its checksum; `None` when they are not even a label.
 /// Used by `examine`, which shows what it can.
-pub fn every_problem(bytes: &[u8]) -> Option<(Option<Label>, Vec<Problem>)> {
+pub(crate) fn every_problem(bytes: &[u8]) -> Option<Judged<Label>> {
     let raw = raw_of(bytes).ok()?;
     let mut problems = Vec::new();
     let label = fields(raw, &mut |p| problems.push(p));
-    Some((label, problems))
+    Some(Judged { label, problems, version: version(raw) })
 }
 
 /// Judges the fields of the first sector that identify the disk.

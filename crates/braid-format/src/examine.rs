@@ -2,21 +2,20 @@
 
 use uuid::Uuid;
 
-use crate::label::raw_of;
-use crate::pool::{PoolHeader, PoolLabel};
-use crate::raw::{FIELDS, Field, FieldKind, RawLabel};
-use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc};
-use zerocopy::IntoBytes;
+use crate::check::Judged;
+use crate::pool::{POOL_FIELDS, PoolHeader, PoolLabel};
+use crate::raw::{FIELDS, Field, FieldKind};
+use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc, pool};
 
-/// What `examine` found on one disk.
+/// What `examine` found on one disk, of labels of one kind.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct Examined<L = Label, H = Header> {
     /// The disk's size in bytes.
     pub device_bytes: u64,
     /// The block at the start of the disk.
-    pub start: CopyReport,
+    pub start: CopyReport<L, H>,
     /// The block where the copy belongs.
-    pub end: CopyReport,
+    pub end: CopyReport<L, H>,
     /// Fields in which two copies that are both there differ, in the order of the bytes; checksums left out.
     pub differences: Vec<Difference>,
     /// What the disk's size makes impossible, as sentences.
@@ -25,15 +24,15 @@ pub struct Examined {
 
 /// One copy of the label.
 #[derive(Clone, Debug)]
-pub struct CopyReport {
+pub struct CopyReport<L = Label, H = Header> {
     /// Where it was read, in bytes from the start of the disk.
     pub offset: u64,
     /// The label, when there is nothing wrong with it.
-    pub label: Result<Label, LabelError>,
+    pub label: Result<L, LabelError>,
     /// What the fields say, where all of them make sense, whatever the checksums: not to be believed, but to be shown.
-    pub readable: Option<Label>,
+    pub readable: Option<L>,
     /// What the first sector alone says, when that sector is whole.
-    pub header: Option<Header>,
+    pub header: Option<H>,
     /// The checksum over the whole; `None` when there is no label.
     pub checksum: Option<Checksum>,
     /// The checksum over the first sector.
@@ -80,15 +79,10 @@ pub struct Difference {
     pub end: String,
 }
 
-impl Examined {
+impl<L, H> Examined<L, H> {
     /// Whether any Braid label is here, whole or damaged.
     pub fn any_label(&self) -> bool {
         self.start.is_label() || self.end.is_label()
-    }
-
-    /// The newer of the labels that are whole.
-    pub fn newest(&self) -> Option<&Label> {
-        crate::newest([&self.start, &self.end].into_iter().filter_map(|copy| copy.label.as_ref().ok()))
     }
 
     /// Whether both copies are whole, alike, in their places, and fit the disk.
@@ -100,7 +94,7 @@ impl Examined {
     }
 }
 
-impl CopyReport {
+impl<L, H> CopyReport<L, H> {
     /// Whether a label is here, whole or damaged.
     pub fn is_label(&self) -> bool {
         match &self.label {
@@ -124,9 +118,81 @@ pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
 /// Looks at the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`copy_place`]. Either may be
 /// short or empty, where it could not be read.
 pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined {
-    let start = report(start_block, 0);
-    let end = report(end_block, copy_place(start_block, device_bytes).unwrap_or(0));
-    let differences = differences(&start, &end);
+    examine_as(start_block, end_block, device_bytes)
+}
+
+/// The same for the label of a pool.
+pub fn examine_pool(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined<PoolLabel, PoolHeader> {
+    examine_as(start_block, end_block, device_bytes)
+}
+
+/// A label of one kind, as far as it is examined.
+trait Kind: Sized {
+    type Header;
+    const FIELDS: &'static [Field];
+    fn decode(block: &[u8]) -> Result<Self, LabelError>;
+    fn header(block: &[u8]) -> Option<Self::Header>;
+    /// `None` where there is no label.
+    fn judge(block: &[u8]) -> Option<Judged<Self>>;
+    fn fits(&self, device_bytes: u64) -> Result<(), String>;
+    /// Where it and its copy belong.
+    fn places(&self) -> [u64; 2];
+}
+
+impl Kind for Label {
+    type Header = Header;
+    const FIELDS: &'static [Field] = FIELDS;
+
+    fn decode(block: &[u8]) -> Result<Label, LabelError> {
+        Label::decode(block)
+    }
+
+    fn header(block: &[u8]) -> Option<Header> {
+        Header::decode(block)
+    }
+
+    fn judge(block: &[u8]) -> Option<Judged<Label>> {
+        check::every_problem(block)
+    }
+
+    fn fits(&self, device_bytes: u64) -> Result<(), String> {
+        Label::fits(self, device_bytes)
+    }
+
+    fn places(&self) -> [u64; 2] {
+        [self.member.places.label_start, self.member.places.copy_start]
+    }
+}
+
+impl Kind for PoolLabel {
+    type Header = PoolHeader;
+    const FIELDS: &'static [Field] = POOL_FIELDS;
+
+    fn decode(block: &[u8]) -> Result<PoolLabel, LabelError> {
+        PoolLabel::decode(block)
+    }
+
+    fn header(block: &[u8]) -> Option<PoolHeader> {
+        PoolHeader::decode(block)
+    }
+
+    fn judge(block: &[u8]) -> Option<Judged<PoolLabel>> {
+        pool::every_problem(block)
+    }
+
+    fn fits(&self, device_bytes: u64) -> Result<(), String> {
+        PoolLabel::fits(self, device_bytes)
+    }
+
+    fn places(&self) -> [u64; 2] {
+        [self.places.label_start, self.places.copy_start]
+    }
+}
+
+fn examine_as<L: Kind>(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined<L, L::Header> {
+    let start = report::<L>(start_block, 0);
+    let end = report::<L>(end_block, copy_place(start_block, device_bytes).unwrap_or(0));
+    let differences = differences(&start.fields, &end.fields);
     let mut size_problems = Vec::new();
     for copy in [&start, &end] {
         if let Ok(label) = &copy.label {
@@ -138,43 +204,40 @@ pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Exami
 }
 
 /// What a label says that cannot be on a disk of this size, read at this place.
-fn size_problem(label: &Label, offset: u64, device_bytes: u64) -> Option<String> {
+fn size_problem<L: Kind>(label: &L, offset: u64, device_bytes: u64) -> Option<String> {
     let misplaced = || {
-        let places = &label.member.places;
-        format!(
-            "a label stands at byte {offset} that belongs at byte {} or {}: it was copied there",
-            places.label_start, places.copy_start
-        )
+        let [start, copy] = label.places();
+        format!("a label stands at byte {offset} that belongs at byte {start} or {copy}: it was copied there")
     };
-    label.fits(device_bytes).err().or_else(|| (!label.belongs_at(offset)).then(misplaced))
+    label.fits(device_bytes).err().or_else(|| (!label.places().contains(&offset)).then(misplaced))
 }
 
-fn report(block: &[u8], offset: u64) -> CopyReport {
-    let label = Label::decode(block);
-    let Ok(raw) = raw_of(block) else {
+fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::Header> {
+    let label = L::decode(block);
+    let whole = block.first_chunk::<LABEL_BYTES>();
+    let (Some(whole), Some(judged)) = (whole, L::judge(block)) else {
         let (readable, header, checksum, header_checksum, fields) = (None, None, None, None, Vec::new());
         return CopyReport { offset, label, readable, header, checksum, header_checksum, fields };
     };
-    let (readable, problems) = check::every_problem(block).unwrap_or_default();
-    let mut fields: Vec<FieldReport> = FIELDS
+    let mut fields: Vec<FieldReport> = L::FIELDS
         .iter()
         .map(|field| {
             let reasons: Vec<&str> =
-                problems.iter().filter(|p| p.field == field.name).map(|p| p.reason.as_str()).collect();
+                judged.problems.iter().filter(|p| p.field == field.name).map(|p| p.reason.as_str()).collect();
             let problem = (!reasons.is_empty()).then(|| reasons.join("; "));
             FieldReport { field, value: value(field, field.of(block)), problem }
         })
         .collect();
-    let mut checksum = None;
-    let mut header_checksum = None;
-    if let Ok(whole) = <&[u8; LABEL_BYTES]>::try_from(raw.as_bytes()) {
-        checksum = Some(Checksum { expected: crc::label_crc(whole), found: raw.crc.get() });
-        header_checksum = Some(Checksum { expected: crc::header_crc(whole), found: raw.header_crc.get() });
-    }
+    let sum = |name, expected| {
+        let field = L::FIELDS.iter().find(|field| field.name == name)?;
+        Some(Checksum { expected, found: number(field.of(whole)) as u32 })
+    };
+    let checksum = sum("crc", crc::label_crc(whole));
+    let header_checksum = sum("header_crc", crc::header_crc(whole));
     mark(&mut fields, "crc", checksum);
     mark(&mut fields, "header_crc", header_checksum);
-    mark_version(&mut fields, raw);
-    CopyReport { offset, label, readable, header: Header::decode(block), checksum, header_checksum, fields }
+    mark_version(&mut fields, judged.version);
+    CopyReport { offset, label, readable: judged.label, header: L::header(block), checksum, header_checksum, fields }
 }
 
 fn mark(fields: &mut [FieldReport], name: &str, sum: Option<Checksum>) {
@@ -183,8 +246,8 @@ fn mark(fields: &mut [FieldReport], name: &str, sum: Option<Checksum>) {
     }
 }
 
-fn mark_version(fields: &mut [FieldReport], raw: &RawLabel) {
-    if let Err(error) = check::version(raw) {
+fn mark_version(fields: &mut [FieldReport], version: Result<(), LabelError>) {
+    if let Err(error) = version {
         let name = if matches!(error, LabelError::Incompatible { .. }) { "features_incompatible" } else { "version" };
         set_problem(fields, name, error.to_string());
     }
@@ -196,11 +259,9 @@ fn set_problem(fields: &mut [FieldReport], name: &str, problem: String) {
     }
 }
 
-fn differences(start: &CopyReport, end: &CopyReport) -> Vec<Difference> {
-    if start.fields.is_empty() || end.fields.is_empty() {
-        return Vec::new();
-    }
-    let pairs = start.fields.iter().zip(&end.fields);
+/// None where one of the copies is no label, and has no fields.
+fn differences(start: &[FieldReport], end: &[FieldReport]) -> Vec<Difference> {
+    let pairs = start.iter().zip(end);
     pairs
         .filter(|(a, b)| a.value != b.value && !a.field.name.ends_with("crc"))
         .map(|(a, b)| Difference { field: a.field.name, start: a.value.clone(), end: b.value.clone() })

@@ -88,6 +88,8 @@ pub fn fuzz_pool_label(data: &[u8]) {
         assert!(places.record_start(places.records()) <= places.device_bytes);
         assert!(label.own().is_some() && label.fits(places.device_bytes).is_ok());
     }
+    let (start, end) = data.split_at(data.len().min(LABEL_BYTES));
+    let _ = examine::examine_pool(start, end, data.len() as u64);
     fuzz_disk(data);
 }
 

@@ -29,7 +29,7 @@ mod words;
 mod zones;
 
 pub use error::LabelError;
-pub use examine::{Examined, examine};
+pub use examine::{Examined, examine, examine_pool};
 pub use label::{
     Ancestor, ArrayPart, ArrayState, Features, Header, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
     MemberPart, MemberState, StartPolicy, newest,

@@ -7,7 +7,7 @@ use braid_format::pool::{
     OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState,
     owner_slots_for,
 };
-use braid_format::{LabelError, Name, Uuid};
+use braid_format::{LabelError, Name, Uuid, examine_pool};
 use proptest::prelude::*;
 
 /// Sets both checksums, as someone would who wants to be believed.
@@ -186,6 +186,9 @@ fn each_nonsense_is_blamed_on_its_field() {
             }
             other => panic!("byte {at} = {change:x?}: {other:?}"),
         }
+        let seen = examine_pool(&bytes, &good, 100 << 30);
+        let blamed = seen.start.fields.iter().find(|f| f.field.name == *field).unwrap();
+        assert!(blamed.problem.is_some(), "examine does not blame {field}");
     }
 }
 
@@ -230,4 +233,30 @@ fn a_label_knows_its_places_and_its_device() {
     assert!(label.fits((100 << 30) - 1).unwrap_err().contains("107374182400"));
     let numbers: Vec<u8> = label.numbered().map(|(number, _)| number).collect();
     assert_eq!(numbers, [0, 2]);
+}
+
+#[test]
+fn an_examination_shows_both_copies() {
+    let (bytes, size) = (support::pool_of_three().encode().unwrap(), 100 << 30);
+    let sound = examine_pool(&bytes, &bytes, size);
+    assert!(sound.sound() && sound.any_label(), "{sound:?}");
+    assert_eq!((sound.start.offset, sound.end.offset), (0, size - 4096));
+    let shown = |name: &str| sound.end.fields.iter().find(|f| f.field.name == name).unwrap().value.clone();
+    assert_eq!(
+        (shown("pool_state"), shown("name"), shown("extents")),
+        ("active".into(), "tank".into(), "408444".into())
+    );
+    // Torn behind its first sector: the header still says whose it was to be.
+    let mut torn = bytes;
+    torn[512..].fill(0);
+    let examined = examine_pool(&torn, &bytes, size);
+    assert!(examined.start.header_checksum.unwrap().good() && !examined.start.checksum.unwrap().good());
+    assert_eq!(examined.start.header, Some(support::pool_of_three().header()));
+    assert_eq!(examined.differences.iter().map(|d| d.field).collect::<Vec<_>>(), ["members"]);
+    // A label of an array is none of a pool's.
+    let array = support::raid0_of_three().encode().unwrap();
+    assert!(!examine_pool(&array, &array, size).any_label());
+    assert!(!braid_format::examine(&bytes, &bytes, size).any_label());
+    let shrunk = examine_pool(&bytes, &[], size / 2);
+    assert!(shrunk.size_problems[0].contains("the device has 53687091200 bytes"), "{:?}", shrunk.size_problems);
 }

@@ -3,10 +3,10 @@
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, Reserved};
+use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, Reserved, raw_of};
 use super::places::PoolPlaces;
 use super::raw::{RawPoolLabel, RawPoolMember};
-use crate::check::{Found, is_zero, name, report, supported};
+use crate::check::{Found, Judged, is_zero, name, report, supported};
 use crate::{Extent, Features, LabelError, MEMBERS_MAX, words};
 
 /// Features of this version that an older program must refuse: none so far.
@@ -15,6 +15,14 @@ const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Judges version and features: may this code use the label at all?
 pub fn version(raw: &RawPoolLabel) -> Result<(), LabelError> {
     supported(raw.version.get(), POOL_VERSION, raw.features_incompatible.get() & !INCOMPATIBLE_KNOWN)
+}
+
+/// The label of these bytes, whatever its checksum; `None` when they are not even a label. Used by `examine`, which shows what it can.
+pub(crate) fn every_problem(bytes: &[u8]) -> Option<Judged<PoolLabel>> {
+    let raw = raw_of(bytes).ok()?;
+    let mut problems = Vec::new();
+    let label = fields(raw, &mut |problem| problems.push(problem));
+    Some(Judged { label, problems, version: version(raw) })
 }
 
 /// Judges the fields of the first sector.

@@ -27,6 +27,7 @@ pub use batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchError, BatchHeader, Composer, Entries, batch_blocks,
     entries, open, seal,
 };
+pub(crate) use check::every_problem;
 pub use entry::{
     Change, ENTRY_UNITS_MAX, Entry, EntryError, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
 };

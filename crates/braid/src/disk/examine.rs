@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_format::examine::{CopyReport, FieldReport, copy_place};
-use braid_format::{Examined, FieldKind, LABEL_BYTES, Label, LabelError, examine};
+use braid_format::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
+use braid_format::{Examined, FieldKind, LABEL_BYTES, Label, LabelError, examine, examine_pool};
 use braid_geometry::units::format_size;
 use braid_ring::DiskSpec;
 use serde_json::{Value, json};
@@ -33,20 +34,31 @@ pub fn run(args: ExamineArgs) -> anyhow::Result<ExitCode> {
     })?;
     let cannot = |error: std::io::Error| cannot_read(&error, path);
     let probe = Probe::open(path).map_err(cannot)?;
-    let examined = look(&probe).map_err(cannot)?;
-    if !examined.any_label() {
-        return Err(no_label(&probe, path).into());
-    }
+    let status = match look(&probe).map_err(cannot)? {
+        Looked::Array(examined) if !examined.any_label() => return Err(no_label(&probe, path).into()),
+        Looked::Array(examined) => show(&args, &examined),
+        Looked::Pool(examined) => show(&args, &examined),
+    };
+    Ok(ExitCode::from(status))
+}
+
+fn show<L: Shown, H>(args: &ExamineArgs, examined: &Examined<L, H>) -> u8 {
     if args.json {
-        output::json(&to_json(&args.disk, &examined));
+        output::json(&to_json(&args.disk, examined));
     } else {
-        output::text(&format!("{} ({})\n{}", args.disk, format_size(examined.device_bytes), render(&examined)));
+        output::text(&format!("{} ({})\n{}", args.disk, format_size(examined.device_bytes), render(examined)));
     }
-    Ok(ExitCode::from(exit_status(&examined)))
+    exit_status(examined)
+}
+
+/// A disk of an array, or one of a pool.
+enum Looked {
+    Array(Box<Examined>),
+    Pool(Box<Examined<PoolLabel, PoolHeader>>),
 }
 
 /// Reads both copies. A copy that cannot be read counts as absent, unless neither can.
-fn look(probe: &Probe) -> std::io::Result<Examined> {
+fn look(probe: &Probe) -> std::io::Result<Looked> {
     let size = probe.size_bytes();
     let start = probe.read(0, LABEL_BYTES);
     let place = copy_place(start.as_deref().unwrap_or(&[]), size);
@@ -54,7 +66,50 @@ fn look(probe: &Probe) -> std::io::Result<Examined> {
     if let (Err(error), Err(_)) = (&start, &end) {
         return Err(std::io::Error::from(error.kind()));
     }
-    Ok(examine(&start.unwrap_or_default(), &end.unwrap_or_default(), size))
+    let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
+    let (array, pool) = (examine(&start, &end, size), examine_pool(&start, &end, size));
+    // Where both have left something, the first block decides.
+    let of_pool = pool.any_label() && (start.starts_with(&POOL_MAGIC) || !array.any_label());
+    Ok(if of_pool { Looked::Pool(Box::new(pool)) } else { Looked::Array(Box::new(array)) })
+}
+
+/// What is shown of a label of one kind beside its fields.
+pub(super) trait Shown {
+    /// Whose label it is.
+    fn title(&self) -> String;
+    /// By this the labels of one array or pool are ordered.
+    fn order(&self) -> (u64, u64);
+    fn sequence(&self) -> u64;
+    /// Its tables, for people.
+    fn tables(&self) -> String;
+    /// Its tables, for programs, each with its name.
+    fn tables_json(&self) -> [Value; 3];
+}
+
+/// The names of the tables.
+const TABLES: [&str; 3] = ["members", "zones", "jobs"];
+
+impl Shown for Label {
+    fn title(&self) -> String {
+        let (array, role) = (&self.array, self.member.role);
+        format!("member {role} of {} array \"{}\" ({})", array.spec.level, array.name, array.uuid)
+    }
+
+    fn order(&self) -> (u64, u64) {
+        Label::order(self)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.array.sequence
+    }
+
+    fn tables(&self) -> String {
+        format!("{}\n{}{}", members(self), zones(self), jobs(self))
+    }
+
+    fn tables_json(&self) -> [Value; 3] {
+        [members_json(self), zones_json(self), jobs_json(self)]
+    }
 }
 
 fn cannot_read(error: &std::io::Error, path: &Path) -> ErrorDetail {
@@ -78,8 +133,8 @@ fn no_label(probe: &Probe, path: &Path) -> ErrorDetail {
         .with("path", path.display())
 }
 
-fn exit_status(examined: &Examined) -> u8 {
-    let newer = |copy: &CopyReport| {
+fn exit_status<L, H>(examined: &Examined<L, H>) -> u8 {
+    let newer = |copy: &CopyReport<L, H>| {
         matches!(copy.label, Err(LabelError::NewerVersion { .. } | LabelError::Incompatible { .. }))
     };
     if examined.sound() {
@@ -92,14 +147,14 @@ fn exit_status(examined: &Examined) -> u8 {
 }
 
 /// The copies in the order in which they are shown, with their names.
-fn copies(examined: &Examined) -> [(&'static str, &CopyReport); 2] {
+fn copies<L, H>(examined: &Examined<L, H>) -> [(&'static str, &CopyReport<L, H>); 2] {
     [("label", &examined.start), ("copy", &examined.end)]
 }
 
 /// The copy whose fields are shown: the newest whole one, else whichever can be read.
-fn shown(examined: &Examined) -> &CopyReport {
+fn shown<L: Shown, H>(examined: &Examined<L, H>) -> &CopyReport<L, H> {
     let (start, end) = (&examined.start, &examined.end);
-    let newer = |a: &Label, b: &Label| b.order() > a.order();
+    let newer = |a: &L, b: &L| b.order() > a.order();
     match (&start.label, &end.label) {
         (Ok(a), Ok(b)) if newer(a, b) => end,
         (Ok(_), _) => start,
@@ -110,14 +165,11 @@ fn shown(examined: &Examined) -> &CopyReport {
 }
 
 /// The label for people.
-pub fn render(examined: &Examined) -> String {
+pub(super) fn render<L: Shown, H>(examined: &Examined<L, H>) -> String {
     let mut text = String::new();
     let this = shown(examined);
     if let Some(label) = this.label.as_ref().ok().or(this.readable.as_ref()) {
-        text.push_str(&format!(
-            "member {} of {} array \"{}\" ({})\n",
-            label.member.role, label.array.spec.level, label.array.name, label.array.uuid
-        ));
+        text.push_str(&format!("{}\n", label.title()));
     }
     for (name, copy) in copies(examined) {
         text.push_str(&format!("{name} at byte {}: {}\n", copy.offset, state(copy)));
@@ -129,17 +181,14 @@ pub fn render(examined: &Examined) -> String {
     text.push_str(&fields(this, &examined.differences));
     if let Some(label) = this.label.as_ref().ok().or(this.readable.as_ref()) {
         text.push('\n');
-        text.push_str(&members(label));
-        text.push('\n');
-        text.push_str(&zones(label));
-        text.push_str(&jobs(label));
+        text.push_str(&label.tables());
     }
     text
 }
 
-fn state(copy: &CopyReport) -> String {
+fn state<L: Shown, H>(copy: &CopyReport<L, H>) -> String {
     match &copy.label {
-        Ok(label) => format!("whole, sequence {}", label.array.sequence),
+        Ok(label) => format!("whole, sequence {}", label.sequence()),
         Err(error @ LabelError::Checksum { .. }) => match copy.header_checksum {
             Some(sum) if sum.good() => format!("{error}; its first sector is whole"),
             _ => format!("{error}; its first sector is damaged, too"),
@@ -148,7 +197,7 @@ fn state(copy: &CopyReport) -> String {
     }
 }
 
-fn problems(examined: &Examined) -> Vec<String> {
+fn problems<L, H>(examined: &Examined<L, H>) -> Vec<String> {
     let mut problems = examined.size_problems.clone();
     for (name, copy) in copies(examined) {
         let bad = copy.fields.iter().filter_map(|f| Some((f.field, f.problem.as_ref()?)));
@@ -163,7 +212,7 @@ fn problems(examined: &Examined) -> Vec<String> {
     problems
 }
 
-fn fields(copy: &CopyReport, differences: &[braid_format::examine::Difference]) -> String {
+fn fields<L, H>(copy: &CopyReport<L, H>, differences: &[braid_format::examine::Difference]) -> String {
     let mut text = format!("{:<24}{:>5} {:>5}  {}\n", "FIELD", "BYTE", "SIZE", "VALUE");
     for report in &copy.fields {
         let differs = differences.iter().any(|d| d.field == report.field.name);
@@ -244,7 +293,7 @@ fn jobs_json(label: &Label) -> Value {
 }
 
 /// The label for programs.
-pub fn to_json(disk: &str, examined: &Examined) -> Value {
+pub(super) fn to_json<L: Shown, H>(disk: &str, examined: &Examined<L, H>) -> Value {
     let copies: Vec<Value> = copies(examined).into_iter().map(|(name, copy)| copy_json(name, copy)).collect();
     let differences: Vec<Value> =
         examined.differences.iter().map(|d| json!({ "field": d.field, "label": d.start, "copy": d.end })).collect();
@@ -258,7 +307,7 @@ pub fn to_json(disk: &str, examined: &Examined) -> Value {
     })
 }
 
-fn copy_json(name: &str, copy: &CopyReport) -> Value {
+fn copy_json<L: Shown, H>(name: &str, copy: &CopyReport<L, H>) -> Value {
     let sum = |sum: Option<braid_format::examine::Checksum>| match sum {
         Some(sum) => json!({
             "expected": format!("{:08x}", sum.expected),
@@ -277,7 +326,8 @@ fn copy_json(name: &str, copy: &CopyReport) -> Value {
         })
         .collect();
     let label = copy.label.as_ref().ok().or(copy.readable.as_ref());
-    json!({
+    let tables = label.map_or([Value::Null, Value::Null, Value::Null], Shown::tables_json);
+    let mut json = json!({
         "place": name,
         "offset_bytes": copy.offset,
         "present": copy.is_label(),
@@ -286,10 +336,11 @@ fn copy_json(name: &str, copy: &CopyReport) -> Value {
         "checksum": sum(copy.checksum),
         "header_checksum": sum(copy.header_checksum),
         "fields": fields,
-        "members": label.map(members_json),
-        "zones": label.map(zones_json),
-        "jobs": label.map(jobs_json),
-    })
+    });
+    for (name, table) in TABLES.into_iter().zip(tables) {
+        json[name] = table;
+    }
+    json
 }
 
 /// Numbers as numbers, everything else as text.
@@ -397,5 +448,31 @@ mod tests {
         let shrunk = examine(LABEL, &[], 50 << 30);
         assert!(render(&shrunk).contains("! the disk has 53687091200 bytes"), "{}", render(&shrunk));
         assert_eq!(exit_status(&shrunk), 7);
+    }
+
+    #[test]
+    fn a_member_of_a_pool_is_shown_in_full() {
+        let label = include_bytes!("../../../../tests/golden/pools/label_member2.bin");
+        let examined = examine_pool(label, label, SIZE);
+        let text = render(&examined);
+        assert!(text.starts_with("member 2 of pool \"tank\" (62726169-642d-7465-7374-2d706f6f6c21)\n"), "{text}");
+        assert!(text.contains("label at byte 0: whole, sequence 7\n"), "{text}");
+        assert!(text.contains("ring_bytes                224     8  67108864 (64.00 MiB)\n"), "{text}");
+        assert!(text.contains("0      00000000-0000-0000-0000-00000000000b  absent, accepted  50.00 GiB\n"), "{text}");
+        assert!(
+            text.contains("2      00000000-0000-0000-0000-00000000000d  being removed     100.00 GiB  (this disk)\n"),
+            "{text}"
+        );
+        assert!(!text.contains('!'), "{text}");
+        assert_eq!(exit_status(&examined), 0);
+        let json = to_json("x", &examined);
+        assert_eq!((&json["sound"], &json["copies"][1]["zones"]), (&json!(true), &Value::Null));
+        assert_eq!(json["copies"][0]["members"][1]["number"], 2);
+        assert_eq!(json["copies"][0]["fields"]["extents"]["value"], 408_444);
+        let mut torn = *label;
+        torn[512..].fill(0);
+        let torn = examine_pool(&torn, label, SIZE);
+        assert!(render(&torn).contains("its first sector is whole\n"), "{}", render(&torn));
+        assert_eq!(exit_status(&torn), 7);
     }
 }
