@@ -8,6 +8,28 @@ use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 /// One mistake that somebody could make on the data path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
+    /// An extent of a pool is used again before its freeing is committed.
+    ReusedBeforeCommitted,
+    /// What a volume discards over a snapshot is not said to be zeros.
+    ZeroRangeForgotten,
+    /// The batches of a commit are written before the data that they speak of are durable.
+    BatchBeforeDataFlush,
+    /// A ring's new start is written before the tables.
+    StartBeforeTables,
+    /// The tables get what is not committed.
+    TableAheadOfRing,
+    /// The place before a ring's new start is used again before the start is durable.
+    StartNotFlushed,
+    /// A start of a pool goes on with the run of the rings that it found.
+    OldRunGoesOn,
+    /// What an old tail says is served before it is committed.
+    OldTailNotCommitted,
+    /// A commit counts when the batches of one member are there.
+    CommitWithoutAllMembers,
+    /// Folding begins before the deletion is committed.
+    FoldBeforeCommitted,
+    /// Folding gives the child what it has stated itself.
+    FoldForgetsChild,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -141,6 +163,24 @@ pub enum Planted {
 #[cfg(feature = "planted")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "planted")]
+impl Planted {
+    /// Those of pools.
+    pub const POOLS: [Planted; 11] = [
+        Planted::ReusedBeforeCommitted,
+        Planted::ZeroRangeForgotten,
+        Planted::BatchBeforeDataFlush,
+        Planted::StartBeforeTables,
+        Planted::TableAheadOfRing,
+        Planted::StartNotFlushed,
+        Planted::OldRunGoesOn,
+        Planted::OldTailNotCommitted,
+        Planted::CommitWithoutAllMembers,
+        Planted::FoldBeforeCommitted,
+        Planted::FoldForgetsChild,
+    ];
 }
 
 /// Whether this bug is compiled in and switched on.

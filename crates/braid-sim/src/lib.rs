@@ -29,6 +29,7 @@ pub mod oracle;
 #[cfg(feature = "planted")]
 pub mod plant;
 pub mod plot;
+pub mod pools;
 pub mod queue;
 pub mod required;
 pub mod rng;

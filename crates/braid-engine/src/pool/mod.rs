@@ -3,12 +3,34 @@
 //! What it is: the memory image of a pool. [`Records`] is what is known of each extent of each member, [`VolumeMap`] where
 //! each block of a volume is. All shards read them, and the pool's home shard alone changes them.
 
+mod admin;
+mod checkpoint;
+mod commit;
+mod discard;
+mod fold;
+mod home;
+mod keyed;
 mod map;
+mod open;
+mod owners;
 mod records;
+mod space;
+mod state;
+mod tail;
 mod tail_memory;
 mod units;
 
+pub use admin::AdminError;
+pub use checkpoint::MemberPlaces;
+pub use commit::{BUFFERS, CommitFailed, PoolIo, PoolMemory, PoolOp};
+pub use discard::Discarded;
+pub use fold::Folded;
+pub use home::{Placement, Pool, PoolShared, Reservation, VolumeId, VolumeShared};
 pub use map::{Found, MapWriter, PackedBlock, Piece, Visible, VolumeMap};
+pub use open::{OpenError, OpenPool, PoolDevice, open, tail_units_for};
+pub use owners::{OwnerId, Owners};
 pub use records::{LOGICAL_PACKED, OWNER_HELD, Records};
+pub use state::{RecordId, State};
+pub use tail::{Tail, tail_bytes};
 pub use tail_memory::TailMemory;
 pub use units::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, MEMBERS_MAX};

@@ -1,0 +1,363 @@
+//! The checkpoint: what is committed goes into the tables, and the rings may be used again.
+//!
+//! Records, addresses and owners are written as they were committed last; all members flush; then each gets a new start of its ring, behind
+//! the commits that the tables hold now; all flush again. Only then the blocks before it are used again. A crash in the middle repeats
+//! entries that the tables hold already, which changes nothing, as each says the whole of what it is about.
+
+use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingStart, encode_address, start_slot};
+
+use super::commit::{For, PoolIo, PoolMemory, PoolOp};
+use super::home::Pool;
+use super::state::{NO_BLOCK, RecordId, State};
+use super::units::{EXTENT_BLOCKS, ExtentId};
+use crate::planted::{Planted, planted};
+
+const BLOCK: u64 = 4096;
+const RECORDS_EACH: u32 = (BLOCK as usize / RECORD_BYTES) as u32;
+const SECTORS_EACH: u32 = (BLOCK as usize / ADDRESS_SECTOR_BYTES) as u32;
+const OWNERS_EACH: u32 = (BLOCK as usize / OWNER_BYTES) as u32;
+/// Blocks that one write takes at most.
+const RUN_MAX: u32 = 16;
+
+/// Where a member's structures begin, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemberPlaces {
+    /// Two blocks for ring starts.
+    pub starts: u64,
+    /// Owners.
+    pub owners: u64,
+    /// Records.
+    pub table: u64,
+    /// Addresses of packed extents.
+    pub addresses: u64,
+    /// The first extent.
+    pub data: u64,
+}
+
+/// Bits, one for each block that has to be written.
+#[derive(Clone, Default)]
+struct Blocks {
+    words: Vec<u64>,
+    count: u32,
+}
+
+impl Blocks {
+    fn new(blocks: u32) -> Blocks {
+        Blocks { words: vec![0; blocks.div_ceil(64) as usize], count: 0 }
+    }
+
+    fn add(&mut self, block: u32) {
+        let word = &mut self.words[block as usize / 64];
+        self.count += u32::from(*word >> (block % 64) & 1 == 0);
+        *word |= 1 << (block % 64);
+    }
+
+    /// Takes the first run of them.
+    fn take_run(&mut self, from: &mut usize) -> Option<(u32, u32)> {
+        if self.count == 0 {
+            *from = 0;
+            return None;
+        }
+        while self.words[*from] == 0 {
+            *from += 1;
+        }
+        let first = *from as u32 * 64 + self.words[*from].trailing_zeros();
+        let mut next = first;
+        while next < first + RUN_MAX
+            && self.words.get(next as usize / 64).is_some_and(|word| word >> (next % 64) & 1 == 1)
+        {
+            self.words[next as usize / 64] &= !(1 << (next % 64));
+            self.count -= 1;
+            next += 1;
+        }
+        Some((first, next - first))
+    }
+}
+
+/// What of one member's tables is behind what is committed.
+struct Dirty {
+    table: Blocks,
+    addresses: Blocks,
+    owners: Blocks,
+    from: [usize; 3],
+}
+
+/// Where a checkpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Idle,
+    Pages { member: usize },
+    Flush { next: usize },
+    Starts { next: usize },
+    StartsFlush { next: usize },
+}
+
+/// See the module's page.
+pub(super) struct Checkpoint {
+    pub places: Vec<MemberPlaces>,
+    dirty: Vec<Dirty>,
+    writing: Vec<Dirty>,
+    owner_slots: u32,
+    stage: Stage,
+    out: u32,
+    wanted: bool,
+    /// What the starts will say: the commit, its last unit, and for each member where the first batch after it stands.
+    commit: (u64, u64),
+    heads: Vec<(u64, u64)>,
+    pub generation: u64,
+    done: u64,
+}
+
+impl Checkpoint {
+    /// Of a pool whose members have these places and so many records each; `generation` is the highest of all ring starts.
+    pub fn new(places: Vec<MemberPlaces>, records: &[(u32, u32)], owner_slots: u32, generation: u64) -> Checkpoint {
+        let dirty = || {
+            let each = |(extents, zero_slots): &(u32, u32)| Dirty {
+                table: Blocks::new((extents + zero_slots).div_ceil(RECORDS_EACH)),
+                addresses: Blocks::new(extents.div_ceil(SECTORS_EACH)),
+                owners: Blocks::new(owner_slots.div_ceil(OWNERS_EACH)),
+                from: [0; 3],
+            };
+            records.iter().map(each).collect::<Vec<_>>()
+        };
+        Checkpoint {
+            places,
+            dirty: dirty(),
+            writing: dirty(),
+            owner_slots,
+            stage: Stage::Idle,
+            out: 0,
+            wanted: false,
+            commit: (0, 0),
+            heads: vec![(0, 0); records.len()],
+            generation,
+            done: 0,
+        }
+    }
+
+    /// One is to begin, now or when the one that is under way has ended.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// A record's change is committed.
+    pub fn note_record(&mut self, id: RecordId, address: bool) {
+        let dirty = &mut self.dirty[usize::from(id.member)];
+        dirty.table.add(id.index / RECORDS_EACH);
+        if address {
+            dirty.addresses.add(id.index / SECTORS_EACH);
+        }
+    }
+
+    /// An owner's change is committed.
+    pub fn note_owner(&mut self, slot: u32) {
+        self.dirty.iter_mut().for_each(|dirty| dirty.owners.add(slot / OWNERS_EACH));
+    }
+}
+
+impl Pool {
+    /// Asks for the tables to be brought up to what is committed. Returns a number for [`Pool::is_checkpointed`].
+    pub fn request_checkpoint(&mut self) -> u64 {
+        let checkpoint = &mut self.commits.checkpoint;
+        checkpoint.want();
+        checkpoint.done + 1 + u64::from(checkpoint.stage != Stage::Idle)
+    }
+
+    /// Whether that has ended.
+    pub fn is_checkpointed(&self, number: u64) -> bool {
+        self.commits.checkpoint.done >= number
+    }
+
+    /// First byte of an extent on its member.
+    pub fn extent_offset(&self, extent: ExtentId) -> u64 {
+        let data = self.commits.checkpoint.places[usize::from(extent.member)].data;
+        data + u64::from(extent.index) * super::units::EXTENT_BYTES
+    }
+
+    pub(super) fn checkpoint_io(&mut self, memory: &mut impl PoolMemory) -> Option<PoolIo> {
+        if self.commits.is_failed() {
+            return None;
+        }
+        let members = self.commits.rings.len();
+        loop {
+            match self.commits.checkpoint.stage {
+                Stage::Idle if self.commits.checkpoint.wanted => self.begin_checkpoint(),
+                Stage::Pages { member } if member < members => {
+                    if let Some(io) = self.page_io(member, memory)? {
+                        return Some(io);
+                    }
+                    self.commits.checkpoint.stage = Stage::Pages { member: member + 1 };
+                    self.next_stage();
+                }
+                Stage::Flush { next } if next < members => {
+                    self.commits.checkpoint.stage = Stage::Flush { next: next + 1 };
+                    self.commits.checkpoint.out += 1;
+                    return Some(self.flush_io(next as u8, For::Checkpoint));
+                }
+                Stage::Starts { next } if next < members => {
+                    let buffer = self.commits.take_buffer()?;
+                    self.commits.checkpoint.stage = Stage::Starts { next: next + 1 };
+                    return Some(self.start_io(next, buffer, memory));
+                }
+                Stage::StartsFlush { next } if next < members => {
+                    self.commits.checkpoint.stage = Stage::StartsFlush { next: next + 1 };
+                    self.commits.checkpoint.out += 1;
+                    return Some(self.flush_io(next as u8, For::Checkpoint));
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let commits = &mut self.commits;
+        let checkpoint = &mut commits.checkpoint;
+        checkpoint.wanted = false;
+        std::mem::swap(&mut checkpoint.dirty, &mut checkpoint.writing);
+        checkpoint.writing.iter_mut().for_each(|dirty| dirty.from = [0; 3]);
+        checkpoint.commit = (commits.commit, commits.committed);
+        for (head, ring) in checkpoint.heads.iter_mut().zip(&commits.rings) {
+            *head = ring.committed;
+        }
+        checkpoint.stage = Stage::Pages { member: 0 };
+        if planted(Planted::StartBeforeTables) {
+            checkpoint.stage = Stage::Starts { next: 0 };
+        }
+    }
+
+    /// The next blocks of a member's tables; outer `None`: no memory is free.
+    fn page_io(&mut self, member: usize, memory: &mut impl PoolMemory) -> Option<Option<PoolIo>> {
+        let planted_table = planted(Planted::TableAheadOfRing);
+        let Pool { commits, state, .. } = self;
+        if commits.checkpoint.writing[member].is_empty() {
+            return Some(None);
+        }
+        let buffer = commits.take_buffer()?;
+        let places = commits.checkpoint.places[member];
+        let owner_slots = commits.checkpoint.owner_slots;
+        let dirty = &mut commits.checkpoint.writing[member];
+        let bytes = memory.buffer(buffer);
+        let number = member as u8;
+        let (offset, blocks) = if let Some((first, count)) = dirty.owners.take_run(&mut dirty.from[0]) {
+            for slot in first * OWNERS_EACH..(first + count) * OWNERS_EACH {
+                let owner = if slot < owner_slots { state.committed_owner(slot) } else { None };
+                let image = owner.map_or([0; OWNER_BYTES], |owner| owner.encode(slot));
+                piece(bytes, slot - first * OWNERS_EACH, &image);
+            }
+            (places.owners + u64::from(first) * BLOCK, count)
+        } else if let Some((first, count)) = dirty.addresses.take_run(&mut dirty.from[1]) {
+            for index in first * SECTORS_EACH..(first + count) * SECTORS_EACH {
+                piece(bytes, index - first * SECTORS_EACH, &sector(state, number, index));
+            }
+            (places.addresses + u64::from(first) * BLOCK, count)
+        } else {
+            let (first, count) = dirty.table.take_run(&mut dirty.from[2]).expect("seen that there is one");
+            let records = state.records.extents(number) + state.zero_slots(number);
+            for index in first * RECORDS_EACH..(first + count) * RECORDS_EACH {
+                let id = RecordId { member: number, index };
+                let image = match index < records {
+                    true if planted_table => state.record(id).encode(number, index),
+                    true => state.committed(id).encode(number, index),
+                    false => [0; RECORD_BYTES],
+                };
+                piece(bytes, index - first * RECORDS_EACH, &image);
+            }
+            (places.table + u64::from(first) * BLOCK, count)
+        };
+        commits.checkpoint.out += 1;
+        let token = commits.take_io(For::Checkpoint, Some(buffer)).expect("seen to be free");
+        let op = PoolOp::Write { buffer };
+        Some(Some(PoolIo { token, member: number, op, offset, len: u64::from(blocks) * BLOCK }))
+    }
+
+    fn start_io(&mut self, member: usize, buffer: u32, memory: &mut impl PoolMemory) -> PoolIo {
+        let commits = &mut self.commits;
+        let checkpoint = &mut commits.checkpoint;
+        let ring = &commits.rings[member];
+        let (position, sequence) = checkpoint.heads[member];
+        let place = super::commit::Ring::next_place(position, ring.blocks) % ring.blocks;
+        let generation = checkpoint.generation + 1;
+        let start = RingStart {
+            pool_tag: commits.tag,
+            session: commits.session,
+            run: commits.run,
+            sequence,
+            position: place as u32,
+            commit: checkpoint.commit.0,
+            mark: checkpoint.commit.1,
+            generation,
+        };
+        let image = start.encode();
+        memory.buffer(buffer)[..image.len()].copy_from_slice(&image);
+        checkpoint.out += 1;
+        let offset = checkpoint.places[member].starts + start_slot(generation) * BLOCK;
+        let token = commits.take_io(For::Checkpoint, Some(buffer)).expect("seen to be free");
+        PoolIo { token, member: member as u8, op: PoolOp::Write { buffer }, offset, len: BLOCK }
+    }
+
+    pub(super) fn checkpoint_answered(&mut self) {
+        self.commits.checkpoint.out -= 1;
+        self.next_stage();
+    }
+
+    /// Goes on where everything of a stage has ended.
+    fn next_stage(&mut self) {
+        let members = self.commits.rings.len();
+        let checkpoint = &mut self.commits.checkpoint;
+        if checkpoint.out > 0 {
+            return;
+        }
+        checkpoint.stage = match checkpoint.stage {
+            Stage::Pages { member } if member == members => Stage::Flush { next: 0 },
+            Stage::Flush { next } if next == members => Stage::Starts { next: 0 },
+            Stage::Starts { next } if next == members => Stage::StartsFlush { next: 0 },
+            Stage::StartsFlush { next } if next == members => Stage::Idle,
+            stage => stage,
+        };
+        let free = checkpoint.stage == Stage::Idle
+            || checkpoint.stage == (Stage::StartsFlush { next: 0 }) && planted(Planted::StartNotFlushed);
+        if !free {
+            return;
+        }
+        if checkpoint.stage == Stage::Idle {
+            checkpoint.generation += 1;
+            checkpoint.done += 1;
+        }
+        for (ring, (head, _)) in self.commits.rings.iter_mut().zip(&self.commits.checkpoint.heads) {
+            ring.start = *head;
+        }
+        self.write_if_room();
+    }
+}
+
+impl Dirty {
+    fn is_empty(&self) -> bool {
+        self.table.count + self.addresses.count + self.owners.count == 0
+    }
+}
+
+fn piece(bytes: &mut [u8], number: u32, image: &[u8]) {
+    let at = number as usize * image.len();
+    bytes[at..at + image.len()].copy_from_slice(image);
+}
+
+/// The addresses of an extent, of the slots that its committed record says are in use.
+fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
+    let mut bytes = [0xff; ADDRESS_SECTOR_BYTES];
+    let id = RecordId { member, index };
+    if index >= state.records.extents(member) {
+        return bytes;
+    }
+    let record = state.committed(id);
+    let Some(addresses) = state.addresses(id).filter(|_| record.kind == braid_format::pool::RecordKind::Packed) else {
+        return bytes;
+    };
+    for slot in (0..EXTENT_BLOCKS).filter(|slot| record.present >> slot & 1 == 1) {
+        let block = addresses.0[slot as usize];
+        debug_assert_ne!(block, NO_BLOCK, "what is in use has an address");
+        let word = encode_address(member, index, slot as u8, block, record.life);
+        let at = slot as usize * 8;
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

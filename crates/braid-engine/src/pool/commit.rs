@@ -1,0 +1,560 @@
+//! The commit: what the tail says goes into the rings of the members.
+//!
+//! One at a time: the end of the tail is marked; all members flush, so that what is said is true; the entries up to the mark are written to
+//! the rings of the members that they are about (of owners: to all); those flush. Only then it counts, and what waited for it is
+//! answered. A batch says which members take part in its commit and how many batches each has: a start counts a commit only where all are there.
+
+use braid_format::pool::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, UNIT_BYTES, seal};
+
+use super::checkpoint::Checkpoint;
+use super::home::Pool;
+use super::state::RecordId;
+use crate::planted::{Planted, planted};
+
+/// Pieces of memory for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
+pub const BUFFERS: u32 = 16;
+const BLOCK: u64 = 4096;
+/// Blocks of the longest batch.
+pub(super) const BATCH_BLOCKS_MAX: u64 = BATCH_BYTES_MAX as u64 / BLOCK;
+/// I/Os of a pool's own that are out at a time.
+pub const POOL_IOS_MAX: usize = 64;
+
+/// Memory for a pool's own writes.
+pub trait PoolMemory {
+    /// The bytes of one piece, [`BATCH_BYTES_MAX`] long. What is written from it stays until that has ended.
+    fn buffer(&mut self, index: u32) -> &mut [u8];
+}
+
+/// What a pool wants done on one of its members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolOp {
+    /// What was written before is to survive loss of power.
+    Flush,
+    /// The first bytes of this piece of memory are to be written.
+    Write {
+        /// Which piece.
+        buffer: u32,
+    },
+    /// What stands there is not needed any more.
+    Discard,
+}
+
+/// One I/O of a pool's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolIo {
+    /// To be returned with the result.
+    pub token: u32,
+    /// The member.
+    pub member: u8,
+    /// What is to be done.
+    pub op: PoolOp,
+    /// First byte on the member; 0 for a flush.
+    pub offset: u64,
+    /// Bytes; 0 for a flush.
+    pub len: u64,
+}
+
+/// Whose I/O it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum For {
+    Commit,
+    Checkpoint,
+    Discard { member: u8, index: u32 },
+}
+
+/// The ring of one member. Positions count blocks from the ring's first use on and never go back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ring {
+    /// First byte on the member.
+    pub offset: u64,
+    pub blocks: u64,
+    /// Where the next batch is written, and its number.
+    pub head: u64,
+    pub sequence: u64,
+    /// The same of the first batch after the last commit that counts.
+    pub committed: (u64, u64),
+    /// The first block that may be needed.
+    pub start: u64,
+}
+
+impl Ring {
+    /// Where a batch is written that comes next: none begins so near the end that the longest one would not fit.
+    pub fn next_place(position: u64, blocks: u64) -> u64 {
+        let at = position % blocks;
+        if at + BATCH_BLOCKS_MAX > blocks { position + blocks - at } else { position }
+    }
+
+    fn has_room(&self, needed: u64) -> bool {
+        self.head - self.start + needed + BATCH_BLOCKS_MAX <= self.blocks
+    }
+}
+
+/// Where a commit is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Idle,
+    /// Members are flushed, from this one on.
+    Data {
+        next: usize,
+    },
+    /// The rings have to be emptied first.
+    Room,
+    /// Batches are written: of this member next, from this unit on.
+    Write {
+        member: usize,
+        from: u64,
+        index: u16,
+    },
+    /// Those members are flushed that have got some.
+    Rings {
+        next: usize,
+    },
+    /// A member has failed: nothing is committed any more.
+    Failed,
+}
+
+/// All that a pool's commits and checkpoints need.
+pub(super) struct Commits {
+    pub tag: u32,
+    pub session: u64,
+    pub run: u64,
+    pub rings: Vec<Ring>,
+    /// The last commit that counts, and the last unit that it covers.
+    pub commit: u64,
+    pub committed: u64,
+    stage: Stage,
+    mark: u64,
+    /// Units and batches of the commit under way, by member.
+    units: Vec<(u32, u16, u64)>,
+    /// I/Os of the commit that are out.
+    out: u32,
+    begun: u64,
+    done: u64,
+    wanted: u64,
+    pub checkpoint: Checkpoint,
+    pub ios: [Option<(For, Option<u32>)>; POOL_IOS_MAX],
+    pub buffers: u32,
+    /// A barrier that is under way, and how many were.
+    barrier: Option<u64>,
+    barriers: u64,
+}
+
+impl Commits {
+    pub fn new(
+        tag: u32,
+        session: u64,
+        run: u64,
+        rings: Vec<Ring>,
+        start: (u64, u64),
+        checkpoint: Checkpoint,
+    ) -> Commits {
+        let (commit, committed) = start;
+        Commits {
+            tag,
+            session,
+            run,
+            units: vec![(0, 0, 0); rings.len()],
+            rings,
+            commit,
+            committed,
+            stage: Stage::Idle,
+            mark: 0,
+            out: 0,
+            begun: 0,
+            done: 0,
+            wanted: 0,
+            checkpoint,
+            ios: [None; POOL_IOS_MAX],
+            buffers: if BUFFERS == 32 { u32::MAX } else { (1 << BUFFERS) - 1 },
+            barrier: None,
+            barriers: 0,
+        }
+    }
+
+    pub fn is_failed(&self) -> bool {
+        self.stage == Stage::Failed
+    }
+
+    pub fn fail(&mut self) {
+        self.stage = Stage::Failed;
+    }
+
+    /// Whether anything is under way.
+    pub fn is_busy(&self) -> bool {
+        self.stage != Stage::Idle || self.is_wanted() || self.ios.iter().any(Option::is_some)
+    }
+
+    /// The extents of a member that are being discarded.
+    pub fn discarding(&self, of: u8) -> impl Iterator<Item = u32> + '_ {
+        self.ios.iter().flatten().filter_map(move |(whose, _)| match whose {
+            For::Discard { member, index } if *member == of => Some(*index),
+            _ => None,
+        })
+    }
+
+    /// Takes a place among the I/Os that are out.
+    pub fn take_io(&mut self, whose: For, buffer: Option<u32>) -> Option<u32> {
+        let token = self.ios.iter().position(Option::is_none)?;
+        self.ios[token] = Some((whose, buffer));
+        Some(token as u32)
+    }
+
+    pub fn has_io(&self) -> bool {
+        self.ios.iter().any(Option::is_none)
+    }
+
+    pub fn take_buffer(&mut self) -> Option<u32> {
+        let buffer = self.buffers.trailing_zeros();
+        if buffer >= BUFFERS {
+            return None;
+        }
+        self.buffers &= !(1 << buffer);
+        Some(buffer)
+    }
+
+    fn give_buffer(&mut self, buffer: u32) {
+        self.buffers |= 1 << buffer;
+    }
+
+    /// Whether one that was asked for is to begin.
+    fn is_wanted(&self) -> bool {
+        self.wanted > self.begun
+    }
+}
+
+impl Pool {
+    /// Asks for a commit that begins after now, and covers everything that was acknowledged before. Returns its number.
+    pub fn request_commit(&mut self) -> u64 {
+        let number = self.commits.begun + 1;
+        self.commits.wanted = self.commits.wanted.max(number);
+        number
+    }
+
+    /// Whether the commit of this number has ended, or why it never will.
+    ///
+    /// # Errors
+    /// A member has failed a write or a flush: what is not committed stays in the tail.
+    pub fn is_committed(&self, number: u64) -> Result<bool, CommitFailed> {
+        match self.commits.done >= number {
+            true => Ok(true),
+            false if self.commits.is_failed() => Err(CommitFailed),
+            false => Ok(false),
+        }
+    }
+
+    /// How many commits have ended.
+    pub fn commits_done(&self) -> u64 {
+        self.commits.done
+    }
+
+    /// Asks for a commit where so much is waiting that one should begin by itself.
+    pub fn commit_if_due(&mut self) {
+        if self.tail.is_quarter_full() && self.commits.stage == Stage::Idle && !self.commits.is_wanted() {
+            self.request_commit();
+        }
+    }
+
+    /// The next I/O that the pool wants done now. Ask until there is none.
+    pub fn next_io(&mut self, memory: &mut impl PoolMemory) -> Option<PoolIo> {
+        if !self.commits.has_io() {
+            return None;
+        }
+        self.free_empties();
+        self.commit_io(memory).or_else(|| self.checkpoint_io(memory)).or_else(|| self.discard_io())
+    }
+
+    /// An I/O has ended.
+    pub fn io_done(&mut self, token: u32, succeeded: bool) {
+        let Some((whose, buffer)) = self.commits.ios[token as usize].take() else { return };
+        if let Some(buffer) = buffer {
+            self.commits.give_buffer(buffer);
+        }
+        match whose {
+            For::Discard { member, index } => self.rooms[usize::from(member)].free.give(index),
+            _ if !succeeded => self.commits.fail(),
+            For::Commit => {
+                self.commits.out -= 1;
+                if self.commits.out == 0 {
+                    self.commit_step();
+                }
+            }
+            For::Checkpoint => self.checkpoint_answered(),
+        }
+    }
+
+    /// A barrier that is wanted: to be answered by [`Pool::barrier_done`] when everything that had begun before on any shard has ended.
+    pub fn next_barrier(&mut self) -> Option<u64> {
+        if self.commits.barrier.is_some() {
+            return None;
+        }
+        let mut any = false;
+        for room in &mut self.rooms {
+            any |= room.freed.begin_drain();
+        }
+        if !any {
+            return None;
+        }
+        self.commits.barriers += 1;
+        self.commits.barrier = Some(self.commits.barriers);
+        self.commits.barrier
+    }
+
+    /// See [`Pool::next_barrier`].
+    pub fn barrier_done(&mut self, number: u64) {
+        if self.commits.barrier == Some(number) {
+            self.commits.barrier = None;
+            self.rooms.iter_mut().for_each(|room| room.freed.drained());
+        }
+    }
+
+    fn discard_io(&mut self) -> Option<PoolIo> {
+        for member in 0..self.rooms.len() {
+            if let Some(extent) = self.rooms[member].freed.pop_discard() {
+                let (member, index) = (member as u8, extent.index);
+                let token = self.commits.take_io(For::Discard { member, index }, None).expect("seen to be free");
+                let (offset, len) = (self.extent_offset(extent), super::units::EXTENT_BYTES);
+                return Some(PoolIo { token, member, op: PoolOp::Discard, offset, len });
+            }
+        }
+        None
+    }
+
+    /// Frees what could not be freed when it became empty.
+    fn free_empties(&mut self) {
+        while self.tail.has_room(1)
+            && let Some(extent) = self.empties.pop()
+        {
+            self.free_if_empty(extent);
+        }
+    }
+
+    /// All I/Os of a step of the commit have ended.
+    fn commit_step(&mut self) {
+        let members = self.commits.rings.len();
+        match self.commits.stage {
+            Stage::Data { next } if next == members => self.data_flushed(),
+            Stage::Write { member, .. } if member == members => self.commits.stage = Stage::Rings { next: 0 },
+            Stage::Rings { next } if next == members => self.committed(),
+            _ => {}
+        }
+    }
+
+    /// Everything that the entries speak of is durable: they may be written.
+    fn data_flushed(&mut self) {
+        if self.commits.mark == self.commits.committed {
+            // Nothing has changed: the flush was all that was asked for.
+            self.commits.stage = Stage::Idle;
+            self.commits.done = self.commits.begun;
+            return;
+        }
+        self.count_units();
+        self.commits.stage = Stage::Room;
+        self.write_if_room();
+    }
+
+    /// Begins to write where every ring has room; else a checkpoint has to end first.
+    pub(super) fn write_if_room(&mut self) {
+        if self.commits.stage != Stage::Room {
+            return;
+        }
+        let commits = &mut self.commits;
+        let fits = commits.rings.iter().zip(&commits.units).all(|(ring, units)| ring.has_room(units.2));
+        if fits {
+            commits.stage = Stage::Write { member: 0, from: commits.committed + 1, index: 0 };
+        } else {
+            commits.checkpoint.want();
+        }
+    }
+
+    /// How many units, batches and blocks each member gets.
+    fn count_units(&mut self) {
+        let mut units = std::mem::take(&mut self.commits.units);
+        units.fill((0, 0, 0));
+        let mut add = |member: usize, count: u32| {
+            let (in_batch, batches, blocks) = &mut units[member];
+            if *batches == 0 || *in_batch + count > BATCH_UNITS_MAX as u32 {
+                *blocks += if *batches == 0 { 0 } else { blocks_for(*in_batch) };
+                (*in_batch, *batches) = (0, *batches + 1);
+            }
+            *in_batch += count;
+        };
+        let mut at = self.commits.committed + 1;
+        while at <= self.commits.mark {
+            let (entry, next) = self.tail.entry(at);
+            let count = (next - at) as u32;
+            match entry.change {
+                Change::Owner { .. } => (0..self.commits.rings.len()).for_each(|member| add(member, count)),
+                _ => add(usize::from(entry.member), count),
+            }
+            at = next;
+        }
+        for (in_batch, batches, blocks) in &mut units {
+            *blocks += if *batches == 0 { 0 } else { blocks_for(*in_batch) };
+        }
+        self.commits.units = units;
+    }
+
+    fn commit_io(&mut self, memory: &mut impl PoolMemory) -> Option<PoolIo> {
+        loop {
+            let members = self.commits.rings.len();
+            match self.commits.stage {
+                Stage::Idle if self.commits.is_wanted() => {
+                    self.commits.begun += 1;
+                    self.commits.mark = self.tail.published();
+                    self.commits.stage = Stage::Data { next: 0 };
+                    if planted(Planted::BatchBeforeDataFlush) {
+                        self.commits.stage = Stage::Data { next: members };
+                        self.data_flushed();
+                    }
+                }
+                Stage::Data { next } if next < members => {
+                    self.commits.stage = Stage::Data { next: next + 1 };
+                    return Some(self.flush_io(next as u8, For::Commit));
+                }
+                Stage::Write { member, from, index } if member < members => {
+                    if self.commits.units[member].1 == 0 {
+                        self.commits.stage =
+                            Stage::Write { member: member + 1, from: self.commits.committed + 1, index: 0 };
+                        if member + 1 == members && self.commits.out == 0 {
+                            self.commit_step();
+                        }
+                        continue;
+                    }
+                    let buffer = self.commits.take_buffer()?;
+                    return Some(self.batch_io(member, from, index, buffer, memory));
+                }
+                Stage::Rings { next } if next < members => {
+                    self.commits.stage = Stage::Rings { next: next + 1 };
+                    if self.commits.units[next].1 == 0 {
+                        if next + 1 == members && self.commits.out == 0 {
+                            self.commit_step();
+                        }
+                        continue;
+                    }
+                    return Some(self.flush_io(next as u8, For::Commit));
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    pub(super) fn flush_io(&mut self, member: u8, whose: For) -> PoolIo {
+        if whose == For::Commit {
+            self.commits.out += 1;
+        }
+        let token = self.commits.take_io(whose, None).expect("seen to be free");
+        PoolIo { token, member, op: PoolOp::Flush, offset: 0, len: 0 }
+    }
+
+    /// The next batch of a member.
+    fn batch_io(&mut self, member: usize, from: u64, index: u16, buffer: u32, memory: &mut impl PoolMemory) -> PoolIo {
+        let bytes = memory.buffer(buffer);
+        let (mut at, mut units) = (from, 0usize);
+        let mark = self.commits.mark;
+        while at <= mark {
+            let (entry, next) = self.tail.entry(at);
+            let count = (next - at) as usize;
+            let takes = matches!(entry.change, Change::Owner { .. }) || usize::from(entry.member) == member;
+            if takes {
+                if units + count > BATCH_UNITS_MAX {
+                    break;
+                }
+                for sequence in at..next {
+                    let place = BATCH_HEADER_BYTES + units * UNIT_BYTES;
+                    for (k, word) in self.tail.unit(sequence).iter().enumerate() {
+                        bytes[place + k * 8..place + k * 8 + 8].copy_from_slice(&word.to_le_bytes());
+                    }
+                    units += 1;
+                }
+            }
+            at = next;
+        }
+        let commits = &mut self.commits;
+        let blocks = blocks_for(units as u32);
+        let len = (blocks * BLOCK) as usize;
+        bytes[BATCH_HEADER_BYTES + units * UNIT_BYTES..len].fill(0);
+        let takes_part = commits.units.iter().enumerate().filter(|(_, units)| units.1 > 0);
+        let members = takes_part.fold(0u128, |all, (member, _)| all | 1 << member);
+        let ring = &mut commits.rings[member];
+        let header = BatchHeader {
+            pool_tag: commits.tag,
+            run: commits.run,
+            sequence: ring.sequence,
+            commit: commits.commit + 1,
+            members,
+            index,
+            batches: commits.units[member].1,
+            mark,
+            units: units as u16,
+            blocks: blocks as u16,
+        };
+        seal(&mut bytes[..len], &header);
+        let place = Ring::next_place(ring.head, ring.blocks);
+        let offset = ring.offset + place % ring.blocks * BLOCK;
+        ring.head = place + blocks;
+        ring.sequence += 1;
+        let last = index + 1 == commits.units[member].1;
+        commits.stage = match last {
+            true => Stage::Write { member: member + 1, from: commits.committed + 1, index: 0 },
+            false => Stage::Write { member, from: at, index: index + 1 },
+        };
+        commits.out += 1;
+        let token = commits.take_io(For::Commit, Some(buffer)).expect("seen to be free");
+        PoolIo { token, member: member as u8, op: PoolOp::Write { buffer }, offset, len: len as u64 }
+    }
+
+    /// The commit counts.
+    fn committed(&mut self) {
+        let (from, mark) = (self.commits.committed + 1, self.commits.mark);
+        let mut at = from;
+        while at <= mark {
+            let (entry, next) = self.tail.entry(at);
+            let id = RecordId { member: entry.member, index: entry.index };
+            let sequence = next - 1;
+            match entry.change {
+                Change::Record { record } => self.entry_committed(id, sequence, &record, false),
+                Change::Slot { record, .. } => self.entry_committed(id, sequence, &record, true),
+                Change::Owner { owner } => {
+                    self.commits.checkpoint.note_owner(entry.index);
+                    self.state.owner_committed(entry.index, sequence, owner);
+                }
+                Change::Padding => {}
+            }
+            at = next;
+        }
+        let commits = &mut self.commits;
+        commits.commit += 1;
+        commits.committed = mark;
+        for ring in &mut commits.rings {
+            ring.committed = (ring.head, ring.sequence);
+        }
+        commits.done = commits.begun;
+        commits.stage = Stage::Idle;
+        if commits.rings.iter().any(|ring| (ring.head - ring.start) * 2 > ring.blocks) {
+            commits.checkpoint.want();
+        }
+        self.note_committed(mark);
+    }
+
+    fn entry_committed(&mut self, id: RecordId, sequence: u64, record: &braid_format::pool::Record, slot: bool) {
+        self.commits.checkpoint.note_record(id, slot && self.state.is_extent(id));
+        self.state.record_committed(id, sequence, record);
+    }
+}
+
+/// Blocks of a batch of so many units.
+fn blocks_for(units: u32) -> u64 {
+    (BATCH_HEADER_BYTES as u64 + u64::from(units) * UNIT_BYTES as u64).div_ceil(BLOCK)
+}
+
+/// See [`Pool::is_committed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommitFailed;
+
+impl std::fmt::Display for CommitFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a member has failed, and nothing can be committed")
+    }
+}
+
+impl std::error::Error for CommitFailed {}

@@ -1,0 +1,217 @@
+//! Folding: what a deleted owner has goes to its only child, or is freed where it has none. No data move; records change their owner.
+//!
+//! What the child states itself is dropped in the same image. Records of zeros go last: until then they must not hide, in the child's name,
+//! what the owner itself states above them. When nothing is left the child takes the owner's place below the owner's parent.
+
+use braid_format::pool::{Change, Record, RecordKind};
+
+use super::home::Pool;
+use super::owners::OwnerId;
+use super::records::OWNER_HELD;
+use super::state::RecordId;
+use super::units::ExtentId;
+use crate::planted::{Planted, planted};
+
+/// A fold that is under way.
+pub(super) struct Fold {
+    owner: OwnerId,
+    child: Option<OwnerId>,
+    /// What the child states, by logical extent: what it did when the fold began, and what it has said since.
+    stated: Vec<u64>,
+    /// The next record to look at.
+    next: RecordId,
+    zeros: bool,
+}
+
+/// What a step of folding came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Folded {
+    /// There is nothing to do, or nothing yet: a deletion has to be committed first.
+    Nothing,
+    /// Something was done, and there may be more.
+    Some,
+    /// The tail is full: go on when something is committed.
+    TailFull,
+}
+
+impl Pool {
+    /// Does some of what deletions have left to do: looks at up to `records` records.
+    pub fn fold_step(&mut self, records: u32) -> Folded {
+        if self.fold.is_none() && !self.begin_fold() {
+            return Folded::Nothing;
+        }
+        for _ in 0..records {
+            // A record may be freed, or freed with a record of zeros in its place.
+            if !self.tail.has_room(16) {
+                return Folded::TailFull;
+            }
+            if !self.fold_one() {
+                return Folded::Some;
+            }
+        }
+        Folded::Some
+    }
+
+    fn begin_fold(&mut self) -> bool {
+        let committed = self.commits.committed;
+        self.deleted.retain(|(sequence, _)| *sequence > committed);
+        let owners = &self.state.owners;
+        self.ended.retain(|id| owners.is_newest(*id));
+        let waits = |id: OwnerId| self.deleted.iter().any(|(_, deleted)| *deleted == id);
+        let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id);
+        let Some(owner) = self.state.owners.to_fold().find(ends) else { return false };
+        let child = self.state.owners.children(owner).first().copied();
+        let mut stated = Vec::new();
+        if let Some(child) = child {
+            let size = self.state.owners.get(child).map_or(0, |owner| owner.size_bytes);
+            let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
+            stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
+            self.add_statements(child, &mut stated, |_, _, _| {});
+        }
+        self.fold = Some(Fold { owner, child, stated, next: RecordId { member: 0, index: 0 }, zeros: false });
+        true
+    }
+
+    /// Works on the next record. False: there is none, and the fold has ended, or has to wait.
+    fn fold_one(&mut self) -> bool {
+        let fold = self.fold.as_mut().expect("a fold is under way");
+        let (owner, id) = (fold.owner, fold.next);
+        if fold.zeros {
+            return self.fold_zeros();
+        }
+        if usize::from(id.member) == self.rooms.len() {
+            fold.zeros = true;
+            return true;
+        }
+        if id.index == self.state.records.extents(id.member) {
+            fold.next = RecordId { member: id.member + 1, index: 0 };
+            return true;
+        }
+        fold.next.index += 1;
+        let extent = ExtentId { member: id.member, index: id.index };
+        if self.state.records.owner(extent) & !OWNER_HELD != owner {
+            return true;
+        }
+        self.fold_extent(extent);
+        true
+    }
+
+    fn fold_extent(&mut self, extent: ExtentId) {
+        let fold = self.fold.as_ref().expect("a fold is under way");
+        let id = RecordId::from(extent);
+        let mut record = self.state.record(id);
+        let Some(child) = fold.child else {
+            let changes = [(id.member, id.index, Change::Record { record: Record::free(record.life) })];
+            let sequence = self.change(&changes);
+            self.rooms[usize::from(id.member)].freed.add(sequence, extent);
+            return;
+        };
+        let mut changes = Vec::with_capacity(2);
+        let stated = |fold: &Fold, logical: u32| match planted(Planted::FoldForgetsChild) {
+            true => 0,
+            false => fold.stated.get(logical as usize).copied().unwrap_or(0),
+        };
+        match record.kind {
+            RecordKind::Packed => {
+                let addresses = self.state.addresses(id).expect("a packed extent has addresses");
+                let present = record.present;
+                for slot in (0..64).filter(|slot| present >> slot & 1 == 1) {
+                    let block = addresses.0[slot as usize];
+                    if stated(fold, (block / 64) as u32) >> (block % 64) & 1 == 1 {
+                        record.present &= !(1u64 << slot);
+                    }
+                }
+            }
+            _ => {
+                let hidden = stated(fold, record.logical);
+                record.present &= !hidden;
+                record.zero &= !hidden;
+            }
+        }
+        record.owner = child;
+        let below = self.state.owners.get(fold.owner).is_some_and(|owner| owner.parent != 0);
+        if !below {
+            // Nothing is left that zeros would hide.
+            record.zero = 0;
+        }
+        let mut freed = false;
+        if record.present == 0 {
+            let zero = record.zero;
+            let slot = if zero == 0 { None } else { self.state.free_zero_slot() };
+            if zero == 0 || slot.is_some() {
+                if let Some(slot) = slot {
+                    let life = self.state.record(slot).life;
+                    let zeros = Record {
+                        kind: RecordKind::Zeros,
+                        life,
+                        owner: child,
+                        logical: record.logical,
+                        present: 1,
+                        zero,
+                    };
+                    changes.push((slot.member, slot.index, Change::Record { record: zeros }));
+                }
+                record = Record::free(record.life);
+                freed = true;
+            }
+        }
+        changes.push((id.member, id.index, Change::Record { record }));
+        let sequence = self.change(&changes);
+        if freed {
+            self.rooms[usize::from(id.member)].freed.add(sequence, extent);
+        }
+    }
+
+    /// An owner states these blocks from now on: where it is the child of a fold, that has to know. Also of one that is frozen by now, and
+    /// whose last writes were still on their way.
+    pub(super) fn note_stated(&mut self, owner: OwnerId, logical: u32, bits: u64) {
+        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.child == Some(owner))
+            && let Some(word) = fold.stated.get_mut(logical as usize)
+        {
+            *word |= bits;
+        }
+    }
+
+    /// The records of zeros, and the end.
+    fn fold_zeros(&mut self) -> bool {
+        let fold = self.fold.as_ref().expect("a fold is under way");
+        let (owner, child) = (fold.owner, fold.child);
+        let below = self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
+        let first = self.state.zeros_of(owner).next();
+        if let Some((id, mut record)) = first {
+            match child.filter(|_| below) {
+                Some(child) => record.owner = child,
+                None => record = Record::free(record.life),
+            }
+            self.change(&[(id.member, id.index, Change::Record { record })]);
+            return true;
+        }
+        self.end_fold(owner, child)
+    }
+
+    fn end_fold(&mut self, owner: OwnerId, child: Option<OwnerId>) -> bool {
+        let (slot, gone) = {
+            let slot = self.state.owners.slot_of(owner).expect("it is there until now");
+            (slot, self.state.owners.in_slot(slot).expect("listed by its slot").clone())
+        };
+        let mut changes = Vec::with_capacity(2);
+        if let Some(child) = child {
+            let slot = self.state.owners.slot_of(child).expect("a child is there");
+            let mut child = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
+            child.parent = gone.parent;
+            changes.push((0, slot, Change::Owner { owner: Some(child) }));
+        }
+        if self.state.owners.is_newest(owner) {
+            // Numbers are never given out again, so that the last one stays until there is a later one.
+            let mut stays = gone;
+            stays.parent = 0;
+            self.ended.push(owner);
+            changes.push((0, slot, Change::Owner { owner: Some(stays) }));
+        } else {
+            changes.push((0, slot, Change::Owner { owner: None }));
+        }
+        self.change(&changes);
+        self.fold = None;
+        false
+    }
+}

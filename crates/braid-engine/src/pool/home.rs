@@ -1,0 +1,596 @@
+//! A pool, as its home shard has it: where new blocks go, and what is said of them once they are there.
+//!
+//! A write to a block that its volume's owner does not state asks for a place ([`Pool::place`]), puts its data there, and binds it
+//! ([`Pool::bind`]): from then on the block is found there, and the tail says so. Nothing of it is seen before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use braid_format::Uuid;
+use braid_format::pool::{Change, OWNER_UNITS, Record, RecordKind};
+
+use super::commit::Commits;
+use super::fold::Fold;
+use super::map::{MapWriter, Visible, VolumeMap};
+use super::owners::OwnerId;
+use super::records::{OWNER_HELD, Records};
+use super::space::{Free, Freed, Spread};
+use super::state::{RecordId, State};
+use super::tail::Tail;
+use super::units::{EXTENT_BLOCKS, ExtentId};
+
+/// Names a volume that is served, or a snapshot, for as long as the pool is open.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeId(pub u32);
+
+/// So many new blocks of an extent over a snapshot are worth an extent of their own.
+const WHOLE_BLOCKS_MIN: u32 = 32;
+
+/// What all shards read of a pool.
+#[derive(Debug)]
+pub struct PoolShared {
+    /// Its records.
+    pub records: Arc<Records>,
+    /// Which of the two owners of each volume counts now: its lowest bit. One store, so that all volumes change at one instant.
+    turn: AtomicU32,
+    /// The last unit of the tail, and the last that is committed.
+    published: AtomicU64,
+    committed: AtomicU64,
+}
+
+impl PoolShared {
+    /// Whether something that was acknowledged is in the tail alone.
+    #[inline]
+    pub fn is_hot(&self) -> bool {
+        self.published.load(Ordering::Acquire) != self.committed.load(Ordering::Acquire)
+    }
+}
+
+/// What all shards read of a volume.
+#[derive(Debug)]
+pub struct VolumeShared {
+    /// Where its blocks are.
+    pub map: Arc<VolumeMap>,
+    owners: [AtomicU32; 2],
+}
+
+impl VolumeShared {
+    /// Under which owner a write that begins now is made. Loaded before the extent's owner is compared with it.
+    #[inline]
+    pub fn owner(&self, pool: &PoolShared) -> OwnerId {
+        let turn = pool.turn.load(Ordering::Acquire);
+        self.owners[turn as usize & 1].load(Ordering::Acquire)
+    }
+}
+
+/// A volume or snapshot whose map is in memory.
+pub(super) struct Volume {
+    pub owner: OwnerId,
+    pub writer: MapWriter,
+    pub shared: Arc<VolumeShared>,
+    /// A snapshot: nothing of it changes.
+    pub read_only: bool,
+}
+
+/// The packed extent that an owner fills.
+#[derive(Clone, Copy)]
+pub(super) struct OpenPacked {
+    pub extent: ExtentId,
+    pub next: u32,
+}
+
+/// Space promised for blocks whose data are on their way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// Where.
+    pub extent: ExtentId,
+    /// The first block there.
+    pub position: u32,
+    /// How many.
+    pub blocks: u32,
+    /// The first block of the volume that goes there.
+    pub block: u64,
+    volume: VolumeId,
+    owner: OwnerId,
+    packed: bool,
+}
+
+/// What came of asking for a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Write there, then bind.
+    New(Reservation),
+    /// The volume's owner states these already: write over them.
+    Own {
+        /// Where.
+        extent: ExtentId,
+        /// The first block there.
+        position: u32,
+        /// For so many blocks.
+        blocks: u32,
+    },
+    /// There is no space.
+    Full,
+    /// Changes have to be committed first; ask again when some are.
+    TailFull,
+    /// A job holds the extent; ask again when it has let go.
+    Held,
+}
+
+/// Space on one member.
+pub(super) struct Room {
+    pub free: Free,
+    pub freed: Freed,
+    /// Nothing new goes there: it is being removed.
+    pub closed: bool,
+}
+
+/// A pool that is open. See the module's page.
+pub struct Pool {
+    pub(super) uuid: Uuid,
+    pub(super) state: State,
+    pub(super) shared: Arc<PoolShared>,
+    pub(super) tail: Tail,
+    pub(super) rooms: Vec<Room>,
+    spread: Spread,
+    pub(super) volumes: BTreeMap<VolumeId, Volume>,
+    next_volume: u32,
+    /// Requests that have a place in this extent and have not bound it.
+    pub(super) pending: BTreeMap<ExtentId, u32>,
+    /// Extents for which nothing is bound yet, by owner and logical extent.
+    opening: BTreeMap<(OwnerId, u32), ExtentId>,
+    pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
+    pub(super) commits: Commits,
+    /// Extents in which nothing stands any more, for whose freeing the tail had no room.
+    pub(super) empties: Vec<ExtentId>,
+    pub(super) view: Visible,
+    /// Owners deleted by units that may not be committed.
+    pub(super) deleted: Vec<(u64, OwnerId)>,
+    /// Those that have nothing any more and keep their number from being given out again.
+    pub(super) ended: Vec<OwnerId>,
+    pub(super) fold: Option<Fold>,
+}
+
+impl Pool {
+    /// A pool whose state has been read. All extents that no record has are free.
+    pub(super) fn new(uuid: Uuid, state: State, tail: Tail, commits: Commits) -> Pool {
+        let shared = Arc::new(PoolShared {
+            records: Arc::clone(&state.records),
+            turn: AtomicU32::new(0),
+            published: AtomicU64::new(tail.published()),
+            committed: AtomicU64::new(tail.published()),
+        });
+        let room = |(_, extents)| Room { free: Free::none(extents), freed: Freed::default(), closed: false };
+        let rooms = state.members().map(room).collect();
+        let mut pool = Pool {
+            uuid,
+            state,
+            shared,
+            tail,
+            rooms,
+            spread: Spread::default(),
+            volumes: BTreeMap::new(),
+            next_volume: 0,
+            pending: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            open_packed: BTreeMap::new(),
+            commits,
+            empties: Vec::new(),
+            view: Visible::new(),
+            deleted: Vec::new(),
+            ended: Vec::new(),
+            fold: None,
+        };
+        pool.find_free();
+        pool
+    }
+
+    /// Looks again at which extents are free. Only before anything is served.
+    pub(super) fn find_free(&mut self) {
+        let records = &self.state.records;
+        for (room, (member, extents)) in self.rooms.iter_mut().zip(self.state.members()) {
+            room.free = Free::none(extents);
+            room.freed = Freed::default();
+            for index in (0..extents).filter(|index| records.owner(ExtentId { member, index: *index }) == 0) {
+                room.free.give(index);
+            }
+        }
+    }
+
+    /// Whether nothing is under way: everything is committed, what was deleted is gone, what was freed is free.
+    pub fn is_settled(&self) -> bool {
+        let freed = self.rooms.iter().map(|room| room.freed.len()).sum::<usize>();
+        let idle = self.pending.is_empty() && self.empties.is_empty() && self.fold.is_none();
+        idle && freed == 0 && self.tail.is_empty() && !self.commits.is_busy()
+    }
+
+    /// Counts again what is used and what is free.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn recount(&self) -> Result<(), String> {
+        for ((member, extents), room) in self.state.members().zip(&self.rooms) {
+            let mut on_their_way: Vec<u32> = room.freed.iter().map(|extent| extent.index).collect();
+            on_their_way.extend(self.commits.discarding(member));
+            on_their_way.sort_unstable();
+            for index in 0..extents {
+                let extent = ExtentId { member, index };
+                let used = self.state.records.owner(extent) != 0;
+                let waits = on_their_way.binary_search(&index).is_ok();
+                let opened = self.opening.values().any(|other| *other == extent)
+                    || self.open_packed.values().any(|open| open.extent == extent)
+                    || self.pending.contains_key(&extent);
+                let free = room.free.has(index);
+                let good = match (used, free, waits) {
+                    (true, false, false) | (false, true, false) | (false, false, true) => true,
+                    (false, false, false) => opened,
+                    _ => false,
+                };
+                if !good {
+                    return Err(format!(
+                        "extent {index} of member {member}: used {used}, free {free}, on its way {waits}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The map of a volume as it would be built now, to compare.
+    pub fn build_again(&self, id: VolumeId) -> Arc<VolumeMap> {
+        let owner = self.volumes[&id].owner;
+        let bytes = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
+        Arc::clone(self.build(owner, bytes).map())
+    }
+
+    /// Goes on with another tail, which is empty as the one before is.
+    pub(super) fn use_tail(&mut self, tail: Tail) {
+        debug_assert_eq!(self.tail.published(), tail.published());
+        self.tail = tail;
+    }
+
+    /// Its identity.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// What all shards read of it.
+    pub fn shared(&self) -> &Arc<PoolShared> {
+        &self.shared
+    }
+
+    /// What is known of its records and owners.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Extents that can be had now, on all members.
+    pub fn free_extents(&self) -> u64 {
+        self.rooms.iter().filter(|room| !room.closed).map(|room| u64::from(room.free.count())).sum()
+    }
+
+    /// Notes a volume whose map is built.
+    pub(super) fn add_volume(&mut self, owner: OwnerId, writer: MapWriter, read_only: bool) -> VolumeId {
+        let id = VolumeId(self.next_volume);
+        self.next_volume += 1;
+        let owners = [AtomicU32::new(owner), AtomicU32::new(owner)];
+        let shared = Arc::new(VolumeShared { map: Arc::clone(writer.map()), owners });
+        self.volumes.insert(id, Volume { owner, writer, shared, read_only });
+        id
+    }
+
+    /// What all shards read of a volume.
+    pub fn volume(&self, id: VolumeId) -> Option<&Arc<VolumeShared>> {
+        self.volumes.get(&id).map(|volume| &volume.shared)
+    }
+
+    /// The owner under which new blocks of a volume are kept.
+    pub fn owner_of(&self, id: VolumeId) -> Option<OwnerId> {
+        self.volumes.get(&id).map(|volume| volume.owner)
+    }
+
+    /// Appends changes which count together or not at all, and takes them into the state. Returns their last unit.
+    pub(super) fn change(&mut self, changes: &[(u8, u32, Change)]) -> u64 {
+        let mut unit = self.tail.published();
+        let last = self.tail.append(changes);
+        for (member, index, change) in changes {
+            let id = RecordId { member: *member, index: *index };
+            unit += if matches!(change, Change::Owner { .. }) { OWNER_UNITS as u64 } else { 1 };
+            match change {
+                Change::Record { record } => self.state.set(id, record, unit),
+                Change::Slot { slot, block, record } => {
+                    self.state.set(id, record, unit);
+                    self.state.set_address(id, *slot, *block);
+                }
+                Change::Owner { owner } => self.state.set_owner(*index, owner.clone(), unit),
+                Change::Padding => {}
+            }
+        }
+        debug_assert_eq!(unit, last);
+        self.shared.published.store(last, Ordering::Release);
+        last
+    }
+
+    /// So much of the tail is committed.
+    pub(super) fn note_committed(&mut self, mark: u64) {
+        self.tail.trim(mark);
+        self.shared.committed.store(mark, Ordering::Release);
+        self.rooms.iter_mut().for_each(|room| room.freed.committed(mark));
+    }
+
+    /// Where a write of up to `blocks` blocks from `block` on goes. It covers as many as the answer says, at least one, all
+    /// in one logical extent. The caller holds the range of the volume.
+    ///
+    /// # Panics
+    /// When there is no such volume, or it is a snapshot.
+    pub fn place(&mut self, volume: VolumeId, block: u64, blocks: u32) -> Placement {
+        let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
+        let first = (block % u64::from(EXTENT_BLOCKS)) as u32;
+        let blocks = blocks.min(EXTENT_BLOCKS - first);
+        let Volume { owner, writer, read_only, .. } = self.volumes.get(&volume).expect("a volume that is served");
+        let owner = *owner;
+        assert!(!read_only, "nobody writes to a snapshot");
+        writer.map().visible(&self.state.records, logical, &mut self.view);
+        let records = &self.state.records;
+        let own = |extent: ExtentId| records.owner(extent) & !OWNER_HELD == owner;
+        let held = |extent: ExtentId| records.owner(extent) & OWNER_HELD != 0;
+        if let Some(piece) = self.view.pieces().iter().find(|piece| piece.mask >> first & 1 == 1 && own(piece.extent)) {
+            if held(piece.extent) {
+                return Placement::Held;
+            }
+            let run = (!(piece.mask >> first)).trailing_zeros();
+            return Placement::Own { extent: piece.extent, position: first, blocks: run.min(blocks) };
+        }
+        let mut own_present =
+            self.view.pieces().iter().filter(|piece| own(piece.extent)).fold(0, |all, piece| all | piece.mask);
+        for packed in self.view.packed().filter(|packed| own(packed.extent)) {
+            if u32::from(packed.block) == first {
+                if held(packed.extent) {
+                    return Placement::Held;
+                }
+                return Placement::Own { extent: packed.extent, position: u32::from(packed.slot), blocks: 1 };
+            }
+            own_present |= 1 << packed.block;
+        }
+        let run = mask(first, blocks);
+        let blocks =
+            (own_present & run).checked_ilog2().map_or(blocks, |_| (own_present & run).trailing_zeros() - first);
+        if !self.tail.reserve(u64::from(blocks)) {
+            return Placement::TailFull;
+        }
+        let new =
+            |extent, position, blocks, packed| Reservation { extent, position, blocks, block, volume, owner, packed };
+        let whole = self.view.pieces().iter().map(|piece| piece.extent).filter(|extent| own(*extent));
+        // What an extent says is zero there is stated there again, so that no two of an owner state a block.
+        let zero_of = |extent: ExtentId| self.state.record(extent.into()).zero;
+        let mut chosen: Option<(ExtentId, u32)> = None;
+        for extent in whole.clone() {
+            let zero = zero_of(extent) & run;
+            if zero >> first & 1 == 1 {
+                chosen = Some((extent, (!(zero >> first)).trailing_zeros().min(blocks)));
+            }
+        }
+        if chosen.is_none() {
+            let others = whole.clone().map(zero_of).fold(0, |all, zero| all | zero) & run;
+            let clear = (others >> first).trailing_zeros().min(blocks);
+            let opened = self.opening.get(&(owner, logical)).copied();
+            chosen = whole.clone().next().or(opened).map(|extent| (extent, clear));
+        }
+        if let Some((extent, clear)) = chosen {
+            if held(extent) {
+                self.tail.unreserve(u64::from(blocks));
+                return Placement::Held;
+            }
+            self.tail.unreserve(u64::from(blocks - clear));
+            *self.pending.entry(extent).or_insert(0) += 1;
+            return Placement::New(new(extent, first, clear, false));
+        }
+        let others_see = self.view.mask() != 0 || self.state.zero_range_word(owner, logical) != 0;
+        if others_see
+            && blocks < WHOLE_BLOCKS_MIN
+            && let Some((extent, position, count)) = self.packed_slots(owner, blocks)
+        {
+            self.tail.unreserve(u64::from(blocks - count));
+            *self.pending.entry(extent).or_insert(0) += 1;
+            return Placement::New(new(extent, position, count, true));
+        }
+        if let Some(extent) = self.take_extent(owner) {
+            self.opening.insert((owner, logical), extent);
+            *self.pending.entry(extent).or_insert(0) += 1;
+            return Placement::New(new(extent, first, blocks, false));
+        }
+        // The last room there is: slots that are open.
+        if let Some((extent, position, count)) = self.packed_slots(owner, blocks) {
+            self.tail.unreserve(u64::from(blocks - count));
+            *self.pending.entry(extent).or_insert(0) += 1;
+            return Placement::New(new(extent, position, count, true));
+        }
+        self.tail.unreserve(u64::from(blocks));
+        Placement::Full
+    }
+
+    /// A free extent for this owner, taken.
+    fn take_extent(&mut self, _owner: OwnerId) -> Option<ExtentId> {
+        let free = self.rooms.iter().map(|room| if room.closed { 0 } else { room.free.count() });
+        let member = self.spread.choose((0u8..).zip(free))?;
+        let index = self.rooms[usize::from(member)].free.take().expect("it was chosen as it has some");
+        Some(ExtentId { member, index })
+    }
+
+    /// Up to `blocks` slots of the owner's open packed extent; a new one where none is left.
+    fn packed_slots(&mut self, owner: OwnerId, blocks: u32) -> Option<(ExtentId, u32, u32)> {
+        let open = match self.open_packed.get(&owner).copied() {
+            Some(open) if open.next < EXTENT_BLOCKS => open,
+            _ => {
+                let extent = self.take_extent(owner)?;
+                self.close_packed(owner);
+                OpenPacked { extent, next: 0 }
+            }
+        };
+        let count = blocks.min(EXTENT_BLOCKS - open.next);
+        self.open_packed.insert(owner, OpenPacked { next: open.next + count, ..open });
+        Some((open.extent, open.next, count))
+    }
+
+    /// No more slots of the owner's packed extent are handed out.
+    pub(super) fn close_packed(&mut self, owner: OwnerId) {
+        if let Some(open) = self.open_packed.remove(&owner) {
+            self.free_if_empty(open.extent);
+        }
+    }
+
+    /// The data are there: the blocks are found there from now on. Returns the unit that says so.
+    pub fn bind(&mut self, reservation: &Reservation) -> u64 {
+        let Reservation { extent, position, blocks, block, owner, packed, .. } = *reservation;
+        self.tail.unreserve(u64::from(blocks));
+        let id = RecordId::from(extent);
+        let mut record = self.state.record(id);
+        let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
+        if record.kind == RecordKind::Free {
+            let life = record.life.wrapping_add(1);
+            record = Record { kind: RecordKind::Whole, life, owner, logical, present: 0, zero: 0 };
+            if packed {
+                (record.kind, record.logical) = (RecordKind::Packed, u32::MAX);
+            }
+        }
+        debug_assert_eq!((record.owner, record.kind == RecordKind::Packed), (owner, packed));
+        let mut changes = Vec::with_capacity(blocks as usize + 2);
+        let freed = self.restated_elsewhere(reservation, logical, &mut changes);
+        if packed {
+            for k in 0..blocks {
+                let slot = position + k;
+                record.present |= 1 << slot;
+                let change = Change::Slot { slot: slot as u8, block: block + u64::from(k), record };
+                changes.push((extent.member, extent.index, change));
+            }
+        } else {
+            record.present |= mask(position, blocks);
+            record.zero &= !mask(position, blocks);
+            changes.push((extent.member, extent.index, Change::Record { record }));
+        }
+        let sequence = self.change(&changes);
+        for extent in freed {
+            self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
+        }
+        self.note_stated(owner, logical, mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks));
+        let volume = self.volumes.get_mut(&reservation.volume).expect("a volume with requests is served");
+        if packed {
+            for k in 0..blocks {
+                let slot = (position + k) as u8;
+                volume.writer.set_packed(&self.state.records, block + u64::from(k), extent, slot);
+            }
+        } else {
+            // What the newest owner states nobody hides.
+            let newest = volume.owner == owner;
+            volume.writer.set_blocks(&self.state.records, logical, mask(position, blocks), extent, newest);
+        }
+        self.settle(reservation, logical);
+        sequence
+    }
+
+    /// While data were on their way to a new place, a fold may have given the owner what an older one had of these blocks: that
+    /// is dropped in the same group, so that no two records of an owner state a block. Returns the extents that are free by that.
+    fn restated_elsewhere(
+        &mut self,
+        reservation: &Reservation,
+        logical: u32,
+        changes: &mut Vec<(u8, u32, Change)>,
+    ) -> Vec<ExtentId> {
+        let Reservation { extent: target, blocks, block, owner, .. } = *reservation;
+        let bits = mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks);
+        let Pool { volumes, state, view, .. } = self;
+        volumes[&reservation.volume].writer.map().visible(&state.records, logical, view);
+        let mut freed = Vec::new();
+        let own = |extent: ExtentId| extent != target && state.records.owner(extent) & !OWNER_HELD == owner;
+        for piece in view.pieces().iter().filter(|piece| own(piece.extent)) {
+            let mut record = state.record(piece.extent.into());
+            if (record.present | record.zero) & bits == 0 {
+                continue;
+            }
+            record.present &= !bits;
+            record.zero &= !bits;
+            if record.present | record.zero == 0 && !self.pending.contains_key(&piece.extent) {
+                record = Record::free(record.life);
+                freed.push(piece.extent);
+            }
+            changes.push((piece.extent.member, piece.extent.index, Change::Record { record }));
+        }
+        for packed in view.packed().filter(|packed| bits >> packed.block & 1 == 1 && own(packed.extent)) {
+            let at = (packed.extent.member, packed.extent.index);
+            let earlier = changes.iter().rposition(|(member, index, _)| (*member, *index) == at);
+            let mut record = match earlier.map(|at| &changes[at].2) {
+                Some(Change::Record { record }) => *record,
+                _ => state.record(packed.extent.into()),
+            };
+            record.present &= !(1 << packed.slot);
+            let open = self.open_packed.get(&owner).is_some_and(|open| open.extent == packed.extent);
+            if record.present == 0 && !open && !self.pending.contains_key(&packed.extent) {
+                record = Record::free(record.life);
+                freed.push(packed.extent);
+            }
+            changes.push((at.0, at.1, Change::Record { record }));
+        }
+        freed
+    }
+
+    /// The data could not be written: the place is not needed.
+    pub fn unplace(&mut self, reservation: &Reservation) {
+        self.tail.unreserve(u64::from(reservation.blocks));
+        self.settle(reservation, (reservation.block / u64::from(EXTENT_BLOCKS)) as u32);
+    }
+
+    fn settle(&mut self, reservation: &Reservation, logical: u32) {
+        let extent = reservation.extent;
+        let pending = self.pending.get_mut(&extent).expect("who has a place is counted");
+        *pending -= 1;
+        if *pending > 0 {
+            return;
+        }
+        self.pending.remove(&extent);
+        if self.opening.get(&(reservation.owner, logical)) == Some(&extent) {
+            self.opening.remove(&(reservation.owner, logical));
+        }
+        if self.open_packed.get(&reservation.owner).is_none_or(|open| open.extent != extent) {
+            self.free_if_empty(extent);
+        }
+    }
+
+    /// Gives an extent back in which nothing stands and nobody has a place.
+    pub(super) fn free_if_empty(&mut self, extent: ExtentId) {
+        if self.pending.contains_key(&extent) {
+            return;
+        }
+        let record = self.state.record(extent.into());
+        let sequence = match record.kind {
+            RecordKind::Free => 0,
+            _ if record.present | record.zero != 0 => return,
+            _ if !self.tail.has_room(1) => return self.empties.push(extent),
+            _ => {
+                let free = Change::Record { record: Record::free(record.life) };
+                self.change(&[(extent.member, extent.index, free)])
+            }
+        };
+        self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
+    }
+
+    /// Switches volumes to new owners, all at one instant: what begins to be written now goes to these.
+    pub(super) fn switch(&mut self, new: &[(VolumeId, OwnerId)]) {
+        let turn = self.shared.turn.load(Ordering::Relaxed).wrapping_add(1);
+        for (id, owner) in new {
+            let old = self.volumes.get_mut(id).expect("a volume that is served").owner;
+            self.volumes.get_mut(id).expect("as before").owner = *owner;
+            self.close_packed(old);
+        }
+        for volume in self.volumes.values() {
+            volume.shared.owners[turn as usize & 1].store(volume.owner, Ordering::Release);
+        }
+        self.shared.turn.store(turn, Ordering::Release);
+    }
+}
+
+/// `count` bits from bit `first` on.
+pub(super) fn mask(first: u32, count: u32) -> u64 {
+    debug_assert!(first + count <= EXTENT_BLOCKS);
+    if count == 0 { 0 } else { (u64::MAX >> (EXTENT_BLOCKS - count)) << first }
+}

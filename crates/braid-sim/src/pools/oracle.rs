@@ -1,0 +1,68 @@
+//! What each block of a volume may read as: who wrote it when, and what of that is known to last.
+
+/// One write of one block, or its discard, which writes zeros.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Change {
+    /// What a read finds.
+    pub word: u64,
+    /// When it was asked for.
+    pub start: u64,
+    /// When it was acknowledged.
+    pub end: Option<u64>,
+    /// It survives a power cut.
+    pub durable: bool,
+}
+
+/// What makes a change certain to hide those before it.
+#[derive(Clone, Copy, Debug)]
+pub enum Rule {
+    /// It was acknowledged before the read began.
+    Read(u64),
+    /// It was acknowledged: the process was killed.
+    Kill,
+    /// It is durable: the power was cut.
+    Power,
+}
+
+/// All that may matter of what happened to one block.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Block(pub Vec<Change>);
+
+impl Default for Block {
+    fn default() -> Block {
+        Block::of(0)
+    }
+}
+
+impl Block {
+    /// A block that reads as this, and did before anything began.
+    pub fn of(word: u64) -> Block {
+        Block(vec![Change { word, start: 0, end: Some(0), durable: true }])
+    }
+
+    /// What it may read as, by changes that began before `until`.
+    pub fn admissible(&self, until: u64, rule: Rule) -> Vec<u64> {
+        let began = || self.0.iter().filter(|change| change.start < until);
+        let certain = |change: &Change| match rule {
+            Rule::Read(start) => change.end.is_some_and(|end| end < start),
+            Rule::Kill => change.end.is_some(),
+            Rule::Power => change.durable,
+        };
+        let hidden =
+            |change: &Change| change.end.is_some_and(|end| began().any(|later| later.start > end && certain(later)));
+        began().filter(|change| !hidden(change)).map(|change| change.word).collect()
+    }
+
+    /// Forgets what nobody can see any more, as everybody who looks began after `oldest`.
+    pub fn prune(&mut self, oldest: u64) {
+        if self.0.len() < 6 {
+            return;
+        }
+        let all = self.0.clone();
+        self.0.retain(|change| {
+            let hides = |later: &&Change| later.durable && later.end.is_some_and(|end| end < oldest);
+            let hidden = change.end.is_some_and(|end| all.iter().filter(hides).any(|later| later.start > end));
+            !hidden
+        });
+    }
+}

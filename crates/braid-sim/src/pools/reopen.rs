@@ -1,0 +1,235 @@
+//! After a crash: the pool is opened, with more crashes on the way, and everything in it is read.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use braid_engine::pool::{Found, OpenPool, Pool, TailMemory, open};
+use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError};
+use braid_format::pool::{OwnerKind, RingStart, pool_tag};
+
+use super::disk::Disk;
+use super::oracle::{Block, Rule};
+use super::world::{Check, Life, Shm, World};
+
+const BLOCK: u64 = 4096;
+
+/// The disks, until the process dies.
+struct Until {
+    disks: RefCell<Vec<Disk>>,
+    left: Cell<u64>,
+}
+
+impl Until {
+    fn step(&self) -> Result<(), IoError> {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        if left == 0 { Err(IoError::of(ErrorKind::Gone)) } else { Ok(()) }
+    }
+}
+
+impl DeviceIo for Until {
+    fn size_bytes(&self, _device: DeviceId) -> u64 {
+        u64::MAX
+    }
+
+    fn block_bytes(&self, _device: DeviceId) -> u32 {
+        512
+    }
+
+    async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
+        self.step()?;
+        Ok(self.disks.borrow()[device.0 as usize].read(offset, len))
+    }
+
+    async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
+        let cut = self.step();
+        if cut.is_err() && (offset / BLOCK).is_multiple_of(2) && data.len() as u64 > BLOCK {
+            // Some of it arrives.
+            self.disks.borrow_mut()[device.0 as usize].write(offset, &data[..BLOCK as usize]);
+        }
+        cut?;
+        self.disks.borrow_mut()[device.0 as usize].write(offset, &data);
+        Ok(())
+    }
+
+    async fn flush(&self, device: DeviceId) -> Result<(), IoError> {
+        self.step()?;
+        let disk = &mut self.disks.borrow_mut()[device.0 as usize];
+        let mark = disk.mark();
+        disk.flushed(mark);
+        Ok(())
+    }
+
+    async fn discard(&self, _device: DeviceId, _offset: u64, _len: u64) -> Result<(), IoError> {
+        self.step()
+    }
+}
+
+/// Nothing of it waits for anything but itself.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("everything answers at once"),
+    }
+}
+
+impl World {
+    /// Writes what a new pool begins with.
+    pub(super) fn make_disks(&mut self) {
+        for (disk, device) in self.disks.iter_mut().zip(&self.devices) {
+            let start = RingStart {
+                pool_tag: pool_tag(&self.uuid),
+                session: 1,
+                run: 1,
+                sequence: 1,
+                position: 0,
+                commit: 0,
+                mark: 0,
+                generation: 2,
+            };
+            disk.write(device.places.starts, &start.encode());
+            let mark = disk.mark();
+            disk.flushed(mark);
+        }
+    }
+
+    /// Opens the pool after a crash of this kind.
+    pub(super) fn reopen(&mut self, mut rule: Rule) -> Check {
+        let mut cuts = if self.rng.coin() { self.rng.below(3) } else { 0 };
+        loop {
+            let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
+            let run = self.rng.bits() | 1;
+            match self.try_open(left, run) {
+                Ok(pool) => {
+                    self.pool = Some(pool);
+                    break;
+                }
+                Err(_) if cuts > 0 => {
+                    cuts -= 1;
+                    self.count("crashes of starts");
+                    if let Rule::Power = self.crash() {
+                        rule = Rule::Power;
+                    }
+                }
+                Err(error) => return Err(format!("the pool does not open: {error}")),
+            }
+        }
+        self.count("starts");
+        self.look_at_all(rule)
+    }
+
+    fn try_open(&mut self, left: u64, run: u64) -> Result<Pool, String> {
+        let io = Until { disks: RefCell::new(std::mem::take(&mut self.disks)), left: Cell::new(left) };
+        let what = OpenPool { uuid: self.uuid, members: &self.devices, owner_slots: self.owner_slots, run };
+        let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
+        let made = RefCell::new(Vec::new());
+        let begin = |session: u64, bytes: u64| {
+            let memory = Shm::new(bytes);
+            made.borrow_mut().push((session, Arc::clone(&memory)));
+            Ok(memory as Arc<dyn TailMemory>)
+        };
+        let result = now(open(&io, &what, old, begin));
+        self.disks = io.disks.into_inner();
+        for (session, memory) in made.into_inner() {
+            self.shm.insert(session, memory);
+        }
+        let pool = result.map_err(|error| error.to_string())?;
+        // Only now the old ones may go.
+        let newest = self.shm.keys().last().copied();
+        self.shm.retain(|session, _| Some(*session) == newest);
+        Ok(pool)
+    }
+
+    /// Reads everything: what it finds is what everybody goes on with.
+    fn look_at_all(&mut self, rule: Rule) -> Check {
+        let present: Vec<_> = {
+            let owners = &self.pool.as_ref().expect("open").state().owners;
+            owners
+                .iter()
+                .filter(|owner| owner.kind != OwnerKind::Nameless)
+                .map(|owner| (owner.uuid, owner.id))
+                .collect()
+        };
+        for (uuid, id) in &present {
+            let Some(known) = self.known.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
+            let _ = known;
+        }
+        let uuids: Vec<_> = self.known.keys().copied().collect();
+        for uuid in uuids {
+            let there = present.iter().find(|(other, _)| *other == uuid).map(|(_, id)| *id);
+            let known = &self.known[&uuid];
+            let Some(owner) = there else {
+                match known.life {
+                    Life::Coming | Life::Going => {
+                        self.known.remove(&uuid);
+                        continue;
+                    }
+                    _ => return Err(format!("{} is gone", known.name)),
+                }
+            };
+            let words = self.read_all(owner)?;
+            let known = self.known.get_mut(&uuid).expect("known");
+            let is_whole = |blocks: &[Block]| blocks.len() == words.len();
+            let fits = |blocks: &[Block], until: u64| {
+                let wrong = (0..)
+                    .zip(blocks)
+                    .zip(&words)
+                    .find(|((_, block), word)| !block.admissible(until, rule).contains(word));
+                wrong
+                    .map(|((k, block), word): ((usize, _), _)| (k, *word, block.admissible(until, rule), block.clone()))
+            };
+            let wrong = fits(&known.blocks, known.until);
+            let turned = match &known.life {
+                Life::Turning(blocks) => is_whole(blocks) && fits(blocks, u64::MAX).is_none(),
+                _ => false,
+            };
+            if !is_whole(&known.blocks) && !turned {
+                return Err(format!("{} has {} blocks, not {}", known.name, words.len(), known.blocks.len()));
+            }
+            if let Some((k, word, allowed, block)) = wrong
+                && !turned
+            {
+                if std::env::var_os("POOL_SIM_DUMP").is_some() {
+                    self.dump(k as u64);
+                }
+                let known = &self.known[&uuid];
+                return Err(format!(
+                    "after {rule:?}, block {k} of {} reads as {word:x}, not one of {allowed:x?}: {block:x?}",
+                    known.name
+                ));
+            }
+            known.blocks = words.into_iter().map(Block::of).collect();
+            known.until = u64::MAX;
+            known.life = Life::There;
+            if known.of.is_none() || self.rng.chance(300_000) {
+                let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
+                self.known.get_mut(&uuid).expect("known").served = Some(served);
+            }
+        }
+        self.verify_all()
+    }
+
+    /// Every block of a volume or snapshot.
+    fn read_all(&mut self, owner: u32) -> Result<Vec<u64>, String> {
+        let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
+        let pool = self.pool.as_ref().expect("open");
+        let blocks = pool.state().owners.get(owner).expect("there").size_bytes / BLOCK;
+        let map = &pool.volume(served).expect("served").map;
+        let records = &pool.shared().records;
+        let mut words = Vec::with_capacity(blocks as usize);
+        while (words.len() as u64) < blocks {
+            match map.find(records, words.len() as u64, (blocks - words.len() as u64).min(64) as u32) {
+                Found::Nothing { blocks } => words.extend((0..blocks).map(|_| 0)),
+                Found::At { extent, position, blocks } => {
+                    let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
+                    let disk = &self.disks[usize::from(extent.member)];
+                    words.extend((0..u64::from(blocks)).map(|k| disk.block(offset + k * BLOCK)));
+                }
+            }
+        }
+        self.pool().leave(served);
+        Ok(words)
+    }
+}

@@ -1,0 +1,100 @@
+//! What must be true of a pool whatever has happened to it.
+
+use std::collections::BTreeMap;
+
+use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, RecordId};
+use braid_format::pool::RecordKind;
+
+use super::world::{Check, World};
+
+impl World {
+    /// Counts again, and looks at every block through the maps and through maps that are built anew.
+    pub(super) fn verify_all(&mut self) -> Check {
+        self.count("verified");
+        self.verify_records()?;
+        self.verify_maps()
+    }
+
+    fn verify_records(&self) -> Check {
+        let pool = self.pool.as_ref().expect("open");
+        let state = pool.state();
+        // No block is stated twice by one owner.
+        let mut stated: BTreeMap<(u32, u64), RecordId> = BTreeMap::new();
+        for (member, extents) in state.members() {
+            for index in 0..extents {
+                let id = RecordId { member, index };
+                let record = state.record(id);
+                if record.kind == RecordKind::Free {
+                    continue;
+                }
+                if state.owners.get(record.owner).is_none() {
+                    return Err(format!("{id:?} is of owner {}, who is nobody", record.owner));
+                }
+                if record.present & record.zero != 0 {
+                    return Err(format!("{id:?} says of blocks that they are there and zeros"));
+                }
+                for bit in (0..64u64).filter(|bit| record.present >> bit & 1 == 1) {
+                    let block = match record.logical {
+                        LOGICAL_PACKED => state.addresses(id).expect("packed").0[bit as usize],
+                        logical => u64::from(logical) * 64 + bit,
+                    };
+                    if let Some(other) = stated.insert((record.owner, block), id) {
+                        return Err(format!("owner {} has block {block} in {other:?} and in {id:?}", record.owner));
+                    }
+                }
+            }
+        }
+        match pool.recount() {
+            Ok(()) => Ok(()),
+            Err(why) => Err(why),
+        }
+    }
+
+    pub(super) fn dump(&self, block: u64) {
+        let state = self.pool.as_ref().expect("open").state();
+        for owner in state.owners.iter() {
+            println!("owner {} {:?} parent {} {}", owner.id, owner.kind, owner.parent, owner.name);
+        }
+        for (member, extents) in state.members() {
+            for index in 0..extents + state.zero_slots(member) {
+                let id = RecordId { member, index };
+                let record = state.record(id);
+                let addressed = state.addresses(id).is_some_and(|addresses| {
+                    (0..64).any(|slot| record.present >> slot & 1 == 1 && addresses.0[slot] == block)
+                });
+                if record.kind != RecordKind::Free && u64::from(record.logical) == block / 64 || addressed {
+                    println!(
+                        "{id:?} {:?} owner {} present {:x} zero {:x}",
+                        record.kind, record.owner, record.present, record.zero
+                    );
+                }
+            }
+        }
+    }
+
+    fn verify_maps(&self) -> Check {
+        let pool = self.pool.as_ref().expect("open");
+        let records = &pool.shared().records;
+        for known in self.known.values() {
+            let Some(served) = known.served else { continue };
+            let map = &pool.volume(served).expect("served").map;
+            let built = pool.build_again(served);
+            let place = |map: &braid_engine::pool::VolumeMap, block: u64| -> Option<(ExtentId, u32)> {
+                match map.find(records, block, 1) {
+                    Found::Nothing { .. } => None,
+                    Found::At { extent, position, .. } => Some((extent, position)),
+                }
+            };
+            for block in 0..known.blocks.len() as u64 {
+                let (is, should) = (place(map, block), place(&built, block));
+                if is != should {
+                    return Err(format!(
+                        "the map has block {block} of {} at {is:?}, the records at {should:?}",
+                        known.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
