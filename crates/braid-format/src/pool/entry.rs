@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::owner::OWNER_BYTES;
 use super::record::RECORD_BYTES;
-use super::{EXTENT_BLOCKS, Owner, OwnerError, Record, RecordError, RecordKind, VOLUME_BLOCKS_MAX, crc_of, offsets};
+use super::{Aligned, EXTENT_BLOCKS, Owner, OwnerError, Record, RecordError, RecordKind, VOLUME_BLOCKS_MAX, offsets};
 use crate::MEMBERS_MAX;
 
 /// Bytes of a unit.
@@ -167,11 +167,15 @@ impl Entry {
     /// # Panics
     /// When there are fewer, and when decoding would refuse it.
     pub fn encode(&self, units: &mut [[u64; UNIT_WORDS]]) {
-        let mut image = [0; OWNER_BYTES];
-        let first = self.encode_parts(&mut image);
-        let (images, _) = image.as_chunks::<UNIT_BYTES>();
-        let parts = std::iter::once(&first).chain(images).take(self.units());
-        units[..self.units()].iter_mut().zip(parts).for_each(|(unit, bytes)| *unit = to_words(bytes));
+        let (first, rest) = units[..self.units()].split_at_mut(1);
+        first[0] = to_words(&match self.image() {
+            Some(image) => {
+                let (images, _) = image.as_chunks::<UNIT_BYTES>();
+                rest.iter_mut().zip(images).for_each(|(unit, bytes)| *unit = to_words(bytes));
+                self.first(&image)
+            }
+            None => self.first(&[]),
+        });
     }
 
     /// The same into bytes, 64 a unit.
@@ -180,22 +184,31 @@ impl Entry {
     /// As [`Entry::encode`].
     pub fn encode_bytes(&self, bytes: &mut [u8]) {
         let (first, rest) = bytes[..self.units() * UNIT_BYTES].split_at_mut(UNIT_BYTES);
-        let mut image = [0; OWNER_BYTES];
-        first.copy_from_slice(&self.encode_parts(&mut image));
-        rest.copy_from_slice(&image[..rest.len()]);
+        first.copy_from_slice(&match self.image() {
+            Some(image) => {
+                rest.copy_from_slice(&image);
+                self.first(&image)
+            }
+            None => self.first(&[]),
+        });
     }
 
-    /// The first unit; the owner's image, where there is one, goes into `image`.
-    fn encode_parts(&self, image: &mut [u8; OWNER_BYTES]) -> [u8; UNIT_BYTES] {
+    /// What the units behind the first one hold, where there are some.
+    fn image(&self) -> Option<[u8; OWNER_BYTES]> {
+        match &self.change {
+            Change::Owner { owner } => Some(owner.as_ref().map_or([0; OWNER_BYTES], |owner| owner.encode(self.index))),
+            _ => None,
+        }
+    }
+
+    /// The first unit; `image` is what stands in those behind it.
+    fn first(&self, image: &[u8]) -> [u8; UNIT_BYTES] {
         let problem = self.problem();
         assert!(problem.is_none(), "an entry that cannot be read back: {problem:?}: {self:?}");
         let (kind, slot, block, record) = match &self.change {
             Change::Record { record } => (RECORD, 0, 0, record.encode(self.member, self.index)),
             Change::Slot { slot, block, record } => (SLOT, *slot, *block, record.encode(self.member, self.index)),
-            Change::Owner { owner } => {
-                *image = owner.as_ref().map_or([0; OWNER_BYTES], |owner| owner.encode(self.index));
-                (OWNER, 0, 0, [0; RECORD_BYTES])
-            }
+            Change::Owner { .. } => (OWNER, 0, 0, [0; RECORD_BYTES]),
             Change::Padding => (PADDING, 0, 0, [0; RECORD_BYTES]),
         };
         let raw = RawEntry {
@@ -211,7 +224,7 @@ impl Entry {
             flags: U32::new(if self.joined { JOINED } else { 0 }),
         };
         let mut bytes: [u8; UNIT_BYTES] = zerocopy::transmute!(raw);
-        let crc = crc(&bytes, if kind == OWNER { image } else { &[] });
+        let crc = crc(&bytes, image);
         bytes[CRC].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -222,11 +235,12 @@ impl Entry {
     /// When there is none, or it is damaged or nonsense.
     pub fn decode(units: &[[u64; UNIT_WORDS]]) -> Result<(Entry, usize), EntryError> {
         let (first, rest) = units.split_first().ok_or(EntryError::Short)?;
-        Entry::decode_parts(&from_words(first), |image| {
+        Entry::decode_parts(&from_words(first), || {
             let rest = rest.get(..OWNER_UNITS - 1)?;
+            let mut image = [0; OWNER_BYTES];
             let (parts, _) = image.as_chunks_mut::<UNIT_BYTES>();
             parts.iter_mut().zip(rest).for_each(|(bytes, words)| *bytes = from_words(words));
-            Some(())
+            Some(image)
         })
     }
 
@@ -236,38 +250,31 @@ impl Entry {
     /// As [`Entry::decode`].
     pub fn decode_bytes(bytes: &[u8]) -> Result<(Entry, usize), EntryError> {
         let (first, rest) = bytes.split_first_chunk().ok_or(EntryError::Short)?;
-        Entry::decode_parts(first, |image| {
-            image.copy_from_slice(rest.get(..OWNER_BYTES)?);
-            Some(())
-        })
+        Entry::decode_parts(first, || rest.first_chunk().copied())
     }
 
     /// `image` gives the units behind the first one, where they are needed.
     fn decode_parts(
         first: &[u8; UNIT_BYTES],
-        image: impl FnOnce(&mut [u8; OWNER_BYTES]) -> Option<()>,
+        image: impl FnOnce() -> Option<[u8; OWNER_BYTES]>,
     ) -> Result<(Entry, usize), EntryError> {
         let raw: &RawEntry = zerocopy::transmute_ref!(first);
-        let mut bytes = [0; OWNER_BYTES];
-        let image: &[u8] = match (raw.kind, usize::from(raw.units)) {
-            (RECORD | SLOT | PADDING, 1) => &[],
-            (OWNER, OWNER_UNITS) => {
-                image(&mut bytes).ok_or(EntryError::Short)?;
-                &bytes
-            }
+        let image = match (raw.kind, usize::from(raw.units)) {
+            (RECORD | SLOT | PADDING, 1) => None,
+            (OWNER, OWNER_UNITS) => Some(image().ok_or(EntryError::Short)?),
             (0, 0) if *first == [0; UNIT_BYTES] => return Err(EntryError::Empty),
             _ => return Err(EntryError::Sense("its kind is unknown, or has another number of units")),
         };
-        if raw.crc.get() != crc(first, image) {
+        if raw.crc.get() != crc(first, image.as_ref().map_or(&[], |image| &image[..])) {
             return Err(EntryError::Checksum);
         }
         let (member, index) = (raw.member, raw.index.get());
         let record = || Record::decode(&raw.record, member, index);
-        let change = match raw.kind {
-            RECORD => Change::Record { record: record()? },
-            SLOT => Change::Slot { slot: raw.slot, block: raw.block.get(), record: record()? },
-            OWNER => Change::Owner { owner: Owner::decode(&bytes, index)? },
-            _ => Change::Padding,
+        let change = match (raw.kind, &image) {
+            (_, Some(image)) => Change::Owner { owner: Owner::decode(image, index)? },
+            (RECORD, None) => Change::Record { record: record()? },
+            (SLOT, None) => Change::Slot { slot: raw.slot, block: raw.block.get(), record: record()? },
+            (_, None) => Change::Padding,
         };
         let flags = raw.flags.get();
         let entry = Entry { member, index, sequence: raw.sequence.get(), joined: flags & JOINED != 0, change };
@@ -287,8 +294,13 @@ impl Entry {
     }
 }
 
+/// The first unit in one piece: it is asked on the path of a write.
 fn crc(first: &[u8; UNIT_BYTES], image: &[u8]) -> u32 {
-    crc_of(&[&first[..CRC.start], &first[CRC.end..], image])
+    let mut aligned = Aligned([0; UNIT_BYTES - CRC.end + CRC.start]);
+    let of = &mut aligned.0;
+    of[..CRC.start].copy_from_slice(&first[..CRC.start]);
+    of[CRC.start..].copy_from_slice(&first[CRC.end..]);
+    crc32c::crc32c_append(crc32c::crc32c(of), image)
 }
 
 #[cfg(test)]

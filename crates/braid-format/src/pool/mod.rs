@@ -70,6 +70,10 @@ fn crc_of(pieces: &[&[u8]]) -> u32 {
     pieces.iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece))
 }
 
+/// Bytes of which a checksum is made often: where words begin at words, it is made eight bytes at a time.
+#[repr(align(8))]
+struct Aligned<const N: usize>([u8; N]);
+
 /// Checks the place of each field at compile time.
 macro_rules! offsets {
     ($type:ident: $($field:ident $offset:literal),* $(,)?) => {

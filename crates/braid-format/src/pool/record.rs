@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{LOGICAL_MAX, OWNER_ID_MAX, crc_of, offsets};
+use super::{Aligned, LOGICAL_MAX, OWNER_ID_MAX, offsets};
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 32;
@@ -179,9 +179,16 @@ impl Record {
     }
 }
 
+/// In one piece: a start asks it of every record.
 fn crc(bytes: &[u8; RECORD_BYTES], member: u8, index: u32) -> u32 {
-    let [a, b, c, d] = index.to_le_bytes();
-    crc_of(&[&bytes[..CRC.start], &bytes[CRC.end..], &[member, a, b, c, d]])
+    const REST: usize = RECORD_BYTES - CRC.end;
+    let mut aligned = Aligned([0; CRC.start + REST + 5]);
+    let of = &mut aligned.0;
+    of[..CRC.start].copy_from_slice(&bytes[..CRC.start]);
+    of[CRC.start..CRC.start + REST].copy_from_slice(&bytes[CRC.end..]);
+    of[CRC.start + REST] = member;
+    of[CRC.start + REST + 1..].copy_from_slice(&index.to_le_bytes());
+    crc32c::crc32c(of)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A word has the address in its low 48 bits. In the high 16 is a checksum of the address and of all that it is true of: member,
 //! extent, slot, and the life of the extent. So a sector that a crash left from an earlier life is not believed.
 
-use super::{EXTENT_BLOCKS, VOLUME_BLOCKS_MAX, crc_of};
+use super::{Aligned, EXTENT_BLOCKS, VOLUME_BLOCKS_MAX};
 
 /// Bytes of an address sector: 64 words, little-endian.
 pub const ADDRESS_SECTOR_BYTES: usize = EXTENT_BLOCKS as usize * size_of::<u64>();
@@ -46,13 +46,14 @@ pub fn decode_address(word: u64, member: u8, extent: u32, slot: u8, life: u16) -
 
 /// The low 16 bits of a CRC-32C.
 fn check(member: u8, extent: u32, slot: u8, block: u64, life: u16) -> u64 {
-    let mut bytes = [0; 16];
+    let mut aligned = Aligned([0; 16]);
+    let bytes = &mut aligned.0;
     bytes[0] = member;
     bytes[1..5].copy_from_slice(&extent.to_le_bytes());
     bytes[5] = slot;
     bytes[6..14].copy_from_slice(&block.to_le_bytes());
     bytes[14..].copy_from_slice(&life.to_le_bytes());
-    u64::from(crc_of(&[&bytes]) as u16)
+    u64::from(crc32c::crc32c(bytes) as u16)
 }
 
 #[cfg(test)]
