@@ -17,7 +17,8 @@ use crate::ring::RingHandle;
 
 /// [`DeviceIo`] over a ring: each request goes to one of the shards in turn, and through its engine as all others do.
 ///
-/// Each has memory of its own, as long as its data, from its call to its end: whoever makes many at a time bounds them.
+/// Each has memory of its own, as long as its data, from its call to its end: whoever makes many at a time bounds them. From
+/// 2 MiB on that is huge pages, where there are any, and a byte costs a third of what it does below.
 /// When the ring has stopped, all end with `NoDevice`.
 #[derive(Clone)]
 pub struct RingDevices {

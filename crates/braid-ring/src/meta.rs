@@ -73,10 +73,17 @@ fn request(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, memory: Op
     (MetaRequest { memory, io, answer: Some(promise) }, answer)
 }
 
+/// From this on, a mapping begins where a huge page may.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Memory of its own for one I/O, page-aligned, beginning with `data`.
 #[allow(unsafe_code)]
 pub(crate) fn memory_with(data: &[u8], len: usize) -> Result<Map, LeafError> {
     let map = Map::new(len).map_err(|_| LeafError { kind: ErrorKind::Busy, errno: libc::ENOMEM })?;
+    if len >= HUGE_PAGE_BYTES {
+        // Used once, from end to end: a fault for each small page costs more than what is read.
+        map.advise(libc::MADV_HUGEPAGE);
+    }
     // SAFETY: the mapping is new, at least `len` long, and known to nobody else.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), map.ptr(), data.len().min(len)) };
     Ok(map)
