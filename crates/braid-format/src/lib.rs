@@ -3,6 +3,8 @@
 //! - [`Label`]: the 4 KiB with which Braid marks a disk as its own, and its encoding, byte by byte as
 //!   `docs/format.md` draws it.
 //! - [`examine()`]: the same label field by field, for people, also when it is damaged.
+//! - [`journal`]: what arrays with parity write before they write in place.
+//! - [`pool`]: what pools write on their members: their label, tables and rings.
 //! - [`foreign`]: which file system, partition table or volume manager stands on a disk.
 //!
 //! Promises: decoding never panics, whatever the bytes; what it accepts is consistent in itself; encoding what
