@@ -80,13 +80,19 @@ pub fn pool_label(data: &[u8]) {
 /// What pools write beside that: as it is, and once more with right checksums, taken for each of the structures.
 pub fn pool(data: &[u8]) {
     braid_format::fuzz::fuzz_pool(data);
-    for seal in [seal_record, seal_owner, seal_entry, seal_batch, seal_start] {
+    for seal in POOL_SEALS {
         let mut sealed = data.to_vec();
         if seal(&mut sealed).is_some() {
             braid_format::fuzz::fuzz_pool(&sealed);
         }
     }
 }
+
+/// Puts right checksums into bytes; `None` where they cannot be what it seals.
+pub type Seal = fn(&mut [u8]) -> Option<()>;
+
+/// One for each of the structures of a pool.
+pub const POOL_SEALS: [Seal; 5] = [seal_record, seal_owner, seal_entry, seal_batch, seal_start];
 
 /// Puts the right checksum into a record, as `docs/format.md` draws it: at byte 12, of all else, the member and the index.
 fn seal_record_of(bytes: &mut [u8], member: u8, index: [u8; 4]) -> Option<()> {

@@ -177,6 +177,46 @@ fn every_entry_has_seeds_that_it_accepts() {
     }
 }
 
+/// Whether these bytes are one of the structures of a pool, with all that it holds.
+fn of_pool(data: &[u8]) -> bool {
+    use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
+    use braid_format::pool::{Entry, Owner, Record, RingStart, entries, open};
+    data.first_chunk().is_some_and(|bytes| Record::decode(bytes, POOL_MEMBER, POOL_INDEX).is_ok())
+        || data.first_chunk().is_some_and(|bytes| Owner::decode(bytes, POOL_INDEX).is_ok())
+        || data.first_chunk().is_some_and(|bytes| RingStart::decode(bytes).is_ok())
+        || Entry::decode_bytes(data).is_ok()
+        || open(data).is_ok_and(|header| entries(data, &header).all(|entry| entry.is_ok()))
+}
+
+/// Else nothing that a mutation changes would get past the checksums.
+#[test]
+fn what_was_changed_in_a_pool_is_accepted_under_right_checksums() {
+    let kept = corpus("pool");
+    for (name, at) in [
+        ("record2", 8),
+        ("owner", 16),
+        ("entry-record", 8),
+        // Of the record in it, and of the owner.
+        ("entry-slot", 26),
+        ("entry-owner", 80),
+        ("batch", 16),
+        ("batch", 136),
+        ("batch-of-two", 128 + 24 + 2),
+        ("start", 16),
+    ] {
+        let found = kept.iter().find(|(path, _)| path.ends_with(name)).unwrap_or_else(|| panic!("{name} is gone"));
+        let mut data = found.1.clone();
+        assert!(of_pool(&data), "{name}");
+        data[at] ^= 4;
+        assert!(!of_pool(&data), "{name} is accepted under a wrong checksum");
+        let sealed = entries::POOL_SEALS.iter().any(|seal| {
+            let mut data = data.clone();
+            seal(&mut data).is_some() && of_pool(&data)
+        });
+        assert!(sealed, "{name}, changed at byte {at}");
+    }
+}
+
 /// Whether an input gets past the entry's first door.
 fn accepts(entry: &str, data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
@@ -193,11 +233,7 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
             data.first_chunk().is_some_and(|block| braid_format::journal::decode_batch(&array, block).is_some())
         }
         "pool_label" => braid_format::pool::PoolLabel::decode(data).is_ok(),
-        "pool" => {
-            use braid_format::pool::{Entry, RingStart, open};
-            let start = data.first_chunk().is_some_and(|block| RingStart::decode(block).is_ok());
-            start || open(data).is_ok() || Entry::decode_bytes(data).is_ok()
-        }
+        "pool" => of_pool(data),
         "sizes" => braid_geometry::units::parse_size(&text).is_ok(),
         "disk_names" => braid_ring::spec::DiskSpec::parse(&text).is_ok(),
         "api_bodies" => {
