@@ -27,7 +27,7 @@ pub struct LeafId(pub u32);
 pub struct DeviceId(pub u32);
 
 /// Index of a shard, from 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ShardId(pub u16);
 
 /// What is asked of a device or of a leaf.

@@ -9,6 +9,7 @@ use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 use crate::io::LeafId;
 use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
 use crate::parity::Parity;
+use crate::volume::VolumeNode;
 
 /// Most places that one byte may have: as many as an array may have members.
 pub const COPIES_MAX: usize = 128;
@@ -35,6 +36,8 @@ pub enum Node {
     /// raid1, raid10, raid5, raid6: every byte on several members, or in the parity of its row. Overlapping writes are put in
     /// one order.
     Mirrored(Box<MirrorNode>),
+    /// A volume of a pool: its blocks are on the devices that are the pool's members.
+    Volume(Box<VolumeNode>),
 }
 
 impl Node {
@@ -44,6 +47,7 @@ impl Node {
             Node::Leaf { len, .. } => *len,
             Node::Striped { geometry, .. } => geometry.size_bytes(),
             Node::Mirrored(mirror) => mirror.geometry.size_bytes(),
+            Node::Volume(volume) => volume.size_bytes,
         }
     }
 }
@@ -54,6 +58,7 @@ pub(crate) enum FlatNode {
     Leaf { leaf: LeafId, start: u64, len: u64 },
     Striped { geometry: Geometry, members: Box<[u32]> },
     Mirrored(Box<Mirrored>),
+    Volume(Box<VolumeNode>),
 }
 
 /// A device, ready to be planned against. Immutable.
@@ -150,6 +155,7 @@ impl Direct {
                 }
                 _ => Direct::No,
             },
+            Node::Volume(_) => Direct::No,
         }
     }
 }
@@ -174,7 +180,7 @@ impl DeviceLayout {
             match node {
                 FlatNode::Leaf { leaf, .. } => leaves.push(*leaf),
                 FlatNode::Mirrored(mirror) => leaves.extend(mirror.bitmaps.iter().map(|place| place.0)),
-                FlatNode::Striped { .. } => {}
+                FlatNode::Striped { .. } | FlatNode::Volume(_) => {}
             }
         }
         leaves.sort_unstable();
@@ -257,6 +263,15 @@ impl DeviceLayout {
         self.mirror().and_then(|mirror| mirror.parity.as_deref())
     }
 
+    /// The volume that the device is; only the root may be one.
+    #[inline]
+    pub(crate) fn volume(&self) -> Option<&VolumeNode> {
+        match &self.nodes[self.root as usize] {
+            FlatNode::Volume(volume) => Some(volume),
+            _ => None,
+        }
+    }
+
     /// Whether overlapping writes must be put in one order.
     pub fn ordered(&self) -> bool {
         self.ordered
@@ -277,6 +292,7 @@ fn flatten(node: &Node, nodes: &mut Vec<FlatNode>) -> u32 {
             }
         }
         Node::Mirrored(mirror) => FlatNode::Mirrored(Box::new(Mirrored::new(mirror))),
+        Node::Volume(volume) => FlatNode::Volume(volume.clone()),
     };
     nodes.push(flat);
     nodes.len() as u32 - 1

@@ -29,6 +29,7 @@ pub mod pool;
 pub mod regions;
 pub mod shard;
 pub mod trouble;
+mod volume;
 
 pub use braid_format::Uuid;
 pub use io::*;
@@ -41,5 +42,9 @@ pub use parity::{ParityNode, RingDisk, RingPlace};
 pub use planted::{Planted, plant};
 pub use regions::RegionMap;
 pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, Compared, SyncDone, SyncKind, SyncRequest};
-pub use shard::{DeviceCounters, RegionCall, SCRATCH_BYTES, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared};
+pub use shard::{
+    DeviceCounters, PoolAsk, PoolCall, PoolNext, PoolTold, RegionCall, Reservations, SCRATCH_BYTES, SCRATCH_BYTES_MIN,
+    Shard, ShardMessage, Shared,
+};
 pub use trouble::Trouble;
+pub use volume::{PoolKey, PoolPlace, VolumeNode};

@@ -26,9 +26,19 @@ pub const ROW_STEPS_MAX: u32 = 512;
 /// there are so many goes on as it came.
 pub const GATHERS_MAX: u32 = 64;
 
+/// Requests to members of pools on one shard at a time that stand for parts of requests to volumes; further ones wait.
+pub const PARTS_MAX: u32 = 256;
+
+/// I/Os of pools' own (rings, tables) on one shard at a time.
+pub const POOL_IOS_MAX: u32 = 64;
+
+/// Most pools that are served at a time.
+pub const POOLS_MAX: usize = 256;
+
 /// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block, each part of a job,
-/// each I/O of a journal and each gather.
-pub const SLOTS_MAX: u32 = (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX - GATHERS_MAX;
+/// each I/O of a journal, each gather, each part of a volume's request and each I/O of a pool.
+pub const SLOTS_MAX: u32 =
+    (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX - GATHERS_MAX - PARTS_MAX - POOL_IOS_MAX;
 
 /// Most leaves that a cookie can name.
 pub const LEAVES_MAX: u32 = 1 << 20;

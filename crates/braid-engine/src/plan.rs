@@ -307,7 +307,7 @@ fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -> (usize, u
                 at = piece.member_offset;
                 len = len.min(piece.len);
             }
-            FlatNode::Mirrored(_) => unreachable!("a redundant array is the root of its device"),
+            FlatNode::Mirrored(_) | FlatNode::Volume(_) => unreachable!("it is the root of its device"),
         }
     }
 }

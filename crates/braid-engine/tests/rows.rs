@@ -413,7 +413,7 @@ fn what_a_disk_keeps_is_made_good() {
         let mut rig = Rig::new(*shape, 1, 9);
         rig.write_all();
         // So much of the journal's memory that is no reserve that the next one would have no room.
-        let (most, mut turns) = (SCRATCH_BYTES_MIN / 10 * 3 / 4, 0);
+        let (most, mut turns) = (SCRATCH_BYTES_MIN / 12 * 3 / 4, 0);
         while rig.hung_bytes() <= most {
             let member = turns % shape.blocks.len();
             rig.hang(member as u32);

@@ -4,12 +4,16 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op, RegionCall};
+use braid_engine::pool::Pool;
+use braid_engine::{
+    DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op, PoolCall, PoolKey, RegionCall, ShardId,
+};
 
 use crate::disk::Disk;
 use crate::map::Map;
 use crate::parts::PartJob;
 use crate::pending::Promise;
+use crate::pools::Served;
 use crate::requests::DeviceRequest;
 use crate::stats::LeafCounters;
 use crate::wake::Wake;
@@ -66,6 +70,10 @@ pub(crate) enum Control {
     Part(Box<PartJob>),
     Call { device: DeviceId, call: RegionCall, done: Promise<()> },
     Sleep { until_ns: u64, done: Promise<()> },
+    KnowPool { key: PoolKey, home: ShardId, done: Promise<()> },
+    ServePool(Box<Served>),
+    CallPool { key: PoolKey, call: PoolCall, done: Promise<bool> },
+    LeavePool { key: PoolKey, done: Promise<Option<Box<Pool>>> },
     Counters { device: DeviceId, answer: Promise<DeviceCounters> },
     Stop,
 }

@@ -18,6 +18,7 @@ use crate::frontend::{Cx, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::jobs::Jobs;
 use crate::link::{Control, Countdown, Link, MetaRequest};
 use crate::net::Net;
+use crate::pools::{PoolCalls, Served};
 use crate::port::{Done, LEAF_TOKEN, Port};
 use crate::requests::{CONTROL_PLANE, Requests};
 use crate::timer::Timers;
@@ -68,6 +69,7 @@ pub(crate) struct Runner {
     meta_waiting: std::collections::VecDeque<Box<MetaRequest>>,
     jobs: Jobs,
     requests: Requests,
+    pool_calls: PoolCalls,
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
@@ -103,6 +105,7 @@ impl Runner {
             meta_waiting: std::collections::VecDeque::with_capacity(META_MAX),
             jobs: Jobs::new(),
             requests: Requests::default(),
+            pool_calls: PoolCalls::default(),
             removing: Vec::new(),
             draining: Vec::new(),
             stop: Stop::No,
@@ -344,6 +347,17 @@ impl Runner {
                 }
                 Control::Meta(request) => self.meta_waiting.push_back(request),
                 Control::Request(request) => self.requests.add(request),
+                Control::KnowPool { key, home, done } => {
+                    self.core.engine.know_pool(key, home);
+                    done.keep(());
+                }
+                Control::ServePool(served) => {
+                    let Served { key, pool, members, done } = *served;
+                    self.core.engine.serve_pool(key, pool, members, &mut self.core.port);
+                    done.keep(());
+                }
+                Control::CallPool { key, call, done } => self.pool_calls.call(&mut self.core, key, call, done),
+                Control::LeavePool { key, done } => done.keep(self.core.engine.leave_pool(key)),
                 Control::Counters { device, answer } => answer.keep(self.core.engine.counters(device)),
                 Control::Stop => {
                     if self.stop == Stop::No {
@@ -371,6 +385,7 @@ impl Runner {
         self.jobs.begin(&mut self.core);
         self.jobs.end(&mut self.core);
         self.requests.begin(&mut self.core);
+        self.pool_calls.end(&mut self.core);
         while let Some(trouble) = self.core.engine.pop_trouble() {
             self.peers.troubles.tell(trouble);
         }

@@ -472,5 +472,9 @@ fn name_of(message: &ShardMessage) -> &'static str {
         ShardMessage::InPlace { .. } => "in place",
         ShardMessage::Settle { .. } => "settle",
         ShardMessage::Settled { .. } => "settled",
+        ShardMessage::PoolAsk { .. } => "pool ask",
+        ShardMessage::PoolTold { .. } => "pool told",
+        ShardMessage::PoolTurn { .. } => "pool turn",
+        ShardMessage::PoolTurned { .. } => "pool turned",
     }
 }

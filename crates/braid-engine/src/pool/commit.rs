@@ -242,6 +242,11 @@ impl Pool {
         }
     }
 
+    /// Whether a member has failed a write or a flush: nothing is committed any more.
+    pub fn has_failed(&self) -> bool {
+        self.commits.is_failed()
+    }
+
     /// How many commits have ended.
     pub fn commits_done(&self) -> u64 {
         self.commits.done

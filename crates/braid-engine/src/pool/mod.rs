@@ -20,6 +20,9 @@ mod tail;
 mod tail_memory;
 mod units;
 
+/// What of it stands on disks.
+pub use braid_format::pool as on_disk;
+
 pub use admin::AdminError;
 pub use checkpoint::MemberPlaces;
 pub use commit::{BUFFERS, CommitFailed, PoolIo, PoolMemory, PoolOp};

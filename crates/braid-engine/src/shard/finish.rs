@@ -22,6 +22,9 @@ impl Shard {
         if let Some(number) = self.slots.gather(index) {
             return self.gathered(index, number);
         }
+        if let Some(number) = self.slots.part(index) {
+            return self.part_finished(index, number);
+        }
         if self.slots[index].followed {
             self.followers_go();
         }
@@ -31,7 +34,7 @@ impl Shard {
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
         if late {
             self.become_late(index);
-        } else if slot.held.0 < slot.held.1 || device.version != slot.version {
+        } else if slot.held.0 < slot.held.1 || device.version != slot.version || slot.pool != slots::NO_POOL {
             self.let_go(index);
         } else {
             device.users -= 1;
@@ -54,6 +57,9 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         self.reclaim(index);
+        if self.slots[index].pool != slots::NO_POOL {
+            self.exit_volume(index);
+        }
         let slot = &mut self.slots[index];
         let (device, version) = (slot.device, slot.version);
         let left_before = slot.state == State::Late && !slot.barred;
@@ -64,6 +70,9 @@ impl Shard {
             self.forget_gather(number);
         }
         self.slots.give(index);
+        if let Some(number) = self.slots.part(index) {
+            self.part_is_free(number);
+        }
         if !left_before {
             self.devices.leave(device, version);
         }

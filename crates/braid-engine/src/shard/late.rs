@@ -32,6 +32,10 @@ impl Shard {
         match self.slots.reserved_block(index) {
             Some(block) => self.home_free(block, index, sink),
             None => {
+                if let Some(number) = self.slots.part(index) {
+                    self.part_returned(index, number);
+                    return self.work_off(sink);
+                }
                 let slot = &self.slots[index];
                 if slot.sync == slots::NONE && self.slots.gather(index).is_none() {
                     self.released.push_back(slot.tag);

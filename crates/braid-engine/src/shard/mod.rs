@@ -19,6 +19,7 @@ mod gather;
 mod home;
 mod journal;
 mod late;
+mod pools;
 mod ranges;
 mod row_sync;
 mod rows;
@@ -38,6 +39,8 @@ use home::Home;
 pub use home::RegionCall;
 use journal::Journals;
 pub use journal::{InJournal, LogRequest};
+use pools::Pools;
+pub use pools::{PoolAsk, PoolCall, PoolNext, PoolTold, Reservations};
 use rows::Works;
 use scratch::Scratch;
 pub use scratch::{SCRATCH_BYTES, SCRATCH_BYTES_MIN};
@@ -51,12 +54,13 @@ use crate::io::{
 };
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
-use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, SLOTS_MAX, SYNCS_MAX};
+use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, PARTS_MAX, POOL_IOS_MAX, SLOTS_MAX, SYNCS_MAX};
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, carries_data};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
+use crate::volume::PoolKey;
 
 /// What all shards of an engine share.
 #[derive(Debug)]
@@ -143,6 +147,44 @@ pub enum ShardMessage {
         /// The slot's generation.
         generation: u32,
     },
+    /// To the home of a pool: a request to one of its volumes asks something.
+    PoolAsk {
+        /// The pool.
+        key: PoolKey,
+        /// Who asks.
+        from: ShardId,
+        /// Its slot.
+        slot: u32,
+        /// The slot's generation.
+        generation: u32,
+        /// What.
+        ask: Box<PoolAsk>,
+    },
+    /// From that home: the answer.
+    PoolTold {
+        /// Who asked.
+        slot: u32,
+        /// Its generation.
+        generation: u32,
+        /// The answer.
+        told: PoolTold,
+    },
+    /// From that home: another time begins; when the one before has run out it is to be told.
+    PoolTurn {
+        /// The pool.
+        key: PoolKey,
+        /// Its home.
+        home: ShardId,
+        /// The barrier.
+        number: u64,
+    },
+    /// To that home: it has.
+    PoolTurned {
+        /// The pool.
+        key: PoolKey,
+        /// The barrier.
+        number: u64,
+    },
     /// From that home: it is.
     Settled {
         /// Who asked.
@@ -179,6 +221,7 @@ pub struct Shard {
     works: Works,
     gathers: Gathers,
     journals: Journals,
+    pools: Pools,
     /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
@@ -195,7 +238,10 @@ impl Shard {
         assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
         Shard {
             id,
-            slots: Slab::new(limits.slots, META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + GATHERS_MAX),
+            slots: Slab::new(
+                limits.slots,
+                META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + GATHERS_MAX + PARTS_MAX + POOL_IOS_MAX,
+            ),
             devices: Devices::new(limits.devices),
             plan: Plan::new(),
             waiting: WaitLists::new(),
@@ -214,6 +260,7 @@ impl Shard {
             works: Works::new(),
             gathers: Gathers::new(limits.slots),
             journals: Journals::new(),
+            pools: Pools::new(limits.slots),
             scratch: None,
             journal_scratch: None,
             gather_scratch: None,
@@ -267,6 +314,9 @@ impl Shard {
                 self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
                 return Ok(());
             }
+            if place.is_none() && self.volume_at_once(request, sink) {
+                return Ok(());
+            }
         }
         // In parts: a whole request would be put together in memory, also on the short way.
         let Request { device, op, flags, offset, len, buf, tag } = *request;
@@ -306,6 +356,9 @@ impl Shard {
             let cookie = slots::cookie(index, slot.generation, leaf);
             sink.submit(&LeafIo::simple(leaf, op, flags, offset, len, buf, cookie));
             return Ok(());
+        }
+        if self.is_to_volume(DeviceId(id)) {
+            self.begin_volume(index);
         }
         if self.devices.at(id).current.as_ref().is_some_and(|l| l.mirror().is_some_and(|m| m.failed)) {
             self.slots[index].error = Some(IoError::of(ErrorKind::Failed));
@@ -355,7 +408,11 @@ impl Shard {
         let slot = &self.slots[index];
         if slot.out == 0 {
             if slot.single {
-                return self.finish(index);
+                self.finish(index);
+                if self.pools.has_news() {
+                    self.work_off(sink);
+                }
+                return;
             }
             self.answered(index, sink);
         }
@@ -399,6 +456,12 @@ impl Shard {
                 self.journal_settle(device, (from, slot, generation), sink);
             }
             ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
+            ShardMessage::PoolAsk { key, from, slot, generation, ask } => {
+                self.pool_asked(key, (from, slot, generation), *ask, sink);
+            }
+            ShardMessage::PoolTold { slot, generation, told } => self.pool_told(slot, generation, told),
+            ShardMessage::PoolTurn { key, home, number } => self.pool_turn(key, home, number),
+            ShardMessage::PoolTurned { key, number } => self.pool_turned(key, number),
         }
         self.work_off(sink);
     }
@@ -456,8 +519,9 @@ impl Shard {
     fn prepare_rows(&mut self, sink: &mut impl LeafSink) {
         if self.scratch.is_none() {
             let (base, bytes) = sink.scratch();
-            let [rows, journal, gather] = scratch::divide(base, bytes).map(Some);
+            let [rows, journal, gather, pools] = scratch::divide(base, bytes).map(Some);
             (self.scratch, self.journal_scratch, self.gather_scratch) = (rows, journal, gather);
+            self.pools.memory = pools;
             self.works.prepare();
         }
     }
@@ -486,6 +550,9 @@ impl Shard {
             let slot = &self.slots[index];
             let key = log_key(DeviceId(slot.device));
             return self.waiting.park(&mut self.slots, index, key);
+        }
+        if self.slots[index].pool != slots::NO_POOL {
+            return self.volume_go(index, sink);
         }
         let slot = &mut self.slots[index];
         if slot.error.is_none() && self.is_held(index) {

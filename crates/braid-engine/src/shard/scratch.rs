@@ -5,22 +5,23 @@
 
 use crate::io::Buf;
 
-/// What a driver gives each shard that serves an array with parity, in bytes (40 MiB, touched as needed: half of it only while
+/// What a driver gives each shard that serves an array with parity, in bytes (48 MiB, touched as needed: half of it only while
 /// disks hang).
-pub const SCRATCH_BYTES: u64 = 40 << 20;
-/// The least that any step and any batch can be worked on with, in bytes (10 MiB).
-pub const SCRATCH_BYTES_MIN: u64 = 10 << 20;
+pub const SCRATCH_BYTES: u64 = 48 << 20;
+/// The least that any step and any batch can be worked on with, in bytes (12 MiB).
+pub const SCRATCH_BYTES_MIN: u64 = 12 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Cuts scratch memory in three: for rows, for the journals' batches, and for gathers, as who holds of the one waits for the
+/// Cuts scratch memory in four: for rows, for the journals' batches, for gathers, and for what pools write of their own, as who holds of the one waits for the
 /// other. Half of each is its reserve.
-pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 3] {
-    assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(5 << 20), "{bytes} bytes of scratch memory");
-    let fifth = bytes / 5;
+pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 4] {
+    assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(6 << 20), "{bytes} bytes of scratch memory");
+    let sixth = bytes / 6;
     let pages = |bytes: u64| (bytes / PAGE_BYTES) as u32;
     let of = |base: Buf, bytes: u64| Scratch::new(base, pages(bytes), pages(bytes) / 2);
-    [of(base, 3 * fifth), of(base.add(3 * fifth), fifth), of(base.add(4 * fifth), fifth)]
+    let one = |number: u64| of(base.add(number * sixth), sixth);
+    [of(base, 3 * sixth), one(3), one(4), one(5)]
 }
 
 /// Pages one after the other.

@@ -1,12 +1,15 @@
 //! The slab of slots, and the lists of those that wait.
 
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
-use crate::limits::{JOURNAL_IOS_MAX, SYNCS_MAX};
+use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
 use crate::mirror::Roles;
 use crate::plan::carries_data;
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// Of a slot that has nothing to do with volumes.
+pub(crate) const NO_POOL: u16 = u16::MAX;
 
 const LEAF_BITS: u32 = 20;
 const SLOT_BITS: u32 = 12;
@@ -79,6 +82,11 @@ pub(crate) struct Slot {
     pub work: u32,
     /// The gather that it is carried out by, or whether one is worth looking for: see [`super::gather::of`].
     pub gather: u32,
+    /// A part of a request to a volume: that request's slot. An I/O of a pool: the pool.
+    pub parent: u32,
+    /// A request to a volume: its pool, and in which of the pool's two times it began.
+    pub pool: u16,
+    pub time: u8,
     /// Behind which write it stays, slot and generation, and behind how many it has.
     pub behind: (u32, u32),
     pub changes: u8,
@@ -113,6 +121,8 @@ impl Slot {
         self.sync = NONE;
         self.work = NONE;
         self.gather = NONE;
+        self.parent = NONE;
+        self.pool = NO_POOL;
         self.changes = 0;
     }
 
@@ -154,6 +164,9 @@ impl Slot {
         sync: NONE,
         work: NONE,
         gather: NONE,
+        parent: NONE,
+        pool: NO_POOL,
+        time: 0,
         behind: (NONE, 0),
         changes: 0,
     };
@@ -242,7 +255,28 @@ impl Slab {
     /// Which gather a slot carries out.
     #[inline]
     pub fn gather(&self, index: u32) -> Option<u32> {
-        index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX)
+        index
+            .checked_sub(self.requests + META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX)
+            .filter(|number| *number < GATHERS_MAX)
+    }
+
+    /// The first slot for parts of requests to volumes; those for the pools' own I/Os follow.
+    fn parts(&self) -> u32 {
+        self.requests + META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + GATHERS_MAX
+    }
+
+    /// The slot of part `number`, made active.
+    pub fn take_part(&mut self, number: u32) -> u32 {
+        let index = self.parts() + number;
+        debug_assert_eq!(self.slots[index as usize].state, State::Free);
+        self.slots[index as usize].state = State::Active;
+        index
+    }
+
+    /// Which part of a request to a volume a slot carries out, or, from [`crate::limits::PARTS_MAX`] on, which I/O of a pool.
+    #[inline]
+    pub fn part(&self, index: u32) -> Option<u32> {
+        index.checked_sub(self.parts())
     }
 
     #[inline]

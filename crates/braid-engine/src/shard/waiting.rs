@@ -31,7 +31,7 @@ impl Shard {
     /// Whether somebody may go on.
     #[inline]
     pub(super) fn has_woken(&self) -> bool {
-        !self.woken.is_empty() || !self.replies.is_empty()
+        !self.woken.is_empty() || !self.replies.is_empty() || self.pools.has_news()
     }
 
     /// Looks again at those for whom something may have changed, until nothing does.
@@ -39,6 +39,9 @@ impl Shard {
     pub(super) fn work_off(&mut self, sink: &mut impl LeafSink) {
         while self.has_woken() {
             self.work_off_replies(sink);
+            if self.pools.has_news() {
+                self.work_off_pools(sink);
+            }
             let Some((key, error)) = self.woken.pop_front() else { continue };
             // Only those who wait now: one that waits for the same again is not woken twice.
             let mut last = None;

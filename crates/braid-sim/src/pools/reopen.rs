@@ -191,7 +191,7 @@ impl World {
             if let Some((k, word, allowed, block)) = wrong
                 && !turned
             {
-                if std::env::var_os("POOL_SIM_DUMP").is_some() {
+                if self.trace {
                     self.dump(k as u64);
                 }
                 let known = &self.known[&uuid];

@@ -50,6 +50,7 @@ impl World {
         }
     }
 
+    /// Prints everything that is said of a block.
     pub(super) fn dump(&self, block: u64) {
         let state = self.pool.as_ref().expect("open").state();
         for owner in state.owners.iter() {

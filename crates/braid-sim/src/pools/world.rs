@@ -196,7 +196,7 @@ pub struct World {
     io_fails: u32,
     pub(super) counters: Counters,
     hash: u64,
-    trace: bool,
+    pub(super) trace: bool,
 }
 
 pub(super) type Check = Result<(), String>;

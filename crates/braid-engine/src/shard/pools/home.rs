@@ -1,0 +1,340 @@
+//! The home of a pool: it answers what requests to its volumes ask, carries out calls, and does the pool's own I/O.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::{Shard, ShardMessage};
+use super::{OwnIo, PoolAsk, PoolTold, RUNS_MAX};
+use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
+use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp};
+use crate::volume::{PoolKey, PoolPlace};
+
+/// Pages of one write of a pool's own, at most.
+const WRITE_PAGES: u32 = 16;
+
+type Who = (ShardId, u32, u32);
+
+/// What a call of the control plane wants after it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolNext {
+    /// It has ended.
+    Done,
+    /// It ends when a commit has that begins now.
+    Commit,
+    /// It ends when everything that had begun on any shard has ended, and then a commit.
+    DrainAndCommit,
+    /// It is to be made again when something was committed.
+    Again,
+}
+
+/// A call of the control plane, carried out at the pool's home.
+pub type PoolCall = Box<dyn FnMut(&mut Pool) -> PoolNext + Send>;
+
+struct Called {
+    id: u64,
+    call: PoolCall,
+    wait: Wait,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// To be made, once more than so many commits have ended.
+    Make(Option<u64>),
+    Commit(u64),
+    /// This barrier, which may not have begun.
+    Barrier(u64),
+    Ended(bool),
+}
+
+/// A pool at its home.
+pub(super) struct Home {
+    pub pool: Box<Pool>,
+    members: Arc<[PoolPlace]>,
+    shards: u16,
+    /// Who waits for room in the tail, in order.
+    waiting: VecDeque<(Who, PoolAsk)>,
+    /// Who waits for a commit, and for which.
+    commits: Vec<(u64, Who)>,
+    calls: Vec<Called>,
+    /// Barriers begun; the one under way, how many shards it waits for, and the pool's own number of it.
+    barriers: u64,
+    barrier: Option<(u64, u16, Option<u64>)>,
+    barrier_wanted: bool,
+    barriers_done: u64,
+    retried: u64,
+}
+
+impl Home {
+    pub fn new(pool: Box<Pool>, members: Arc<[PoolPlace]>, shards: u16) -> Home {
+        Home {
+            pool,
+            members,
+            shards,
+            waiting: VecDeque::new(),
+            commits: Vec::new(),
+            calls: Vec::new(),
+            barriers: 0,
+            barrier: None,
+            barrier_wanted: false,
+            barriers_done: 0,
+            retried: 0,
+        }
+    }
+
+    /// Tries to answer. `None`: it has to wait.
+    fn answer(&mut self, who: Who, ask: &PoolAsk) -> Option<PoolTold> {
+        match ask {
+            PoolAsk::Place { volume, block, blocks } => {
+                let mut runs = [None; RUNS_MAX];
+                let mut at = *block;
+                for (k, run) in runs.iter_mut().enumerate() {
+                    if at == block + blocks {
+                        break;
+                    }
+                    let most = u32::try_from(block + blocks - at).unwrap_or(u32::MAX);
+                    let placement = self.pool.place(*volume, at, most);
+                    at += match placement {
+                        Placement::New(new) => u64::from(new.blocks),
+                        Placement::Own { blocks, .. } => u64::from(blocks),
+                        Placement::Full if k == 0 => return Some(PoolTold::Failed(ErrorKind::NoSpace)),
+                        Placement::TailFull | Placement::Held if k == 0 => return None,
+                        Placement::Full | Placement::TailFull | Placement::Held => break,
+                    };
+                    *run = Some(placement);
+                }
+                Some(PoolTold::Placed(runs))
+            }
+            PoolAsk::Bind(new) => {
+                for reservation in new.iter().flatten() {
+                    self.pool.bind(reservation);
+                }
+                Some(PoolTold::Done)
+            }
+            PoolAsk::Unplace(new) => {
+                for reservation in new.iter().flatten() {
+                    self.pool.unplace(reservation);
+                }
+                None
+            }
+            PoolAsk::Discard { volume, block, blocks } => match self.pool.discard(*volume, *block, *blocks) {
+                Discarded::Done(blocks) => Some(PoolTold::Zeroed(blocks)),
+                Discarded::Full(blocks) => Some(PoolTold::NotZeroed(blocks)),
+                Discarded::TailFull | Discarded::Held => None,
+            },
+            PoolAsk::Commit => {
+                let number = self.pool.request_commit();
+                self.commits.push((number, who));
+                None
+            }
+        }
+    }
+}
+
+/// Where a write is put together.
+struct Staging<'a>(&'a mut [u8]);
+
+impl PoolMemory for Staging<'_> {
+    fn buffer(&mut self, _index: u32) -> &mut [u8] {
+        self.0
+    }
+}
+
+impl Shard {
+    /// Somebody asks something of a pool whose home this is.
+    pub(in super::super) fn pool_asked(&mut self, key: PoolKey, who: Who, ask: PoolAsk, sink: &mut impl LeafSink) {
+        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else {
+            if !matches!(ask, PoolAsk::Unplace(_)) {
+                self.pool_tell(who, PoolTold::Failed(ErrorKind::NoDevice));
+            }
+            return;
+        };
+        // Who needs room in the tail takes his turn behind those who wait for it.
+        let needs_room = matches!(ask, PoolAsk::Place { .. } | PoolAsk::Discard { .. });
+        let told = if needs_room && !home.waiting.is_empty() { None } else { home.answer(who, &ask) };
+        match told {
+            Some(told) => self.pool_tell(who, told),
+            None if needs_room => {
+                home.pool.request_commit();
+                home.waiting.push_back((who, ask));
+            }
+            None => {}
+        }
+        let _ = sink;
+        self.pools.driven.push_back(key);
+    }
+
+    /// Makes a call at the pool's home; it ends by [`Shard::pop_pool_call`].
+    pub fn pool_call(&mut self, id: u64, key: PoolKey, call: PoolCall, sink: &mut impl LeafSink) {
+        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else {
+            return self.pools.calls_done.push_back((id, false));
+        };
+        home.calls.push(Called { id, call, wait: Wait::Make(None) });
+        self.pools.driven.push_back(key);
+        self.work_off(sink);
+    }
+
+    /// All requests that had begun on a shard before a barrier have ended.
+    pub(in super::super) fn pool_turned(&mut self, key: PoolKey, number: u64) {
+        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else { return };
+        if let Some((under_way, left, own)) = &mut home.barrier
+            && *under_way == number
+        {
+            *left -= 1;
+            if *left == 0 {
+                let own = *own;
+                home.barrier = None;
+                home.barriers_done = number;
+                if let Some(own) = own {
+                    home.pool.barrier_done(own);
+                }
+                self.pools.driven.push_back(key);
+            }
+        }
+    }
+
+    /// An I/O of a pool's own has ended.
+    pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, succeeded: bool) {
+        if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+            home.pool.io_done(token, succeeded);
+        }
+        self.pools.driven.push_back(key);
+    }
+
+    /// Does what a pool wants done, and lets those go on who wait for it.
+    pub(super) fn drive_pool(&mut self, key: PoolKey, sink: &mut impl LeafSink) {
+        let at = usize::from(key.0);
+        let Some(mut home) = self.pools.sides[at].home.take() else { return };
+        self.make_calls(&mut home);
+        self.retry_waiting(&mut home);
+        home.pool.commit_if_due();
+        loop {
+            if self.pools.ios_free.is_empty() {
+                break;
+            }
+            // All are of one length, so that there is always room for one where enough is free.
+            let Some(run) = self.pools.memory.as_mut().and_then(|memory| memory.take(WRITE_PAGES)) else { break };
+            let io = home.pool.next_io(&mut Staging(&mut self.pools.staging));
+            if !io.is_some_and(|io| matches!(io.op, PoolOp::Write { .. }))
+                && let Some(memory) = self.pools.memory.as_mut()
+            {
+                memory.give(run);
+            }
+            let Some(io) = io else { break };
+            let device = home.members[usize::from(io.member)].device;
+            let mut own = OwnIo { token: io.token, memory: None, late: false };
+            let (op, buf) = match io.op {
+                PoolOp::Flush => (Op::Flush, Buf::NONE),
+                PoolOp::Discard => (Op::Discard, Buf::NONE),
+                PoolOp::Write { .. } => {
+                    own.memory = Some(run);
+                    let buf = self.pools.memory.as_ref().expect("it gave the run").page(run.first);
+                    let staging = &self.pools.staging;
+                    sink.compute(&[], &[buf], io.len, &mut |_, to| to[0].copy_from_slice(&staging[..io.len as usize]));
+                    (Op::Write, buf)
+                }
+            };
+            self.pools.sides[at].home = Some(home);
+            self.begin_own_io(key, device, &io, (op, buf), own, sink);
+            home = self.pools.sides[at].home.take().expect("just put there");
+        }
+        self.end_commits(&mut home);
+        self.begin_barrier(key, &mut home);
+        self.pools.sides[at].home = Some(home);
+    }
+
+    fn retry_waiting(&mut self, home: &mut Home) {
+        // Only when something was committed there is more room.
+        if home.retried == home.pool.commits_done() && !home.pool.has_failed() {
+            return;
+        }
+        home.retried = home.pool.commits_done();
+        while let Some((who, ask)) = home.waiting.pop_front() {
+            if home.pool.has_failed() {
+                self.pool_tell(who, PoolTold::Failed(ErrorKind::Failed));
+                continue;
+            }
+            match home.answer(who, &ask) {
+                Some(told) => self.pool_tell(who, told),
+                None => {
+                    home.pool.request_commit();
+                    return home.waiting.push_front((who, ask));
+                }
+            }
+        }
+    }
+
+    fn end_commits(&mut self, home: &mut Home) {
+        let mut k = 0;
+        while k < home.commits.len() {
+            let told = match home.pool.is_committed(home.commits[k].0) {
+                Ok(false) => {
+                    k += 1;
+                    continue;
+                }
+                Ok(true) => PoolTold::Done,
+                Err(_) => PoolTold::Failed(ErrorKind::Failed),
+            };
+            let (_, who) = home.commits.swap_remove(k);
+            self.pool_tell(who, told);
+        }
+    }
+
+    fn make_calls(&mut self, home: &mut Home) {
+        let Home { pool, calls, barriers, barrier_wanted, barriers_done, .. } = home;
+        for called in calls.iter_mut() {
+            if let Wait::Barrier(number) = called.wait
+                && *barriers_done >= number
+            {
+                called.wait = Wait::Commit(pool.request_commit());
+            }
+            if let Wait::Commit(number) = called.wait
+                && pool.is_committed(number) != Ok(false)
+            {
+                called.wait = Wait::Ended(pool.is_committed(number).is_ok());
+            }
+            if let Wait::Make(after) = called.wait
+                && (after.is_none_or(|commits| pool.commits_done() > commits) || pool.has_failed())
+            {
+                called.wait = match (called.call)(pool) {
+                    PoolNext::Done => Wait::Ended(true),
+                    PoolNext::Commit => Wait::Commit(pool.request_commit()),
+                    PoolNext::DrainAndCommit => {
+                        *barrier_wanted = true;
+                        Wait::Barrier(*barriers + 1)
+                    }
+                    PoolNext::Again if pool.has_failed() => Wait::Ended(false),
+                    PoolNext::Again => {
+                        pool.request_commit();
+                        Wait::Make(Some(pool.commits_done()))
+                    }
+                };
+            }
+        }
+        let ended = &mut self.pools.calls_done;
+        calls.retain(|called| {
+            let Wait::Ended(good) = called.wait else { return true };
+            ended.push_back((called.id, good));
+            false
+        });
+    }
+
+    fn begin_barrier(&mut self, key: PoolKey, home: &mut Home) {
+        if home.barrier.is_some() {
+            return;
+        }
+        let own = home.pool.next_barrier();
+        if own.is_none() && !home.barrier_wanted {
+            return;
+        }
+        home.barrier_wanted = false;
+        home.barriers += 1;
+        let number = home.barriers;
+        home.barrier = Some((number, home.shards, own));
+        for shard in (0..home.shards).map(ShardId) {
+            if shard != self.id {
+                self.outbox.push_back((shard, ShardMessage::PoolTurn { key, home: self.id, number }));
+            }
+        }
+        self.pools.turning.push_back((key, number));
+    }
+}

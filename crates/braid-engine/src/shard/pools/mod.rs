@@ -1,0 +1,258 @@
+//! Volumes of pools, on a shard: requests that are carried out on the pool's members, and, where the shard is the pool's home, the pool.
+//!
+//! A request to a volume finds its blocks by the volume's map. What lies on one place of a member without redundancy goes there at
+//! once; all else is *parts*: slots of their own on the members, which are devices like any other. What the volume's owner does not
+//! state yet is asked of the home: it gives a place, and is told when the data are there. Only then the request goes on.
+//!
+//! Whoever gives a place away has to know that nobody has it in mind any more. Each shard counts requests to a pool's volumes by the *time*
+//! in which they began; the home lets all shards begin another time, and hears from each when the one before has run out.
+
+mod home;
+mod parts;
+mod volume;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::scratch::{Run, Scratch};
+use super::slots::NO_POOL;
+use super::{Shard, ShardMessage};
+use crate::io::{ErrorKind, LeafSink, ShardId};
+use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX};
+use crate::pool::{Placement, Pool, Reservation, VolumeId};
+use crate::volume::{PoolKey, PoolPlace};
+
+use home::Home;
+pub use home::{PoolCall, PoolNext};
+use volume::VolumeWork;
+
+/// Places that are asked for, and bound, at a time.
+pub(super) const RUNS_MAX: usize = 4;
+
+/// What a request to a volume asks of the pool's home.
+#[derive(Clone, Copy, Debug)]
+pub enum PoolAsk {
+    /// Places for these blocks, or for some of them.
+    Place {
+        /// The volume.
+        volume: VolumeId,
+        /// The first block.
+        block: u64,
+        /// How many.
+        blocks: u64,
+    },
+    /// The data are there.
+    Bind(Reservations),
+    /// They are not, and will not be. Not answered.
+    Unplace(Reservations),
+    /// These blocks are to read as zeros.
+    Discard {
+        /// The volume.
+        volume: VolumeId,
+        /// The first block.
+        block: u64,
+        /// How many.
+        blocks: u64,
+    },
+    /// What was answered before is to be durable.
+    Commit,
+}
+
+/// A few places.
+pub type Reservations = [Option<Reservation>; RUNS_MAX];
+
+/// What the home answers.
+#[derive(Clone, Copy, Debug)]
+pub enum PoolTold {
+    /// Places, one after the other; at least one.
+    Placed([Option<Placement>; RUNS_MAX]),
+    /// It is bound, or durable.
+    Done,
+    /// So many blocks read as zeros now.
+    Zeroed(u64),
+    /// Of so many blocks that cannot be said: they are as they were.
+    NotZeroed(u64),
+    /// It cannot be done.
+    Failed(ErrorKind),
+}
+
+/// One pool, as a shard sees it.
+#[derive(Default)]
+struct Side {
+    /// Requests to its volumes, by the time in which they began.
+    users: [u32; 2],
+    time: u8,
+    /// The home waits for the other time to run out: the number of its barrier.
+    draining: Option<u64>,
+    home_shard: ShardId,
+    home: Option<Box<Home>>,
+}
+
+/// An I/O of a pool's own that is out.
+#[derive(Clone, Copy, Default)]
+struct OwnIo {
+    token: u32,
+    memory: Option<Run>,
+    late: bool,
+}
+
+/// All pools on a shard.
+pub(crate) struct Pools {
+    sides: Box<[Side]>,
+    works: Box<[VolumeWork]>,
+    parts_free: Vec<u32>,
+    /// Somebody waits for a part.
+    parts_wanted: bool,
+    ios_free: Vec<u32>,
+    ios: Box<[OwnIo]>,
+    /// Memory for pools' own writes.
+    pub(super) memory: Option<Scratch>,
+    /// Where a write is put together.
+    staging: Box<[u8]>,
+    /// Answers for slots of this shard.
+    told: VecDeque<(u32, u32, PoolTold)>,
+    /// Slots all of whose parts have ended.
+    resumed: VecDeque<u32>,
+    calls_done: VecDeque<(u64, bool)>,
+    driven: VecDeque<PoolKey>,
+    /// Barriers that begin on this shard, too.
+    turning: VecDeque<(PoolKey, u64)>,
+}
+
+impl Pools {
+    pub fn new(slots: u32) -> Pools {
+        Pools {
+            sides: (0..POOLS_MAX).map(|_| Side::default()).collect(),
+            works: (0..slots).map(|_| VolumeWork::default()).collect(),
+            parts_free: (0..PARTS_MAX).rev().collect(),
+            parts_wanted: false,
+            ios_free: (PARTS_MAX..PARTS_MAX + POOL_IOS_MAX).rev().collect(),
+            ios: vec![OwnIo::default(); POOL_IOS_MAX as usize].into(),
+            memory: None,
+            staging: Box::default(),
+            told: VecDeque::with_capacity(slots as usize),
+            resumed: VecDeque::with_capacity(slots as usize),
+            calls_done: VecDeque::with_capacity(64),
+            driven: VecDeque::with_capacity(POOLS_MAX),
+            turning: VecDeque::with_capacity(POOLS_MAX),
+        }
+    }
+
+    /// Whether somebody may go on.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.told.is_empty() || !self.resumed.is_empty() || !self.driven.is_empty() || !self.turning.is_empty()
+    }
+}
+
+impl Shard {
+    /// Makes this shard the home of a pool that was opened. On the others, [`Shard::know_pool`] is called before any of its volumes is published.
+    pub fn serve_pool(&mut self, key: PoolKey, pool: Box<Pool>, members: Arc<[PoolPlace]>, sink: &mut impl LeafSink) {
+        self.prepare_rows(sink);
+        if self.pools.staging.is_empty() {
+            self.pools.staging = vec![0; 64 << 10].into();
+        }
+        self.know_pool(key, self.id);
+        self.pools.sides[usize::from(key.0)].home = Some(Box::new(Home::new(pool, members, self.shared.shards)));
+        self.drive_pool(key, sink);
+    }
+
+    /// Tells the shard where a pool's home is.
+    pub fn know_pool(&mut self, key: PoolKey, home: ShardId) {
+        self.pools.sides[usize::from(key.0)].home_shard = home;
+    }
+
+    /// Takes a pool away from its home: nothing of it is under way, and its volumes are not published any more.
+    pub fn leave_pool(&mut self, key: PoolKey) -> Option<Box<Pool>> {
+        self.pools.sides[usize::from(key.0)].home.take().map(|home| home.pool)
+    }
+
+    /// The next call of [`Shard::pool_call`] that has ended, and whether it was committed if it was to be. False also where there is no
+    /// such pool.
+    pub fn pop_pool_call(&mut self) -> Option<(u64, bool)> {
+        self.pools.calls_done.pop_front()
+    }
+
+    /// Counts a request to a volume.
+    #[inline]
+    pub(super) fn enter_volume(&mut self, index: u32, key: PoolKey) {
+        let side = &mut self.pools.sides[usize::from(key.0)];
+        side.users[usize::from(side.time)] += 1;
+        let slot = &mut self.slots[index];
+        (slot.pool, slot.time) = (key.0, side.time);
+    }
+
+    /// The request has ended, and the kernel has nothing of it.
+    #[inline]
+    pub(super) fn exit_volume(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let pool = std::mem::replace(&mut slot.pool, NO_POOL);
+        let side = &mut self.pools.sides[usize::from(pool)];
+        let users = &mut side.users[usize::from(slot.time)];
+        *users -= 1;
+        if *users == 0 && slot.time != side.time && side.draining.is_some() {
+            self.time_has_run_out(PoolKey(pool));
+        }
+    }
+
+    /// The home wants everything that has begun on this shard to have ended.
+    pub(super) fn pool_turn(&mut self, key: PoolKey, home: ShardId, number: u64) {
+        let side = &mut self.pools.sides[usize::from(key.0)];
+        side.home_shard = home;
+        let before = side.time;
+        side.time ^= 1;
+        side.draining = Some(number);
+        if side.users[usize::from(before)] == 0 {
+            self.time_has_run_out(key);
+        }
+    }
+
+    #[cold]
+    fn time_has_run_out(&mut self, key: PoolKey) {
+        let side = &mut self.pools.sides[usize::from(key.0)];
+        let Some(number) = side.draining.take() else { return };
+        let home = side.home_shard;
+        if home == self.id {
+            self.pool_turned(key, number);
+        } else {
+            self.outbox.push_back((home, ShardMessage::PoolTurned { key, number }));
+        }
+    }
+
+    /// Lets go on whoever can, once.
+    #[cold]
+    pub(super) fn work_off_pools(&mut self, sink: &mut impl LeafSink) {
+        while let Some((index, generation, told)) = self.pools.told.pop_front() {
+            let slot = &mut self.slots[index];
+            if slot.generation != generation {
+                continue;
+            }
+            slot.out -= 1;
+            self.pools.works[index as usize].told = Some(told);
+            self.advance(index, sink);
+        }
+        while let Some(index) = self.pools.resumed.pop_front() {
+            self.advance(index, sink);
+        }
+        while let Some((key, number)) = self.pools.turning.pop_front() {
+            self.pool_turn(key, self.id, number);
+        }
+        while let Some(key) = self.pools.driven.pop_front() {
+            self.drive_pool(key, sink);
+        }
+    }
+
+    /// Brings an answer to whoever asked.
+    pub(super) fn pool_tell(&mut self, (from, slot, generation): (ShardId, u32, u32), told: PoolTold) {
+        if from == self.id {
+            self.pools.told.push_back((slot, generation, told));
+        } else {
+            self.outbox.push_back((from, ShardMessage::PoolTold { slot, generation, told }));
+        }
+    }
+
+    /// An answer of another shard has come.
+    pub(super) fn pool_told(&mut self, slot: u32, generation: u32, told: PoolTold) {
+        self.pools.told.push_back((slot, generation, told));
+    }
+}

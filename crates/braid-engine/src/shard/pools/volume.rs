@@ -1,0 +1,350 @@
+//! A request to a volume, step by step.
+
+use super::super::ranges::hold;
+use super::super::waiting::range_key;
+use super::super::{Shard, ShardMessage, slots};
+use super::parts::part_key;
+use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
+use crate::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
+use crate::plan::carries_data;
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found, Placement};
+use crate::volume::VolumeNode;
+
+/// Parts that one step of a read or of writing over what is there begins at most.
+const STEP_PARTS_MAX: u32 = 32;
+
+/// Where a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Stage {
+    #[default]
+    Start,
+    /// Places are asked for.
+    Placing,
+    /// Parts are out: reads, or writes over what is the owner's own.
+    Parts,
+    /// Parts are out that go to new places.
+    New,
+    /// It is told that the data are there.
+    Binding,
+    /// Blocks are being taken away.
+    Discarding,
+    /// All of it is to be durable.
+    Committing,
+}
+
+/// What a request to a volume needs besides its slot.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct VolumeWork {
+    stage: Stage,
+    pub(super) told: Option<PoolTold>,
+    new: Reservations,
+    /// A commit is needed before it is answered.
+    commit: bool,
+    /// Zeros that cannot be said are written.
+    writes_zeros: bool,
+}
+
+impl Shard {
+    /// Carries out a small read or write of a volume within the call, if it lies in one place that answers so.
+    #[inline]
+    pub(in super::super) fn volume_at_once(&mut self, request: &Request, sink: &mut impl LeafSink) -> bool {
+        let Request { device, op, flags, offset, len, buf, tag } = *request;
+        let Some(volume) = self.devices.at(device.0).current.as_deref().and_then(|layout| layout.volume()) else {
+            return false;
+        };
+        if self.done.len() >= self.done_max || op == Op::Write && (volume.read_only || flags != Flags::NONE) {
+            return false;
+        }
+        let blocks = (len / BLOCK_BYTES) as u32;
+        let records = &volume.pool.records;
+        let Found::At { extent, position, blocks: there } =
+            volume.volume.map.find(records, offset / BLOCK_BYTES, blocks.min(EXTENT_BLOCKS))
+        else {
+            return false;
+        };
+        if there < blocks {
+            return false;
+        }
+        if op == Op::Write && records.owner(extent) != volume.volume.owner(&volume.pool) {
+            return false;
+        }
+        let (member, at) = volume.place(extent, position);
+        let Some(layout) = self.devices.at(member.0).current.as_deref() else { return false };
+        if layout.ordered {
+            return false;
+        }
+        let Some((leaf, place)) = layout.single_place(at, len) else { return false };
+        let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf) else { return false };
+        self.devices.at_mut(device.0).counters.count(op, len, false);
+        self.done.push(Completion { tag, result: Ok(()), buffer_busy: false });
+        true
+    }
+
+    /// Begins a request to a volume that takes time.
+    pub(in super::super) fn begin_volume(&mut self, index: u32) {
+        self.pools.works[index as usize] = VolumeWork::default();
+        let slot = &self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version);
+        let volume = layout.volume().expect("a request to a volume");
+        let (key, read_only) = (volume.key, volume.read_only);
+        self.enter_volume(index, key);
+        let slot = &mut self.slots[index];
+        if read_only && !matches!(slot.op, Op::Read | Op::Flush) {
+            slot.error = Some(IoError::of(ErrorKind::ReadOnly));
+        }
+    }
+
+    /// Takes a request with nothing out as far as it goes.
+    pub(in super::super) fn volume_go(&mut self, index: u32, sink: &mut impl LeafSink) {
+        loop {
+            let work = &mut self.pools.works[index as usize];
+            let slot = &mut self.slots[index];
+            match work.stage {
+                Stage::New => {
+                    let new = work.new;
+                    if slot.error.is_some() {
+                        self.ask_home(index, PoolAsk::Unplace(new), None, sink);
+                        return self.finish(index);
+                    }
+                    if new.iter().all(Option::is_none) {
+                        work.stage = Stage::Start;
+                        continue;
+                    }
+                    return self.ask_home(index, PoolAsk::Bind(new), Some(Stage::Binding), sink);
+                }
+                _ if slot.error.is_some() => {
+                    // Places that were given while it waited are not needed.
+                    if let Some(PoolTold::Placed(runs)) = work.told.take() {
+                        let new = runs.map(|run| match run {
+                            Some(Placement::New(new)) => Some(new),
+                            _ => None,
+                        });
+                        self.ask_home(index, PoolAsk::Unplace(new), None, sink);
+                    }
+                    return self.finish(index);
+                }
+                Stage::Placing => return self.placed(index, sink),
+                Stage::Discarding => {
+                    let asked = slot.end - slot.cursor;
+                    match work.told.take() {
+                        Some(PoolTold::Zeroed(blocks)) => slot.cursor += (blocks * BLOCK_BYTES).min(asked),
+                        // A hint may be passed over; zeros that were asked for are written.
+                        Some(PoolTold::NotZeroed(blocks)) if slot.op == Op::Discard => {
+                            slot.cursor += (blocks * BLOCK_BYTES).min(asked);
+                        }
+                        Some(PoolTold::NotZeroed(_)) => work.writes_zeros = true,
+                        told => slot.error = Some(failure(told)),
+                    }
+                    work.stage = Stage::Start;
+                    work.commit = true;
+                }
+                Stage::Binding => {
+                    if let Some(PoolTold::Failed(kind)) = work.told.take() {
+                        slot.error = Some(IoError::of(kind));
+                    }
+                    (work.stage, work.commit) = (Stage::Start, true);
+                }
+                Stage::Committing => {
+                    if let Some(PoolTold::Failed(kind)) = work.told.take() {
+                        slot.error = Some(IoError::of(kind));
+                    }
+                    return self.finish(index);
+                }
+                Stage::Parts => work.stage = Stage::Start,
+                Stage::Start if slot.op == Op::Flush => {
+                    return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
+                }
+                Stage::Start if slot.cursor >= slot.end => {
+                    if slot.flags.has(Flags::FUA) && work.commit {
+                        return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
+                    }
+                    return self.finish(index);
+                }
+                Stage::Start => {
+                    if self.volume_step(index, sink) {
+                        continue;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One step. True: it may go on at once.
+    fn volume_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = self.slots[index];
+        let work = &self.pools.works[index as usize];
+        let takes_away = match slot.op {
+            Op::Discard => true,
+            Op::WriteZeroes => !slot.flags.has(Flags::NO_UNMAP) && !work.writes_zeros,
+            _ => false,
+        };
+        if slot.op == Op::WriteZeroes && slot.flags.has(Flags::FAST_ZERO) && !takes_away {
+            self.slots[index].error = Some(IoError::of(ErrorKind::Unsupported));
+            return true;
+        }
+        if !takes_away {
+            let begun = self.parts_step(index, sink);
+            if begun > 0 {
+                self.pools.works[index as usize].stage = Stage::Parts;
+                return self.slots[index].out == 0;
+            }
+            if slot.op == Op::Read || self.slots[index].state == slots::State::Waiting {
+                return slot.op == Op::Read && self.slots[index].cursor > slot.cursor;
+            }
+        }
+        // New places are given, and blocks taken away, in one order.
+        if slot.held.0 == slot.held.1 {
+            let slot = &mut self.slots[index];
+            if let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
+                self.waiting.park(&mut self.slots, index, range_key(bucket));
+                return false;
+            }
+            // Whoever had it may have bound what was missing.
+            return true;
+        }
+        if slot.cursor >= slot.held.1 {
+            let slot = &mut self.slots[index];
+            super::super::ranges::release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+            return true;
+        }
+        let (block, blocks) = (slot.cursor / BLOCK_BYTES, (slot.held.1 - slot.cursor) / BLOCK_BYTES);
+        let volume = self.volume_of(index).id;
+        let (ask, stage) = match takes_away {
+            true => (PoolAsk::Discard { volume, block, blocks }, Stage::Discarding),
+            false => (PoolAsk::Place { volume, block, blocks }, Stage::Placing),
+        };
+        self.ask_home(index, ask, Some(stage), sink);
+        false
+    }
+
+    fn volume_of(&self, index: u32) -> &VolumeNode {
+        let slot = &self.slots[index];
+        self.devices.at(slot.device).layout(slot.version).volume().expect("a request to a volume")
+    }
+
+    /// Begins parts for what is there already: what a read finds, what a write may write over. Returns how many, and moves the cursor.
+    fn parts_step(&mut self, index: u32, sink: &mut impl LeafSink) -> u32 {
+        let mut begun = 0;
+        // Some end at once: the request goes on from here, not from there.
+        self.slots[index].out += 1;
+        while begun < STEP_PARTS_MAX {
+            let slot = self.slots[index];
+            if slot.cursor >= slot.end {
+                break;
+            }
+            let volume = self.volume_of(index);
+            let left = (slot.end - slot.cursor) / BLOCK_BYTES;
+            let most = left.min(u64::from(EXTENT_BLOCKS)) as u32;
+            let records = &volume.pool.records;
+            // Before the place is looked at: who begins now writes under this owner or a later one.
+            let owner = volume.volume.owner(&volume.pool);
+            let hot = volume.pool.is_hot();
+            let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+            let (place, len) = match volume.volume.map.find(records, slot.cursor / BLOCK_BYTES, most) {
+                Found::Nothing { blocks } if slot.op == Op::Read => {
+                    let len = u64::from(blocks) * BLOCK_BYTES;
+                    sink.zero(buf, len);
+                    self.slots[index].cursor += len;
+                    continue;
+                }
+                Found::At { extent, position, blocks } if slot.op == Op::Read || records.owner(extent) == owner => {
+                    (volume.place(extent, position), u64::from(blocks) * BLOCK_BYTES)
+                }
+                _ => break,
+            };
+            let mut flags = Flags(slot.flags.0 & !Flags::FAST_ZERO.0);
+            if slot.op == Op::Read {
+                flags = Flags::NONE;
+            } else if flags.has(Flags::FUA) && hot {
+                // What says that the block is there may not be durable: a commit makes both so.
+                self.pools.works[index as usize].commit = true;
+                flags = Flags(flags.0 & !Flags::FUA.0);
+            }
+            if !self.begin_part(index, place, (slot.op, flags), len, buf, sink) {
+                if begun == 0 {
+                    self.pools.parts_wanted = true;
+                    self.waiting.park(&mut self.slots, index, part_key());
+                }
+                break;
+            }
+            self.slots[index].cursor += len;
+            begun += 1;
+        }
+        self.slots[index].out -= 1;
+        begun
+    }
+
+    /// The home has given places: the data go there.
+    fn placed(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let work = &mut self.pools.works[index as usize];
+        let Some(PoolTold::Placed(runs)) = work.told else {
+            self.slots[index].error = Some(failure(work.told.take()));
+            return self.finish(index);
+        };
+        if self.pools.parts_free.len() < RUNS_MAX {
+            self.pools.parts_wanted = true;
+            return self.waiting.park(&mut self.slots, index, part_key());
+        }
+        let work = &mut self.pools.works[index as usize];
+        work.told = None;
+        work.stage = Stage::New;
+        work.new = [None; RUNS_MAX];
+        self.slots[index].out += 1;
+        for (k, run) in runs.iter().flatten().enumerate() {
+            let (extent, position, blocks) = match run {
+                Placement::New(new) => {
+                    self.pools.works[index as usize].new[k] = Some(*new);
+                    (new.extent, new.position, new.blocks)
+                }
+                Placement::Own { extent, position, blocks } => (*extent, *position, *blocks),
+                Placement::Full | Placement::TailFull | Placement::Held => unreachable!("no place"),
+            };
+            let slot = self.slots[index];
+            let place = self.volume_of(index).place(extent, position);
+            let len = u64::from(blocks) * BLOCK_BYTES;
+            let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+            // The commit after it covers the data, too.
+            let flags = Flags(slot.flags.0 & !Flags::FUA.0 & !Flags::FAST_ZERO.0);
+            let begun = self.begin_part(index, place, (slot.op, flags), len, buf, sink);
+            debug_assert!(begun, "seen that there are enough");
+            self.slots[index].cursor += len;
+            self.pools.works[index as usize].commit = true;
+        }
+        self.slots[index].out -= 1;
+        if self.slots[index].out == 0 {
+            self.volume_go(index, sink);
+        }
+    }
+
+    /// Asks something of the pool's home. With a stage the request waits for the answer.
+    fn ask_home(&mut self, index: u32, ask: PoolAsk, stage: Option<Stage>, sink: &mut impl LeafSink) {
+        let volume = self.volume_of(index);
+        let (key, home) = (volume.key, volume.home);
+        let slot = &mut self.slots[index];
+        if let Some(stage) = stage {
+            slot.out += 1;
+            self.pools.works[index as usize].stage = stage;
+        }
+        let who = (self.id, index, slot.generation);
+        if home == self.id {
+            self.pool_asked(key, who, ask, sink);
+        } else {
+            let (from, slot, generation) = who;
+            self.outbox.push_back((home, ShardMessage::PoolAsk { key, from, slot, generation, ask: Box::new(ask) }));
+        }
+    }
+
+    /// Whether a slot's request is to a volume.
+    #[inline]
+    pub(in super::super) fn is_to_volume(&self, device: DeviceId) -> bool {
+        self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.volume().is_some())
+    }
+}
+
+fn failure(told: Option<PoolTold>) -> IoError {
+    match told {
+        Some(PoolTold::Failed(kind)) => IoError::of(kind),
+        _ => IoError::of(ErrorKind::Io),
+    }
+}
