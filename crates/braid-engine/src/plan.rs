@@ -12,6 +12,8 @@ use crate::layout::{COPIES_MAX, DeviceLayout, FlatNode};
 use crate::limits::{STEP_IOS_MAX, STEP_PIECES_MAX};
 use crate::mirror::{Loads, Mirrored, Role, Roles};
 use crate::planted::{Planted, planted};
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
+use crate::volume::VolumeNode;
 
 /// Something that must be true before the request may be planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,9 +243,34 @@ pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Readable, u64) {
         });
         return (place, holds);
     }
+    if let Some(volume) = layout.volume() {
+        return in_volume(volume, at);
+    }
     let mut place = [Place { leaf: LeafId(0), offset: 0 }];
     let (_, len) = locate(layout, at, &mut place);
     (Readable::At(place[0].leaf, place[0].offset), len)
+}
+
+/// What a volume's map says of the byte at `at`: what it has is stored, whatever the member makes of it; all else reads as zeros.
+fn in_volume(volume: &VolumeNode, at: u64) -> (Readable, u64) {
+    let map = &volume.volume.map;
+    let block = at / BLOCK_BYTES;
+    let skipped = at % BLOCK_BYTES;
+    match map.find(&volume.pool.records, block, EXTENT_BLOCKS) {
+        Found::At { blocks, .. } => (Readable::Computed, u64::from(blocks) * BLOCK_BYTES - skipped),
+        Found::Nothing { blocks } => {
+            let next = block + u64::from(blocks);
+            // Whole extents of which nothing is mapped are passed over at once.
+            let to = match next.is_multiple_of(u64::from(EXTENT_BLOCKS)) {
+                true => match map.next_mapped((next / u64::from(EXTENT_BLOCKS)) as u32) {
+                    Some(logical) => u64::from(logical) * u64::from(EXTENT_BLOCKS) * BLOCK_BYTES,
+                    None => volume.size_bytes,
+                },
+                false => next * BLOCK_BYTES,
+            };
+            (Readable::Zero, to.max(next * BLOCK_BYTES) - at)
+        }
+    }
 }
 
 /// Every place of the byte at `at` that the span's operation must go to.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use braid_engine::allocation;
 use braid_engine::pool::on_disk::{
     Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, owner_slots_for, pool_tag,
 };
@@ -44,6 +45,7 @@ struct Pool {
     tails: Tails,
     version: u32,
     run: u64,
+    layouts: BTreeMap<u32, Arc<DeviceLayout>>,
 }
 
 impl Pool {
@@ -91,7 +93,17 @@ impl Pool {
         let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
         let places = devices.iter().map(place).collect();
         let uuid = Uuid::from_u128(0x55aa);
-        let pool = Pool { bed, uuid, devices, places, owner_slots, tails: Tails::default(), version: 0, run: 10 };
+        let pool = Pool {
+            bed,
+            uuid,
+            devices,
+            places,
+            owner_slots,
+            tails: Tails::default(),
+            version: 0,
+            run: 10,
+            layouts: BTreeMap::new(),
+        };
         pool.create();
         pool
     }
@@ -158,8 +170,13 @@ impl Pool {
             size_bytes,
             read_only: kind == OwnerKind::Snapshot,
         }));
-        let layout = Some(Arc::new(DeviceLayout::new(self.version, 4096, &node)));
-        self.bed.handle.publish_and_drain(device, layout).wait().unwrap();
+        let layout = Arc::new(DeviceLayout::new(self.version, 4096, &node));
+        self.layouts.insert(device.0, Arc::clone(&layout));
+        self.bed.handle.publish_and_drain(device, Some(layout)).wait().unwrap();
+    }
+
+    fn layout(&self, device: DeviceId) -> Arc<DeviceLayout> {
+        Arc::clone(&self.layouts[&device.0])
     }
 
     fn owner(&self, name: &'static str) -> u32 {
@@ -273,6 +290,24 @@ fn volumes_and_snapshots_keep_what_they_were_given() {
     assert!(pool.read_all(db) == expected && pool.read_all(old) == monday, "a snapshot stays as it was");
     let refused = block_on(pool.bed.handle.devices().write(old, 0, vec![1; 4096], false));
     assert_eq!(refused.unwrap_err().kind, braid_engine::ErrorKind::ReadOnly);
+
+    // What is stored and what is a hole, as NBD's block status tells it: all that is not zeros is stored.
+    let mut stored = vec![false; (VOLUME / BLOCK) as usize];
+    let mut at = 0;
+    while at < VOLUME {
+        let layout = pool.layout(db);
+        let from = at;
+        let mut each = |run: allocation::Extent| {
+            stored[(at / BLOCK) as usize..((at + run.len) / BLOCK) as usize].fill(!run.hole);
+            at += run.len;
+            true
+        };
+        allocation::extents(&layout, from, VOLUME - from, &mut |_, _, _| unreachable!("the map knows"), &mut each);
+    }
+    for (block, is_stored) in expected.chunks(BLOCK as usize).zip(&stored) {
+        assert!(*is_stored || block.iter().all(|byte| *byte == 0), "a hole reads as zeros");
+    }
+    assert!(stored.iter().any(|is_stored| *is_stored) && stored.iter().any(|is_stored| !is_stored));
 
     // A clone goes its own way; the process dies; all are there again.
     let clone = pool.create_volume("copy", Some(pool.owner("monday")));
