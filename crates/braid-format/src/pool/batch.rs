@@ -67,7 +67,7 @@ pub struct BatchHeader {
     pub index: u16,
     /// How many batches the commit has on this member.
     pub batches: u16,
-    /// The number of the unit that comes after the commit in the pool's sequence.
+    /// The number of the last unit of the pool's sequence that the commit covers.
     pub mark: u64,
     /// Units of entries.
     pub units: u16,

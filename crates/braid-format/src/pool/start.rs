@@ -53,7 +53,7 @@ pub struct RingStart {
     pub position: u32,
     /// The last commit that the tables hold; 0: none.
     pub commit: u64,
-    /// The number of the unit that comes after that commit in the pool's sequence.
+    /// The number of the last unit of the pool's sequence that is covered by that commit; 0: none.
     pub mark: u64,
     /// Raised by one with every start that is written; from 1. The highest one counts.
     pub generation: u64,
