@@ -130,7 +130,7 @@ pub async fn open<I: DeviceIo>(
     let mut found = Vec::with_capacity(starts.len());
     for ((number, member), start) in (0u8..).zip(what.members).zip(&starts) {
         let of_run = start.run == newest.run && start.session == newest.session;
-        let batches = if of_run { read_ring(io, what, number, member, start).await? } else { Vec::new() };
+        let batches = if of_run { read_ring(io, number, member, start).await? } else { Vec::new() };
         found.push(Found { start: *start, batches });
     }
     let (commit, mark, replay) = judge(&newest, &found);
@@ -229,7 +229,6 @@ async fn read_start<I: DeviceIo>(
 /// The longest unbroken series of batches from the start on.
 async fn read_ring<I: DeviceIo>(
     io: &I,
-    what: &OpenPool<'_>,
     number: u8,
     member: &PoolDevice,
     start: &RingStart,
@@ -240,14 +239,12 @@ async fn read_ring<I: DeviceIo>(
     let mut sequence = start.sequence;
     loop {
         let place = Ring::next_place(position, member.ring.1);
-        if place + BATCH_BLOCKS_MAX > first + member.ring.1 {
-            break;
-        }
         let offset = member.ring.0 + place % member.ring.1 * BLOCK;
         let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
         let Ok(header) = open_batch(&bytes) else { break };
         let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
-        if !of_run {
+        // Whoever writes never comes as far as the start that counts.
+        if !of_run || place + u64::from(header.blocks) > first + member.ring.1 {
             break;
         }
         let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
@@ -258,7 +255,6 @@ async fn read_ring<I: DeviceIo>(
         sequence += 1;
         batches.push((header, list));
     }
-    let _ = what;
     Ok(batches)
 }
 
