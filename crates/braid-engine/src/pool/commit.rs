@@ -4,7 +4,9 @@
 //! the rings of the members that they are about (of owners: to all); those flush. Only then it counts, and what waited for it is
 //! answered. A batch says which members take part in its commit and how many batches each has: a start counts a commit only where all are there.
 
-use braid_format::pool::{BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, UNIT_BYTES, seal};
+use braid_format::pool::{
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
+};
 
 use super::checkpoint::Checkpoint;
 use super::home::Pool;
@@ -329,7 +331,10 @@ impl Pool {
         while self.tail.has_room(1)
             && let Some(extent) = self.empties.pop()
         {
-            self.free_if_empty(extent);
+            // A fold may have freed it since.
+            if self.state.record(extent.into()).kind != RecordKind::Free {
+                self.free_if_empty(extent);
+            }
         }
     }
 

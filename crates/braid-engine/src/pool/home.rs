@@ -198,6 +198,17 @@ impl Pool {
         }
     }
 
+    /// Lists what holds nothing and is somebody's still: the last session had not come to freeing it. Only before anything is served.
+    pub(super) fn find_empties(&mut self) {
+        let records = &self.state.records;
+        for (member, extents) in self.state.members() {
+            let all = (0..extents).map(|index| ExtentId { member, index });
+            let idle = |extent: &ExtentId| records.owner(*extent) != 0 && records.present(*extent) == 0;
+            let nothing = |extent: &ExtentId| self.state.record((*extent).into()).zero == 0;
+            self.empties.extend(all.filter(idle).filter(nothing));
+        }
+    }
+
     /// Whether nothing is under way: everything is committed, what was deleted is gone, what was freed is free.
     pub fn is_settled(&self) -> bool {
         let freed = self.rooms.iter().map(|room| room.freed.len()).sum::<usize>();

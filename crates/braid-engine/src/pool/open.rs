@@ -197,6 +197,7 @@ pub async fn open<I: DeviceIo>(
     };
     let mark = pool.tail.published();
     pool.use_tail(Tail::begin(memory, what.uuid, newest.session + 1, mark));
+    pool.find_empties();
     Ok(pool)
 }
 
