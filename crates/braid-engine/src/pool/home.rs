@@ -96,6 +96,13 @@ pub struct Reservation {
     packed: bool,
 }
 
+impl Reservation {
+    /// Whether its blocks stand in slots of a packed extent, wherever they are in the volume.
+    pub fn is_packed(&self) -> bool {
+        self.packed
+    }
+}
+
 /// What came of asking for a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
@@ -214,6 +221,11 @@ impl Pool {
         let freed = self.rooms.iter().map(|room| room.freed.len()).sum::<usize>();
         let idle = self.pending.is_empty() && self.empties.is_empty() && self.fold.is_none();
         idle && freed == 0 && self.tail.is_empty() && !self.commits.is_busy()
+    }
+
+    /// Whether somebody's next blocks go into this extent.
+    pub fn is_open(&self, extent: ExtentId) -> bool {
+        self.open_packed.values().any(|open| open.extent == extent)
     }
 
     /// Counts again what is used and what is free.

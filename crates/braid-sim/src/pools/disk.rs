@@ -73,6 +73,32 @@ impl Disk {
         self.data_cache.entry(index).or_default().push((self.now, word));
     }
 
+    /// A write of metadata of which only some sectors arrive, or some blocks.
+    pub fn write_torn(&mut self, offset: u64, data: &[u8], rng: &mut Rng) {
+        let unit = if rng.coin() { SECTOR } else { BLOCK as usize };
+        let some = *rng.pick(&[100_000, 500_000, 900_000]);
+        for (at, part) in (offset..).step_by(unit).zip(data.chunks(unit)) {
+            if rng.chance(some) {
+                self.write(at, part);
+            }
+        }
+    }
+
+    /// An extent is discarded: nobody may depend on what that leaves.
+    pub fn discard(&mut self, offset: u64) {
+        for k in 0..64 {
+            self.set_block(offset + k * BLOCK, 0xdead);
+        }
+    }
+
+    /// What a block holds now is durable, by a write that asked for it.
+    pub fn settle_block(&mut self, offset: u64) {
+        let index = (offset - self.data_start()) / BLOCK;
+        if let Some(versions) = self.data_cache.remove(&index) {
+            self.data[index as usize] = versions.last().expect("never empty").1;
+        }
+    }
+
     /// What a flush that begins now covers.
     pub fn mark(&self) -> u64 {
         self.now

@@ -3,10 +3,17 @@
 //!
 //! This is the pool below its shards: what shards add (many of them at a time, arrays as members) is simulated with them.
 
+mod admin;
+mod crash;
 mod disk;
+mod kinds;
+mod nature;
 mod oracle;
 mod reopen;
+mod report;
+mod requests;
 mod verify;
 mod world;
 
-pub use world::{Counters, Options, Outcome, run};
+pub use report::{Counters, Outcome};
+pub use world::{Options, run};

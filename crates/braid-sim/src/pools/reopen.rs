@@ -1,6 +1,7 @@
 //! After a crash: the pool is opened, with more crashes on the way, and everything in it is read.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -12,6 +13,7 @@ use braid_format::pool::{OwnerKind, RingStart, pool_tag};
 use super::disk::Disk;
 use super::oracle::{Block, Rule};
 use super::world::{Check, Life, Shm, World};
+use crate::rng::Rng;
 
 const BLOCK: u64 = 4096;
 
@@ -19,13 +21,17 @@ const BLOCK: u64 = 4096;
 struct Until {
     disks: RefCell<Vec<Disk>>,
     left: Cell<u64>,
+    /// Then only this one fails; else all.
+    alone: Option<u32>,
+    rng: RefCell<Rng>,
 }
 
 impl Until {
-    fn step(&self) -> Result<(), IoError> {
+    fn step(&self, device: DeviceId) -> Result<(), IoError> {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
-        if left == 0 { Err(IoError::of(ErrorKind::Gone)) } else { Ok(()) }
+        let fails = left == 0 && self.alone.is_none_or(|alone| alone == device.0);
+        if fails { Err(IoError::of(ErrorKind::Gone)) } else { Ok(()) }
     }
 }
 
@@ -39,15 +45,15 @@ impl DeviceIo for Until {
     }
 
     async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
-        self.step()?;
+        self.step(device)?;
         Ok(self.disks.borrow()[device.0 as usize].read(offset, len))
     }
 
     async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
-        let cut = self.step();
-        if cut.is_err() && (offset / BLOCK).is_multiple_of(2) && data.len() as u64 > BLOCK {
+        let cut = self.step(device);
+        if cut.is_err() {
             // Some of it arrives.
-            self.disks.borrow_mut()[device.0 as usize].write(offset, &data[..BLOCK as usize]);
+            self.disks.borrow_mut()[device.0 as usize].write_torn(offset, &data, &mut self.rng.borrow_mut());
         }
         cut?;
         self.disks.borrow_mut()[device.0 as usize].write(offset, &data);
@@ -55,15 +61,15 @@ impl DeviceIo for Until {
     }
 
     async fn flush(&self, device: DeviceId) -> Result<(), IoError> {
-        self.step()?;
+        self.step(device)?;
         let disk = &mut self.disks.borrow_mut()[device.0 as usize];
         let mark = disk.mark();
         disk.flushed(mark);
         Ok(())
     }
 
-    async fn discard(&self, _device: DeviceId, _offset: u64, _len: u64) -> Result<(), IoError> {
-        self.step()
+    async fn discard(&self, device: DeviceId, _offset: u64, _len: u64) -> Result<(), IoError> {
+        self.step(device)
     }
 }
 
@@ -100,8 +106,8 @@ impl World {
         let mut cuts = if self.rng.coin() { self.rng.below(3) } else { 0 };
         loop {
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
-            let run = self.rng.bits() | 1;
-            match self.try_open(left, run) {
+            let alone = self.rng.chance(300_000).then(|| self.rng.index(self.disks.len()) as u32);
+            match self.try_open(left, alone) {
                 Ok(pool) => {
                     self.pool = Some(pool);
                     break;
@@ -120,8 +126,11 @@ impl World {
         self.look_at_all(rule)
     }
 
-    fn try_open(&mut self, left: u64, run: u64) -> Result<Pool, String> {
-        let io = Until { disks: RefCell::new(std::mem::take(&mut self.disks)), left: Cell::new(left) };
+    /// Opens the pool; after so many I/Os all fail, or those of one member.
+    fn try_open(&mut self, left: u64, alone: Option<u32>) -> Result<Pool, String> {
+        let run = self.rng.bits() | 1;
+        let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
+        let io = Until { disks, left: Cell::new(left), alone, rng };
         let what = OpenPool { uuid: self.uuid, members: &self.devices, owner_slots: self.owner_slots, run };
         let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
         let made = RefCell::new(Vec::new());
@@ -156,13 +165,20 @@ impl World {
             let Some(known) = self.known.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
             let _ = known;
         }
+        // What was asked for together counts together.
+        let (mut gone, mut came) = (BTreeSet::new(), BTreeSet::new());
         let uuids: Vec<_> = self.known.keys().copied().collect();
         for uuid in uuids {
             let there = present.iter().find(|(other, _)| *other == uuid).map(|(_, id)| *id);
             let known = &self.known[&uuid];
             let Some(owner) = there else {
                 match known.life {
-                    Life::Coming | Life::Going => {
+                    Life::Coming(group) => {
+                        gone.insert(group);
+                        self.known.remove(&uuid);
+                        continue;
+                    }
+                    Life::Going => {
                         self.known.remove(&uuid);
                         continue;
                     }
@@ -171,6 +187,13 @@ impl World {
             };
             let words = self.read_all(owner)?;
             let known = self.known.get_mut(&uuid).expect("known");
+            if let Life::Coming(group) = known.life {
+                came.insert(group);
+            }
+            if known.had == Some(words.len()) {
+                known.blocks.truncate(words.len());
+            }
+            known.had = None;
             let is_whole = |blocks: &[Block]| blocks.len() == words.len();
             let fits = |blocks: &[Block], until: u64| {
                 let wrong = (0..)
@@ -207,6 +230,9 @@ impl World {
                 let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
                 self.known.get_mut(&uuid).expect("known").served = Some(served);
             }
+        }
+        if let Some(group) = came.intersection(&gone).next() {
+            return Err(format!("of the snapshots that were asked for together, {group}, some are there"));
         }
         self.verify_all()
     }

@@ -15,6 +15,25 @@ impl World {
         self.verify_maps()
     }
 
+    /// Nothing is under way: what holds nothing belongs to nobody.
+    pub(super) fn verify_at_rest(&mut self) -> Check {
+        let pool = self.pool.as_ref().expect("open");
+        let state = pool.state();
+        for (member, extents) in state.members() {
+            for index in 0..extents {
+                let id = RecordId { member, index };
+                let record = state.record(id);
+                if record.kind != RecordKind::Free
+                    && record.present | record.zero == 0
+                    && !pool.is_open(ExtentId { member, index })
+                {
+                    return Err(format!("{id:?} holds nothing, and is still of owner {}", record.owner));
+                }
+            }
+        }
+        self.verify_all()
+    }
+
     fn verify_records(&self) -> Check {
         let pool = self.pool.as_ref().expect("open");
         let state = pool.state();

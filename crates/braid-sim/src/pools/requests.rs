@@ -1,0 +1,382 @@
+//! Requests of those who use volumes: what they do, step by step, and what they may see.
+
+use std::sync::Arc;
+
+use braid_engine::Uuid;
+use braid_engine::pool::{Discarded, ExtentId, Found, Placement, Reservation, VolumeId};
+
+use super::oracle::{Change, Rule};
+use super::world::{BLOCK, Check, Io, Life, World};
+
+/// A request of a user.
+pub(super) struct Job {
+    pub id: u64,
+    pub volume: Uuid,
+    pub served: VolumeId,
+    pub block: u64,
+    pub count: u64,
+    pub start: u64,
+    pub kind: JobKind,
+    /// Its range is held.
+    pub locked: bool,
+}
+
+pub(super) enum JobKind {
+    Write(Write),
+    /// I/Os that are out.
+    Read {
+        out: u32,
+    },
+    Flush {
+        commit: u64,
+    },
+}
+
+/// A write that is under way.
+pub(super) struct Write {
+    /// I/Os of this step that are out.
+    out: u32,
+    /// Places to bind when all have ended.
+    bind: Vec<Reservation>,
+    /// The next block.
+    cursor: u64,
+    /// It is durable when it is acknowledged.
+    fua: bool,
+    /// For that, it waits for this commit.
+    commit: Option<u64>,
+    /// For that, its I/Os themselves are durable: nothing else has to be.
+    durable: bool,
+    failed: bool,
+}
+
+impl Job {
+    /// Whether it has asked for a place there, and not bound it.
+    pub fn has_place_in(&self, extent: ExtentId) -> bool {
+        matches!(&self.kind, JobKind::Write(write) if write.bind.iter().any(|place| place.extent == extent))
+    }
+}
+
+impl World {
+    pub(super) fn check_read(&mut self, volume: Uuid, start: u64, block: u64, words: &[u64]) -> Check {
+        let known = &self.known[&volume];
+        for (k, word) in (block..).zip(words) {
+            let allowed = known.blocks[k as usize].admissible(known.until.min(self.now), Rule::Read(start));
+            if !allowed.contains(word) {
+                return Err(format!("block {k} of {} reads as {word:x}, not one of {allowed:x?}", known.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_locked(&self, volume: Uuid, block: u64, count: u64) -> bool {
+        let meets = |job: &Job| job.volume == volume && block < job.block + job.count && job.block < block + count;
+        self.jobs.iter().any(|job| job.locked && meets(job))
+    }
+
+    pub(super) fn begin_job(&mut self) -> Check {
+        let served: Vec<Uuid> = self
+            .known
+            .values()
+            .filter(|known| known.served.is_some() && matches!(known.life, Life::There))
+            .map(|known| known.uuid)
+            .collect();
+        if served.is_empty() {
+            return Ok(());
+        }
+        let volume = *self.rng.pick(&served);
+        let known = &self.known[&volume];
+        let (size, is_snapshot) = (known.blocks.len() as u64, known.of.is_some());
+        let served = known.served.expect("just seen");
+        let block = self.rng.below(size);
+        let count = match self.rng.below(10) {
+            0..6 => 1 + self.rng.below(4),
+            6..9 => 1 + self.rng.below(70),
+            _ => 1 + self.rng.below(300),
+        };
+        let (block, count) = match self.rng.below(8) {
+            // Whole extents come, too.
+            0 => (block / 64 * 64, count.next_multiple_of(64)),
+            _ => (block, count),
+        };
+        let count = count.min(size - block);
+        let flushes = 30 + self.nature.flushes;
+        match self.rng.below(100) {
+            0..30 => self.begin_read(volume, served, block, count),
+            draw if draw < flushes => {
+                let commit = self.pool().request_commit();
+                self.add_job(volume, served, 0, 0, JobKind::Flush { commit }, false);
+                self.count("flushes");
+                Ok(())
+            }
+            _ if is_snapshot => self.begin_read(volume, served, block, count),
+            draw if draw < flushes + 14 => self.discard(volume, served, block, count),
+            _ => {
+                self.begin_write(volume, served, block, count.min(90));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn add_job(
+        &mut self,
+        volume: Uuid,
+        served: VolumeId,
+        block: u64,
+        count: u64,
+        kind: JobKind,
+        locked: bool,
+    ) -> u64 {
+        self.next_job += 1;
+        let (id, start) = (self.next_job, self.now);
+        self.jobs.push(Job { id, volume, served, block, count, start, kind, locked });
+        id
+    }
+
+    fn begin_read(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
+        let job = self.add_job(volume, served, block, count, JobKind::Read { out: 0 }, false);
+        let pool = self.pool.as_ref().expect("open");
+        let shared = Arc::clone(pool.volume(served).expect("served"));
+        let records = Arc::clone(&pool.shared().records);
+        let mut at = block;
+        let mut all = 0;
+        while at < block + count {
+            match shared.map.find(&records, at, (block + count - at).min(64) as u32) {
+                Found::Nothing { blocks } => {
+                    self.check_read(volume, self.now, at, &vec![0; blocks as usize])?;
+                    at += u64::from(blocks);
+                }
+                Found::At { extent, position, blocks } => {
+                    let pool = self.pool.as_ref().expect("open");
+                    let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
+                    let member = usize::from(extent.member);
+                    let io = Io::Read { job, member, offset, block: at, count: u64::from(blocks) };
+                    self.push(io, self.nature.slow_data / 4);
+                    all += 1;
+                    at += u64::from(blocks);
+                }
+            }
+        }
+        self.count("reads");
+        self.jobs.last_mut().expect("just added").kind = JobKind::Read { out: all };
+        Ok(())
+    }
+
+    fn discard(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
+        if self.is_locked(volume, block, count) {
+            return Ok(());
+        }
+        let mut at = block;
+        while at < block + count {
+            let left = block + count - at;
+            let done = match self.watched("discard", |pool| pool.discard(served, at, left)) {
+                Discarded::Done(blocks) => blocks,
+                Discarded::Full(_) => {
+                    self.counters.add("discard", "refused", 1);
+                    break;
+                }
+                Discarded::TailFull => {
+                    self.counters.add("discard", "waits for the tail", 1);
+                    self.pool().request_commit();
+                    break;
+                }
+                Discarded::Held => break,
+            };
+            let now = self.now;
+            self.now += 1;
+            let known = self.known.get_mut(&volume).expect("known");
+            for k in at..at + done {
+                let change = Change { word: 0, start: now, end: Some(now), durable: false };
+                known.blocks[k as usize].0.push(change);
+            }
+            self.note(|| format!("discarded {at}+{done} of {volume}"), at ^ done);
+            at += done;
+        }
+        self.count("discards");
+        Ok(())
+    }
+
+    fn begin_write(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) {
+        // Whoever overwrites what is the volume's own asks nobody.
+        let pool = self.pool.as_ref().expect("open");
+        let shared = Arc::clone(pool.volume(served).expect("served"));
+        let (view, records) = (Arc::clone(pool.shared()), Arc::clone(&pool.shared().records));
+        let fua = self.rng.chance(100_000);
+        let owner = shared.owner(&view);
+        let mut pieces = Vec::new();
+        let mut at = block;
+        while at < block + count {
+            match shared.map.find(&records, at, (block + count - at).min(64) as u32) {
+                Found::At { extent, position, blocks } if records.owner(extent) == owner => {
+                    pieces.push((extent, position, at, u64::from(blocks)));
+                    at += u64::from(blocks);
+                }
+                _ => break,
+            }
+        }
+        let own = at == block + count;
+        if !own && self.is_locked(volume, block, count) {
+            return;
+        }
+        // What is known of these blocks is committed: durable data are enough.
+        let durable = own && fua && !view.is_hot();
+        let write = Write { out: 0, bind: Vec::new(), cursor: block, fua, commit: None, durable, failed: false };
+        let id = self.add_job(volume, served, block, count, JobKind::Write(write), !own);
+        let start = self.now;
+        let known = self.known.get_mut(&volume).expect("known");
+        for k in block..block + count {
+            let change = Change { word: word_of(id, k), start, end: None, durable: false };
+            known.blocks[k as usize].0.push(change);
+        }
+        self.note(|| format!("job {id} writes {block}+{count} of {volume}, own {own}, fua {fua}"), id ^ block);
+        self.count(match (own, durable) {
+            (true, true) => "durable overwrites",
+            (true, false) => "overwrites",
+            _ => "first writes",
+        });
+        if own {
+            let all = pieces.len() as u32;
+            for (extent, position, at, blocks) in pieces {
+                self.push_write(id, extent, position, at, blocks, durable);
+            }
+            if let JobKind::Write(write) = &mut self.jobs.last_mut().expect("just added").kind {
+                (write.out, write.cursor) = (all, block + count);
+            }
+        }
+    }
+
+    fn push_write(&mut self, job: u64, extent: ExtentId, position: u32, block: u64, count: u64, fua: bool) {
+        let pool = self.pool.as_ref().expect("open");
+        let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
+        let words = (block..block + count).map(|block| word_of(job, block)).collect();
+        let fails = self.rng.chance(self.nature.io_fails);
+        let member = usize::from(extent.member);
+        self.push(Io::Write { job, member, offset, words, fua, fails }, self.nature.slow_data);
+    }
+
+    pub(super) fn write_ended(&mut self, id: u64, fails: bool) {
+        let job = self.jobs.iter_mut().find(|job| job.id == id).expect("a job whose I/O is out");
+        let JobKind::Write(write) = &mut job.kind else { unreachable!("it writes") };
+        write.out -= 1;
+        write.failed |= fails;
+        if write.out > 0 {
+            return;
+        }
+        let (bind, failed) = (std::mem::take(&mut write.bind), write.failed);
+        for reservation in bind {
+            if failed {
+                self.watched("unplace", |pool| pool.unplace(&reservation));
+                self.count("places given back");
+            } else {
+                self.watched("bind", |pool| pool.bind(&reservation));
+            }
+        }
+    }
+
+    /// Lets jobs and calls go on as far as they can.
+    pub(super) fn go_on(&mut self) -> Check {
+        let mut k = 0;
+        while k < self.jobs.len() {
+            if self.job_goes_on(k) { self.end_job(k) } else { k += 1 }
+        }
+        let mut k = 0;
+        while k < self.asked.len() {
+            if self.call_goes_on(k) { self.end_call(k) } else { k += 1 }
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    fn job_goes_on(&mut self, k: usize) -> bool {
+        let pool = self.pool.as_mut().expect("open");
+        let job = &mut self.jobs[k];
+        let end = job.block + job.count;
+        match &mut job.kind {
+            JobKind::Read { out } => *out == 0,
+            JobKind::Flush { commit } => pool.is_committed(*commit) != Ok(false),
+            JobKind::Write(write) if write.out > 0 => false,
+            JobKind::Write(write) if write.failed => true,
+            JobKind::Write(Write { commit: Some(commit), failed, .. }) => {
+                let result = pool.is_committed(*commit);
+                *failed = result.is_err();
+                result != Ok(false)
+            }
+            JobKind::Write(write) if write.cursor == end => {
+                if write.fua && !write.durable {
+                    write.commit = Some(pool.request_commit());
+                    return false;
+                }
+                true
+            }
+            JobKind::Write(_) => self.write_on(k),
+        }
+    }
+
+    /// Asks for the next place of a write. True: there is none, and the write has failed.
+    fn write_on(&mut self, k: usize) -> bool {
+        let (id, served, end) = (self.jobs[k].id, self.jobs[k].served, self.jobs[k].block + self.jobs[k].count);
+        let JobKind::Write(write) = &self.jobs[k].kind else { unreachable!("it writes") };
+        let at = write.cursor;
+        let asked = (end - at).min(64) as u32;
+        let placement = self.pool().place(served, at, asked);
+        self.count_place(&placement, asked);
+        let (extent, position, blocks, reservation) = match placement {
+            Placement::New(r) => (r.extent, r.position, r.blocks, Some(r)),
+            Placement::Own { extent, position, blocks } => (extent, position, blocks, None),
+            Placement::TailFull if !self.has_failed() => {
+                self.pool().request_commit();
+                return false;
+            }
+            Placement::Held => return false,
+            Placement::Full | Placement::TailFull => {
+                let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
+                write.failed = true;
+                return true;
+            }
+        };
+        self.note(|| format!("job {id} puts {at}+{blocks} at {extent:?}+{position}"), at);
+        self.push_write(id, extent, position, at, u64::from(blocks), false);
+        let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
+        write.out += 1;
+        write.cursor += u64::from(blocks);
+        write.bind.extend(reservation);
+        false
+    }
+
+    fn end_job(&mut self, k: usize) {
+        let job = self.jobs.swap_remove(k);
+        let now = self.now;
+        self.note(|| format!("job {} has ended", job.id), job.id);
+        match job.kind {
+            JobKind::Read { .. } => {}
+            JobKind::Flush { commit } => {
+                if self.pool().is_committed(commit).is_err() {
+                    self.count("flushes failed");
+                    return;
+                }
+                for known in self.known.values_mut() {
+                    for change in known.blocks.iter_mut().flat_map(|block| &mut block.0) {
+                        change.durable |= change.end.is_some_and(|end| end < job.start);
+                    }
+                }
+            }
+            // Nobody knows what of it was written: as one that is still under way.
+            JobKind::Write(Write { failed: true, .. }) => self.count("writes failed"),
+            JobKind::Write(Write { fua, .. }) => {
+                let oldest = self.jobs.iter().map(|job| job.start).min().unwrap_or(now);
+                let known = self.known.get_mut(&job.volume).expect("known");
+                for block in &mut known.blocks[job.block as usize..(job.block + job.count) as usize] {
+                    let own = |change: &&mut Change| change.start == job.start && change.end.is_none();
+                    for change in block.0.iter_mut().filter(own) {
+                        (change.end, change.durable) = (Some(now), fua);
+                    }
+                    block.prune(oldest);
+                }
+            }
+        }
+        self.now += 1;
+    }
+}
+
+fn word_of(job: u64, block: u64) -> u64 {
+    job << 16 | (block & 0xfff) << 4 | 1
+}
