@@ -1,5 +1,6 @@
 //! What `braid bench` is asked for.
 
+use super::volume::Volume;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -133,6 +134,9 @@ pub struct BenchArgs {
     /// With --level raid5 or raid6: the last disk holds the journal and nothing else (`make bench`)
     #[arg(long, hide = true, requires = "level")]
     pub journal_last: bool,
+    /// Measure a volume of a pool that is made on each target of disks, for this run (`make bench`)
+    #[arg(long, value_name = "WITH", hide = true)]
+    pub volume: Option<Volume>,
 }
 
 impl BenchArgs {

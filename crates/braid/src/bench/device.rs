@@ -61,6 +61,11 @@ impl Members {
         self.disks.iter().map(|disk| disk.logical_block_bytes()).max().unwrap_or(512)
     }
 
+    /// Whether what is written is there to be read.
+    pub fn keeps_data(&self) -> bool {
+        !self.keys.iter().any(|(name, _)| name.contains("null:"))
+    }
+
     /// The name of a disk that another target uses, too.
     pub fn shared_with(&self, other: &Members) -> Option<&str> {
         self.keys.iter().find(|key| other.keys.contains(key)).map(|(name, _)| name.as_str())

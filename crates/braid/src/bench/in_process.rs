@@ -21,6 +21,7 @@ use super::plan::{Plan, Point};
 use super::slice::Slice;
 use super::target::Target;
 use super::verify;
+use super::volume::{self, Volume};
 
 /// Most memory for data in flight on one shard: what a ring takes.
 const ARENA_BYTES_MAX: usize = 1 << 30;
@@ -49,6 +50,22 @@ struct Device {
     size_bytes: u64,
 }
 
+/// Devices of volumes follow those of disks.
+const VOLUMES_FROM: u32 = 2048;
+
+/// Puts a volume on a device, to be measured in its place.
+fn with_volume(handle: &RingHandle, below: Device, keeps_data: bool, volume: Volume) -> anyhow::Result<Device> {
+    if below.id.0 > 0 {
+        return Err(wrong("--volume takes one target of one device".to_owned(), "measure one at a time"));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let made = volume::make(handle, below.id, below.size_bytes, keeps_data, volume);
+    let (layout, size_bytes) = runtime.block_on(made)?;
+    let id = DeviceId(VOLUMES_FROM);
+    handle.publish(id, Some(layout), Box::new(|| {}));
+    Ok(Device { id, size_bytes })
+}
+
 fn wrong(message: String, remedy: &str) -> anyhow::Error {
     ErrorDetail::new(Kind::InvalidArgument, message).remedy(remedy).into()
 }
@@ -66,7 +83,7 @@ impl Local {
                 opened.push(None);
                 continue;
             };
-            let members = disks.open(combination, plan.writes(), plan.force)?;
+            let members = disks.open(combination, plan.writes() || plan.volume.is_some(), plan.force)?;
             let shape = Shape::plan(combination.how, &members, plan.journal_last)?;
             check_blocks(plan, &members)?;
             opened.push(Some((members, shape)));
@@ -118,9 +135,13 @@ impl Local {
                         let id = DeviceId(next);
                         next += 1;
                         handle.publish(id, Some(layout), Box::new(|| {}));
-                        Device { id, size_bytes }
+                        let device = Device { id, size_bytes };
+                        match plan.volume {
+                            None => Ok(device),
+                            Some(volume) => with_volume(&handle, device, members.keeps_data(), volume),
+                        }
                     })
-                    .collect(),
+                    .collect::<anyhow::Result<Vec<Device>>>()?,
             );
         }
         let driver = handle.driver(ShardId(0)).kind.to_string();

@@ -35,6 +35,7 @@ mod table;
 mod target;
 mod values;
 pub mod verify;
+mod volume;
 mod zipf;
 
 use std::path::{Path, PathBuf};

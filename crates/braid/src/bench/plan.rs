@@ -9,6 +9,7 @@ use super::BenchArgs;
 use super::pattern::{Mix, Order, Visit};
 use super::profile::Published;
 use super::target::{How, Target};
+use super::volume::Volume;
 
 /// Slices of a point, where nothing else is asked for.
 const SLICES: u16 = 5;
@@ -100,6 +101,8 @@ pub struct Plan {
     pub lost: Option<u16>,
     /// The last disk of targets with parity holds their journal alone.
     pub journal_last: bool,
+    /// Not the disks are measured, but a volume on them.
+    pub volume: Option<Volume>,
     /// Whether the load is the bare one that the generator is compared with.
     pub bare: bool,
 }
@@ -180,6 +183,7 @@ impl Plan {
             memory_bytes: args.memory.unwrap_or(0),
             lost: args.lost,
             journal_last: args.journal_last,
+            volume: args.volume,
             bare: args.bare,
         };
         plan.check()?;

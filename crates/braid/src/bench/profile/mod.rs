@@ -209,6 +209,7 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         memory_bytes: 0,
         lost: None,
         journal_last: false,
+        volume: None,
         bare: false,
     };
     plan.check()?;

@@ -15,6 +15,7 @@ mod markdown;
 mod mirrors;
 mod nbd;
 mod parity;
+mod pools;
 mod ring;
 mod rows;
 mod throttled;
@@ -151,6 +152,7 @@ const PARTS: &[Part] = &[
         title: "Parity: rows on disks that cost nothing, and on throttled ones",
         measure: rows::measure,
     },
+    Part { name: "pools", title: "Pools: volumes against what they stand on", measure: pools::measure },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
