@@ -22,11 +22,11 @@ impl Shard {
         if let Some(number) = self.slots.gather(index) {
             return self.gathered(index, number);
         }
-        if let Some(number) = self.slots.part(index) {
-            return self.part_finished(index, number);
-        }
         if self.slots[index].followed {
             self.followers_go();
+        }
+        if let Some(number) = self.slots.part(index) {
+            return self.part_finished(index, number);
         }
         let slot = &mut self.slots[index];
         self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });

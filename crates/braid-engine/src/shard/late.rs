@@ -60,8 +60,10 @@ impl Shard {
         let slot = &mut self.slots[index];
         slot.state = State::Late;
         let device = self.devices.at_mut(slot.device);
-        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that.
-        slot.barred = device.layout(slot.version).mirror().is_none();
+        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that. Of a volume's
+        // request its parts have told.
+        let to_volume = slot.pool != slots::NO_POOL;
+        slot.barred |= !to_volume && device.layout(slot.version).mirror().is_none();
         if slot.barred {
             device.enter_late(slot.memory_bytes());
             if mutates(slot.op) {
@@ -73,6 +75,11 @@ impl Shard {
         }
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let slot = &self.slots[index];
+        if to_volume && !(slot.barred && mutates(slot.op)) {
+            // Its places may be given away.
+            self.exit_volume(index);
         }
     }
 }

@@ -66,6 +66,9 @@ use crate::volume::PoolKey;
 #[derive(Debug)]
 pub struct Shared {
     ranges: RangeTable,
+    /// Of volumes. Who holds a range of a volume waits for ranges of the pool's members: had these words in common, he might wait for
+    /// himself.
+    volume_ranges: RangeTable,
     late: LateRanges,
     shards: u16,
 }
@@ -74,7 +77,10 @@ impl Shared {
     /// The common part of an engine of `shards` shards.
     pub fn new(shards: u16, limits: &Limits) -> Shared {
         let late = LateRanges::new(limits.slots as usize);
-        Shared { ranges: RangeTable::new(limits.range_table_bits), late, shards }
+        let ranges = RangeTable::new(limits.range_table_bits);
+        // Only while blocks get their places, or are taken away, something is held there.
+        let volume_ranges = RangeTable::new(limits.range_table_bits.saturating_sub(2).max(1));
+        Shared { ranges, volume_ranges, late, shards }
     }
 
     /// How many shards there are.
@@ -85,6 +91,11 @@ impl Shared {
     /// The table of ranges being written.
     pub fn ranges(&self) -> &RangeTable {
         &self.ranges
+    }
+
+    /// The same of volumes.
+    pub fn volume_ranges(&self) -> &RangeTable {
+        &self.volume_ranges
     }
 }
 
@@ -513,6 +524,11 @@ impl Shard {
     /// Slots in use, those of the engine's own writes included: for tests and for a clean stop.
     pub fn slots_in_use(&self) -> u32 {
         self.slots.in_use()
+    }
+
+    /// Parts of requests to volumes, I/Os of pools, pages of these, and requests that pools count: for tests and for a clean stop.
+    pub fn pools_in_use(&self) -> u32 {
+        self.pools.in_use()
     }
 
     /// Takes the memory that arrays with parity need, once.

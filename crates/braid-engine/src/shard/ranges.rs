@@ -6,7 +6,15 @@ use super::waiting::range_key;
 use super::{ShardMessage, Shared, slots};
 use crate::io::{DeviceId, LeafError, ShardId};
 use crate::limits::STEP_ORDERED_BYTES_MAX;
-use crate::overlap::Bucket;
+use crate::overlap::{Bucket, RangeTable};
+
+/// Marks words of the table of volumes' ranges, which nobody else's are.
+const OF_VOLUMES: u32 = 1 << 31;
+
+/// The table that a slot's range stands in, and what tells its words from those of the other one.
+fn table<'a>(shared: &'a Shared, slot: &slots::Slot) -> (&'a RangeTable, u32) {
+    if slot.pool == slots::NO_POOL { (&shared.ranges, 0) } else { (&shared.volume_ranges, OF_VOLUMES) }
+}
 
 /// Takes the next part of an ordered request in the range table, giving back the part before.
 pub(super) fn hold(
@@ -20,8 +28,10 @@ pub(super) fn hold(
         release(shared, woken, outbox, id, slot);
     }
     let (start, end) = (slot.cursor, slot.end.min(slot.cursor + STEP_ORDERED_BYTES_MAX));
-    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
-    shared.ranges.acquire(DeviceId(slot.device), start, end, &mut tell)?;
+    let (table, mark) = table(shared, slot);
+    let mut tell = |bucket: Bucket| tell_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
+    let taken = table.acquire(DeviceId(slot.device), start, end, &mut tell);
+    taken.map_err(|bucket| Bucket(bucket.0 | mark))?;
     slot.held = (start, end);
     Ok(())
 }
@@ -34,8 +44,9 @@ pub(super) fn release(
     slot: &mut slots::Slot,
 ) {
     let (start, end) = std::mem::take(&mut slot.held);
-    let mut tell = |bucket| tell_released(shared, woken, outbox, id, bucket);
-    shared.ranges.release(DeviceId(slot.device), start, end, &mut tell);
+    let (table, mark) = table(shared, slot);
+    let mut tell = |bucket: Bucket| tell_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
+    table.release(DeviceId(slot.device), start, end, &mut tell);
 }
 
 #[cold]

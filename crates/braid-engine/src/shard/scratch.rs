@@ -129,6 +129,11 @@ impl Scratch {
         self.base.add(u64::from(page) * PAGE_BYTES)
     }
 
+    /// How many are in use, those that are lent among them.
+    pub fn in_use(&self) -> u32 {
+        self.used.iter().map(|word| word.count_ones()).sum()
+    }
+
     /// Pages that are not in use.
     #[cfg(test)]
     pub fn free_pages(&self) -> u32 {

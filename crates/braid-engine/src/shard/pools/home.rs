@@ -208,11 +208,17 @@ impl Shard {
         self.retry_waiting(&mut home);
         home.pool.commit_if_due();
         loop {
-            if self.pools.ios_free.is_empty() {
-                break;
-            }
             // All are of one length, so that there is always room for one where enough is free.
-            let Some(run) = self.pools.memory.as_mut().and_then(|memory| memory.take(WRITE_PAGES)) else { break };
+            let run = match self.pools.ios_free.is_empty() {
+                true => None,
+                false => self.pools.memory.as_mut().and_then(|memory| memory.take(WRITE_PAGES)),
+            };
+            let Some(run) = run else {
+                if !self.pools.short.contains(&key) {
+                    self.pools.short.push_back(key);
+                }
+                break;
+            };
             let io = home.pool.next_io(&mut Staging(&mut self.pools.staging));
             if !io.is_some_and(|io| matches!(io.op, PoolOp::Write { .. }))
                 && let Some(memory) = self.pools.memory.as_mut()
@@ -221,7 +227,7 @@ impl Shard {
             }
             let Some(io) = io else { break };
             let device = home.members[usize::from(io.member)].device;
-            let mut own = OwnIo { token: io.token, memory: None, late: false };
+            let mut own = OwnIo { token: io.token, ..OwnIo::default() };
             let (op, buf) = match io.op {
                 PoolOp::Flush => (Op::Flush, Buf::NONE),
                 PoolOp::Discard => (Op::Discard, Buf::NONE),

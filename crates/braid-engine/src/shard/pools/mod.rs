@@ -94,6 +94,8 @@ struct OwnIo {
     token: u32,
     memory: Option<Run>,
     late: bool,
+    /// The pool has not been told of its end.
+    untold: bool,
 }
 
 /// All pools on a shard.
@@ -115,6 +117,8 @@ pub(crate) struct Pools {
     resumed: VecDeque<u32>,
     calls_done: VecDeque<(u64, bool)>,
     driven: VecDeque<PoolKey>,
+    /// Pools that had no place or no memory for an I/O, as others had them all.
+    short: VecDeque<PoolKey>,
     /// Barriers that begin on this shard, too.
     turning: VecDeque<(PoolKey, u64)>,
 }
@@ -134,8 +138,16 @@ impl Pools {
             resumed: VecDeque::with_capacity(slots as usize),
             calls_done: VecDeque::with_capacity(64),
             driven: VecDeque::with_capacity(POOLS_MAX),
+            short: VecDeque::with_capacity(POOLS_MAX),
             turning: VecDeque::with_capacity(POOLS_MAX),
         }
+    }
+
+    /// What is taken of all that there is.
+    pub fn in_use(&self) -> u32 {
+        let users: u32 = self.sides.iter().flat_map(|side| side.users).sum();
+        let places = PARTS_MAX as usize - self.parts_free.len() + POOL_IOS_MAX as usize - self.ios_free.len();
+        users + places as u32 + self.memory.as_ref().map_or(0, Scratch::in_use)
     }
 
     /// Whether somebody may go on.

@@ -2,7 +2,7 @@
 
 use super::super::Shard;
 use super::super::slots::{self, State};
-use super::OwnIo;
+use super::{OwnIo, Pools};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafIo, LeafSink, Op};
 use crate::limits::PARTS_MAX;
 use crate::pool::PoolIo;
@@ -92,20 +92,28 @@ impl Shard {
     /// A part or an I/O of a pool has ended.
     pub(in super::super) fn part_finished(&mut self, index: u32, number: u32) {
         let slot = &self.slots[index];
-        let (parent, error, late) = (slot.parent, slot.error, slot.late > 0);
+        let (parent, op, error, late) = (slot.parent, slot.op, slot.error, slot.late > 0);
+        // What the kernel still has may yet be done where others would see it.
+        let bars = late && self.devices.at(slot.device).layout(slot.version).mirror().is_none();
         if number >= PARTS_MAX {
             let own = self.pools.ios[(number - PARTS_MAX) as usize];
             if let (true, Some(run), Some(memory)) = (late, own.memory, self.pools.memory.as_mut()) {
                 memory.lend(run);
             }
-            self.pools.ios[(number - PARTS_MAX) as usize].late = late;
-            self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none());
+            let io = &mut self.pools.ios[(number - PARTS_MAX) as usize];
+            io.late = late;
+            // A discard that is still to come would take what somebody else has there then.
+            io.untold = bars && op == Op::Discard;
+            if !io.untold {
+                self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none());
+            }
         } else {
             let parent_slot = &mut self.slots[parent];
             if let Some(error) = error {
-                parent_slot.error.get_or_insert(error);
+                parent_slot.error.get_or_insert(IoError { offset: parent_slot.start, ..error });
             }
             parent_slot.late += u32::from(late);
+            parent_slot.barred |= bars;
             parent_slot.out -= 1;
             if parent_slot.out == 0 {
                 self.pools.resumed.push_back(parent);
@@ -122,6 +130,8 @@ impl Shard {
                 if own.late { memory.regain(run) } else { memory.give(run) }
             }
             self.pools.ios_free.push(number);
+            let Pools { driven, short, .. } = &mut self.pools;
+            driven.append(short);
             return;
         }
         self.pools.parts_free.push(number);
@@ -133,10 +143,15 @@ impl Shard {
     /// The kernel has given back a part that was late: its request may have waited for that alone.
     pub(in super::super) fn part_returned(&mut self, index: u32, number: u32) {
         let parent = self.slots[index].parent;
-        self.let_go(index);
         if number >= PARTS_MAX {
+            let own = self.pools.ios[(number - PARTS_MAX) as usize];
+            self.let_go(index);
+            if own.untold {
+                self.own_io_ended(PoolKey(parent as u16), own.token, false);
+            }
             return;
         }
+        self.let_go(index);
         let slot = &mut self.slots[parent];
         slot.late -= 1;
         if slot.late == 0 && slot.state == State::Late {

@@ -1,8 +1,9 @@
 //! A request to a volume, step by step.
 
 use super::super::ranges::hold;
+use super::super::slots::State;
 use super::super::waiting::range_key;
-use super::super::{Shard, ShardMessage, slots};
+use super::super::{Shard, ShardMessage};
 use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
@@ -189,8 +190,12 @@ impl Shard {
                 self.pools.works[index as usize].stage = Stage::Parts;
                 return self.slots[index].out == 0;
             }
-            if slot.op == Op::Read || self.slots[index].state == slots::State::Waiting {
-                return slot.op == Op::Read && self.slots[index].cursor > slot.cursor;
+            if self.slots[index].state == State::Waiting {
+                return false;
+            }
+            if slot.op == Op::Read {
+                debug_assert!(self.slots[index].cursor > slot.cursor, "a read needs nobody to go on");
+                return true;
             }
         }
         // New places are given, and blocks taken away, in one order.
@@ -239,7 +244,6 @@ impl Shard {
             let records = &volume.pool.records;
             // Before the place is looked at: who begins now writes under this owner or a later one.
             let owner = volume.volume.owner(&volume.pool);
-            let hot = volume.pool.is_hot();
             let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
             let (place, len) = match volume.volume.map.find(records, slot.cursor / BLOCK_BYTES, most) {
                 Found::Nothing { blocks } if slot.op == Op::Read => {
@@ -256,8 +260,9 @@ impl Shard {
             let mut flags = Flags(slot.flags.0 & !Flags::FAST_ZERO.0);
             if slot.op == Op::Read {
                 flags = Flags::NONE;
-            } else if flags.has(Flags::FUA) && hot {
-                // What says that the block is there may not be durable: a commit makes both so.
+            } else if flags.has(Flags::FUA) && volume.pool.is_hot() {
+                // What says that the block is there may not be durable: a commit makes both so. Looked at after the block was found, as
+                // what says so is in the tail before.
                 self.pools.works[index as usize].commit = true;
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
