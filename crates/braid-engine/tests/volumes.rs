@@ -1,0 +1,252 @@
+//! Volumes of a pool, on several shards, over simulated disks: requests, snapshots, clones, deletions, disks that fail, hang or leave, all from a
+//! seed; against what each block may read as, and with nothing left over at the end.
+
+mod volumes {
+    pub mod disk;
+    pub mod durable;
+    pub mod oracle;
+    pub mod rig;
+    pub mod world;
+}
+
+use braid_engine::{Flags, Limits, Op};
+use volumes::rig::{Faults, Kind, Random};
+use volumes::world::{Setup, World};
+
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let of = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
+    let first = of("VOLUMES_FIRST", 0);
+    first..first + of("VOLUMES_SEEDS", few)
+}
+
+fn setup(random: &mut Random, kinds: &[Kind]) -> Setup {
+    let members = 1 + random.below(3);
+    let pick = |random: &mut Random, from: &[u64]| from[random.below(from.len() as u64) as usize];
+    Setup {
+        shards: 1 + random.below(3) as u16,
+        members: (0..members)
+            .map(|_| (kinds[random.below(kinds.len() as u64) as usize], 14 + random.below(30) as u32))
+            .collect(),
+        ring_blocks: pick(random, &[64, 80, 128]),
+        zero_slots: pick(random, &[1, 100]) as u32,
+        limits: Limits {
+            slots: pick(random, &[6, 24, 60]) as u32,
+            devices: 0,
+            range_table_bits: pick(random, &[2, 4, 10]) as u32,
+        },
+        volume_blocks: pick(random, &[100, 513, 1000]),
+    }
+}
+
+/// What a user would do next.
+fn use_it(world: &mut World) {
+    let random = &mut world.rig.random;
+    let shard = random.below(u64::from(world.setup.shards)) as usize;
+    let draw = random.below(100);
+    let snapshots = world.ready(true);
+    let all: Vec<_> = world.ready(false).into_iter().chain(snapshots.iter().copied()).collect();
+    let all: Vec<_> = all.into_iter().filter(|uuid| world.is_published(*uuid)).collect();
+    if all.is_empty() {
+        return;
+    }
+    let random = &mut world.rig.random;
+    let uuid = all[random.below(all.len() as u64) as usize];
+    let size = world.known[&uuid].blocks.len() as u64;
+    let most = match random.below(20) {
+        0..10 => 3,
+        10..17 => 70,
+        _ => 512,
+    };
+    let count = 1 + random.below(most.min(size));
+    let block = match random.below(3) {
+        // Whole extents come, too.
+        0 => random.below(size) / 64 * 64,
+        _ => random.below(size),
+    };
+    let count = count.min(size - block);
+    let fua = if random.one_in(6) { Flags::FUA } else { Flags::NONE };
+    let (op, flags) = match draw {
+        0..25 => (Op::Read, Flags::NONE),
+        25..31 => (Op::Flush, Flags::NONE),
+        31..38 => (Op::Discard, fua),
+        38..44 => (Op::WriteZeroes, fua),
+        44..49 => (Op::WriteZeroes, fua.with(Flags::NO_UNMAP)),
+        49 => (Op::WriteZeroes, fua.with(Flags::FAST_ZERO)),
+        50 => (Op::WriteZeroes, fua.with(Flags::FAST_ZERO).with(Flags::NO_UNMAP)),
+        _ => (Op::Write, fua),
+    };
+    let asked = world.ask(shard, uuid, op, flags, block, count);
+    // Somebody else writes when he has heard of that.
+    if asked && count < 4 && world.rig.random.one_in(4) {
+        for _ in 0..12 {
+            world.step();
+        }
+    }
+}
+
+/// What whoever manages it would do next.
+fn manage(world: &mut World) {
+    if world.calls() > 12 {
+        return;
+    }
+    let (volumes, snapshots) = (world.ready(false), world.ready(true));
+    let random = &mut world.rig.random;
+    let draw = random.below(100);
+    let one = |random: &mut Random, of: &[braid_engine::Uuid]| of[random.below(of.len() as u64) as usize];
+    match draw {
+        0..10 if volumes.len() < 3 => world.create(None),
+        10..24 if !volumes.is_empty() && snapshots.len() < 6 => {
+            let mut which: Vec<_> = volumes.iter().copied().filter(|_| random.one_in(2)).collect();
+            if which.is_empty() {
+                which.push(one(random, &volumes));
+            }
+            world.snapshot(&which);
+        }
+        24..30 if !snapshots.is_empty() && volumes.len() < 4 => {
+            let of = one(random, &snapshots);
+            world.create(Some(of));
+        }
+        30..40 if !snapshots.is_empty() => {
+            let which = one(random, &snapshots);
+            world.leave(which);
+        }
+        40..43 if volumes.len() > 2 => {
+            let which = one(random, &volumes);
+            if !world.has_snapshots(which) {
+                world.leave(which);
+            }
+        }
+        43..60 => {
+            let records = 1 + random.below(40) as u32;
+            world.fold(records);
+        }
+        60..63 => world.checkpoint(),
+        63..66 => world.drain(),
+        66..84 => {
+            let all: Vec<_> = volumes.into_iter().chain(snapshots).collect();
+            if all.is_empty() {
+                return;
+            }
+            let which = one(random, &all);
+            let again = random.one_in(2);
+            if !world.is_served(which) {
+                world.serve(which);
+            } else if !world.is_published(which) || again {
+                world.publish(which);
+            } else if world.rig.random.one_in(3) {
+                world.withdraw(which);
+            }
+        }
+        84..88 => world.rig.stalled = random.below(300),
+        88..92 => {
+            let which = random.below(world.rig.members.len() as u64) as usize;
+            world.rig.publish_member(which);
+        }
+        _ => {}
+    }
+}
+
+/// Every snapshot that is served is read as a whole now and then, so that what it holds is settled, and clones can begin with it.
+fn read_snapshot(world: &mut World) {
+    let there: Vec<_> = world.ready(true).into_iter().filter(|uuid| world.is_published(*uuid)).collect();
+    if there.is_empty() {
+        return;
+    }
+    let which = there[world.rig.random.below(there.len() as u64) as usize];
+    let size = world.known[&which].blocks.len() as u64;
+    for block in (0..size).step_by(256) {
+        let shard = world.rig.random.below(u64::from(world.setup.shards)) as usize;
+        world.ask(shard, which, Op::Read, Flags::NONE, block, (size - block).min(256));
+    }
+}
+
+fn run(seed: u64, setup: Setup, faults: Faults, steps: u64) -> World {
+    let mut world = World::new(setup, seed);
+    for _ in 0..1 + seed % 3 {
+        world.create(None);
+    }
+    world.settle();
+    for uuid in world.ready(false) {
+        world.serve(uuid);
+    }
+    world.rig.faults = faults;
+    for _ in 0..steps {
+        match world.rig.random.below(100) {
+            0..14 => use_it(&mut world),
+            14..17 => manage(&mut world),
+            17 if world.rig.random.one_in(8) => read_snapshot(&mut world),
+            18 if world.rig.hangs() && world.rig.random.one_in(4) => world.rig.give_back(),
+            _ => {
+                world.step();
+            }
+        }
+    }
+    world.rig.faults = Faults::default();
+    world.end();
+    world
+}
+
+fn add(all: &mut std::collections::BTreeMap<String, u64>, world: &World) {
+    for (what, count) in &world.counts {
+        *all.entry(what.clone()).or_default() += count;
+    }
+}
+
+fn tell(all: &std::collections::BTreeMap<String, u64>, needed: &[&str]) {
+    println!("{all:?}");
+    for what in needed {
+        assert!(std::env::var("VOLUMES_SEEDS").is_ok() || all.contains_key(*what), "no run had {what:?}: {all:?}");
+    }
+}
+
+/// Nothing fails.
+#[test]
+fn volumes_read_as_they_were_written() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(16) {
+        let mut random = Random(seed ^ 0x70);
+        let setup = setup(&mut random, &[Kind::Bare, Kind::Mirror]);
+        add(&mut all, &run(seed, setup, Faults::default(), 3000));
+    }
+    tell(&all, &["refused: Busy", "NoDevice", "ReadOnly", "clones", "deletions", "snapshots of several", "power cuts"]);
+}
+
+/// Bare disks fail reads and writes and hang; disks of mirrors fail, hang and are left out.
+#[test]
+fn disks_fail_and_hang() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(24) {
+        let mut random = Random(seed ^ 0xfa11);
+        let setup = setup(&mut random, &[Kind::Bare, Kind::Mirror]);
+        let rate = |random: &mut Random| [0, 30, 200][random.below(3) as usize];
+        let faults = Faults { fails: rate(&mut random), late: rate(&mut random), leaves: 300, own: false };
+        add(&mut all, &run(seed, setup, faults, 3000));
+    }
+    tell(&all, &["Io", "TimedOut", "refused: TimedOut", "answered late", "snapshots of several", "power cuts"]);
+}
+
+/// Members with parity, whose rows are read, logged and gathered; a disk of them fails.
+#[test]
+fn members_have_parity() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(10) {
+        let mut random = Random(seed ^ 0xa57);
+        let setup = setup(&mut random, &[Kind::Parity, Kind::Parity, Kind::Bare]);
+        let faults = Faults { leaves: [0, 1000][random.below(2) as usize], ..Faults::default() };
+        add(&mut all, &run(seed, setup, faults, 4000));
+    }
+    tell(&all, &["snapshots of several", "clones"]);
+}
+
+/// What the pool writes of its own fails, too: nothing is committed any more, and whoever asks is told so.
+#[test]
+fn pools_fail() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(12) {
+        let mut random = Random(seed ^ 0xdead);
+        let setup = setup(&mut random, &[Kind::Bare]);
+        let faults = Faults { fails: 400, late: [0, 400][random.below(2) as usize], leaves: 0, own: true };
+        add(&mut all, &run(seed, setup, faults, 2500));
+    }
+    tell(&all, &["Failed"]);
+}

@@ -1,0 +1,79 @@
+//! What each block of a volume may read as: which requests changed it, and when.
+
+/// One write of one block; taking it away writes zeros.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Change {
+    /// What a read finds.
+    pub word: u64,
+    /// When it was asked for.
+    pub start: u64,
+    /// When it was answered; never where it failed, as nobody knows then what of it was done, or still will be.
+    pub end: Option<u64>,
+    /// It survives loss of power.
+    pub durable: bool,
+    /// A hint, which may be passed over.
+    pub hint: bool,
+}
+
+/// Whoever began after this change was complete does not see what came before it.
+#[derive(Clone, Copy, Debug)]
+pub enum Rule {
+    /// Looks at the block from this time on.
+    Read(u64),
+    /// Looks after loss of power.
+    Power,
+}
+
+/// All that may matter of what happened to one block.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Block(Vec<Change>);
+
+impl Block {
+    /// It reads as this since ever.
+    pub fn of(word: u64) -> Block {
+        Block(vec![Change { word, start: 0, end: Some(0), durable: true, hint: false }])
+    }
+
+    pub fn begin(&mut self, word: u64, start: u64, hint: bool) {
+        self.0.push(Change { word, start, end: None, durable: false, hint });
+    }
+
+    /// The change that began then has ended.
+    pub fn end(&mut self, start: u64, end: u64, durable: bool) {
+        for change in self.0.iter_mut().filter(|change| change.start == start) {
+            (change.end, change.durable) = (Some(end), durable);
+        }
+    }
+
+    /// What had been answered before this is durable.
+    pub fn flushed(&mut self, before: u64) {
+        for change in &mut self.0 {
+            change.durable |= change.end.is_some_and(|end| end < before);
+        }
+    }
+
+    /// What it may read as, by changes that began before `until`.
+    pub fn admissible(&self, until: u64, rule: Rule) -> Vec<u64> {
+        let began = || self.0.iter().filter(|change| change.start < until);
+        let certain = |change: &Change| match rule {
+            _ if change.hint => false,
+            Rule::Read(start) => change.end.is_some_and(|end| end < start),
+            Rule::Power => change.durable,
+        };
+        let hidden =
+            |change: &Change| change.end.is_some_and(|end| began().any(|later| later.start > end && certain(later)));
+        began().filter(|change| !hidden(change)).map(|change| change.word).collect()
+    }
+
+    /// Forgets what nobody can see any more, as everybody who looks began after `oldest`.
+    pub fn prune(&mut self, oldest: u64) {
+        if self.0.len() < 8 {
+            return;
+        }
+        let all = self.0.clone();
+        self.0.retain(|change| {
+            let hides = |later: &&Change| !later.hint && later.durable && later.end.is_some_and(|end| end < oldest);
+            !change.end.is_some_and(|end| all.iter().filter(hides).any(|later| later.start > end))
+        });
+    }
+}

@@ -1,0 +1,487 @@
+//! Shards over devices on disks in memory: leaf I/Os end in an order drawn from a seed, some fail or come late, and messages between shards
+//! take their time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use braid_engine::io::META_BLOCKS;
+use braid_engine::*;
+use braid_geometry::{Geometry, Level, Spec};
+
+use super::disk::Disk;
+
+pub const BLOCK: u64 = 4096;
+/// The longest request, and memory for as many requests.
+pub const REQUEST_BYTES: u64 = 2 << 20;
+pub const BUFFERS: usize = 72;
+const REQUESTS_BYTES: u64 = REQUEST_BYTES * BUFFERS as u64;
+const META_ADDR: u64 = 1 << 40;
+const REGION_BYTES: u32 = 256 << 10;
+const RING_BLOCKS: u64 = 176;
+
+/// A small generator of numbers, so that a seed tells a run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// An I/O, and when it was begun.
+#[derive(Clone, Copy)]
+struct Out {
+    io: LeafIo,
+    begun: u64,
+}
+
+pub struct Sink {
+    queue: Vec<Out>,
+    meta: Vec<[u8; 4096]>,
+    memory: Rc<RefCell<Vec<u8>>>,
+    scratch: u64,
+    clock: Rc<Cell<u64>>,
+}
+
+impl LeafSink for Sink {
+    fn submit(&mut self, io: &LeafIo) {
+        self.queue.push(Out { io: *io, begun: self.clock.get() });
+    }
+    fn zero(&mut self, buf: Buf, len: u64) {
+        self.memory.borrow_mut()[buf.addr as usize..][..len as usize].fill(0);
+    }
+    fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
+        let memory = self.memory.borrow();
+        memory[a.addr as usize..][..len as usize] == memory[b.addr as usize..][..len as usize]
+    }
+    fn scratch(&mut self) -> (Buf, u64) {
+        (Buf { addr: self.scratch, region: Buf::UNREGISTERED }, SCRATCH_BYTES_MIN)
+    }
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+        let mut memory = self.memory.borrow_mut();
+        let range = |buf: &Buf| buf.addr as usize..(buf.addr + len) as usize;
+        let read: Vec<Vec<u8>> = inputs.iter().map(|buf| memory[range(buf)].to_vec()).collect();
+        let mut changed: Vec<Vec<u8>> = outputs.iter().map(|buf| memory[range(buf)].to_vec()).collect();
+        let read: Vec<&[u8]> = read.iter().map(Vec::as_slice).collect();
+        work(&read, &mut changed.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        outputs.iter().zip(changed).for_each(|(buf, bytes)| memory[range(buf)].copy_from_slice(&bytes));
+    }
+    fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
+        let buf = Buf { addr: META_ADDR + u64::from(index) * BLOCK, region: Buf::UNREGISTERED };
+        (buf, &mut self.meta[index as usize])
+    }
+}
+
+/// What a device of the rig is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Bare,
+    Mirror,
+    Parity,
+}
+
+/// A device on disks of its own, which are used alike.
+pub struct Member {
+    pub kind: Kind,
+    /// Its disks are these, as many as `roles`.
+    pub first: usize,
+    pub roles: Vec<Role>,
+    /// Bytes of it.
+    pub size: u64,
+    /// From here on its I/Os may fail.
+    pub data: u64,
+    regions: Option<Arc<RegionMap>>,
+    lost: Arc<LostRows>,
+    version: u32,
+    /// This disk of it fails whatever it is asked.
+    failing: Option<usize>,
+    /// It is frozen, until a layout without this disk is published.
+    leaves: Option<usize>,
+}
+
+impl Member {
+    /// A disk of it that has everything.
+    pub fn good(&self) -> usize {
+        let good = |k: &usize| self.roles[*k] == Role::InSync && self.failing != Some(*k);
+        self.first + (0..self.roles.len()).find(good).expect("one disk is good")
+    }
+
+    fn data_bytes(&self) -> u64 {
+        if self.kind == Kind::Parity { self.size / (self.roles.len() as u64 - 1) } else { self.size }
+    }
+}
+
+/// How often what goes wrong, one in so many; 0: never.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Faults {
+    pub fails: u64,
+    pub late: u64,
+    /// A disk of a redundant array fails or hangs.
+    pub leaves: u64,
+    /// What pools write of their own on bare disks fails, too.
+    pub own: bool,
+}
+
+enum Fate {
+    Done,
+    Fails,
+    Late,
+}
+
+pub struct Rig {
+    pub shards: Vec<(Shard, Sink)>,
+    pub shared: Arc<Shared>,
+    wires: Vec<VecDeque<ShardMessage>>,
+    pub disks: Vec<Disk>,
+    pub members: Vec<Member>,
+    pub memory: Rc<RefCell<Vec<u8>>>,
+    clock: Rc<Cell<u64>>,
+    pub random: Random,
+    pub faults: Faults,
+    /// Answered by their time limit, and not given back: shard, I/O, and whether a bare disk has it.
+    hung: Vec<(usize, Out, bool)>,
+    /// So many steps no leaf answers.
+    pub stalled: u64,
+    /// What bare disks were late with, and what failed there.
+    pub late_on_bare: u64,
+    pub failed_on_bare: u64,
+    pub own_failed: bool,
+}
+
+impl Rig {
+    pub fn new(shards: u16, limits: &Limits, seed: u64) -> Rig {
+        let shared = Arc::new(Shared::new(shards, limits));
+        let bytes = REQUESTS_BYTES + u64::from(shards) * SCRATCH_BYTES_MIN;
+        let memory = Rc::new(RefCell::new(vec![0; bytes as usize]));
+        let clock = Rc::new(Cell::new(1));
+        let sink = |id: u16| Sink {
+            queue: Vec::new(),
+            meta: vec![[0; 4096]; META_BLOCKS as usize],
+            memory: Rc::clone(&memory),
+            scratch: REQUESTS_BYTES + u64::from(id) * SCRATCH_BYTES_MIN,
+            clock: Rc::clone(&clock),
+        };
+        Rig {
+            shards: (0..shards).map(|id| (Shard::new(ShardId(id), limits, Arc::clone(&shared)), sink(id))).collect(),
+            shared,
+            wires: (0..shards * shards).map(|_| VecDeque::new()).collect(),
+            disks: Vec::new(),
+            members: Vec::new(),
+            memory,
+            clock,
+            random: Random(seed),
+            faults: Faults::default(),
+            hung: Vec::new(),
+            stalled: 0,
+            late_on_bare: 0,
+            failed_on_bare: 0,
+            own_failed: false,
+        }
+    }
+
+    pub fn tick(&mut self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// Adds a device, number by number, of at least so many bytes; its I/Os may fail from `data` on.
+    pub fn add_member(&mut self, kind: Kind, bytes: u64, data: u64) -> DeviceId {
+        let disks = match kind {
+            Kind::Bare => 1,
+            Kind::Mirror => 2,
+            Kind::Parity => 3,
+        };
+        let device = DeviceId(self.members.len() as u32);
+        let size = bytes.next_multiple_of(u64::from(REGION_BYTES));
+        let mut member = Member {
+            kind,
+            first: self.disks.len(),
+            roles: vec![Role::InSync; disks],
+            size,
+            data,
+            regions: None,
+            lost: Arc::new(LostRows::new(&[])),
+            version: 0,
+            failing: None,
+            leaves: None,
+        };
+        if kind != Kind::Bare {
+            let home = ShardId(self.random.below(self.shards.len() as u64) as u16);
+            let map = RegionMap::new(home, Uuid::from_u128(9), size, REGION_BYTES, (&[], &[]), true);
+            member.regions = Some(Arc::new(map));
+        }
+        let disk_bytes = member.data_bytes() + 4 * BLOCK + (RING_BLOCKS + 2) * BLOCK;
+        // What an array was never written to it knows to be zeros, whatever stands there; who looks at its disks does not.
+        let full_of = if kind == Kind::Bare { 0xdb } else { 0 };
+        (0..disks).for_each(|_| self.disks.push(Disk::new(disk_bytes, full_of)));
+        self.members.push(member);
+        self.publish_member(device.0 as usize);
+        device
+    }
+
+    /// Publishes a member anew; without the disk that it is frozen for.
+    pub fn publish_member(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        if let Some(leaves) = member.leaves.take() {
+            member.roles[leaves] = Role::Out;
+            member.failing = None;
+        }
+        member.version += 1;
+        let each = member.data_bytes();
+        let leaf = |k: usize| LeafId((member.first + k) as u32);
+        let node = match member.kind {
+            Kind::Bare => Node::Leaf { leaf: leaf(0), start: 0, len: member.size },
+            kind => {
+                let of = |(k, role): (usize, &Role)| MirrorMember {
+                    leaf: leaf(k),
+                    start: 0,
+                    len: each,
+                    bitmap_start: each,
+                    role: *role,
+                    write_mostly: false,
+                };
+                let level = if kind == Kind::Mirror { Level::Raid1 } else { Level::Raid5 };
+                let spec = Spec { chunk_bytes: 64 << 10, ..Spec::new(level) };
+                let parity = (kind == Kind::Parity).then(|| ParityNode {
+                    array: Uuid::from_u128(9),
+                    run: 5,
+                    rings: vec![each + 4 * BLOCK; member.roles.len()],
+                    ring_blocks: RING_BLOCKS,
+                    least_ring_blocks: RING_BLOCKS,
+                    ring_on: RingPlace::Members,
+                    generation: 5,
+                    lost: Arc::clone(&member.lost),
+                });
+                Node::Mirrored(Box::new(MirrorNode {
+                    geometry: Geometry::plan(spec, &vec![each; member.roles.len()]).expect("a plan"),
+                    members: member.roles.iter().enumerate().map(of).collect(),
+                    successors: Vec::new(),
+                    regions: Arc::clone(member.regions.as_ref().expect("it is redundant")),
+                    parity,
+                    failed: false,
+                }))
+            }
+        };
+        let layout = Arc::new(DeviceLayout::new(member.version, 4096, &node));
+        for (shard, sink) in &mut self.shards {
+            shard.publish(DeviceId(at as u32), Some(Arc::clone(&layout)), sink);
+        }
+        self.after();
+    }
+
+    fn freeze(&mut self, at: usize, disk: usize) {
+        for (shard, sink) in &mut self.shards {
+            shard.freeze(DeviceId(at as u32), sink);
+        }
+        self.members[at].leaves = Some(disk);
+        self.after();
+    }
+
+    fn member_of(&self, leaf: LeafId) -> usize {
+        self.members.iter().rposition(|member| member.first <= leaf.0 as usize).expect("a disk is of a member")
+    }
+
+    /// Takes what shards have to say to others, and looks for members that have failed.
+    pub fn after(&mut self) {
+        let count = self.shards.len();
+        for from in 0..count {
+            while let Some((to, message)) = self.shards[from].0.pop_message() {
+                self.wires[from * count + usize::from(to.0)].push_back(message);
+            }
+            while let Some(trouble) = self.shards[from].0.pop_trouble() {
+                let at = trouble.device.0 as usize;
+                let disk = trouble.leaf.0 as usize - self.members[at].first;
+                let member = &self.members[at];
+                if trouble.is_fatal() && member.roles[disk] == Role::InSync && member.leaves.is_none() {
+                    assert_eq!(member.failing, Some(disk), "only one disk fails");
+                    self.freeze(at, disk);
+                }
+            }
+        }
+    }
+
+    fn fate(&mut self, io: &LeafIo) -> Fate {
+        let at = self.member_of(io.leaf);
+        let disk = io.leaf.0 as usize - self.members[at].first;
+        let Faults { fails, late, leaves, own } = self.faults;
+        let member = &mut self.members[at];
+        let mut draw = |n: u64| n > 0 && self.random.one_in(n);
+        if member.kind == Kind::Bare {
+            if !own && (io.offset < member.data || io.op == Op::Flush) {
+                return Fate::Done;
+            }
+            let fate = if draw(late) && io.op != Op::Flush {
+                self.late_on_bare += 1;
+                Fate::Late
+            } else if draw(fails) {
+                Fate::Fails
+            } else {
+                return Fate::Done;
+            };
+            self.failed_on_bare += 1;
+            self.own_failed |= io.offset < member.data || io.op == Op::Flush;
+            return fate;
+        }
+        let healthy = member.roles.iter().all(|role| *role == Role::InSync);
+        if healthy && member.failing.is_none() && member.leaves.is_none() && io.op != Op::Read && draw(leaves) {
+            member.failing = Some(disk);
+        }
+        match member.failing == Some(disk) {
+            true if draw(2) && io.op != Op::Flush => Fate::Late,
+            true => Fate::Fails,
+            false => Fate::Done,
+        }
+    }
+
+    fn answer(&mut self, shard: usize, at: usize) {
+        let out = self.shards[shard].1.queue.swap_remove(at);
+        match self.fate(&out.io) {
+            Fate::Done => {
+                self.perform(shard, &out);
+                let (shard, sink) = &mut self.shards[shard];
+                shard.leaf_done(out.io.cookie, Ok(()), sink);
+            }
+            Fate::Fails => {
+                if self.random.one_in(2) {
+                    self.perform(shard, &out);
+                }
+                let (shard, sink) = &mut self.shards[shard];
+                shard.leaf_done(out.io.cookie, Err(LeafError { kind: ErrorKind::Io, errno: 5 }), sink);
+            }
+            Fate::Late => {
+                let bare = self.members[self.member_of(out.io.leaf)].kind == Kind::Bare;
+                self.hung.push((shard, out, bare));
+                let (shard, sink) = &mut self.shards[shard];
+                shard.leaf_late(out.io.cookie, sink);
+            }
+        }
+        self.after();
+    }
+
+    /// Whether a bare disk has something that it was late with.
+    pub fn bare_hangs(&self) -> bool {
+        self.hung.iter().any(|(.., bare)| *bare)
+    }
+
+    pub fn hangs(&self) -> bool {
+        !self.hung.is_empty()
+    }
+
+    /// A disk gives back something that it was late with; it may have been done.
+    pub fn give_back(&mut self) {
+        let at = self.random.below(self.hung.len() as u64) as usize;
+        let (shard, out, _) = self.hung.swap_remove(at);
+        if !self.random.one_in(3) {
+            self.perform(shard, &out);
+        }
+        let (shard, sink) = &mut self.shards[shard];
+        shard.leaf_returned(out.io.cookie, sink);
+        self.after();
+    }
+
+    /// Whether a disk may still touch this memory.
+    pub fn touches(&self, addr: u64, len: u64) -> bool {
+        let meets = |out: &Out| {
+            matches!(out.io.op, Op::Read | Op::Write)
+                && (0..out.io.pieces()).any(|k| {
+                    let (buf, piece) = out.io.piece(k);
+                    buf.addr < addr + len && addr < buf.addr + u64::from(piece)
+                })
+        };
+        self.hung.iter().any(|(_, out, _)| meets(out))
+            || self.shards.iter().any(|(_, sink)| sink.queue.iter().any(meets))
+    }
+
+    fn perform(&mut self, shard: usize, out: &Out) {
+        let io = &out.io;
+        // Who hears of it may flush at once.
+        let now = self.clock.get();
+        self.tick();
+        let disk = &mut self.disks[io.leaf.0 as usize];
+        let mut at = io.offset as usize;
+        match io.op {
+            Op::Flush => disk.flushed(out.begun),
+            Op::WriteZeroes | Op::Discard => disk.write(now, at, &vec![0; io.len as usize], false),
+            Op::Read | Op::Write => {
+                for k in 0..io.pieces() {
+                    let (buf, len) = io.piece(k);
+                    let mut memory = self.memory.borrow_mut();
+                    let memory = if buf.addr >= META_ADDR {
+                        &mut self.shards[shard].1.meta[((buf.addr - META_ADDR) / BLOCK) as usize][..len as usize]
+                    } else {
+                        &mut memory[buf.addr as usize..][..len as usize]
+                    };
+                    match io.op {
+                        Op::Read => memory.copy_from_slice(&disk.bytes[at..at + len as usize]),
+                        _ => disk.write(now, at, memory, io.flags.has(Flags::FUA)),
+                    }
+                    at += len as usize;
+                }
+            }
+        }
+    }
+
+    /// One of all the things that can happen does. False: nothing can, besides that disks give back what they were late with.
+    pub fn step(&mut self) -> bool {
+        self.tick();
+        self.stalled = self.stalled.saturating_sub(1);
+        let wires: Vec<usize> = (0..self.wires.len()).filter(|wire| !self.wires[*wire].is_empty()).collect();
+        let turns: Vec<usize> = (0..self.shards.len()).filter(|s| self.shards[*s].0.is_turn_open()).collect();
+        let frozen: Vec<usize> = (0..self.members.len()).filter(|m| self.members[*m].leaves.is_some()).collect();
+        let leaves = self.shards.iter().map(|(_, sink)| sink.queue.len()).sum::<usize>();
+        let weights = [
+            3 * wires.len() as u64,
+            turns.len() as u64,
+            u64::from(!frozen.is_empty()),
+            if self.stalled > 0 { 0 } else { 4 * leaves.min(8) as u64 },
+        ];
+        let total: u64 = weights.iter().sum();
+        if total == 0 {
+            return std::mem::take(&mut self.stalled) > 0 || leaves > 0;
+        }
+        let mut draw = self.random.below(total);
+        let mut which = 0;
+        while draw >= weights[which] {
+            draw -= weights[which];
+            which += 1;
+        }
+        match which {
+            0 => {
+                let wire = wires[self.random.below(wires.len() as u64) as usize];
+                let message = self.wires[wire].pop_front().expect("just seen");
+                let to = wire % self.shards.len();
+                let (shard, sink) = &mut self.shards[to];
+                shard.message(message, sink);
+            }
+            1 => {
+                let (shard, sink) = &mut self.shards[turns[self.random.below(turns.len() as u64) as usize]];
+                shard.end_turn(sink);
+            }
+            2 => {
+                let which = self.random.below(frozen.len() as u64) as usize;
+                self.publish_member(frozen[which]);
+            }
+            _ => {
+                let mut at = self.random.below(leaves as u64) as usize;
+                let mut shard = 0;
+                while at >= self.shards[shard].1.queue.len() {
+                    at -= self.shards[shard].1.queue.len();
+                    shard += 1;
+                }
+                self.answer(shard, at);
+            }
+        }
+        self.after();
+        true
+    }
+}

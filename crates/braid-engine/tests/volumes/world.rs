@@ -1,0 +1,824 @@
+//! A pool in use: volumes, snapshots and clones, requests to them from all shards, and what each block of them may read as.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, RingStart, pool_tag};
+use braid_engine::pool::{
+    AdminError, EXTENT_BYTES, MemberPlaces, OpenPool, OwnerId, Pool, PoolDevice, TailMemory, VolumeId, VolumeShared,
+    open,
+};
+use braid_engine::*;
+
+use super::oracle::{Block, Rule};
+use super::rig::{BLOCK, BUFFERS, Kind, REQUEST_BYTES, Rig};
+
+pub const KEY: PoolKey = PoolKey(2);
+pub const OWNER_SLOTS: u32 = 64;
+pub const POOL: Uuid = Uuid::from_u128(0x1234_5678_9abc);
+const REQUEST_BLOCKS: u64 = REQUEST_BYTES / BLOCK;
+const DEVICES: u32 = 256;
+
+pub struct Heap(Box<[AtomicU64]>);
+
+impl Heap {
+    pub fn of(bytes: u64) -> Arc<dyn TailMemory> {
+        Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()))
+    }
+}
+
+impl TailMemory for Heap {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+/// Nothing of it waits for anything but itself.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("everything answers at once"),
+    }
+}
+
+/// What a run is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub shards: u16,
+    pub members: Vec<(Kind, u32)>,
+    pub ring_blocks: u64,
+    pub zero_slots: u32,
+    pub limits: Limits,
+    pub volume_blocks: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    /// Not acknowledged yet.
+    Coming,
+    There,
+    /// Nobody is to use it any more.
+    Leaving,
+    /// Its deletion is under way.
+    Going,
+}
+
+/// What is served of one, and how.
+struct Served {
+    id: VolumeId,
+    volume: Arc<VolumeShared>,
+    pool: Arc<braid_engine::pool::PoolShared>,
+    device: DeviceId,
+    /// The newest layout, and on how many shards it has not drained since it was withdrawn.
+    version: u32,
+    undrained: usize,
+    published: bool,
+    withdrawn: u64,
+}
+
+/// A volume or snapshot as whoever uses it knows it.
+pub struct Known {
+    pub uuid: Uuid,
+    pub owner: OwnerId,
+    pub read_only: bool,
+    of: Option<Uuid>,
+    pub blocks: Vec<Block>,
+    /// A snapshot: the instant that it was taken at.
+    pub until: u64,
+    life: Life,
+    served: Option<Served>,
+}
+
+impl Known {
+    pub fn is_there(&self) -> bool {
+        matches!(self.life, Life::There | Life::Leaving)
+    }
+
+    /// What a block may read as for whoever looks from `start` on.
+    pub fn admissible(&self, block: u64, start: u64) -> Vec<u64> {
+        let start = start.min(self.until);
+        self.blocks[block as usize].admissible(self.until, Rule::Read(start))
+    }
+}
+
+struct Asked {
+    shard: usize,
+    volume: Uuid,
+    op: Op,
+    flags: Flags,
+    block: u64,
+    blocks: u64,
+    start: u64,
+    buffer: Option<usize>,
+}
+
+/// What is done when a call has ended.
+enum Then {
+    Nothing,
+    Come(Vec<Uuid>),
+    Go(Uuid),
+}
+
+pub struct World {
+    pub rig: Rig,
+    pub setup: Setup,
+    pub devices: Vec<PoolDevice>,
+    places: Arc<[PoolPlace]>,
+    pub home: ShardId,
+    pub known: BTreeMap<Uuid, Known>,
+    asked: BTreeMap<u64, Asked>,
+    buffers: Vec<usize>,
+    /// Requests that were answered while a disk still had their memory.
+    busy: BTreeMap<u64, Option<usize>>,
+    calls: BTreeMap<u64, Then>,
+    next: u64,
+    next_device: u32,
+    done: Vec<Completion>,
+    pub counts: BTreeMap<String, u64>,
+    /// No write is refused for want of space.
+    pub roomy: bool,
+    pub run: String,
+}
+
+impl World {
+    pub fn new(setup: Setup, seed: u64) -> World {
+        let mut rig = Rig::new(setup.shards, &Limits { devices: DEVICES, ..setup.limits }, seed);
+        let mut devices = Vec::new();
+        for (kind, extents) in &setup.members {
+            let extents = *extents;
+            let starts = BLOCK;
+            let ring = starts + 2 * BLOCK;
+            let owners = ring + setup.ring_blocks * BLOCK;
+            let table = owners + u64::from(OWNER_SLOTS) * 256;
+            let records = (u64::from(extents) + u64::from(setup.zero_slots)).next_multiple_of(128);
+            let zero_slots = records as u32 - extents;
+            let addresses = table + records * 32;
+            let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
+            let device = rig.add_member(*kind, data + u64::from(extents) * EXTENT_BYTES, data);
+            let places = MemberPlaces { starts, owners, table, addresses, data };
+            devices.push(PoolDevice { device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
+        }
+        let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
+        let home = ShardId(rig.random.below(u64::from(setup.shards)) as u16);
+        let mut world = World {
+            places: devices.iter().map(place).collect(),
+            rig,
+            devices,
+            home,
+            known: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            buffers: (0..BUFFERS).collect(),
+            busy: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            next: 1,
+            next_device: 100,
+            done: Vec::new(),
+            counts: BTreeMap::new(),
+            roomy: false,
+            run: format!("seed {seed}, {setup:?}"),
+            setup,
+        };
+        world.format();
+        world.open();
+        world
+    }
+
+    pub fn count(&mut self, what: &str) {
+        *self.counts.entry(what.to_string()).or_default() += 1;
+    }
+
+    fn format(&mut self) {
+        for member in self.devices.clone() {
+            let start = RingStart {
+                pool_tag: pool_tag(&POOL),
+                session: 1,
+                run: 1,
+                sequence: 1,
+                position: 0,
+                commit: 0,
+                mark: 0,
+                generation: 2,
+            };
+            self.at_once(Op::WriteZeroes, member.device, 0, member.places.data, &[]).expect("zeros");
+            self.at_once(Op::Write, member.device, member.places.starts, 4096, &start.encode()).expect("a start");
+            self.at_once(Op::Flush, member.device, 0, 0, &[]).expect("a flush");
+        }
+    }
+
+    fn open(&mut self) {
+        let what = OpenPool { uuid: POOL, members: &self.devices.clone(), owner_slots: OWNER_SLOTS, run: 77 };
+        let io = Through(RefCell::new(self));
+        let pool = now(open(&io, &what, |_| None, |_, bytes| Ok(Heap::of(bytes)))).expect("a pool");
+        let (home, places) = (self.home, Arc::clone(&self.places));
+        for (shard, _) in &mut self.rig.shards {
+            shard.know_pool(KEY, home);
+        }
+        let (shard, sink) = &mut self.rig.shards[usize::from(home.0)];
+        shard.serve_pool(KEY, Box::new(pool), places, sink);
+        self.rig.after();
+    }
+
+    /// Carries out a request while nothing else is under way. The bytes are those of a read.
+    fn at_once(&mut self, op: Op, device: DeviceId, offset: u64, len: u64, data: &[u8]) -> Result<Vec<u8>, IoError> {
+        let addr = 0;
+        self.rig.memory.borrow_mut()[..data.len()].copy_from_slice(data);
+        let buf = Buf { addr, region: Buf::UNREGISTERED };
+        let request = Request { device, op, flags: Flags::NONE, offset, len, buf, tag: u64::MAX };
+        let (shard, sink) = &mut self.rig.shards[0];
+        shard.submit(&request, sink)?;
+        self.rig.after();
+        let mut done = Vec::new();
+        for _ in 0..1_000_000 {
+            self.rig.shards[0].0.swap_done(&mut done);
+            if let Some(completion) = done.first() {
+                completion.result?;
+                let len = if op == Op::Read { len as usize } else { 0 };
+                return Ok(self.rig.memory.borrow()[..len].to_vec());
+            }
+            assert!(self.rig.step(), "{request:?} is not answered");
+        }
+        panic!("{request:?} does not end")
+    }
+
+    // What is asked of the pool.
+
+    fn call<R: Send + 'static>(
+        &mut self,
+        then: Then,
+        mut call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
+    ) -> R {
+        self.next += 1;
+        let id = self.next;
+        self.calls.insert(id, then);
+        let result = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&result);
+        let call = Box::new(move |pool: &mut Pool| {
+            let (next, result) = call(pool);
+            *into.lock().expect("one thread") = Some(result);
+            next
+        });
+        let (shard, sink) = &mut self.rig.shards[usize::from(self.home.0)];
+        shard.pool_call(id, KEY, call, sink);
+        self.rig.after();
+        let result = result.lock().expect("one thread").take();
+        result.expect("a call is made at once")
+    }
+
+    pub fn create(&mut self, of: Option<Uuid>) {
+        self.next += 1;
+        let number = self.next;
+        let uuid = Uuid::from_u128(u128::from(number) | 1 << 100);
+        let parent = of.map(|of| self.known[&of].owner);
+        let blocks = match of {
+            Some(of) => {
+                // What nobody has read yet may be one or the other.
+                let of = &self.known[&of];
+                let words = (0..of.blocks.len() as u64).map(|block| of.admissible(block, u64::MAX));
+                let sure = |words: Vec<u64>| words.iter().all(|word| *word == words[0]).then(|| Block::of(words[0]));
+                let Some(blocks) = words.map(sure).collect() else { return };
+                blocks
+            }
+            None => vec![Block::of(0); self.setup.volume_blocks as usize],
+        };
+        let owner = Owner {
+            id: 1,
+            kind: OwnerKind::Volume,
+            place: Placing::Spread,
+            on: 0,
+            thick: false,
+            parent: 0,
+            uuid,
+            volume: Uuid::nil(),
+            size_bytes: blocks.len() as u64 * BLOCK,
+            created_unix_s: 0,
+            limit_iops: 0,
+            limit_bytes_per_s: 0,
+            name: OwnerName::new(&format!("v{number}")).expect("a name"),
+            policy: None,
+        };
+        let created = self.call(Then::Come(vec![uuid]), move |pool| match pool.create_volume(parent, owner.clone()) {
+            Ok(id) => (PoolNext::Commit, Ok(id)),
+            Err(why) => (PoolNext::Done, Err(why)),
+        });
+        match created {
+            Ok(owner) => {
+                self.count(if of.is_some() { "clones" } else { "volumes" });
+                let known = Known {
+                    uuid,
+                    owner,
+                    read_only: false,
+                    of: None,
+                    blocks,
+                    until: u64::MAX,
+                    life: Life::Coming,
+                    served: None,
+                };
+                self.known.insert(uuid, known);
+            }
+            Err(AdminError::TailFull | AdminError::NoPlace) => self.count("calls refused"),
+            Err(why) => panic!("a volume is refused: {why}, {}", self.run),
+        }
+    }
+
+    /// Takes snapshots of these volumes at one instant.
+    pub fn snapshot(&mut self, of: &[Uuid]) {
+        let mut what = Vec::new();
+        let mut uuids = Vec::new();
+        for volume in of {
+            self.next += 1;
+            let uuid = Uuid::from_u128(u128::from(self.next) | 1 << 101);
+            let name = OwnerName::new(&format!("s{}", self.next)).expect("a name");
+            what.push((self.known[volume].owner, uuid, name));
+            uuids.push(uuid);
+        }
+        let asked = what.clone();
+        let until = self.rig.tick();
+        let taken = self.call(Then::Come(uuids.clone()), move |pool| match pool.snapshot(&asked, 0) {
+            Ok(owners) => {
+                // The volumes go on under these.
+                let news: Vec<OwnerId> = owners
+                    .iter()
+                    .map(|owner| {
+                        let owners = &pool.state().owners;
+                        owners.iter().filter(|o| o.parent == *owner).map(|o| o.id).max().expect("it goes on")
+                    })
+                    .collect();
+                (PoolNext::DrainAndCommit, Ok((owners, news)))
+            }
+            Err(why) => (PoolNext::Done, Err(why)),
+        });
+        let (owners, news) = match taken {
+            Ok(taken) => taken,
+            Err(AdminError::TailFull | AdminError::NoPlace) => return self.count("calls refused"),
+            Err(why) => panic!("a snapshot is refused: {why}, {}", self.run),
+        };
+        self.count(if of.len() > 1 { "snapshots of several" } else { "snapshots" });
+        for (((volume, uuid), owner), new) in of.iter().zip(uuids).zip(owners).zip(news) {
+            let of = self.known.get_mut(volume).expect("known");
+            of.owner = new;
+            let blocks = of.blocks.clone();
+            let known = Known {
+                uuid,
+                owner,
+                read_only: true,
+                of: Some(*volume),
+                blocks,
+                until,
+                life: Life::Coming,
+                served: None,
+            };
+            self.known.insert(uuid, known);
+        }
+    }
+
+    pub fn fold(&mut self, records: u32) -> braid_engine::pool::Folded {
+        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.fold_step(records)))
+    }
+
+    pub fn checkpoint(&mut self) {
+        self.call(Then::Nothing, |pool| {
+            pool.request_checkpoint();
+            (PoolNext::Commit, ())
+        });
+    }
+
+    pub fn drain(&mut self) {
+        self.call(Then::Nothing, |_| (PoolNext::DrainAndCommit, ()));
+    }
+
+    pub fn look<R: Send + 'static>(&mut self, mut look: impl FnMut(&mut Pool) -> R + Send + 'static) -> R {
+        self.call(Then::Nothing, move |pool| (PoolNext::Done, look(pool)))
+    }
+
+    // What is served.
+
+    pub fn serve(&mut self, uuid: Uuid) {
+        let owner = self.known[&uuid].owner;
+        let (id, volume, pool) = self.look(move |pool| {
+            let id = pool.serve(owner).expect("it is there, and not served");
+            (id, Arc::clone(pool.volume(id).expect("served")), Arc::clone(pool.shared()))
+        });
+        let device = DeviceId(self.next_device);
+        self.next_device = if self.next_device + 1 == DEVICES { 100 } else { self.next_device + 1 };
+        assert!(!self.known.values().any(|k| k.served.as_ref().is_some_and(|s| s.device == device)));
+        let version = self.next as u32;
+        self.known.get_mut(&uuid).expect("known").served =
+            Some(Served { id, volume, pool, device, version, undrained: 0, published: false, withdrawn: 0 });
+        self.publish(uuid);
+    }
+
+    /// Publishes it, also anew.
+    pub fn publish(&mut self, uuid: Uuid) {
+        let (home, places) = (self.home, Arc::clone(&self.places));
+        let known = self.known.get_mut(&uuid).expect("known");
+        let (size_bytes, read_only) = (known.blocks.len() as u64 * BLOCK, known.read_only);
+        let served = known.served.as_mut().expect("served");
+        served.version += 1;
+        (served.published, served.undrained) = (true, 0);
+        let node = Node::Volume(Box::new(VolumeNode {
+            key: KEY,
+            home,
+            pool: Arc::clone(&served.pool),
+            volume: Arc::clone(&served.volume),
+            id: served.id,
+            members: places,
+            size_bytes,
+            read_only,
+        }));
+        let (device, layout) = (served.device, Arc::new(DeviceLayout::new(served.version, 4096, &node)));
+        for (shard, sink) in &mut self.rig.shards {
+            shard.publish(device, Some(Arc::clone(&layout)), sink);
+        }
+        self.rig.after();
+    }
+
+    pub fn withdraw(&mut self, uuid: Uuid) {
+        let now = self.rig.tick();
+        let shards = self.rig.shards.len();
+        let served = self.known.get_mut(&uuid).expect("known").served.as_mut().expect("served");
+        if !served.published {
+            return;
+        }
+        (served.published, served.undrained, served.withdrawn) = (false, shards, now);
+        let device = served.device;
+        for (shard, sink) in &mut self.rig.shards {
+            shard.publish(device, None, sink);
+        }
+        self.rig.after();
+    }
+
+    /// Has it deleted, or only not served any more.
+    pub fn leave(&mut self, uuid: Uuid) {
+        self.known.get_mut(&uuid).expect("known").life = Life::Leaving;
+        if self.known[&uuid].served.is_some() {
+            self.withdraw(uuid);
+        }
+    }
+
+    /// Goes on with those that are to be deleted, where nothing of them is under way.
+    fn go_on_leaving(&mut self) {
+        let is_idle = |known: &&Known| {
+            known.life == Life::Leaving
+                && known.served.as_ref().is_none_or(|served| !served.published && served.undrained == 0)
+        };
+        let Some(known) = self.known.values().find(is_idle) else { return };
+        let (uuid, owner, read_only) = (known.uuid, known.owner, known.read_only);
+        if self.asked.values().any(|asked| asked.volume == uuid) {
+            // It was answered and is about to be taken.
+            return;
+        }
+        let id = known.served.as_ref().map(|served| served.id);
+        let gone = self.call(Then::Go(uuid), move |pool| {
+            if let Some(id) = id {
+                pool.leave(id);
+            }
+            let result = if read_only { pool.delete_snapshot(owner) } else { pool.delete_volume(owner) };
+            (if result.is_ok() { PoolNext::Commit } else { PoolNext::Done }, result)
+        });
+        let known = self.known.get_mut(&uuid).expect("known");
+        known.served = None;
+        known.life = if gone.is_ok() { Life::Going } else { Life::There };
+        self.count(if gone.is_ok() { "deletions" } else { "deletions refused" });
+    }
+
+    // Requests.
+
+    /// Those that are there: volumes, or snapshots.
+    pub fn ready(&self, read_only: bool) -> Vec<Uuid> {
+        let ready = |known: &&Known| known.life == Life::There && known.read_only == read_only;
+        self.known.values().filter(ready).map(|known| known.uuid).collect()
+    }
+
+    pub fn is_served(&self, uuid: Uuid) -> bool {
+        self.known[&uuid].served.is_some()
+    }
+
+    pub fn is_published(&self, uuid: Uuid) -> bool {
+        self.known[&uuid].served.as_ref().is_some_and(|served| served.published)
+    }
+
+    pub fn has_snapshots(&self, uuid: Uuid) -> bool {
+        self.known.values().any(|known| known.of == Some(uuid))
+    }
+
+    pub fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Asks this of a volume that is published. False: it was refused, or there is no memory for it.
+    pub fn ask(&mut self, shard: usize, uuid: Uuid, op: Op, flags: Flags, block: u64, blocks: u64) -> bool {
+        let carries = matches!(op, Op::Read | Op::Write);
+        assert!(!carries || blocks <= REQUEST_BLOCKS);
+        if carries && self.buffers.is_empty() {
+            return false;
+        }
+        let buffer = if carries { self.buffers.pop() } else { None };
+        let start = self.rig.tick();
+        self.next += 1;
+        let tag = self.next;
+        let addr = buffer.map_or(0, |buffer| buffer as u64 * REQUEST_BYTES);
+        if carries {
+            let mut memory = self.rig.memory.borrow_mut();
+            for k in 0..blocks {
+                let word = if op == Op::Write { word_of(tag, block + k) } else { 0xdbdb_dbdb };
+                let at = (addr + k * BLOCK) as usize;
+                memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                memory[at + 4088..at + 4096].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let served = self.known[&uuid].served.as_ref().expect("served");
+        let (offset, len) = if op == Op::Flush { (0, 0) } else { (block * BLOCK, blocks * BLOCK) };
+        let buf = if carries { Buf { addr, region: Buf::UNREGISTERED } } else { Buf::NONE };
+        let request = Request { device: served.device, op, flags, offset, len, buf, tag };
+        let late_before = self.rig.bare_hangs();
+        let (of, sink) = &mut self.rig.shards[shard];
+        let result = of.submit(&request, sink);
+        if let Err(error) = result {
+            self.buffers.extend(buffer);
+            self.count(&format!("refused: {:?}", error.kind));
+            match error.kind {
+                ErrorKind::Busy => {}
+                ErrorKind::TimedOut => assert!(late_before, "refused for a disk that nobody needs: {}", self.run),
+                _ => panic!("{request:?} was refused: {error}, {}", self.run),
+            }
+            self.rig.after();
+            return false;
+        }
+        if !matches!(op, Op::Read | Op::Flush) && !self.known[&uuid].read_only {
+            let known = self.known.get_mut(&uuid).expect("known");
+            for k in block..block + blocks {
+                let word = if op == Op::Write { word_of(tag, k) } else { 0 };
+                known.blocks[k as usize].begin(word, start, op == Op::Discard);
+            }
+        }
+        self.asked.insert(tag, Asked { shard, volume: uuid, op, flags, block, blocks, start, buffer });
+        self.count(&format!("{op:?}"));
+        self.rig.after();
+        self.take_all();
+        true
+    }
+
+    /// Something happens. False: nothing can.
+    pub fn step(&mut self) -> bool {
+        let moved = self.rig.step();
+        self.take_all();
+        self.go_on_leaving();
+        moved
+    }
+
+    fn take_all(&mut self) {
+        for shard in 0..self.rig.shards.len() {
+            let mut done = std::mem::take(&mut self.done);
+            self.rig.shards[shard].0.swap_done(&mut done);
+            for completion in &done {
+                self.answered(shard, completion);
+            }
+            self.done = done;
+            while let Some(tag) = self.rig.shards[shard].0.pop_released() {
+                let buffer = self.busy.remove(&tag);
+                let buffer = buffer.unwrap_or_else(|| panic!("memory that nobody has is given back, {}", self.run));
+                self.free_buffer(buffer);
+            }
+            while let Some((device, version)) = self.rig.shards[shard].0.pop_drained() {
+                for served in self.known.values_mut().filter_map(|known| known.served.as_mut()) {
+                    if (served.device, served.version) == (device, version) && !served.published {
+                        served.undrained -= 1;
+                    }
+                }
+            }
+            while let Some((id, good)) = self.rig.shards[shard].0.pop_pool_call() {
+                self.call_ended(id, good);
+            }
+        }
+    }
+
+    fn free_buffer(&mut self, buffer: Option<usize>) {
+        if let Some(buffer) = buffer {
+            let addr = buffer as u64 * REQUEST_BYTES;
+            assert!(
+                !self.rig.touches(addr, REQUEST_BYTES),
+                "a disk still has memory that was given back, {}",
+                self.run
+            );
+            self.buffers.push(buffer);
+        }
+    }
+
+    fn call_ended(&mut self, id: u64, good: bool) {
+        let then = self.calls.remove(&id).unwrap_or_else(|| panic!("a call ended twice, {}", self.run));
+        assert!(good || self.rig.own_failed, "a call failed, {}", self.run);
+        match then {
+            Then::Nothing => {}
+            Then::Go(uuid) => {
+                if self.known[&uuid].life == Life::Going {
+                    self.known.remove(&uuid);
+                }
+            }
+            Then::Come(uuids) => {
+                for uuid in uuids {
+                    if let Some(known) = self.known.get_mut(&uuid) {
+                        known.life = if good { Life::There } else { Life::Coming };
+                    }
+                }
+                if good && self.rig.random.one_in(3) {
+                    self.check_durable();
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, shard: usize, completion: &Completion) {
+        let asked = self.asked.remove(&completion.tag);
+        let asked = asked.unwrap_or_else(|| panic!("{completion:?} was not asked, {}", self.run));
+        assert_eq!(asked.shard, shard);
+        let end = self.rig.tick();
+        let oldest = self.asked.values().map(|asked| asked.start).min().unwrap_or(end);
+        if completion.buffer_busy {
+            assert!(self.rig.hangs(), "nobody has that memory, {}", self.run);
+            assert!(self.rig.late_on_bare > 0 || completion.result.is_ok(), "{completion:?}, {}", self.run);
+            self.count("answered late");
+        }
+        match completion.result {
+            Err(error) => self.check_error(&asked, error),
+            Ok(()) => match asked.op {
+                Op::Read => self.check_read(&asked),
+                Op::Flush => {
+                    let known = self.known.get_mut(&asked.volume).expect("known");
+                    if !known.read_only {
+                        known.blocks.iter_mut().for_each(|block| block.flushed(asked.start));
+                    }
+                }
+                _ => {
+                    let known = self.known.get_mut(&asked.volume).expect("known");
+                    assert!(!known.read_only, "a snapshot was written to, {}", self.run);
+                    let durable = asked.flags.has(Flags::FUA);
+                    for block in &mut known.blocks[asked.block as usize..(asked.block + asked.blocks) as usize] {
+                        block.end(asked.start, end, durable);
+                        block.prune(oldest);
+                    }
+                }
+            },
+        }
+        match completion.buffer_busy {
+            true => {
+                self.busy.insert(completion.tag, asked.buffer);
+            }
+            false => self.free_buffer(asked.buffer),
+        }
+        let durable = asked.op == Op::Flush || asked.flags.has(Flags::FUA) && asked.op != Op::Read;
+        if durable && completion.result.is_ok() && self.rig.random.one_in(12) {
+            self.check_durable();
+        }
+    }
+
+    fn check_error(&mut self, asked: &Asked, error: IoError) {
+        self.count(&format!("{:?}", error.kind));
+        let known = &self.known[&asked.volume];
+        let served = known.served.as_ref().expect("served");
+        let good = match error.kind {
+            ErrorKind::Io => self.rig.failed_on_bare > 0,
+            ErrorKind::TimedOut => self.rig.late_on_bare > 0,
+            ErrorKind::NoSpace => !self.roomy && matches!(asked.op, Op::Write | Op::WriteZeroes),
+            ErrorKind::NoDevice => served.withdrawn > asked.start,
+            ErrorKind::ReadOnly => known.read_only && !matches!(asked.op, Op::Read | Op::Flush),
+            ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
+            ErrorKind::Failed => self.rig.own_failed,
+            _ => false,
+        };
+        assert!(good, "{:?} of block {} failed: {error}, {}", asked.op, asked.block, self.run);
+    }
+
+    fn check_read(&mut self, asked: &Asked) {
+        let at = asked.buffer.expect("a read has memory") as u64 * REQUEST_BYTES;
+        let known = self.known.get_mut(&asked.volume).expect("known");
+        for k in 0..asked.blocks {
+            let at = (at + k * BLOCK) as usize;
+            let memory = self.rig.memory.borrow();
+            let word = |at: usize| u64::from_le_bytes(memory[at..at + 8].try_into().expect("eight bytes"));
+            let (word, last) = (word(at), word(at + 4088));
+            let block = asked.block + k;
+            let allowed = known.admissible(block, asked.start);
+            assert!(
+                word == last && allowed.contains(&word),
+                "block {block} of {} reads as {word:x} and {last:x}, not as one of {allowed:x?}: {:x?}, {}",
+                known.uuid,
+                known.blocks[block as usize],
+                self.run
+            );
+            if known.read_only {
+                // It stays so.
+                known.blocks[block as usize] = Block::of(word);
+            }
+        }
+    }
+
+    // The end.
+
+    /// Everything that is under way ends; disks may keep what they were late with.
+    pub fn settle(&mut self) {
+        let mut steps = 0u64;
+        while self.step() {
+            steps += 1;
+            assert!(steps < 3_000_000, "it does not come to rest: {} requests, {}", self.asked.len(), self.run);
+        }
+        let left: Vec<_> = self.asked.values().map(|a| (a.op, a.block, a.blocks, a.shard)).collect();
+        assert!(left.is_empty(), "{} requests are never answered: {left:?}, {}", left.len(), self.run);
+    }
+
+    /// Everything ends, and nothing is left of it.
+    pub fn end(&mut self) {
+        self.settle();
+        while self.rig.hangs() {
+            self.rig.give_back();
+            self.step();
+        }
+        self.settle();
+        assert!(self.busy.is_empty(), "memory was not given back, {}", self.run);
+        if !self.rig.own_failed {
+            self.fold_all();
+            assert!(self.calls.is_empty(), "{} calls never end, {}", self.calls.len(), self.run);
+            self.read_all();
+            self.check_durable();
+            let good = self.look(|pool| (pool.is_settled(), pool.recount()));
+            assert_eq!(good, (true, Ok(())), "{}", self.run);
+        }
+        self.settle();
+        for (shard, _) in &self.rig.shards {
+            assert_eq!((shard.in_flight(), shard.slots_in_use()), (0, 0), "{}", self.run);
+            assert_eq!(shard.pools_in_use(), 0, "{}", self.run);
+        }
+        assert!(self.rig.shared.ranges().is_empty() && self.rig.shared.volume_ranges().is_empty(), "{}", self.run);
+        assert_eq!(self.buffers.len(), BUFFERS);
+    }
+
+    fn fold_all(&mut self) {
+        use braid_engine::pool::Folded;
+        for _ in 0..10_000 {
+            let folded = self.fold(64);
+            self.drain();
+            self.settle();
+            let settled = self.look(|pool| pool.is_settled());
+            self.settle();
+            if folded == Folded::Nothing && settled {
+                return;
+            }
+        }
+        panic!("deletions do not end, {}", self.run);
+    }
+
+    fn read_all(&mut self) {
+        let all: Vec<Uuid> = self.known.values().filter(|k| k.life == Life::There).map(|k| k.uuid).collect();
+        for uuid in all {
+            if !self.is_served(uuid) {
+                self.serve(uuid);
+            } else if !self.is_published(uuid) {
+                self.publish(uuid);
+            }
+            let blocks = self.known[&uuid].blocks.len() as u64;
+            for block in (0..blocks).step_by(REQUEST_BLOCKS as usize) {
+                let shard = self.rig.random.below(self.rig.shards.len() as u64) as usize;
+                assert!(self.ask(shard, uuid, Op::Read, Flags::NONE, block, (blocks - block).min(REQUEST_BLOCKS)));
+                self.settle();
+            }
+        }
+    }
+}
+
+/// Devices read and written while nothing else happens.
+struct Through<'a>(RefCell<&'a mut World>);
+
+impl DeviceIo for Through<'_> {
+    fn size_bytes(&self, device: DeviceId) -> u64 {
+        self.0.borrow().rig.members[device.0 as usize].size
+    }
+    fn block_bytes(&self, _device: DeviceId) -> u32 {
+        4096
+    }
+    async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
+        let mut all = Vec::new();
+        while all.len() < len {
+            let some = (len - all.len()).min(REQUEST_BYTES as usize) as u64;
+            let at = offset + all.len() as u64;
+            all.extend(self.0.borrow_mut().at_once(Op::Read, device, at, some, &[])?);
+        }
+        Ok(all)
+    }
+    async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
+        self.0.borrow_mut().at_once(Op::Write, device, offset, data.len() as u64, &data).map(drop)
+    }
+    async fn flush(&self, device: DeviceId) -> Result<(), IoError> {
+        self.0.borrow_mut().at_once(Op::Flush, device, 0, 0, &[]).map(drop)
+    }
+    async fn discard(&self, _device: DeviceId, _offset: u64, _len: u64) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+fn word_of(tag: u64, block: u64) -> u64 {
+    tag << 16 | (block & 0xfff) << 4 | 1
+}
