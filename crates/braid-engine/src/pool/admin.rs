@@ -37,8 +37,8 @@ pub enum AdminError {
     /// Only a snapshot can be used so.
     #[error("it is no snapshot")]
     NoSnapshot,
-    /// The owner numbers are used up.
-    #[error("the pool has no further owner numbers")]
+    /// The owner numbers are used up, or what is said of the volume makes no sense: its size, its name, its identity.
+    #[error("the pool has no number for it, or its size, name or identity makes no sense")]
     NoNumber,
 }
 
@@ -69,10 +69,16 @@ impl Pool {
         if !self.name_is_free(OwnerKind::Volume, Uuid::nil(), owner.name) {
             return Err(AdminError::NameTaken);
         }
-        if let Some(parent) = parent
-            && self.slot_of(parent)?.1.kind != OwnerKind::Snapshot
-        {
-            return Err(AdminError::NoSnapshot);
+        if let Some(parent) = parent {
+            let (_, of) = self.slot_of(parent)?;
+            if of.kind != OwnerKind::Snapshot {
+                return Err(AdminError::NoSnapshot);
+            }
+            if self.awaits_data(parent) {
+                return Err(AdminError::TailFull);
+            }
+            // What lies beyond a smaller size would show through when the clone grows.
+            owner.size_bytes = owner.size_bytes.max(of.size_bytes);
         }
         let slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
         if !self.tail.has_room(8) {
@@ -81,6 +87,9 @@ impl Pool {
         owner.id = self.state.owners.next_id();
         owner.parent = parent.unwrap_or(0);
         (owner.kind, owner.volume) = (OwnerKind::Volume, Uuid::nil());
+        if !owner.is_sound() {
+            return Err(AdminError::NoNumber);
+        }
         let id = owner.id;
         self.change(&[self.put(slot, owner)]);
         Ok(id)
@@ -98,6 +107,14 @@ impl Pool {
         what: &[(OwnerId, Uuid, OwnerName)],
         now_unix_s: u64,
     ) -> Result<Vec<OwnerId>, AdminError> {
+        let twice = |k: usize| what[..k].iter().any(|(id, ..)| *id == what[k].0);
+        if (0..what.len()).any(twice) {
+            return Err(AdminError::NameTaken);
+        }
+        // More at one instant than the tail could ever hold.
+        if what.len() as u64 * 10 > self.tail.capacity() / 2 {
+            return Err(AdminError::NoPlace);
+        }
         let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
         if !self.tail.has_room(what.len() as u64 * 10) {
             return Err(AdminError::TailFull);
@@ -172,7 +189,7 @@ impl Pool {
         if self.served(id).is_some() {
             return Err(AdminError::InUse);
         }
-        if !self.tail.has_room(5) {
+        if !self.tail.has_room(5) || self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
         (owner.kind, owner.name, owner.policy) = (OwnerKind::Nameless, OwnerName::NONE, None);
@@ -229,7 +246,12 @@ impl Pool {
             return Err(AdminError::TailFull);
         }
         let Owner { kind, parent, uuid, volume, .. } = old;
-        let owner = Owner { id, kind, parent, uuid, volume, size_bytes: owner.size_bytes.max(old.size_bytes), ..owner };
+        // A snapshot stays as it was.
+        let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
+        let owner = Owner { id, kind, parent, uuid, volume, size_bytes, ..owner };
+        if !owner.is_sound() {
+            return Err(AdminError::NoNumber);
+        }
         if let Some(served) = self.served(id)
             && owner.size_bytes > old.size_bytes
         {
@@ -251,6 +273,10 @@ impl Pool {
         }
         if self.served(id).is_some() {
             return Err(AdminError::InUse);
+        }
+        // A snapshot that was not acknowledged: what had begun before it is not in its records yet.
+        if self.awaits_data(id) {
+            return Err(AdminError::TailFull);
         }
         let writer = self.build(id, owner.size_bytes);
         Ok(self.add_volume(id, writer, owner.kind == OwnerKind::Snapshot))

@@ -18,6 +18,8 @@ pub const BUFFERS: u32 = 16;
 const BLOCK: u64 = 4096;
 /// Blocks of the longest batch.
 pub(super) const BATCH_BLOCKS_MAX: u64 = BATCH_BYTES_MAX as u64 / BLOCK;
+/// Of these, discards: nobody waits for them as others wait for the rest.
+const DISCARDS_MAX: usize = 16;
 /// I/Os of a pool's own that are out at a time.
 pub const POOL_IOS_MAX: usize = 64;
 
@@ -194,6 +196,15 @@ impl Commits {
         })
     }
 
+    /// Whether anything is being discarded.
+    pub fn is_discarding(&self) -> bool {
+        self.discards() > 0
+    }
+
+    fn discards(&self) -> usize {
+        self.ios.iter().flatten().filter(|(whose, _)| matches!(whose, For::Discard { .. })).count()
+    }
+
     /// Takes a place among the I/Os that are out.
     pub fn take_io(&mut self, whose: For, buffer: Option<u32>) -> Option<u32> {
         let token = self.ios.iter().position(Option::is_none)?;
@@ -230,6 +241,13 @@ impl Pool {
         let number = self.commits.begun + 1;
         self.commits.wanted = self.commits.wanted.max(number);
         number
+    }
+
+    /// Asks for a commit where none is wanted that has not begun, and something is in the tail.
+    pub fn commit_soon(&mut self) {
+        if !self.tail.is_empty() && !self.commits.is_wanted() {
+            self.request_commit();
+        }
     }
 
     /// Whether the commit of this number has ended, or why it never will.
@@ -277,7 +295,10 @@ impl Pool {
             self.commits.give_buffer(buffer);
         }
         match whose {
-            For::Discard { member, index } => self.rooms[usize::from(member)].free.give(index),
+            For::Discard { member, index } => {
+                self.progress += 1;
+                self.rooms[usize::from(member)].free.give(index);
+            }
             _ if !succeeded => self.commits.fail(),
             For::Commit => {
                 self.commits.out -= 1;
@@ -315,6 +336,9 @@ impl Pool {
     }
 
     fn discard_io(&mut self) -> Option<PoolIo> {
+        if self.commits.discards() >= DISCARDS_MAX {
+            return None;
+        }
         for member in 0..self.rooms.len() {
             if let Some(extent) = self.rooms[member].freed.pop_discard() {
                 let (member, index) = (member as u8, extent.index);

@@ -58,7 +58,9 @@ impl Pool {
         let owners = &self.state.owners;
         self.ended.retain(|id| owners.is_newest(*id));
         let waits = |id: OwnerId| self.deleted.iter().any(|(_, deleted)| *deleted == id);
-        let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id);
+        // Data that are on their way to an owner's places would be bound behind the fold's back.
+        let promised = |id: OwnerId| self.awaits_data(id);
+        let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !promised(*id);
         let Some(owner) = self.state.owners.to_fold().find(ends) else { return false };
         let child = self.state.owners.children(owner).first().copied();
         let mut stated = Vec::new();

@@ -94,6 +94,8 @@ pub struct Reservation {
     volume: VolumeId,
     owner: OwnerId,
     packed: bool,
+    /// Units of the tail that are promised for it.
+    units: u16,
 }
 
 impl Reservation {
@@ -145,10 +147,14 @@ pub struct Pool {
     next_volume: u32,
     /// Requests that have a place in this extent and have not bound it.
     pub(super) pending: BTreeMap<ExtentId, u32>,
+    /// The same by the owner under which they were given.
+    promised: BTreeMap<OwnerId, u32>,
     /// Extents for which nothing is bound yet, by owner and logical extent.
     opening: BTreeMap<(OwnerId, u32), ExtentId>,
     pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
     pub(super) commits: Commits,
+    /// See [`Pool::progress`].
+    pub(super) progress: u64,
     /// Extents in which nothing stands any more, for whose freeing the tail had no room.
     pub(super) empties: Vec<ExtentId>,
     pub(super) view: Visible,
@@ -180,9 +186,11 @@ impl Pool {
             volumes: BTreeMap::new(),
             next_volume: 0,
             pending: BTreeMap::new(),
+            promised: BTreeMap::new(),
             opening: BTreeMap::new(),
             open_packed: BTreeMap::new(),
             commits,
+            progress: 0,
             empties: Vec::new(),
             view: Visible::new(),
             deleted: Vec::new(),
@@ -315,8 +323,15 @@ impl Pool {
 
     /// Appends changes which count together or not at all, and takes them into the state. Returns their last unit.
     pub(super) fn change(&mut self, changes: &[(u8, u32, Change)]) -> u64 {
-        let mut unit = self.tail.published();
+        let before = self.tail.published();
         let last = self.tail.append(changes);
+        self.take_in(changes, before);
+        self.shared.published.store(last, Ordering::Release);
+        last
+    }
+
+    /// Takes changes into the state whose first unit follows this one.
+    fn take_in(&mut self, changes: &[(u8, u32, Change)], mut unit: u64) {
         for (member, index, change) in changes {
             let id = RecordId { member: *member, index: *index };
             unit += if matches!(change, Change::Owner { .. }) { OWNER_UNITS as u64 } else { 1 };
@@ -330,13 +345,21 @@ impl Pool {
                 Change::Padding => {}
             }
         }
-        debug_assert_eq!(unit, last);
-        self.shared.published.store(last, Ordering::Release);
-        last
+    }
+
+    /// Whether extents are on their way to be free.
+    pub fn is_freeing(&self) -> bool {
+        self.rooms.iter().any(|room| room.freed.len() > 0) || self.commits.is_discarding()
+    }
+
+    /// Rises with everything after which who waits for room may have some.
+    pub fn progress(&self) -> u64 {
+        self.progress
     }
 
     /// So much of the tail is committed.
     pub(super) fn note_committed(&mut self, mark: u64) {
+        self.progress += 1;
         self.tail.trim(mark);
         self.shared.committed.store(mark, Ordering::Release);
         self.rooms.iter_mut().for_each(|room| room.freed.committed(mark));
@@ -379,11 +402,22 @@ impl Pool {
         let run = mask(first, blocks);
         let blocks =
             (own_present & run).checked_ilog2().map_or(blocks, |_| (own_present & run).trailing_zeros() - first);
-        if !self.tail.reserve(u64::from(blocks)) {
+        // What an older owner has of these may become the owner's own while the data are out, and is dropped with the same group then.
+        let below = self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
+        let units = (if below { 2 * blocks + 1 } else { blocks }) as u16;
+        if !self.tail.reserve(u64::from(units)) {
             return Placement::TailFull;
         }
-        let new =
-            |extent, position, blocks, packed| Reservation { extent, position, blocks, block, volume, owner, packed };
+        let new = |extent, position, blocks, packed| Reservation {
+            extent,
+            position,
+            blocks,
+            block,
+            volume,
+            owner,
+            packed,
+            units,
+        };
         let whole = self.view.pieces().iter().map(|piece| piece.extent).filter(|extent| own(*extent));
         // What an extent says is zero there is stated there again, so that no two of an owner state a block.
         let zero_of = |extent: ExtentId| self.state.record(extent.into()).zero;
@@ -402,11 +436,10 @@ impl Pool {
         }
         if let Some((extent, clear)) = chosen {
             if held(extent) {
-                self.tail.unreserve(u64::from(blocks));
+                self.tail.unreserve(u64::from(units));
                 return Placement::Held;
             }
-            self.tail.unreserve(u64::from(blocks - clear));
-            *self.pending.entry(extent).or_insert(0) += 1;
+            self.promised(owner, extent);
             return Placement::New(new(extent, first, clear, false));
         }
         let others_see = self.view.mask() != 0 || self.state.zero_range_word(owner, logical) != 0;
@@ -414,23 +447,32 @@ impl Pool {
             && blocks < WHOLE_BLOCKS_MIN
             && let Some((extent, position, count)) = self.packed_slots(owner, blocks)
         {
-            self.tail.unreserve(u64::from(blocks - count));
-            *self.pending.entry(extent).or_insert(0) += 1;
+            self.promised(owner, extent);
             return Placement::New(new(extent, position, count, true));
         }
         if let Some(extent) = self.take_extent(owner) {
             self.opening.insert((owner, logical), extent);
-            *self.pending.entry(extent).or_insert(0) += 1;
+            self.promised(owner, extent);
             return Placement::New(new(extent, first, blocks, false));
         }
         // The last room there is: slots that are open.
         if let Some((extent, position, count)) = self.packed_slots(owner, blocks) {
-            self.tail.unreserve(u64::from(blocks - count));
-            *self.pending.entry(extent).or_insert(0) += 1;
+            self.promised(owner, extent);
             return Placement::New(new(extent, position, count, true));
         }
-        self.tail.unreserve(u64::from(blocks));
+        self.tail.unreserve(u64::from(units));
         Placement::Full
+    }
+
+    /// A place in this extent is promised.
+    fn promised(&mut self, owner: OwnerId, extent: ExtentId) {
+        *self.pending.entry(extent).or_insert(0) += 1;
+        *self.promised.entry(owner).or_insert(0) += 1;
+    }
+
+    /// Whether data are on their way to places of this owner.
+    pub fn awaits_data(&self, owner: OwnerId) -> bool {
+        self.promised.contains_key(&owner)
     }
 
     /// A free extent for this owner, taken.
@@ -465,8 +507,8 @@ impl Pool {
 
     /// The data are there: the blocks are found there from now on. Returns the unit that says so.
     pub fn bind(&mut self, reservation: &Reservation) -> u64 {
-        let Reservation { extent, position, blocks, block, owner, packed, .. } = *reservation;
-        self.tail.unreserve(u64::from(blocks));
+        let Reservation { extent, position, blocks, block, owner, packed, units, .. } = *reservation;
+        self.tail.unreserve(u64::from(units));
         let id = RecordId::from(extent);
         let mut record = self.state.record(id);
         let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
@@ -478,8 +520,7 @@ impl Pool {
             }
         }
         debug_assert_eq!((record.owner, record.kind == RecordKind::Packed), (owner, packed));
-        let mut changes = Vec::with_capacity(blocks as usize + 2);
-        let freed = self.restated_elsewhere(reservation, logical, &mut changes);
+        let mut changes = Vec::with_capacity(units.into());
         if packed {
             for k in 0..blocks {
                 let slot = position + k;
@@ -492,11 +533,14 @@ impl Pool {
             record.zero &= !mask(position, blocks);
             changes.push((extent.member, extent.index, Change::Record { record }));
         }
-        let sequence = self.change(&changes);
-        for extent in freed {
-            self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
-        }
+        let own = changes.len();
+        let freed = self.restated_elsewhere(reservation, logical, &mut changes);
+        let before = self.tail.published();
+        let sequence = self.tail.append(&changes);
+        self.take_in(&changes[..own], before);
         self.note_stated(owner, logical, mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks));
+        // Before the map: who finds the blocks there sees that it is not committed.
+        self.shared.published.store(sequence, Ordering::Release);
         let volume = self.volumes.get_mut(&reservation.volume).expect("a volume with requests is served");
         if packed {
             for k in 0..blocks {
@@ -507,6 +551,11 @@ impl Pool {
             // What the newest owner states nobody hides.
             let newest = volume.owner == owner;
             volume.writer.set_blocks(&self.state.records, logical, mask(position, blocks), extent, newest);
+        }
+        // Only now that no map follows them any more.
+        self.take_in(&changes[own..], before + own as u64);
+        for extent in freed {
+            self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
         }
         self.settle(reservation, logical);
         sequence
@@ -559,12 +608,18 @@ impl Pool {
 
     /// The data could not be written: the place is not needed.
     pub fn unplace(&mut self, reservation: &Reservation) {
-        self.tail.unreserve(u64::from(reservation.blocks));
+        self.tail.unreserve(u64::from(reservation.units));
         self.settle(reservation, (reservation.block / u64::from(EXTENT_BLOCKS)) as u32);
     }
 
     fn settle(&mut self, reservation: &Reservation, logical: u32) {
         let extent = reservation.extent;
+        self.progress += 1;
+        let promised = self.promised.get_mut(&reservation.owner).expect("who has a place is counted");
+        *promised -= 1;
+        if *promised == 0 {
+            self.promised.remove(&reservation.owner);
+        }
         let pending = self.pending.get_mut(&extent).expect("who has a place is counted");
         *pending -= 1;
         if *pending > 0 {

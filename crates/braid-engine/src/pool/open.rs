@@ -80,6 +80,12 @@ pub enum OpenError {
         /// What, and where.
         what: String,
     },
+    /// The tail of the last session is there, and does not fit.
+    #[error(
+        "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost: \
+         removing its file accepts that"
+    )]
+    OldTail(&'static str),
     /// The shared memory for its tail could not be had.
     #[error("no shared memory for the pool's tail: {0}")]
     Tail(String),
@@ -130,10 +136,10 @@ pub async fn open<I: DeviceIo>(
     let mut found = Vec::with_capacity(starts.len());
     for ((number, member), start) in (0u8..).zip(what.members).zip(&starts) {
         let of_run = start.run == newest.run && start.session == newest.session;
-        let batches = if of_run { read_ring(io, number, member, start).await? } else { Vec::new() };
+        let batches = if of_run { read_ring(io, what, number, member, start).await? } else { Vec::new() };
         found.push(Found { start: *start, batches });
     }
-    let (commit, mark, replay) = judge(&newest, &found);
+    let (commit, mark, replay) = judge(&newest, &found)?;
     let mut state = load(io, what, &found).await?;
     let generation = starts.iter().map(|start| start.generation).max().unwrap_or(0);
     let places = what.members.iter().map(|member| member.places).collect();
@@ -144,8 +150,14 @@ pub async fn open<I: DeviceIo>(
     }
     verify(&state)?;
 
-    let left = old(newest.session).and_then(|memory| left_behind(&*memory, what.uuid, newest.session, mark));
-    let left = left.unwrap_or_default();
+    let left = match old(newest.session) {
+        None => Vec::new(),
+        Some(memory) => left_behind(&*memory, what.uuid, newest.session, mark).map_err(OpenError::OldTail)?,
+    };
+    if let Some(entry) = left.iter().find(|entry| !fits(what, entry)) {
+        let what = "the pool's tail speaks of what it does not have".to_owned();
+        return Err(OpenError::Damaged { member: entry.member, what });
+    }
     let units = tail_units_for(what.members);
     let rings = what.members.iter().map(|member| Ring {
         offset: member.ring.0,
@@ -230,6 +242,7 @@ async fn read_start<I: DeviceIo>(
 /// The longest unbroken series of batches from the start on.
 async fn read_ring<I: DeviceIo>(
     io: &I,
+    what: &OpenPool<'_>,
     number: u8,
     member: &PoolDevice,
     start: &RingStart,
@@ -252,6 +265,11 @@ async fn read_ring<I: DeviceIo>(
             let what = format!("an entry of batch {sequence} of its ring makes no sense");
             return Err(OpenError::Damaged { member: number, what });
         };
+        if let Some(entry) = list.iter().find(|entry| !fits(what, entry)) {
+            let what =
+                format!("batch {sequence} of its ring speaks of record {} of member {}", entry.index, entry.member);
+            return Err(OpenError::Damaged { member: number, what });
+        }
         position = place + u64::from(header.blocks);
         sequence += 1;
         batches.push((header, list));
@@ -259,9 +277,12 @@ async fn read_ring<I: DeviceIo>(
     Ok(batches)
 }
 
+/// The last commit that counts, its last unit, and what they say.
+type Judged = (u64, u64, Vec<(u64, Entry)>);
+
 /// Which commits count: those of which every batch is there, one after the other. Returns the last of them, its last unit, and what
 /// they say, in order.
-fn judge(newest: &RingStart, found: &[Found]) -> (u64, u64, Vec<(u64, Entry)>) {
+fn judge(newest: &RingStart, found: &[Found]) -> Result<Judged, OpenError> {
     let of_run = |found: &&Found| found.start.run == newest.run && found.start.session == newest.session;
     // What the start that is ahead covers was complete once, and is in the tables of its member; the others may lack it in theirs.
     let ahead = found.iter().filter(of_run).map(|found| found.start).max_by_key(|start| start.commit);
@@ -281,6 +302,12 @@ fn judge(newest: &RingStart, found: &[Found]) -> (u64, u64, Vec<(u64, Entry)>) {
             batches.first().is_some_and(|first| batches.len() == usize::from(first.batches))
         });
         if !complete && !planted(Planted::CommitWithoutAllMembers) {
+            // Commits are made one at a time: where there is a later one this one was complete.
+            let later = |found: &Found| found.batches.iter().any(|(header, _)| header.commit > next);
+            if let Some(member) = found.iter().position(later) {
+                let what = format!("its ring has commits after number {next}, of which other members lack a part");
+                return Err(OpenError::Damaged { member: member as u8, what });
+            }
             break;
         }
         for (_, list) in found.iter().flat_map(|found| &found.batches).filter(|(header, _)| header.commit == next) {
@@ -289,7 +316,7 @@ fn judge(newest: &RingStart, found: &[Found]) -> (u64, u64, Vec<(u64, Entry)>) {
         mark = mark.max(header.mark);
         commit = next;
     }
-    (commit, mark, replay.into_iter().collect())
+    Ok((commit, mark, replay.into_iter().collect()))
 }
 
 /// Reads the tables.
@@ -315,6 +342,10 @@ async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Found]) -> Resu
                     member: number,
                     what: format!("record {k} of its table: {error}"),
                 })?;
+                if !of_its_kind(member, k as u32, &record) {
+                    let what = format!("record {k} of its table is of a kind that does not belong there");
+                    return Err(OpenError::Damaged { member: number, what });
+                }
                 if record != Record::free(0) {
                     state.set(RecordId { member: number, index: k as u32 }, &record, 0);
                 }
@@ -384,6 +415,30 @@ async fn load_addresses<I: DeviceIo>(
     Ok(())
 }
 
+/// Whether a record may stand at this place of a member's table.
+fn of_its_kind(member: &PoolDevice, index: u32, record: &Record) -> bool {
+    match record.kind {
+        RecordKind::Free => true,
+        RecordKind::Whole | RecordKind::Packed => index < member.extents,
+        RecordKind::Zeros => index >= member.extents,
+    }
+}
+
+/// Whether an entry speaks of something that there is.
+fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
+    match &entry.change {
+        Change::Padding => true,
+        Change::Owner { .. } => entry.index < what.owner_slots,
+        Change::Record { record } | Change::Slot { record, .. } => {
+            let member = what.members.get(usize::from(entry.member));
+            member.is_some_and(|member| {
+                u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
+                    && of_its_kind(member, entry.index, record)
+            })
+        }
+    }
+}
+
 fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entry) {
     let id = RecordId { member: entry.member, index: entry.index };
     match &entry.change {
@@ -406,6 +461,19 @@ fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entry) {
 
 /// What must be true of every pool that was opened.
 fn verify(state: &State) -> Result<(), OpenError> {
+    let most = state.owners.iter().count();
+    let endless = |id: u32| {
+        let mut at = id;
+        let steps = std::iter::from_fn(|| {
+            at = state.owners.get(at)?.parent;
+            (at != 0).then_some(())
+        });
+        steps.take(most + 1).count() > most
+    };
+    if let Some(owner) = state.owners.iter().find(|owner| endless(owner.id)) {
+        let what = format!("owner {} stands on itself", owner.id);
+        return Err(OpenError::Damaged { member: 0, what });
+    }
     for (member, extents) in state.members() {
         for index in 0..extents + state.zero_slots(member) {
             let id = RecordId { member, index };

@@ -168,30 +168,39 @@ fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(Entry, u64
     (entry.sequence == sequence).then(|| (entry, sequence + count as u64))
 }
 
-/// What a process that has died left in its tail: the entries after `mark`, in order; `None` where this is no tail of this
-/// pool and session, or it is damaged.
-pub fn left_behind(memory: &dyn TailMemory, pool: Uuid, session: u64, mark: u64) -> Option<Vec<Entry>> {
+/// What a process that has died left in its tail: the entries after `mark`, in order; none where this is no tail of this pool and
+/// session.
+///
+/// # Errors
+/// It is, and does not fit what is on the disks, or is damaged: what was acknowledged might be lost by going on without.
+pub fn left_behind(memory: &dyn TailMemory, pool: Uuid, session: u64, mark: u64) -> Result<Vec<Entry>, &'static str> {
     let words = memory.words();
     if words.len() < HEADER_WORDS || words[0].load(Ordering::Acquire) != MAGIC {
-        return None;
+        return Ok(Vec::new());
     }
     let word = |k: usize| words[k].load(Ordering::Acquire);
     let (high, low) = pool.as_u64_pair();
     let capacity = word(1);
     let fits = capacity >= TAIL_UNITS_MIN && (words.len() - HEADER_WORDS) as u64 / UNIT_WORDS as u64 >= capacity;
-    if !fits || (word(2), word(3), word(4)) != (session, high, low) {
-        return None;
+    if (word(2), word(3), word(4)) != (session, high, low) {
+        return Ok(Vec::new());
+    }
+    if !fits {
+        return Err("its size makes no sense");
     }
     let (published, trimmed) = (word(PUBLISHED), word(TRIMMED));
-    if published < trimmed || published - trimmed > capacity || trimmed > mark || mark > published {
-        return None;
+    if published < trimmed || published - trimmed > capacity || mark > published {
+        return Err("its numbers make no sense");
+    }
+    if trimmed > mark {
+        return Err("it lacks changes that are not in the rings either");
     }
     let mut entries = Vec::new();
     let mut sequence = mark + 1;
     while sequence <= published {
-        let (entry, next) = read(words, capacity, sequence)?;
+        let (entry, next) = read(words, capacity, sequence).ok_or("an entry is damaged")?;
         entries.push(entry);
         sequence = next;
     }
-    (sequence == published + 1).then_some(entries)
+    if sequence == published + 1 { Ok(entries) } else { Err("its last entry is cut off") }
 }

@@ -83,6 +83,11 @@ impl Home {
 
     /// Tries to answer. `None`: it has to wait.
     fn answer(&mut self, who: Who, ask: &PoolAsk) -> Option<PoolTold> {
+        if let PoolAsk::Place { volume, .. } | PoolAsk::Discard { volume, .. } = ask
+            && self.pool.volume(*volume).is_none()
+        {
+            return Some(PoolTold::Failed(ErrorKind::NoDevice));
+        }
         match ask {
             PoolAsk::Place { volume, block, blocks } => {
                 let mut runs = [None; RUNS_MAX];
@@ -96,6 +101,8 @@ impl Home {
                     at += match placement {
                         Placement::New(new) => u64::from(new.blocks),
                         Placement::Own { blocks, .. } => u64::from(blocks),
+                        // What is on its way to be free is waited for.
+                        Placement::Full if k == 0 && self.pool.is_freeing() => return None,
                         Placement::Full if k == 0 => return Some(PoolTold::Failed(ErrorKind::NoSpace)),
                         Placement::TailFull | Placement::Held if k == 0 => return None,
                         Placement::Full | Placement::TailFull | Placement::Held => break,
@@ -154,7 +161,7 @@ impl Shard {
         match told {
             Some(told) => self.pool_tell(who, told),
             None if needs_room => {
-                home.pool.request_commit();
+                home.pool.commit_soon();
                 home.waiting.push_back((who, ask));
             }
             None => {}
@@ -249,11 +256,10 @@ impl Shard {
     }
 
     fn retry_waiting(&mut self, home: &mut Home) {
-        // Only when something was committed there is more room.
-        if home.retried == home.pool.commits_done() && !home.pool.has_failed() {
+        if home.retried == home.pool.progress() && !home.pool.has_failed() {
             return;
         }
-        home.retried = home.pool.commits_done();
+        home.retried = home.pool.progress();
         while let Some((who, ask)) = home.waiting.pop_front() {
             if home.pool.has_failed() {
                 self.pool_tell(who, PoolTold::Failed(ErrorKind::Failed));
@@ -262,7 +268,7 @@ impl Shard {
             match home.answer(who, &ask) {
                 Some(told) => self.pool_tell(who, told),
                 None => {
-                    home.pool.request_commit();
+                    home.pool.commit_soon();
                     return home.waiting.push_front((who, ask));
                 }
             }

@@ -74,7 +74,9 @@ impl Shard {
         }
         if layout.mirror().is_some_and(|mirror| mirror.failed) {
             slot.error = Some(IoError::of(ErrorKind::Failed));
-        } else if device.late_full {
+        } else if device.late_full
+            || !matches!(op, Op::Read | Op::Flush) && self.shared.late.covers(id, offset, offset + len)
+        {
             slot.error = Some(IoError::of(ErrorKind::TimedOut));
         } else if !layout.ordered
             && matches!(op, Op::Read | Op::Write)

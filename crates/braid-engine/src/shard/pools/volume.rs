@@ -266,7 +266,10 @@ impl Shard {
                 self.pools.works[index as usize].commit = true;
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
-            if !self.begin_part(index, place, (slot.op, flags), len, buf, sink) {
+            // A few are left for those who have been given places, and keep others waiting.
+            if self.pools.parts_free.len() <= RUNS_MAX
+                || !self.begin_part(index, place, (slot.op, flags), len, buf, sink)
+            {
                 if begun == 0 {
                     self.pools.parts_wanted = true;
                     self.waiting.park(&mut self.slots, index, part_key());
