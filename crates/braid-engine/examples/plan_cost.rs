@@ -1,10 +1,16 @@
 //! Prints what a 4 KiB request costs in the engine alone: planned, submitted to a sink that only
-//! remembers the cookie, and answered. `cargo run --release -p braid-engine --example plan_cost [ROUNDS]`
+//! remembers the cookie, and answered; also to a volume of a pool on such a device. `cargo run --release -p braid-engine --example plan_cost [ROUNDS]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind, RingStart, pool_tag};
+use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::*;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 
@@ -40,17 +46,26 @@ impl LeafSink for Null {
 }
 
 fn measure(name: &str, node: &Node, op: Op) {
-    let (slot, at_once) = (cost(node, op, false), cost(node, op, true));
+    measure_last(name, std::slice::from_ref(node), op);
+}
+
+/// The last of several devices.
+fn measure_last(name: &str, nodes: &[Node], op: Op) {
+    let (slot, at_once) = (cost(nodes, op, false), cost(nodes, op, true));
     println!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
 }
 
-fn cost(node: &Node, op: Op, at_once: bool) -> f64 {
+fn cost(nodes: &[Node], op: Op, at_once: bool) -> f64 {
     let limits = Limits::default();
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
     let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096], at_once };
-    shard.publish(DeviceId(0), Some(Arc::new(DeviceLayout::new(1, 512, node))), &mut sink);
+    for (id, node) in (0..).zip(nodes) {
+        let block = if matches!(node, Node::Volume(_)) { 4096 } else { 512 };
+        shard.publish(DeviceId(id), Some(Arc::new(DeviceLayout::new(1, block, node))), &mut sink);
+    }
+    let device = DeviceId(nodes.len() as u32 - 1);
     let mut done = Vec::new();
-    let blocks = node.size_bytes() / 4096;
+    let blocks = nodes[nodes.len() - 1].size_bytes() / 4096;
     let (mut x, mut best) = (1u64, f64::MAX);
     let rounds = std::env::args().nth(1).map_or(20_000, |a| a.parse().unwrap());
     let depth = 128;
@@ -61,7 +76,7 @@ fn cost(node: &Node, op: Op, at_once: bool) -> f64 {
                 x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let offset = ((u128::from(x) * u128::from(blocks)) >> 64) as u64 * 4096;
                 let buf = Buf { addr: 4096 * tag, region: 0 };
-                let request = Request { device: DeviceId(0), op, flags: Flags::NONE, offset, len: 4096, buf, tag };
+                let request = Request { device, op, flags: Flags::NONE, offset, len: 4096, buf, tag };
                 shard.submit(&request, &mut sink).unwrap();
             }
             let mut at = 0;
@@ -101,6 +116,106 @@ fn mirrored(level: Level, members: u32) -> Node {
     }))
 }
 
+/// Where the structures of the pool are, so that nothing of them meets.
+const PLACES: MemberPlaces =
+    MemberPlaces { starts: 4096, owners: 1 << 20, table: 1 << 30, addresses: 2 << 30, data: 4 << 30 };
+const VOLUME: Uuid = Uuid::from_u128(7);
+
+/// A pool of one member on which a volume has so many extents, all of them whole, one after the other. Nothing is kept of it.
+struct Filled(u64);
+
+impl DeviceIo for Filled {
+    fn size_bytes(&self, _: DeviceId) -> u64 {
+        PLACES.data + self.0 * EXTENT_BYTES
+    }
+    fn block_bytes(&self, _: DeviceId) -> u32 {
+        4096
+    }
+    async fn read(&self, _: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
+        let mut bytes = vec![0; len];
+        if (PLACES.starts..PLACES.starts + 8192).contains(&offset) {
+            let tag = pool_tag(&Uuid::nil());
+            let (session, run, sequence, generation) = (1, 1, 1, 2);
+            let start =
+                RingStart { pool_tag: tag, session, run, sequence, position: 0, commit: 0, mark: 0, generation };
+            bytes[..4096].copy_from_slice(&start.encode());
+        } else if offset == PLACES.owners {
+            let owner = Owner {
+                id: 1,
+                kind: OwnerKind::Volume,
+                place: Placing::Spread,
+                on: 0,
+                thick: false,
+                parent: 0,
+                uuid: VOLUME,
+                volume: Uuid::nil(),
+                size_bytes: self.0 * EXTENT_BYTES,
+                created_unix_s: 0,
+                limit_iops: 0,
+                limit_bytes_per_s: 0,
+                name: OwnerName::new("volume").unwrap(),
+                policy: None,
+            };
+            bytes[..256].copy_from_slice(&owner.encode(0));
+        } else if (PLACES.table..PLACES.addresses).contains(&offset) {
+            for (index, image) in ((offset - PLACES.table) / 32..self.0).zip(bytes.as_chunks_mut::<32>().0) {
+                let logical = index as u32;
+                let kind = RecordKind::Whole;
+                *image = Record { kind, life: 1, owner: 1, logical, present: u64::MAX, zero: 0 }.encode(0, logical);
+            }
+        }
+        Ok(bytes)
+    }
+    async fn write(&self, _: DeviceId, _: u64, _: Vec<u8>, _: bool) -> Result<(), IoError> {
+        Ok(())
+    }
+    async fn flush(&self, _: DeviceId) -> Result<(), IoError> {
+        Ok(())
+    }
+    async fn discard(&self, _: DeviceId, _: u64, _: u64) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+struct Tail(Box<[AtomicU64]>);
+
+impl TailMemory for Tail {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("everything answers at once"),
+    }
+}
+
+/// A volume of so many extents, on the first device.
+fn volume(extents: u64) -> Node {
+    let zero_slots = (128 - extents % 128) as u32;
+    let (device, ring) = (DeviceId(0), (64 << 20, 128));
+    let members = [PoolDevice { device, places: PLACES, ring, extents: extents as u32, zero_slots }];
+    let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, run: 5 };
+    let tail = |_, bytes: u64| {
+        let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
+        Ok(memory)
+    };
+    let mut pool = now(open(&Filled(extents), &what, |_| None, tail)).unwrap();
+    let id = pool.serve(1).unwrap();
+    Node::Volume(Box::new(VolumeNode {
+        key: PoolKey(0),
+        home: ShardId(0),
+        pool: Arc::clone(pool.shared()),
+        volume: Arc::clone(pool.volume(id).unwrap()),
+        id,
+        members: vec![PoolPlace { device, data: PLACES.data }].into(),
+        size_bytes: extents * EXTENT_BYTES,
+        read_only: false,
+    }))
+}
+
 fn main() {
     let leaf = |id: u32, gib: u64| Node::Leaf { leaf: LeafId(id), start: 16 << 20, len: gib << 30 };
     let sizes = [50u64, 100, 100];
@@ -114,6 +229,12 @@ fn main() {
     measure("raid0 of 3", &striped(Level::Raid0, Layout::Alternate), Op::Read);
     measure("raid0 of 3", &striped(Level::Raid0, Layout::Alternate), Op::Write);
     measure("concat of 3", &striped(Level::Concat, Layout::Linear), Op::Read);
+    for gib in [1, 240] {
+        let name = format!("volume of {gib} GiB on it");
+        let nodes = [striped(Level::Raid0, Layout::Alternate), volume(gib << 12)];
+        measure_last(&name, &nodes, Op::Read);
+        measure_last(&name, &nodes, Op::Write);
+    }
     for (level, members) in [(Level::Raid1, 2), (Level::Raid1, 3), (Level::Raid10, 4)] {
         let name = format!("{level} of {members}");
         measure(&name, &mirrored(level, members), Op::Read);
