@@ -152,7 +152,8 @@ pub struct Rig {
     hung: Vec<(usize, Out, bool)>,
     /// So many steps no leaf answers.
     pub stalled: u64,
-    /// What bare disks were late with, and what failed there.
+    /// What disks were late with, bare disks among them, and what failed on these.
+    pub late: u64,
     pub late_on_bare: u64,
     pub failed_on_bare: u64,
     pub own_failed: bool,
@@ -183,6 +184,7 @@ impl Rig {
             faults: Faults::default(),
             hung: Vec::new(),
             stalled: 0,
+            late: 0,
             late_on_bare: 0,
             failed_on_bare: 0,
             own_failed: false,
@@ -359,6 +361,7 @@ impl Rig {
                 shard.leaf_done(out.io.cookie, Err(LeafError { kind: ErrorKind::Io, errno: 5 }), sink);
             }
             Fate::Late => {
+                self.late += 1;
                 let bare = self.members[self.member_of(out.io.leaf)].kind == Kind::Bare;
                 self.hung.push((shard, out, bare));
                 let (shard, sink) = &mut self.shards[shard];
