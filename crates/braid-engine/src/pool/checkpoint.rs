@@ -104,13 +104,19 @@ pub(super) struct Checkpoint {
     /// What the starts will say: the commit, its last unit, and for each member where the first batch after it stands.
     commit: (u64, u64),
     heads: Vec<(u64, u64)>,
-    pub generation: u64,
+    /// Of each member's newest ring start.
+    generations: Vec<u64>,
     done: u64,
 }
 
 impl Checkpoint {
-    /// Of a pool whose members have these places and so many records each; `generation` is the highest of all ring starts.
-    pub fn new(places: Vec<MemberPlaces>, records: &[(u32, u32)], owner_slots: u32, generation: u64) -> Checkpoint {
+    /// Of a pool whose members have these places and so many records each; `generations` are those of their ring starts.
+    pub fn new(
+        places: Vec<MemberPlaces>,
+        records: &[(u32, u32)],
+        owner_slots: u32,
+        generations: Vec<u64>,
+    ) -> Checkpoint {
         let dirty = || {
             let each = |(extents, zero_slots): &(u32, u32)| Dirty {
                 table: Blocks::new((extents + zero_slots).div_ceil(RECORDS_EACH)),
@@ -130,9 +136,16 @@ impl Checkpoint {
             wanted: false,
             commit: (0, 0),
             heads: vec![(0, 0); records.len()],
-            generation,
+            generations,
             done: 0,
         }
+    }
+
+    /// The generation of a member's next ring start: above all that there are, and not in the place of its own newest one. After a
+    /// crash in between they may differ.
+    fn next_generation(&self, member: usize) -> u64 {
+        let next = self.generations.iter().copied().max().unwrap_or(0) + 1;
+        next + u64::from(start_slot(next) == start_slot(self.generations[member]))
     }
 
     /// One is to begin, now or when the one that is under way has ended.
@@ -276,7 +289,7 @@ impl Pool {
         let ring = &commits.rings[member];
         let (position, sequence) = checkpoint.heads[member];
         let place = super::commit::Ring::next_place(position, ring.blocks) % ring.blocks;
-        let generation = checkpoint.generation + 1;
+        let generation = checkpoint.next_generation(member);
         let start = RingStart {
             pool_tag: commits.tag,
             session: commits.session,
@@ -320,7 +333,7 @@ impl Pool {
             return;
         }
         if checkpoint.stage == Stage::Idle {
-            checkpoint.generation += 1;
+            checkpoint.generations = (0..members).map(|member| checkpoint.next_generation(member)).collect();
             checkpoint.done += 1;
         }
         for (ring, (head, _)) in self.commits.rings.iter_mut().zip(&self.commits.checkpoint.heads) {

@@ -141,10 +141,10 @@ pub async fn open<I: DeviceIo>(
     }
     let (commit, mark, replay) = judge(&newest, &found)?;
     let mut state = load(io, what, &found).await?;
-    let generation = starts.iter().map(|start| start.generation).max().unwrap_or(0);
+    let generations = starts.iter().map(|start| start.generation).collect();
     let places = what.members.iter().map(|member| member.places).collect();
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
-    let mut checkpoint = Checkpoint::new(places, &records, what.owner_slots, generation);
+    let mut checkpoint = Checkpoint::new(places, &records, what.owner_slots, generations);
     for (_, entry) in &replay {
         apply(&mut state, &mut checkpoint, entry);
     }
