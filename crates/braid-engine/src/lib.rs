@@ -39,7 +39,7 @@ pub use lost_rows::LostRows;
 pub use mirror::{MirrorMember, MirrorNode, Role, Roles, Successor};
 pub use parity::{ParityNode, RingDisk, RingPlace};
 #[cfg(feature = "planted")]
-pub use planted::{Planted, plant};
+pub use planted::{Planted, is_planted, plant};
 pub use regions::RegionMap;
 pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, Compared, SyncDone, SyncKind, SyncRequest};
 pub use shard::{

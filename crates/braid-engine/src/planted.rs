@@ -30,6 +30,36 @@ pub enum Planted {
     FoldBeforeCommitted,
     /// Folding gives the child what it has stated itself.
     FoldForgetsChild,
+    /// Folding drops all that an extent has when the child has stated any of it.
+    FoldLosesOlder,
+    /// Folding gives the child records of zeros before what stands above them.
+    FoldZerosFirst,
+    /// The tail says that blocks are somewhere while they are on their way there.
+    #[cfg(feature = "planted")]
+    EntryBeforeData,
+    /// A commit covers what the tail said when the flush had ended.
+    MarkAfterFlush,
+    /// A FUA write of a block that nobody has committed is treated as an overwrite.
+    HotIgnored,
+    /// A snapshot is acknowledged while writes that began before it are under way.
+    #[cfg(feature = "planted")]
+    SnapshotNotDrained,
+    /// A snapshot is acknowledged before it is committed.
+    #[cfg(feature = "planted")]
+    SnapshotNotCommitted,
+    /// An extent is used again while somebody may still have it in mind.
+    BarrierSkipped,
+    /// A slot of a packed extent that was given back is handed out again in the same life.
+    SlotUsedAgain,
+    /// A map that is built does not know the zeros of those before.
+    ZerosForgottenByClones,
+    /// The tail of the last session is dropped before what it says is committed, and the session raised.
+    #[cfg(feature = "planted")]
+    TailDroppedEarly,
+    /// The ring is not read to its end where it goes round.
+    RingReadShort,
+    /// What a crash left empty stays so.
+    EmptiesForgotten,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -168,7 +198,7 @@ thread_local! {
 #[cfg(feature = "planted")]
 impl Planted {
     /// Those of pools.
-    pub const POOLS: [Planted; 11] = [
+    pub const POOLS: [Planted; 24] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -180,7 +210,26 @@ impl Planted {
         Planted::CommitWithoutAllMembers,
         Planted::FoldBeforeCommitted,
         Planted::FoldForgetsChild,
+        Planted::FoldLosesOlder,
+        Planted::FoldZerosFirst,
+        Planted::EntryBeforeData,
+        Planted::MarkAfterFlush,
+        Planted::HotIgnored,
+        Planted::SnapshotNotDrained,
+        Planted::SnapshotNotCommitted,
+        Planted::BarrierSkipped,
+        Planted::SlotUsedAgain,
+        Planted::ZerosForgottenByClones,
+        Planted::TailDroppedEarly,
+        Planted::RingReadShort,
+        Planted::EmptiesForgotten,
     ];
+}
+
+/// Whether this bug is switched on: for what stands in the simulator where the program has its own.
+#[cfg(feature = "planted")]
+pub fn is_planted(bug: Planted) -> bool {
+    planted(bug)
 }
 
 /// Whether this bug is compiled in and switched on.

@@ -346,6 +346,9 @@ impl Pool {
         for (logical, bits) in own {
             stated[logical as usize] |= bits;
         }
+        if planted(Planted::ZerosForgottenByClones) {
+            return;
+        }
         for (_, record) in self.state.zeros_of(owner) {
             let first = record.logical as usize;
             let last = first.saturating_add(record.present as usize).min(stated.len());

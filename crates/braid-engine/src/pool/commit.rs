@@ -375,6 +375,9 @@ impl Pool {
 
     /// Everything that the entries speak of is durable: they may be written.
     fn data_flushed(&mut self) {
+        if planted(Planted::MarkAfterFlush) {
+            self.commits.mark = self.tail.published();
+        }
         if self.commits.mark == self.commits.committed {
             // Nothing has changed: the flush was all that was asked for.
             self.commits.stage = Stage::Idle;

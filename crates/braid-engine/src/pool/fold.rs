@@ -78,7 +78,7 @@ impl Pool {
     fn fold_one(&mut self) -> bool {
         let fold = self.fold.as_mut().expect("a fold is under way");
         let (owner, id) = (fold.owner, fold.next);
-        if fold.zeros {
+        if fold.zeros || planted(Planted::FoldZerosFirst) && self.state.zeros_of(owner).next().is_some() {
             return self.fold_zeros();
         }
         if usize::from(id.member) == self.rooms.len() {
@@ -125,7 +125,10 @@ impl Pool {
                 }
             }
             _ => {
-                let hidden = stated(fold, record.logical);
+                let mut hidden = stated(fold, record.logical);
+                if planted(Planted::FoldLosesOlder) && hidden & record.present != 0 {
+                    hidden = u64::MAX;
+                }
                 record.present &= !hidden;
                 record.zero &= !hidden;
             }

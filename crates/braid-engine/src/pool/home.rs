@@ -19,6 +19,7 @@ use super::space::{Free, Freed, Spread};
 use super::state::{RecordId, State};
 use super::tail::Tail;
 use super::units::{EXTENT_BLOCKS, ExtentId};
+use crate::planted::{Planted, planted};
 
 /// Names a volume that is served, or a snapshot, for as long as the pool is open.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,7 +44,8 @@ impl PoolShared {
     /// Whether something that was acknowledged is in the tail alone.
     #[inline]
     pub fn is_hot(&self) -> bool {
-        self.published.load(Ordering::Acquire) != self.committed.load(Ordering::Acquire)
+        !planted(Planted::HotIgnored)
+            && self.published.load(Ordering::Acquire) != self.committed.load(Ordering::Acquire)
     }
 }
 
@@ -215,6 +217,9 @@ impl Pool {
 
     /// Lists what holds nothing and is somebody's still: the last session had not come to freeing it. Only before anything is served.
     pub(super) fn find_empties(&mut self) {
+        if planted(Planted::EmptiesForgotten) {
+            return;
+        }
         let records = &self.state.records;
         for (member, extents) in self.state.members() {
             let all = (0..extents).map(|index| ExtentId { member, index });
@@ -485,6 +490,15 @@ impl Pool {
 
     /// Up to `blocks` slots of the owner's open packed extent; a new one where none is left.
     fn packed_slots(&mut self, owner: OwnerId, blocks: u32) -> Option<(ExtentId, u32, u32)> {
+        if planted(Planted::SlotUsedAgain)
+            && let Some(OpenPacked { extent, next }) = self.open_packed.get(&owner).copied()
+            && !self.pending.contains_key(&extent)
+        {
+            let unused = !self.state.record(extent.into()).present & mask(0, next);
+            if unused != 0 {
+                return Some((extent, unused.trailing_zeros(), 1));
+            }
+        }
         let open = match self.open_packed.get(&owner).copied() {
             Some(open) if open.next < EXTENT_BLOCKS => open,
             _ => {

@@ -103,6 +103,10 @@ impl Freed {
         if self.committed.is_empty() || !self.draining.is_empty() {
             return false;
         }
+        if planted(Planted::BarrierSkipped) {
+            self.discarding.extend(self.committed.drain(..));
+            return false;
+        }
         std::mem::swap(&mut self.committed, &mut self.draining);
         true
     }

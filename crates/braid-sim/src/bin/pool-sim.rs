@@ -1,51 +1,113 @@
-//! `pool-sim`: runs seeds of pools alone, each twice.
+//! `pool-sim`: runs seeds of pools alone, each twice; `--hunt` looks for every planted bug.
 
 use std::process::ExitCode;
 
-use braid_sim::pools::{Counters, Options, run};
+use braid_sim::pools::{Counters, Focus, Options, run};
 
-fn main() -> ExitCode {
-    let mut options = Options::default();
-    let mut seeds = 0..1000u64;
-    let mut arguments = std::env::args().skip(1);
-    #[cfg(feature = "planted")]
-    let mut plant = None;
+const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse] [--trace] [--plant NAME | --hunt]";
+
+/// What is asked for.
+struct Asked {
+    options: Options,
+    seeds: std::ops::Range<u64>,
+    /// A bug by its name.
+    plant: Option<String>,
+    hunt: bool,
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
+    let mut asked = Asked { options: Options::default(), seeds: 0..1000, plant: None, hunt: false };
     while let Some(name) = arguments.next() {
-        let mut value = || arguments.next().unwrap_or_default();
-        let good = match name.as_str() {
+        let mut value = || arguments.next();
+        match name.as_str() {
             "--seeds" => {
-                let text = value();
-                let ends = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-                ends.is_some_and(|range| {
-                    seeds = range;
-                    true
-                })
+                let text = value()?;
+                let (first, end) = text.split_once("..")?;
+                asked.seeds = first.parse().ok()?..end.parse().ok()?;
             }
-            "--seed" => value().parse().is_ok_and(|seed: u64| {
-                seeds = seed..seed + 1;
-                true
-            }),
-            "--steps" => value().parse().map(|steps| options.steps = steps).is_ok(),
-            "--lives" => value().parse().map(|lives| options.lives = lives).is_ok(),
-            "--trace" => {
-                options.trace = true;
-                true
+            "--seed" => {
+                let seed: u64 = value()?.parse().ok()?;
+                asked.seeds = seed..seed + 1;
             }
-            #[cfg(feature = "planted")]
-            "--plant" => {
-                let name = value();
-                plant = braid_engine::Planted::POOLS.into_iter().find(|bug| format!("{bug:?}") == name);
-                plant.is_some()
+            "--steps" => asked.options.steps = value()?.parse().ok()?,
+            "--lives" => asked.options.lives = value()?.parse().ok()?,
+            "--focus" => {
+                asked.options.focus = Some(match value()?.as_str() {
+                    "folds" => Focus::Folds,
+                    "starts" => Focus::Starts,
+                    "reuse" => Focus::Reuse,
+                    _ => return None,
+                });
             }
-            _ => false,
-        };
-        if !good {
-            eprintln!("usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--trace] [--plant NAME]");
-            return ExitCode::from(2);
+            "--trace" => asked.options.trace = true,
+            "--plant" => asked.plant = Some(value()?),
+            "--hunt" => asked.hunt = true,
+            _ => return None,
         }
     }
+    Some(asked)
+}
+
+/// Switches a bug on; false where there is none of this name, or none at all in this build.
+fn plant(name: &str) -> bool {
     #[cfg(feature = "planted")]
-    braid_engine::plant(plant);
+    if let Some(bug) = braid_engine::Planted::POOLS.into_iter().find(|bug| format!("{bug:?}") == name) {
+        braid_engine::plant(Some(bug));
+        return true;
+    }
+    let _ = name;
+    false
+}
+
+#[cfg(feature = "planted")]
+fn hunt(options: &Options) -> bool {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use braid_sim::pools::plant::{notices, table};
+
+    let (table, next, good) = (table(), AtomicUsize::new(0), AtomicBool::new(true));
+    let work = || {
+        while let Some((bug, limit, known)) = table.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let name = format!("{bug:?}");
+            let mut seeds = std::iter::once(*known).chain(0..*limit);
+            match seeds.find_map(|seed| Some((seed, notices(*bug, seed, options)?))) {
+                Some((seed, said)) => {
+                    let said: String = said.lines().next().unwrap_or("").chars().take(100).collect();
+                    println!("{name:26} seed {seed:4} of {limit:4}: {said}");
+                }
+                None => {
+                    println!("{name:26} NOT FOUND in {limit} seeds");
+                    good.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    // A bug that is found by a panic is found.
+    std::panic::set_hook(Box::new(|_| {}));
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    good.into_inner()
+}
+
+#[cfg(not(feature = "planted"))]
+fn hunt(_: &Options) -> bool {
+    eprintln!("pool-sim: no bugs are planted in this build: --features planted");
+    false
+}
+
+fn main() -> ExitCode {
+    let Some(Asked { options, seeds, plant: bug, hunt: hunts }) = parse(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if hunts {
+        return if hunt(&options) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if let Some(name) = &bug
+        && !plant(name)
+    {
+        eprintln!("pool-sim: no bug {name} is planted in this build");
+        return ExitCode::from(2);
+    }
     let mut counters = Counters::default();
     let (mut failed, mut all) = (0, 0);
     for seed in seeds {
@@ -59,8 +121,7 @@ fn main() -> ExitCode {
         if let Some(why) = violation {
             failed += 1;
             println!("seed {seed} FAILED: {why}");
-            #[cfg(feature = "planted")]
-            if plant.is_some() {
+            if bug.is_some() {
                 break;
             }
         }

@@ -4,6 +4,8 @@ use braid_engine::Uuid;
 use braid_engine::pool::{AdminError, Folded};
 use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
 
+use super::bugs::{Bug, is_planted};
+use super::nature::Moment;
 use super::oracle::{Block, Change, Rule};
 use super::world::{BLOCK, Known, Life, VOLUME_BLOCKS_MAX, World};
 
@@ -25,7 +27,10 @@ impl World {
         let records = 1 + self.rng.below(40) as u32;
         match self.fold_step(records) {
             Folded::Nothing => {}
-            Folded::Some => self.count("folds"),
+            Folded::Some => {
+                self.count("folds");
+                self.happens(Moment::Folded);
+            }
             Folded::TailFull => {
                 self.pool().request_commit();
             }
@@ -241,8 +246,9 @@ impl World {
 
     fn ask(&mut self, what: Vec<Uuid>, drains: bool) {
         let wait = match drains {
-            true => Wait::Drain(self.jobs.iter().map(|job| job.id).collect()),
-            false => Wait::Commit(self.pool().request_commit()),
+            _ if is_planted(Bug::SnapshotNotCommitted) => Wait::Commit(0),
+            true if !is_planted(Bug::SnapshotNotDrained) => Wait::Drain(self.jobs.iter().map(|job| job.id).collect()),
+            _ => Wait::Commit(self.pool().request_commit()),
         };
         self.asked.push(Asked { what, wait });
     }

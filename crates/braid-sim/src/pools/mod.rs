@@ -4,16 +4,20 @@
 //! This is the pool below its shards: what shards add (many of them at a time, arrays as members) is simulated with them.
 
 mod admin;
+mod bugs;
 mod crash;
 mod disk;
 mod kinds;
 mod nature;
 mod oracle;
+#[cfg(feature = "planted")]
+pub mod plant;
 mod reopen;
 mod report;
 mod requests;
 mod verify;
 mod world;
 
+pub use nature::Focus;
 pub use report::{Counters, Outcome};
 pub use world::{Options, run};

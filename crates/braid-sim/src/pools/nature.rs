@@ -2,6 +2,41 @@
 
 use crate::rng::Rng;
 
+/// What a crash may aim at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Moment {
+    Committed,
+    Flushed,
+    Discarded,
+    Table,
+    Batch,
+    Start,
+    Folded,
+}
+
+impl Moment {
+    pub const ALL: [Moment; 7] = [
+        Moment::Committed,
+        Moment::Flushed,
+        Moment::Discarded,
+        Moment::Table,
+        Moment::Batch,
+        Moment::Start,
+        Moment::Folded,
+    ];
+}
+
+/// What a run is about most: what needs several things at one time, which chance alone would hardly bring together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// Deletions under writes, with commits that take long.
+    Folds,
+    /// Rings nearly full, whose starts are written under commits.
+    Starts,
+    /// Extents that are given back while many look at them, with reads that take long.
+    Reuse,
+}
+
 /// Chances, per million.
 #[derive(Clone, Debug)]
 pub(super) struct Nature {
@@ -26,10 +61,48 @@ pub(super) struct Nature {
     pub is_small: bool,
     /// Volumes of some extents only.
     pub few_blocks: bool,
+    /// Of the rings.
+    pub ring_blocks: Option<u64>,
+    /// At what crashes aim.
+    pub aim: Option<Moment>,
 }
 
 impl Nature {
-    pub fn draw(rng: &mut Rng) -> Nature {
+    pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Nature {
+        let focuses = [Focus::Folds, Focus::Starts, Focus::Reuse];
+        let focus = focus.or_else(|| rng.chance(300_000).then(|| *rng.pick(&focuses)));
+        let any = Nature::any(rng);
+        match focus {
+            None => any,
+            Some(Focus::Folds) => Nature {
+                survives: 900_000,
+                slow_flushes: 800_000,
+                flushes: 3,
+                few_blocks: true,
+                aim: Some(Moment::Folded),
+                ..any
+            },
+            Some(Focus::Starts) => Nature {
+                survives: 500_000,
+                io_fails: 0,
+                falls_ill: 0,
+                forgets_commits: 0,
+                slow_tables: *rng.pick(&[0, 800_000]),
+                slow_flushes: 100_000,
+                flushes: *rng.pick(&[3, 20]),
+                checkpoints: 0,
+                is_small: false,
+                ring_blocks: Some(rng.between(38, 42)),
+                aim: Some(Moment::Start),
+                ..any
+            },
+            Some(Focus::Reuse) => {
+                Nature { slow_data: 800_000, slow_flushes: 0, flushes: 20, is_small: true, few_blocks: true, ..any }
+            }
+        }
+    }
+
+    fn any(rng: &mut Rng) -> Nature {
         let slow = |rng: &mut Rng| *rng.pick(&[0, 0, 30_000, 300_000, 800_000]);
         Nature {
             survives: *rng.pick(&[0, 100_000, 500_000, 900_000]),
@@ -44,6 +117,8 @@ impl Nature {
             flushes: *rng.pick(&[1, 6, 6, 20]),
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),
+            ring_blocks: None,
+            aim: None,
         }
     }
 }

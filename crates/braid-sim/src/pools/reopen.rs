@@ -10,6 +10,7 @@ use braid_engine::pool::{Found, OpenPool, Pool, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError};
 use braid_format::pool::{OwnerKind, RingStart, pool_tag};
 
+use super::bugs::{Bug, is_planted};
 use super::disk::Disk;
 use super::oracle::{Block, Rule};
 use super::world::{Check, Life, Shm, World};
@@ -141,6 +142,9 @@ impl World {
         };
         let result = now(open(&io, &what, old, begin));
         self.disks = io.disks.into_inner();
+        if is_planted(Bug::TailDroppedEarly) {
+            self.shm.clear();
+        }
         for (session, memory) in made.into_inner() {
             self.shm.insert(session, memory);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_engine::Uuid;
 use braid_engine::pool::{Discarded, ExtentId, Found, Placement, Reservation, VolumeId};
 
+use super::bugs::{Bug, is_planted};
 use super::oracle::{Change, Rule};
 use super::world::{BLOCK, Check, Io, Life, World};
 
@@ -150,7 +151,7 @@ impl World {
                     let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
                     let member = usize::from(extent.member);
                     let io = Io::Read { job, member, offset, block: at, count: u64::from(blocks) };
-                    self.push(io, self.nature.slow_data / 4);
+                    self.push(io, self.nature.slow_data / 2);
                     all += 1;
                     at += u64::from(blocks);
                 }
@@ -335,10 +336,14 @@ impl World {
         };
         self.note(|| format!("job {id} puts {at}+{blocks} at {extent:?}+{position}"), at);
         self.push_write(id, extent, position, at, u64::from(blocks), false);
+        let bound = reservation.filter(|_| is_planted(Bug::EntryBeforeData));
+        if let Some(reservation) = &bound {
+            self.pool().bind(reservation);
+        }
         let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
         write.out += 1;
         write.cursor += u64::from(blocks);
-        write.bind.extend(reservation);
+        write.bind.extend(reservation.filter(|_| bound.is_none()));
         false
     }
 

@@ -11,7 +11,7 @@ use braid_engine::pool::{
 
 use super::admin::Asked;
 use super::disk::Disk;
-use super::nature::Nature;
+use super::nature::{Focus, Moment, Nature};
 use super::oracle::{Block, Rule};
 use super::report::{Counters, Outcome};
 use super::requests::{Job, JobKind};
@@ -28,13 +28,15 @@ pub struct Options {
     pub steps: u64,
     /// Lives.
     pub lives: u32,
+    /// What all are about.
+    pub focus: Option<Focus>,
     /// Print what happens.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 400, lives: 5, trace: false }
+        Options { steps: 400, lives: 5, focus: None, trace: false }
     }
 }
 
@@ -123,6 +125,9 @@ pub struct World {
     pub(super) next_job: u64,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
+    /// At what the next crash aims, and in how many steps it comes once that has happened.
+    pub(super) aim: Option<Moment>,
+    pub(super) fuse: Option<u64>,
     pub(super) counters: Counters,
     pub(super) hash: u64,
     pub(super) trace: bool,
@@ -133,7 +138,7 @@ pub(super) type Check = Result<(), String>;
 impl World {
     pub(super) fn new(seed: u64, options: &Options) -> World {
         let mut rng = Rng::new(seed);
-        let nature = Nature::draw(&mut rng);
+        let nature = Nature::draw(&mut rng, options.focus);
         let members = 1 + rng.index(3);
         let owner_slots = *rng.pick(&[16u32, 32, 32]);
         let mut devices = Vec::new();
@@ -142,7 +147,8 @@ impl World {
             let extents = if nature.is_small { rng.between(6, 24) } else { rng.between(20, 90) } as u32;
             let zero_slots = *rng.pick(&[1u32, 4, 16, 100]);
             // The shortest ring has room for one commit of the shortest tail.
-            let ring_blocks = *rng.pick(&[38u64, 48, 80, 96, 160]);
+            let drawn = *rng.pick(&[38u64, 38, 48, 80, 160]);
+            let ring_blocks = nature.ring_blocks.unwrap_or(drawn);
             let starts = BLOCK;
             let ring = starts + 2 * BLOCK;
             let owners = ring + ring_blocks * BLOCK;
@@ -177,6 +183,8 @@ impl World {
             names: 0,
             next_job: 0,
             ill: None,
+            aim: None,
+            fuse: None,
             counters: Counters::default(),
             hash: seed,
             trace: options.trace,
@@ -328,6 +336,15 @@ impl World {
         self.pool().io_done(io.token, !fails);
         let commits = self.pool().commits_done() - before;
         self.counters.add("", "commits", commits);
+        let places = &self.devices[usize::from(io.member)].places;
+        self.happens(match io.op {
+            _ if commits > 0 => Moment::Committed,
+            PoolOp::Flush => Moment::Flushed,
+            PoolOp::Discard => Moment::Discarded,
+            PoolOp::Write { .. } if io.offset >= places.owners => Moment::Table,
+            PoolOp::Write { .. } if io.offset >= places.starts + 2 * BLOCK => Moment::Batch,
+            PoolOp::Write { .. } => Moment::Start,
+        });
     }
 
     /// Ends everything that is under way, and lets deletions be carried out.
@@ -392,9 +409,27 @@ impl World {
     /// Some steps.
     pub(super) fn live(&mut self, options: &Options) -> Check {
         let steps = 1 + self.rng.below(options.steps * 2);
+        let any = *self.rng.pick(&Moment::ALL);
+        self.aim = if self.rng.coin() { Some(self.nature.aim.unwrap_or(any)) } else { None };
+        self.fuse = None;
         for _ in 0..steps {
             self.step()?;
+            match &mut self.fuse {
+                Some(0) => {
+                    self.count("crashes aimed at");
+                    break;
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
         }
         Ok(())
+    }
+
+    /// If a crash aims at that, it may come soon.
+    pub(super) fn happens(&mut self, moment: Moment) {
+        if self.aim == Some(moment) && self.fuse.is_none() && self.rng.chance(250_000) {
+            self.fuse = Some(self.rng.below(if moment == Moment::Folded { 40 } else { 12 }));
+        }
     }
 }
