@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use braid_format::Uuid;
-use braid_format::pool::{Change, OWNER_UNITS, Record, RecordKind};
+use braid_format::pool::{Change, OWNER_UNITS, Placing, Record, RecordKind};
 
 use super::commit::Commits;
 use super::fold::Fold;
@@ -480,10 +480,13 @@ impl Pool {
         self.promised.contains_key(&owner)
     }
 
-    /// A free extent for this owner, taken.
-    fn take_extent(&mut self, _owner: OwnerId) -> Option<ExtentId> {
-        let free = self.rooms.iter().map(|room| if room.closed { 0 } else { room.free.count() });
-        let member = self.spread.choose((0u8..).zip(free))?;
+    /// A free extent for this owner, taken, on one of the members that it may use.
+    fn take_extent(&mut self, owner: OwnerId) -> Option<ExtentId> {
+        let chosen = self.state.owners.get(owner).filter(|owner| owner.place != Placing::Spread);
+        let on = chosen.map_or(u128::MAX, |owner| owner.on);
+        let free = |room: &Room| if room.closed { 0 } else { room.free.count() };
+        let rooms = (0u8..).zip(self.rooms.iter().map(free));
+        let member = self.spread.choose(rooms.filter(|(member, _)| on >> member & 1 == 1))?;
         let index = self.rooms[usize::from(member)].free.take().expect("it was chosen as it has some");
         Some(ExtentId { member, index })
     }

@@ -101,11 +101,12 @@ impl World {
                 (self.owner_of(of), blocks)
             }
         };
+        let (place, on) = self.draw_placing();
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
-            place: Placing::Spread,
-            on: 0,
+            place,
+            on,
             thick: false,
             parent: 0,
             uuid,
@@ -128,6 +129,16 @@ impl World {
                 self.known.insert(uuid, known);
                 self.ask(vec![uuid], false);
             }
+        }
+    }
+
+    /// Which members a volume may use.
+    fn draw_placing(&mut self) -> (Placing, u128) {
+        let members = self.disks.len();
+        match self.rng.below(4) {
+            0 => (Placing::Single, 1 << self.rng.index(members)),
+            1 => (Placing::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
+            _ => (Placing::Spread, 0),
         }
     }
 

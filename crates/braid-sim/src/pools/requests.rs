@@ -5,6 +5,8 @@ use std::sync::Arc;
 use braid_engine::Uuid;
 use braid_engine::pool::{Discarded, ExtentId, Found, Placement, Reservation, VolumeId};
 
+use braid_format::pool::Placing;
+
 use super::bugs::{Bug, is_planted};
 use super::oracle::{Change, Rule};
 use super::world::{BLOCK, Check, Io, Life, World};
@@ -283,7 +285,7 @@ impl World {
         while k < self.asked.len() {
             if self.call_goes_on(k) { self.end_call(k) } else { k += 1 }
         }
-        Ok(())
+        self.wrong.take().map_or(Ok(()), Err)
     }
 
     /// Whether it has ended.
@@ -320,6 +322,7 @@ impl World {
         let asked = (end - at).min(64) as u32;
         let placement = self.pool().place(served, at, asked);
         self.count_place(&placement, asked);
+        self.check_member(&placement, served);
         let (extent, position, blocks, reservation) = match placement {
             Placement::New(r) => (r.extent, r.position, r.blocks, Some(r)),
             Placement::Own { extent, position, blocks } => (extent, position, blocks, None),
@@ -345,6 +348,20 @@ impl World {
         write.cursor += u64::from(blocks);
         write.bind.extend(reservation.filter(|_| bound.is_none()));
         false
+    }
+
+    /// New blocks go where their volume may have them.
+    fn check_member(&mut self, placement: &Placement, served: VolumeId) {
+        let Placement::New(place) = placement else { return };
+        let pool = self.pool.as_ref().expect("open");
+        let owner = pool.owner_of(served).and_then(|owner| pool.state().owners.get(owner)).expect("served");
+        if owner.place == Placing::Spread {
+            return;
+        }
+        self.counters.add("place", "on chosen members", 1);
+        if owner.on >> place.extent.member & 1 == 0 {
+            self.wrong = Some(format!("{} has a place on member {}", owner.name, place.extent.member));
+        }
     }
 
     fn end_job(&mut self, k: usize) {

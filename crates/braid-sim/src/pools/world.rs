@@ -125,6 +125,8 @@ pub struct World {
     pub(super) next_job: u64,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
+    /// What must not be, and was seen where nobody could be told.
+    pub(super) wrong: Option<String>,
     /// At what the next crash aims, and in how many steps it comes once that has happened.
     pub(super) aim: Option<Moment>,
     pub(super) fuse: Option<u64>,
@@ -183,6 +185,7 @@ impl World {
             names: 0,
             next_job: 0,
             ill: None,
+            wrong: None,
             aim: None,
             fuse: None,
             counters: Counters::default(),
