@@ -196,11 +196,6 @@ impl Commits {
         })
     }
 
-    /// Whether anything is being discarded.
-    pub fn is_discarding(&self) -> bool {
-        self.discards() > 0
-    }
-
     fn discards(&self) -> usize {
         self.ios.iter().flatten().filter(|(whose, _)| matches!(whose, For::Discard { .. })).count()
     }

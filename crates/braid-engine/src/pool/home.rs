@@ -352,11 +352,6 @@ impl Pool {
         }
     }
 
-    /// Whether extents are on their way to be free.
-    pub fn is_freeing(&self) -> bool {
-        self.rooms.iter().any(|room| room.freed.len() > 0) || self.commits.is_discarding()
-    }
-
     /// Rises with everything after which who waits for room may have some.
     pub fn progress(&self) -> u64 {
         self.progress

@@ -76,7 +76,8 @@ impl Tail {
 
     /// Whether so much is waiting that it should go into the rings.
     pub fn is_quarter_full(&self) -> bool {
-        self.len() + self.reserved >= self.capacity / 4
+        // What is only promised no commit takes out.
+        !self.is_empty() && self.len() + self.reserved >= self.capacity / 4
     }
 
     /// Promises room for so many units. False: there is none, until more is in the rings.

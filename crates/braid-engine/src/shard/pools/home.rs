@@ -101,8 +101,7 @@ impl Home {
                     at += match placement {
                         Placement::New(new) => u64::from(new.blocks),
                         Placement::Own { blocks, .. } => u64::from(blocks),
-                        // What is on its way to be free is waited for.
-                        Placement::Full if k == 0 && self.pool.is_freeing() => return None,
+                        // What is on its way to be free cannot be waited for: it waits for all requests to end, this one too.
                         Placement::Full if k == 0 => return Some(PoolTold::Failed(ErrorKind::NoSpace)),
                         Placement::TailFull | Placement::Held if k == 0 => return None,
                         Placement::Full | Placement::TailFull | Placement::Held => break,
@@ -252,6 +251,10 @@ impl Shard {
         }
         self.end_commits(&mut home);
         self.begin_barrier(key, &mut home);
+        // A commit may have ended while its next I/O was asked for.
+        if !home.waiting.is_empty() && home.retried != home.pool.progress() {
+            self.pools.driven.push_back(key);
+        }
         self.pools.sides[at].home = Some(home);
     }
 
