@@ -1,10 +1,11 @@
-//! `pool-sim`: runs seeds of pools alone, each twice; `--hunt` looks for every planted bug.
+//! `pool-sim`: runs seeds of pools alone, each twice; `--sweep` cuts a start at each of its steps; `--hunt` looks for every planted bug.
 
 use std::process::ExitCode;
 
-use braid_sim::pools::{Counters, Focus, Options, run};
+use braid_sim::pools::required::{REQUIRED, SEEDS_MIN};
+use braid_sim::pools::{Counters, Focus, Options, run, sweep};
 
-const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse] [--trace] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
@@ -13,10 +14,11 @@ struct Asked {
     /// A bug by its name.
     plant: Option<String>,
     hunt: bool,
+    sweep: bool,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
-    let mut asked = Asked { options: Options::default(), seeds: 0..1000, plant: None, hunt: false };
+    let mut asked = Asked { options: Options::default(), seeds: 0..1000, plant: None, hunt: false, sweep: false };
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next();
         match name.as_str() {
@@ -41,6 +43,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
             }
             "--trace" => asked.options.trace = true,
             "--plant" => asked.plant = Some(value()?),
+            "--sweep" => asked.sweep = true,
             "--hunt" => asked.hunt = true,
             _ => return None,
         }
@@ -95,7 +98,7 @@ fn hunt(_: &Options) -> bool {
 }
 
 fn main() -> ExitCode {
-    let Some(Asked { options, seeds, plant: bug, hunt: hunts }) = parse(std::env::args().skip(1)) else {
+    let Some(Asked { options, seeds, plant: bug, hunt: hunts, sweep: sweeps }) = parse(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -110,12 +113,13 @@ fn main() -> ExitCode {
     }
     let mut counters = Counters::default();
     let (mut failed, mut all) = (0, 0);
+    let tell = if sweeps { sweep } else { run };
     for seed in seeds {
         all += 1;
-        let outcome = run(seed, &options);
+        let outcome = tell(seed, &options);
         counters.merge(&outcome.counters);
         let violation = outcome.violation.or_else(|| {
-            let again = run(seed, &Options { trace: false, ..options.clone() });
+            let again = tell(seed, &Options { trace: false, ..options.clone() });
             (again.hash != outcome.hash).then(|| "it runs differently the second time".to_string())
         });
         if let Some(why) = violation {
@@ -127,5 +131,11 @@ fn main() -> ExitCode {
         }
     }
     println!("{all} seeds, {failed} failed\n{counters}");
+    if all >= SEEDS_MIN && bug.is_none() && !sweeps && options.focus.is_none() {
+        for kind in counters.lack(REQUIRED) {
+            failed += 1;
+            println!("NEVER: {kind}");
+        }
+    }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -46,7 +46,7 @@ impl World {
         self.shm.clear();
     }
 
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.pool = None;
         self.ill = None;
         self.jobs.clear();

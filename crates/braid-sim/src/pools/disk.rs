@@ -10,6 +10,7 @@ const SECTOR: usize = 512;
 const BLOCK: u64 = 4096;
 
 /// See the module's page.
+#[derive(Clone)]
 pub struct Disk {
     meta: Vec<u8>,
     /// By sector, what was written and is not durable: when, and what.

@@ -15,9 +15,12 @@ pub mod plant;
 mod reopen;
 mod report;
 mod requests;
+pub mod required;
+mod sweep;
 mod verify;
 mod world;
 
 pub use nature::Focus;
 pub use report::{Counters, Outcome};
+pub use sweep::sweep;
 pub use world::{Options, run};

@@ -109,7 +109,7 @@ impl World {
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
             let alone = self.rng.chance(300_000).then(|| self.rng.index(self.disks.len()) as u32);
             match self.try_open(left, alone) {
-                Ok(pool) => {
+                Ok((pool, _)) => {
                     self.pool = Some(pool);
                     break;
                 }
@@ -127,8 +127,8 @@ impl World {
         self.look_at_all(rule)
     }
 
-    /// Opens the pool; after so many I/Os all fail, or those of one member.
-    fn try_open(&mut self, left: u64, alone: Option<u32>) -> Result<Pool, String> {
+    /// Opens the pool; after so many I/Os all fail, or those of one member. Says how many it took, too.
+    pub(super) fn try_open(&mut self, left: u64, alone: Option<u32>) -> Result<(Pool, u64), String> {
         let run = self.rng.bits() | 1;
         let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
         let io = Until { disks, left: Cell::new(left), alone, rng };
@@ -141,6 +141,7 @@ impl World {
             Ok(memory as Arc<dyn TailMemory>)
         };
         let result = now(open(&io, &what, old, begin));
+        let took = left - io.left.get();
         self.disks = io.disks.into_inner();
         if is_planted(Bug::TailDroppedEarly) {
             self.shm.clear();
@@ -152,11 +153,11 @@ impl World {
         // Only now the old ones may go.
         let newest = self.shm.keys().last().copied();
         self.shm.retain(|session, _| Some(*session) == newest);
-        Ok(pool)
+        Ok((pool, took))
     }
 
     /// Reads everything: what it finds is what everybody goes on with.
-    fn look_at_all(&mut self, rule: Rule) -> Check {
+    pub(super) fn look_at_all(&mut self, rule: Rule) -> Check {
         let present: Vec<_> = {
             let owners = &self.pool.as_ref().expect("open").state().owners;
             owners

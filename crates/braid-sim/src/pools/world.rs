@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_engine::Uuid;
 use braid_engine::pool::{
@@ -49,6 +49,13 @@ impl Shm {
     }
 }
 
+impl Shm {
+    /// The same words in memory of its own.
+    pub fn copy(other: &Shm) -> Arc<Shm> {
+        Arc::new(Shm(other.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))).collect()))
+    }
+}
+
 impl TailMemory for Shm {
     fn words(&self) -> &[AtomicU64] {
         &self.0
@@ -61,6 +68,11 @@ impl PoolMemory for Memory {
     fn buffer(&mut self, index: u32) -> &mut [u8] {
         &mut self.0[index as usize]
     }
+}
+
+/// For a pool's own writes.
+pub(super) fn memory() -> Memory {
+    Memory((0..BUFFERS).map(|_| vec![0; 65_536]).collect())
 }
 
 /// A volume or snapshot as whoever uses it knows it.
@@ -175,7 +187,7 @@ impl World {
             owner_slots,
             shm: BTreeMap::new(),
             pool: None,
-            memory: Memory((0..BUFFERS).map(|_| vec![0; 65_536]).collect()),
+            memory: memory(),
             known: BTreeMap::new(),
             asked: Vec::new(),
             jobs: Vec::new(),
