@@ -240,7 +240,12 @@ impl World {
         match self.known[&uuid].served {
             None => {
                 let owner = self.owner_of(uuid).expect("what is there has an owner");
-                let served = self.pool().serve(owner).expect("it is not served");
+                let served = match self.pool().serve(owner) {
+                    Ok(served) => served,
+                    // Data of one of those whose blocks show through it are on their way.
+                    Err(AdminError::TailFull) => return,
+                    Err(error) => unreachable!("what is there and not served is refused: {error}"),
+                };
                 self.known.get_mut(&uuid).expect("known").served = Some(served);
                 self.note(|| format!("serve {uuid} as {served:?}"), u64::from(served.0));
             }
