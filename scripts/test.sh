@@ -71,7 +71,32 @@ simulator() {
     rm -f "$output"
     return $failed
 }
-planted() { timeout 600 "$target/planted/verify/braid-sim" --hunt; }
+# Pools alone: the same, and starts that are cut at each of their steps.
+pools() {
+    local seeds=${POOL_SEEDS:-1000} from failed=0 second output other
+    from=$seeds
+    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
+    output=$(mktemp)
+    second="$from..$((from + seeds))"
+    {
+        timeout 300 "$target/verify/pool-sim" --seeds "$second" &&
+            timeout 300 "$target/verify/pool-sim" --sweep --seeds 0..12
+    } >"$output" 2>&1 &
+    other=$!
+    timeout 300 "$target/verify/pool-sim" --seeds "0..$seeds" || failed=1
+    timeout 300 "$target/verify/pool-sim" --sweep --seeds 12..24 || failed=1
+    wait "$other" || failed=1
+    echo "seeds $second"
+    cat "$output"
+    rm -f "$output"
+    return $failed
+}
+planted() {
+    local failed=0
+    timeout 600 "$target/planted/verify/braid-sim" --hunt || failed=1
+    timeout 300 "$target/planted/verify/pool-sim" --hunt || failed=1
+    return $failed
+}
 corpus() { $cargo test "${everything[@]}" --test corpus; }
 # New inputs are not kept here; one that fails is printed.
 fuzz() {
@@ -89,7 +114,8 @@ check() { CHECK_ARROWS=0 scripts/check.sh; }
 stage build 300 build
 stage units 120 units
 stage simulator 240 simulator
-stage planted 120 planted
+stage pools 30 pools
+stage planted 130 planted
 stage corpus 60 corpus
 stage fuzz 180 fuzz
 stage end-to-end 360 end_to_end
