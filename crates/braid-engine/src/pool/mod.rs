@@ -3,6 +3,7 @@
 //! What it is: the memory image of a pool. [`Records`] is what is known of each extent of each member, [`VolumeMap`] where
 //! each block of a volume is. All shards read them, and the pool's home shard alone changes them.
 
+mod accounting;
 mod admin;
 mod checkpoint;
 mod commit;
@@ -23,6 +24,7 @@ mod units;
 /// What of it stands on disks.
 pub use braid_format::pool as on_disk;
 
+pub use accounting::{Usage, usage};
 pub use admin::AdminError;
 pub use checkpoint::MemberPlaces;
 pub use commit::{BUFFERS, CommitFailed, PoolIo, PoolMemory, PoolOp};
