@@ -34,9 +34,9 @@ pub struct ArrayActivity {
 pub struct DiskActivity {
     /// Its name, as on the command line.
     pub name: String,
-    /// The array that it is a member of.
+    /// The array, or the pool, that it is a member of.
     pub array: String,
-    /// Its role there.
+    /// Its role there, or its number.
     pub role: u16,
     /// How it does.
     pub state: DiskState,

@@ -67,9 +67,9 @@ pub struct Disk {
     pub size_bytes: u64,
     /// Smallest unit of reads and writes, in bytes.
     pub logical_block_bytes: u32,
-    /// The array that it is a member of.
+    /// The array, or the pool, that it is a member of.
     pub array: String,
-    /// Its role there.
+    /// Its role there, or its number.
     pub role: u16,
     /// How it does.
     pub state: DiskState,

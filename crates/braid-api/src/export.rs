@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 pub enum ExportState {
     /// Clients can connect.
     Listening,
-    /// Its array is not active; it appears when the array is.
+    /// Its array or pool is not active; it appears when that is.
     Waiting,
     /// Its address cannot be listened on; `reason` says why.
     Failed,
@@ -62,9 +62,9 @@ pub struct Export {
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// The array behind it.
+    /// The array behind it; or the volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
-    /// That array's identity.
+    /// Its identity.
     pub array_uuid: String,
     /// Where it listens: `unix:PATH` or `tcp:HOST:PORT`.
     pub nbd: String,
@@ -111,11 +111,11 @@ pub struct ExportList {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddExport {
-    /// The array, by name or UUID.
+    /// The array, by name or UUID; or a volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
     /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`.
     pub nbd: String,
-    /// The export's name; absent: the array's.
+    /// The export's name; absent: that of what is exported.
     #[serde(default)]
     pub name: Option<String>,
     /// Refuse writes.

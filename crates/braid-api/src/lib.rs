@@ -18,6 +18,7 @@ mod export;
 mod job;
 pub mod limits;
 pub mod names;
+mod pool;
 mod stats;
 mod status;
 
@@ -29,5 +30,6 @@ pub use event::*;
 pub use export::*;
 pub use job::*;
 pub use limits::Limits;
+pub use pool::*;
 pub use stats::*;
 pub use status::*;

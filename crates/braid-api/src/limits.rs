@@ -7,6 +7,14 @@ use utoipa::ToSchema;
 pub const ARRAY_MEMBERS_MAX: usize = 128;
 /// Most arrays of one daemon.
 pub const ARRAYS_MAX: usize = 1024;
+/// Most pools of one daemon.
+pub const POOLS_MAX: usize = 256;
+/// Most volumes of one pool.
+pub const VOLUMES_MAX: usize = 65_536;
+/// Largest volume, in bytes (64 TiB): when it is first used, a table of all its extents is made for a moment.
+pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
+/// Most arrays, disks of pools, and exported volumes and snapshots at a time.
+pub const DEVICES_MAX: usize = 4096;
 /// Most exports of one daemon.
 pub const EXPORTS_MAX: usize = 4096;
 /// Most connections to one export.
@@ -53,6 +61,15 @@ pub struct Limits {
     pub array_members_max: u64,
     /// Most arrays of one daemon.
     pub arrays_max: u64,
+    /// Most pools of one daemon.
+    #[serde(default)]
+    pub pools_max: u64,
+    /// Most volumes of one pool.
+    #[serde(default)]
+    pub volumes_max: u64,
+    /// Largest volume, in bytes.
+    #[serde(default)]
+    pub volume_bytes_max: u64,
     /// Most exports of one daemon.
     pub exports_max: u64,
     /// Most connections to one export.
@@ -91,6 +108,9 @@ impl Limits {
         Limits {
             array_members_max: ARRAY_MEMBERS_MAX as u64,
             arrays_max: ARRAYS_MAX as u64,
+            pools_max: POOLS_MAX as u64,
+            volumes_max: VOLUMES_MAX as u64,
+            volume_bytes_max: VOLUME_BYTES_MAX,
             exports_max: EXPORTS_MAX as u64,
             export_connections_max: EXPORT_CONNECTIONS_MAX as u64,
             connection_requests_max: CONNECTION_REQUESTS_MAX as u64,

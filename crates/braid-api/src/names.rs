@@ -57,6 +57,39 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
+/// A volume or snapshot as it is named: pool, volume, and the snapshot's own name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeName<'a> {
+    /// The pool.
+    pub pool: &'a str,
+    /// The volume.
+    pub volume: &'a str,
+    /// Of a snapshot its own name.
+    pub snapshot: Option<&'a str>,
+}
+
+impl<'a> VolumeName<'a> {
+    /// Reads `POOL/VOLUME` or `POOL/VOLUME@SNAPSHOT`; none where the text has neither shape. Each part is a name or a UUID.
+    pub fn parse(text: &'a str) -> Option<VolumeName<'a>> {
+        let (pool, rest) = text.split_once('/')?;
+        let (volume, snapshot) = match rest.split_once('@') {
+            Some((volume, snapshot)) => (volume, Some(snapshot)),
+            None => (rest, None),
+        };
+        let good = |part: &str| is_uuid(part) || check_name(part).is_ok();
+        let all = good(pool) && good(volume) && snapshot.is_none_or(good);
+        all.then_some(VolumeName { pool, volume, snapshot })
+    }
+}
+
+/// Checks the name of an export: as others, or that of a volume or snapshot (`tank/db`, `tank/db@monday`).
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn check_export_name(name: &str) -> Result<(), NameError> {
+    if name.contains('/') && VolumeName::parse(name).is_some() { Ok(()) } else { check_name(name) }
+}
+
 /// Whether `text` has the shape of a UUID in its usual form of 8-4-4-4-12 hexadecimal digits.
 pub fn is_uuid(text: &str) -> bool {
     text.len() == 36
@@ -91,6 +124,22 @@ mod tests {
         let text = check_name("a/b").expect_err("a slash is refused").to_string();
         assert!(text.contains("'/'") && text.contains("backup-2"), "{text}");
         assert_eq!(check_name("backup-2"), Ok(()));
+    }
+
+    #[test]
+    fn volumes_and_snapshots_have_names_of_parts() {
+        let parse = VolumeName::parse;
+        assert_eq!(parse("tank/db"), Some(VolumeName { pool: "tank", volume: "db", snapshot: None }));
+        let snapshot = VolumeName { pool: "tank", volume: "db", snapshot: Some("monday") };
+        assert_eq!(parse("tank/db@monday"), Some(snapshot));
+        for wrong in
+            ["tank", "tank/", "/db", "tank/db/x", "tank/db@", "tank/@monday", "tank@monday", "tank/db@a@b", "t k/db"]
+        {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(check_export_name("tank/db@monday"), Ok(()));
+        assert_eq!(check_export_name("fast"), Ok(()));
+        assert!(check_export_name("tank/db/x").is_err());
     }
 
     #[test]

@@ -69,6 +69,9 @@ pub struct Status {
     pub shards: Vec<ShardStatus>,
     /// Arrays.
     pub arrays: Tally,
+    /// Pools.
+    #[serde(default)]
+    pub pools: Tally,
     /// Exports.
     pub exports: Tally,
     /// Open disks.

@@ -1,0 +1,229 @@
+//! Pools, and the volumes and snapshots in them: what is asked of them and what is told of them.
+
+use crate::DiskStats;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Whether a pool serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PoolState {
+    /// Its volumes can be used.
+    Active,
+    /// Members are missing; it serves nothing and waits for them.
+    Incomplete,
+    /// It could not be opened, or a member has failed; the reason is in `attention`.
+    Failed,
+}
+
+impl PoolState {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            PoolState::Active => "active",
+            PoolState::Incomplete => "incomplete",
+            PoolState::Failed => "failed",
+        }
+    }
+}
+
+/// One member of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PoolMember {
+    /// Its number in the pool, from 0.
+    pub number: u8,
+    /// Its identity, as the labels say.
+    pub uuid: String,
+    /// The disk that it is; absent for an array. For a missing one where it was last seen, if that is known.
+    pub disk: Option<String>,
+    /// The array that it is; absent for a disk.
+    pub array: Option<String>,
+    /// Whether it is here.
+    pub present: bool,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// What of it holds data of volumes, or could, in bytes; absent while the pool does not serve.
+    pub data_bytes: Option<u64>,
+    /// What of that is handed out, in bytes; absent while the pool does not serve.
+    pub allocated_bytes: Option<u64>,
+    /// Counters since the daemon opened the disk; absent for an array, and while the disk is not open.
+    pub stats: Option<DiskStats>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Whether it serves.
+    pub state: PoolState,
+    /// What needs attention, a sentence each.
+    pub attention: Vec<String>,
+    /// Whether it is found again after the daemon ends; not with `mem` and `null`.
+    pub kept: bool,
+    /// When it was created, in seconds of Unix time.
+    pub created_unix_s: u64,
+    /// What its members have for data of volumes, in bytes; 0 while it does not serve.
+    pub size_bytes: u64,
+    /// What of that is handed out, in extents of 256 KiB, or not yet free again, in bytes.
+    pub allocated_bytes: u64,
+    /// What can be handed out now, in bytes.
+    pub free_bytes: u64,
+    /// What its volumes would take if all of them were written, in bytes. May exceed its size.
+    pub promised_bytes: u64,
+    /// How many volumes it has.
+    pub volumes: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// Its members.
+    pub members: Vec<PoolMember>,
+}
+
+/// Every pool of the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PoolList {
+    /// The pools, by name.
+    pub pools: Vec<Pool>,
+}
+
+/// `POST /v1/pools`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "tank", "members": ["mem:64M"]}))]
+pub struct CreatePool {
+    /// The new pool's name.
+    pub name: String,
+    /// Its members: disks as for arrays, and arrays by name or UUID. What could be a name is the name of an array.
+    pub members: Vec<String>,
+    /// Take disks and arrays that carry somebody's data, and destroy it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/pools/{pool}/rename`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "deep"}))]
+pub struct RenamePool {
+    /// The new name.
+    pub name: String,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its name, as in `tank/db`.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// The pool that it is in.
+    pub pool: String,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// What it has of its own, in extents of 256 KiB: written since its last snapshot, in bytes.
+    pub allocated_bytes: u64,
+    /// When it was created, in seconds of Unix time.
+    pub created_unix_s: u64,
+    /// The snapshot that it goes on from: its own last one, or, of a clone, the one that it was cloned from. Absent where that is none,
+    /// or is deleted.
+    pub parent: Option<String>,
+    /// How many snapshots of it there are.
+    pub snapshots: u64,
+    /// The exports by which clients use it.
+    pub exports: Vec<String>,
+}
+
+/// Volumes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeList {
+    /// The volumes, by name.
+    pub volumes: Vec<Volume>,
+}
+
+/// `POST /v1/volumes`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "tank/db", "size_bytes": 1073741824}))]
+pub struct CreateVolume {
+    /// Its name, with that of its pool: `tank/db`.
+    pub name: String,
+    /// Its size, in bytes, a multiple of 4096. It may be larger than the pool: space is taken by what is written.
+    pub size_bytes: u64,
+}
+
+/// `POST /v1/volumes/{volume}/rename`, and the same of snapshots.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "sales"}))]
+pub struct RenameVolume {
+    /// The new name, without that of the pool (and of the volume).
+    pub name: String,
+}
+
+/// `POST /v1/volumes/{volume}/resize`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"size_bytes": 2147483648u64}))]
+pub struct ResizeVolume {
+    /// The new size, in bytes, a multiple of 4096 and not smaller than it is.
+    pub size_bytes: u64,
+}
+
+/// `POST /v1/volumes/{volume}/rollback`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"snapshot": "tank/db@monday"}))]
+pub struct RollbackVolume {
+    /// The snapshot, as in `tank/db@monday`, or its UUID.
+    pub snapshot: String,
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// Its name, as in `tank/db@monday`.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// The pool that it is in.
+    pub pool: String,
+    /// The volume that it is of, as in `tank/db`; absent where that is not there any more.
+    pub volume: Option<String>,
+    /// The size that the volume had, in bytes.
+    pub size_bytes: u64,
+    /// What is kept under its name, in extents of 256 KiB: what was written to the volume between the snapshot before and this one, in
+    /// bytes. When it is deleted, what later ones still need of that goes to them.
+    pub allocated_bytes: u64,
+    /// When it was taken, in seconds of Unix time.
+    pub created_unix_s: u64,
+    /// The exports by which clients read it.
+    pub exports: Vec<String>,
+}
+
+/// Snapshots.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotList {
+    /// The snapshots, by volume, the oldest first.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// `POST /v1/snapshots`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"snapshots": ["tank/db@monday"]}))]
+pub struct CreateSnapshots {
+    /// Their names, as in `tank/db@monday`: all of one pool, all taken at one instant, or none.
+    pub snapshots: Vec<String>,
+}
+
+/// `POST /v1/snapshots/{snapshot}/clone`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "trial"}))]
+pub struct CloneSnapshot {
+    /// The name of the volume that begins as the snapshot is, in the same pool: `tank/trial`, or `trial`.
+    pub name: String,
+}
