@@ -91,6 +91,17 @@ fn places(around: &Surroundings<'_>, config: &Config) -> Places {
     }
 }
 
+/// The folder of what outlives the process and no boot.
+pub fn shared_memory() -> PathBuf {
+    with_surroundings(|around| {
+        let usual = || match around.root {
+            true => PathBuf::from("/dev/shm/braid"),
+            false => PathBuf::from(format!("/dev/shm/braid-{}", around.uid)),
+        };
+        (around.variable)("BRAID_SHARED_MEMORY").unwrap_or_else(usual)
+    })
+}
+
 /// Mode of sockets where the group `braid` exists: its members may use them.
 pub const GROUP_MODE: u32 = 0o660;
 /// Mode of sockets where it does not: only the daemon's user may.

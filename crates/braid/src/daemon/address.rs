@@ -136,7 +136,8 @@ fn escaped_path(path: &Path) -> String {
     percent(path.as_os_str().as_bytes(), b"/")
 }
 
-fn escaped(text: &str) -> String {
+/// Text as one segment of a URI's path.
+pub fn escaped(text: &str) -> String {
     percent(text.as_bytes(), b"")
 }
 

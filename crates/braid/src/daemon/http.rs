@@ -1,5 +1,7 @@
 //! The API over HTTP: reads requests, asks the control plane, writes answers. No decision is taken here.
 
+mod pools;
+
 use super::control::Control;
 use super::describe::Everywhere;
 use super::follow::Follow;
@@ -53,6 +55,18 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/journal", post(move_journal))
         .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
+        .route("/v1/pools", get(pools::pools).post(pools::create_pool))
+        .route("/v1/pools/{pool}", get(pools::pool).delete(pools::delete_pool))
+        .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
+        .route("/v1/volumes", get(pools::volumes).post(pools::create_volume))
+        .route("/v1/volumes/{volume}", get(pools::volume).delete(pools::delete_volume))
+        .route("/v1/volumes/{volume}/rename", post(pools::rename_volume))
+        .route("/v1/volumes/{volume}/resize", post(pools::resize_volume))
+        .route("/v1/volumes/{volume}/rollback", post(pools::rollback_volume))
+        .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
+        .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
+        .route("/v1/snapshots/{snapshot}/rename", post(pools::rename_snapshot))
+        .route("/v1/snapshots/{snapshot}/clone", post(pools::clone_snapshot))
         .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{job}", get(job).patch(set_job).delete(cancel_job))
         .route("/v1/exports", get(exports).post(add_export))
@@ -94,6 +108,24 @@ pub fn router(control: Arc<Control>) -> Router {
         move_journal,
         check_array,
         assemble,
+        pools::pools,
+        pools::create_pool,
+        pools::pool,
+        pools::delete_pool,
+        pools::rename_pool,
+        pools::volumes,
+        pools::create_volume,
+        pools::volume,
+        pools::delete_volume,
+        pools::rename_volume,
+        pools::resize_volume,
+        pools::rollback_volume,
+        pools::snapshots,
+        pools::create_snapshots,
+        pools::snapshot,
+        pools::delete_snapshot,
+        pools::rename_snapshot,
+        pools::clone_snapshot,
         jobs,
         job,
         set_job,
@@ -634,6 +666,12 @@ mod tests {
             include_str!("encryption.rs"),
             include_str!("control/mod.rs"),
             include_str!("control/watch.rs"),
+            include_str!("control/pools/close.rs"),
+            include_str!("control/pools/create.rs"),
+            include_str!("control/pools/find.rs"),
+            include_str!("control/pools/snapshots.rs"),
+            include_str!("control/pools/tend.rs"),
+            include_str!("control/pools/volumes.rs"),
         ];
         let mut kinds = 0;
         for source in sources {

@@ -348,9 +348,11 @@ fn disks(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
 
 fn collect(control: &Control) -> Vec<DiskMetrics> {
     let tables = control.read();
-    let metrics = tables.open_disks().filter_map(|(entry, role, disk)| {
+    let of_arrays = tables.open_disks().map(|(entry, role, disk)| (entry.name.clone(), role, disk));
+    let of_pools = tables.pool_disks_open().map(|(pool, number, disk)| (pool.name.clone(), number.into(), disk));
+    let metrics = of_arrays.chain(of_pools).filter_map(|(owner, role, disk)| {
         Some(DiskMetrics {
-            labels: [("array", entry.name.clone()), ("role", role.to_string()), ("disk", disk.name.clone())],
+            labels: [("array", owner), ("role", role.to_string()), ("disk", disk.name.clone())],
             state: view::disk_state(disk).0,
             stats: control.ring().leaf_stats(disk.leaf)?,
         })

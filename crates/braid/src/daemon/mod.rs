@@ -196,7 +196,15 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
     let ring = start_ring(&settings, &clients)?;
     #[cfg(debug_assertions)]
     panics::planted::arm(ring.handle());
-    let control = Control::new(ring.handle(), folder, socket.clone(), clients, started, settings.encryption.clone())?;
+    let control = Control::new(
+        ring.handle(),
+        folder,
+        socket.clone(),
+        crate::places::shared_memory(),
+        clients,
+        started,
+        settings.encryption.clone(),
+    )?;
     let app = http::router(Arc::clone(&control));
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(api::listen::over_socket(listener, app.clone(), control.stopping()));

@@ -30,6 +30,9 @@ pub struct State {
     /// Disks that were members, so that files and wrapped disks are found again.
     #[serde(default)]
     pub disks: Vec<SavedDisk>,
+    /// The same of pools.
+    #[serde(default)]
+    pub pool_disks: Vec<SavedPoolDisk>,
     /// Arrays that a command stopped, and that stay so.
     #[serde(default)]
     pub stopped: Vec<Uuid>,
@@ -80,10 +83,13 @@ pub struct SavedExport {
     pub name: String,
     /// Its identity.
     pub uuid: Uuid,
-    /// The array's identity.
+    /// The identity of the array, volume or snapshot.
     pub array: Uuid,
-    /// The array's name when it was last seen.
+    /// Its name when it was last seen.
     pub array_name: String,
+    /// The pool, of a volume or snapshot.
+    #[serde(default)]
+    pub pool: Option<Uuid>,
     /// Where it listens.
     pub nbd: String,
     /// Whether writes are refused.
@@ -121,6 +127,20 @@ pub struct SavedDisk {
     pub array_name: String,
     /// Its role there.
     pub role: u16,
+}
+
+/// A disk of a pool as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedPoolDisk {
+    /// Its name.
+    pub disk: String,
+    /// The pool that it was a member of.
+    pub pool: Uuid,
+    /// That pool's name.
+    pub pool_name: String,
+    /// Its number there.
+    pub member: u8,
 }
 
 /// The folder of the state, held so that no second daemon uses it.
@@ -301,6 +321,7 @@ mod tests {
                 uuid: Uuid::from_u128(1),
                 array: Uuid::from_u128(2),
                 array_name: "fast".into(),
+                pool: Some(Uuid::from_u128(5)),
                 nbd: "unix:/x".into(),
                 read_only: true,
                 insecure: false,
@@ -315,6 +336,12 @@ mod tests {
                 array: Uuid::from_u128(2),
                 array_name: "fast".into(),
                 role: 0,
+            }],
+            pool_disks: vec![SavedPoolDisk {
+                disk: "/dev/sdd".into(),
+                pool: Uuid::from_u128(5),
+                pool_name: "tank".into(),
+                member: 1,
             }],
             stopped: vec![Uuid::from_u128(3)],
             lost_journals: vec![SavedLoss { array: Uuid::from_u128(2), disk: "/dev/sdc".into() }],

@@ -79,7 +79,9 @@ impl Probe {
     /// # Errors
     /// The operating system's.
     pub fn may_bear_label(&self) -> io::Result<bool> {
-        let starts = |offset: u64| Ok::<bool, io::Error>(self.read(offset, 8)? == braid_format::MAGIC);
+        let magics = [braid_format::MAGIC, braid_format::pool::POOL_MAGIC];
+        let starts =
+            |offset: u64| Ok::<bool, io::Error>(magics.iter().any(|m| self.read(offset, 8).is_ok_and(|r| r == m)));
         Ok(starts(0)? || braid_format::copy_offset(self.size_bytes).map_or(Ok(false), starts)?)
     }
 }

@@ -48,14 +48,14 @@ impl Control {
         let start = tokio::time::Instant::now();
         // Usually all have answered by then: a copy of a member is noticed before the array is started.
         self.gather(&mut search, &mut harvest, start + START_SHORT).await;
-        let mut found = harvest.arrays.len();
+        let mut found = harvest.found();
         if search.under_way() > 0 {
             self.judge_arrays(harvest.take_complete(), &Order::default()).await;
         }
-        let before = harvest.arrays.len();
+        let before = harvest.found();
         self.search_folders(&mut search, &harvest).await;
         self.gather(&mut search, &mut harvest, start + SHORT_PATIENCE).await;
-        found += harvest.arrays.len() - before;
+        found += harvest.found() - before;
         let late = search.under_way();
         for name in search.late() {
             let error = ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet"));
@@ -74,10 +74,14 @@ impl Control {
 
     fn tell_of_start(&self, ms: u64, found: usize, late: usize) {
         let status = self.status();
+        let pools = match status.pools.total {
+            0 => String::new(),
+            total => format!(" {} of {total} pools active,", status.pools.serving),
+        };
         self.events().info(
             "started",
             format!(
-                "the daemon started in {ms} ms: {} of {} arrays active, {} of {} exports listening, {found} found on disks",
+                "the daemon started in {ms} ms: {} of {} arrays active,{pools} {} of {} exports listening, {found} found on disks",
                 status.arrays.serving, status.arrays.total, status.exports.serving, status.exports.total
             ),
             &[],
@@ -174,7 +178,8 @@ impl Control {
     }
 
     /// Judges the arrays of a harvest that is everything there is.
-    async fn judge_all(self: &Arc<Self>, harvest: Harvest, order: &Order) {
+    async fn judge_all(self: &Arc<Self>, mut harvest: Harvest, order: &Order) {
+        let mut pools = harvest.take_pools();
         // What was listed as waiting and is not there at all now is told anew by `list_absent`.
         self.write().arrays.retain(|uuid, entry| match &entry.condition {
             Condition::Active(_) => true,
@@ -182,6 +187,8 @@ impl Control {
         });
         let troubles = self.judge_arrays(harvest, order).await;
         self.list_absent(&troubles);
+        // Only now, as arrays may be members of pools.
+        self.judge_pools(&mut pools).await;
         self.save_or_warn();
     }
 
@@ -275,6 +282,10 @@ impl Control {
     async fn stop_failed(self: &Arc<Self>, name: &str) {
         let failed = |entry: &ArrayEntry| entry.active().is_some_and(Active::has_failed).then_some(entry.uuid);
         let Some(uuid) = self.read().array(name).ok().and_then(failed) else { return };
+        // A pool that serves would lose its ground.
+        if self.read().pool_on(uuid).is_some() {
+            return;
+        }
         let Some(_claim) = self.claim_found(uuid, "started") else { return };
         self.silence_exports(uuid).await;
         if let Some(stopped) = self.deactivate(uuid, false).await {

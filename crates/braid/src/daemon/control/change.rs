@@ -80,6 +80,7 @@ impl Control {
         {
             let tables = self.read();
             let entry = tables.array(array)?;
+            tables.refuse_under_pool(claim.uuid, &entry.name, "stopped")?;
             if entry.active().is_none() {
                 // Stopped already is stopped; what waits for members is from now on not waited for.
                 drop(tables);
@@ -132,6 +133,7 @@ impl Control {
         let (shown, active) = {
             let tables = self.read();
             let entry = tables.array(array)?;
+            tables.refuse_under_pool(claim.uuid, &entry.name, "deleted")?;
             refuse_exported(entry, &tables.exports_of(claim.uuid), force, "they are removed")?;
             (self.show_array(&tables, entry), entry.active().is_some())
         };

@@ -89,7 +89,7 @@ impl Control {
         let paths: BTreeSet<PathBuf> = specs.iter().filter_map(DiskSpec::path).map(resolved).collect();
         let mut tables = self.write();
         if let Some(path) = paths.iter().find(|path| tables.claimed_paths.contains(*path)) {
-            let message = format!("disk {} is being made a member of another array", path.display());
+            let message = format!("disk {} is being made a member of another array or pool", path.display());
             return Err(ErrorDetail::new(Kind::InUse, message)
                 .with("disk", path.display())
                 .remedy("each member needs a disk of its own"));

@@ -92,6 +92,14 @@ impl Control {
     fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
         let Some(id) = spec.path().and_then(Identity::of) else { return Ok(()) };
         let tables = self.read();
+        let of_pool = tables.pool_disks_open().find(|(_, _, disk)| disk.identity == Some(id));
+        if let Some((pool, number, _)) = of_pool {
+            let message = format!("disk {spec} is member {number} of the active pool {}", pool.name);
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("disk", spec)
+                .with("pool", &pool.name)
+                .remedy("use another disk"));
+        }
         let user = tables.open_disks().find(|(_, _, disk)| disk.identity == Some(id));
         match user {
             None => Ok(()),
@@ -119,6 +127,11 @@ impl Control {
         for (entry, role, disk) in self.read().open_disks() {
             for id in disk.disk.spec().path().map(|path| roots.beneath(path, &devices)).unwrap_or_default() {
                 taken.insert(id, format!("member {role} of array {}", entry.name));
+            }
+        }
+        for (entry, number, disk) in self.read().pool_disks_open() {
+            for id in disk.disk.spec().path().map(|path| roots.beneath(path, &devices)).unwrap_or_default() {
+                taken.insert(id, format!("member {number} of pool {}", entry.name));
             }
         }
         for spec in specs {

@@ -1,15 +1,17 @@
 //! Exports: letting clients use arrays, and taking that away again.
 
-use super::create::check_name;
 use super::holes::{Holes, UnwrittenRegions};
-use super::tables::{ExportEntry, Listener, Serving};
+use super::pools::Source;
+use super::tables::{ExportEntry, Listener, Serving, Tables};
 use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
 use crate::daemon::listen::{self, Door, NBD_FRONTEND};
 use crate::daemon::state::SavedExport;
 use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORT_NETWORKS_MAX, EXPORTS_MAX, LISTENERS_MAX};
+use braid_api::names;
 use braid_api::{AddExport, ErrorDetail, Export, ExportTls, Kind, RenameExport, SetExport};
 use braid_engine::ShardId;
+use braid_format::pool::OwnerKind;
 use braid_nbd::server::ExportsChanged;
 use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable, Network};
 use braid_ring::Rates;
@@ -38,11 +40,15 @@ impl Control {
         let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
         let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
         let _one_at_a_time = self.listening.lock().await;
+        let volume = self.volume_to_export(&ask.array).await?;
         let saved = {
             let tables = self.read();
-            let entry = tables.array(&ask.array)?;
-            let name = ask.name.unwrap_or_else(|| entry.name.clone());
-            check_name(&name)?;
+            let (uuid, of, pool) = match &volume {
+                Some(volume) => (volume.uuid, volume.name.clone(), Some(volume.pool)),
+                None => self.array_to_export(&tables, &ask.array)?,
+            };
+            let name = ask.name.unwrap_or_else(|| of.clone());
+            check_export_name(&name)?;
             if let Some(other) = tables.exports.get(&name) {
                 return Err(
                     taken(&name, other).remedy("give this one a name of its own with --name, or remove that one")
@@ -52,25 +58,15 @@ impl Control {
                 return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
                     .remedy("remove one first"));
             }
-            // Whoever stops or deletes it has silenced its exports already, or will once this lock is free: a new one
-            // would outlive the array, on a device that the next array gets.
-            if let Some(doing) = tables.ending(entry.uuid) {
-                return Err(ErrorDetail::new(Kind::InUse, format!("array {} is being {doing}", entry.name))
-                    .with("array", &entry.name)
-                    .remedy("wait until that is done"));
-            }
-            if entry.active().is_none() {
-                return Err(ErrorDetail::new(Kind::Inactive, format!("array {} is not active", entry.name))
-                    .with("array", &entry.name)
-                    .remedy(format!("braid array assemble {}", entry.name)));
-            }
             SavedExport {
                 name,
                 uuid: random_uuid()?,
-                array: entry.uuid,
-                array_name: entry.name.clone(),
+                array: uuid,
+                array_name: of,
+                pool,
                 nbd: address.to_string(),
-                read_only: ask.read_only,
+                // Nobody writes to a snapshot.
+                read_only: ask.read_only || volume.as_ref().is_some_and(|volume| volume.is_snapshot),
                 insecure: ask.insecure,
                 tls,
                 allow,
@@ -79,19 +75,27 @@ impl Control {
                 bandwidth_bytes_max: no_limit(ask.bandwidth_bytes_max),
             }
         };
-        let serving = self.listen(&saved).await?;
-        let (name, array) = (saved.name.clone(), saved.array);
-        self.write().exports.insert(name.clone(), ExportEntry { saved, serving });
+        let serving = match self.listen(&saved).await {
+            Ok(serving) => serving,
+            Err(error) => {
+                self.release(&saved).await;
+                return Err(error);
+            }
+        };
+        let (name, saved) = (saved.name.clone(), saved.clone());
+        self.write().exports.insert(name.clone(), ExportEntry { saved: saved.clone(), serving });
         if let Err(error) = self.save() {
             self.silence(&name);
             self.write().exports.remove(&name);
+            self.release(&saved).await;
             return Err(error);
         }
-        let array = self.read().arrays.get(&array).map(|entry| entry.name.clone()).unwrap_or_default();
+        let array = &saved.array_name;
+        let what = if saved.pool.is_some() { "volume" } else { "array" };
         self.events().info(
             "export_added",
-            format!("array {array} is exported as {name} at {address}"),
-            &[("export", &name), ("array", &array)],
+            format!("{what} {array} is exported as {name} at {address}"),
+            &[("export", &name), (what, array)],
         );
         self.export(&name)
     }
@@ -105,7 +109,7 @@ impl Control {
     pub async fn rename_export(self: &Arc<Self>, export: &str, ask: &RenameExport) -> Result<Export, ErrorDetail> {
         self.is_open()?;
         let new = ask.name.as_str();
-        check_name(new)?;
+        check_export_name(new)?;
         let _one_at_a_time = self.listening.lock().await;
         let (old, offer) = {
             let tables = self.read();
@@ -218,7 +222,10 @@ impl Control {
             (entry.saved.name.clone(), view::show_export(&tables, entry))
         };
         self.silence(&name);
-        self.write().exports.remove(&name);
+        let removed = self.write().exports.remove(&name);
+        if let Some(removed) = removed {
+            self.release(&removed.saved).await;
+        }
         self.save_or_warn();
         self.events().info("export_removed", format!("export {name} was removed"), &[("export", &name)]);
         Ok(shown)
@@ -282,18 +289,19 @@ impl Control {
         if saved.tls != ExportTls::Required && !saved.insecure {
             listen::refuse_open(&address).await?;
         }
-        let holes = self.holes_of(saved.array).await;
+        let source = match saved.pool {
+            Some(pool) => self.serve_volume(pool, saved.array).await?,
+            None => self.array_source(saved.array).await,
+        };
+        let Some(source) = source else { return Ok(Serving::Waiting) };
         let (info, known) = {
             let tables = self.read();
-            let Some((entry, active)) = tables.arrays.get(&saved.array).and_then(|e| Some((e, e.active()?))) else {
-                return Ok(Serving::Waiting);
-            };
-            let block_bytes = active.block_bytes;
+            let block_bytes = source.block_bytes;
             let info = ExportInfo {
-                read_only: saved.read_only,
+                read_only: saved.read_only || source.read_only,
                 block_bytes_min: block_bytes,
                 block_bytes_preferred: block_bytes.max(4096),
-                description: format!("Braid array {}", entry.name),
+                description: source.description,
                 tls: match saved.tls {
                     ExportTls::Off => braid_nbd::ExportTls::Off,
                     ExportTls::Optional => braid_nbd::ExportTls::Optional,
@@ -301,16 +309,8 @@ impl Control {
                 },
                 limits: limits_of(saved),
                 uuid: Some(*saved.uuid.as_bytes()),
-                allocation: match active.keeping() {
-                    Some(keeping) => {
-                        let keeping = Arc::downgrade(keeping);
-                        Some(Arc::new(UnwrittenRegions::of(move || Some(keeping.upgrade()?.regions()))) as _)
-                    }
-                    None => holes
-                        .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
-                        .map(|holes| Arc::new(holes) as _),
-                },
-                ..ExportInfo::new(saved.name.clone(), active.device, active.size_bytes)
+                allocation: source.allocation,
+                ..ExportInfo::new(saved.name.clone(), source.device, source.size_bytes)
             };
             if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
                 return Err(ErrorDetail::new(
@@ -335,6 +335,83 @@ impl Control {
         let listener = Listener { table, task: task.abort_handle() };
         self.write().listeners.insert(address, listener);
         Ok(Serving::Listening(export))
+    }
+
+    /// The volume or snapshot that is to be exported; none where the text names an array.
+    async fn volume_to_export(&self, text: &str) -> Result<Option<VolumeToExport>, ErrorDetail> {
+        let is_array = || self.read().array(text).is_ok();
+        if !text.contains('/') && (!names::is_uuid(text) || is_array()) {
+            return Ok(None);
+        }
+        let kind = if text.contains('@') { OwnerKind::Snapshot } else { OwnerKind::Volume };
+        let found = match self.find_owner(text, kind).await {
+            // A UUID may be that of either.
+            Err(error) if error.kind == Kind::NotFound && names::is_uuid(text) => {
+                (self.find_owner(text, OwnerKind::Snapshot).await?, OwnerKind::Snapshot)
+            }
+            found => (found?, kind),
+        };
+        let ((pool, uuid, name), kind) = found;
+        Ok(Some(VolumeToExport { pool, uuid, name, is_snapshot: kind == OwnerKind::Snapshot }))
+    }
+
+    /// The array that is to be exported.
+    fn array_to_export(&self, tables: &Tables, array: &str) -> Result<(Uuid, String, Option<Uuid>), ErrorDetail> {
+        let entry = tables.array(array)?;
+        // Whoever stops or deletes it has silenced its exports already, or will once this lock is free: a new one
+        // would outlive the array, on a device that the next array gets.
+        if let Some(doing) = tables.ending(entry.uuid) {
+            return Err(ErrorDetail::new(Kind::InUse, format!("array {} is being {doing}", entry.name))
+                .with("array", &entry.name)
+                .remedy("wait until that is done"));
+        }
+        if let Some((pool, number)) = tables.pool_on(entry.uuid) {
+            let message = format!(
+                "array {} is member {number} of pool {}: its clients would write over the pool",
+                entry.name, pool.name
+            );
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("array", &entry.name)
+                .with("pool", &pool.name)
+                .remedy("export a volume of the pool (braid volume create, then braid export add POOL/VOLUME)"));
+        }
+        if entry.active().is_none() {
+            return Err(ErrorDetail::new(Kind::Inactive, format!("array {} is not active", entry.name))
+                .with("array", &entry.name)
+                .remedy(format!("braid array assemble {}", entry.name)));
+        }
+        Ok((entry.uuid, entry.name.clone(), None))
+    }
+
+    /// An array as it is to be exported; none while it is not active.
+    async fn array_source(&self, array: Uuid) -> Option<Source> {
+        let holes = self.holes_of(array).await;
+        let tables = self.read();
+        let entry = tables.arrays.get(&array)?;
+        let active = entry.active()?;
+        Some(Source {
+            device: active.device,
+            size_bytes: active.size_bytes,
+            block_bytes: active.block_bytes,
+            read_only: false,
+            description: format!("Braid array {}", entry.name),
+            allocation: match active.keeping() {
+                Some(keeping) => {
+                    let keeping = Arc::downgrade(keeping);
+                    Some(Arc::new(UnwrittenRegions::of(move || Some(keeping.upgrade()?.regions()))) as _)
+                }
+                None => holes
+                    .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
+                    .map(|holes| Arc::new(holes) as _),
+            },
+        })
+    }
+
+    /// An export is gone: what it was of is served no more, if it was the last of a volume or snapshot.
+    async fn release(&self, saved: &SavedExport) {
+        if let Some(pool) = saved.pool {
+            self.release_volume(pool, saved.array).await;
+        }
     }
 
     /// Where an active array holds nothing, as far as its files say in time.
@@ -388,14 +465,31 @@ impl Control {
         let names = self.read().exports_of(array);
         for name in names {
             self.silence(&name);
-            self.write().exports.remove(&name);
+            let removed = self.write().exports.remove(&name);
+            let (of, pool) = removed.map(|entry| (entry.saved.array_name, entry.saved.pool)).unwrap_or_default();
+            let what = if pool.is_some() { "volume" } else { "array" };
             self.events().info(
                 "export_removed",
-                format!("export {name} was removed with its array"),
+                format!("export {name} was removed with {what} {of}"),
                 &[("export", &name)],
             );
         }
     }
+}
+
+/// A volume or snapshot that is to be exported.
+struct VolumeToExport {
+    pool: Uuid,
+    uuid: Uuid,
+    name: String,
+    is_snapshot: bool,
+}
+
+/// Refuses what cannot be the name of an export.
+fn check_export_name(name: &str) -> Result<(), ErrorDetail> {
+    names::check_export_name(name).map_err(|error| {
+        ErrorDetail::new(Kind::InvalidArgument, format!("{name:?} cannot be a name: {error}")).with("name", name)
+    })
 }
 
 /// Networks, as they are kept.
@@ -441,7 +535,8 @@ fn limits_of(saved: &SavedExport) -> ExportLimits {
 
 /// The name is another export's.
 fn taken(name: &str, other: &ExportEntry) -> ErrorDetail {
-    let message = format!("there is an export {name} already, of array {}", other.saved.array_name);
+    let what = if other.saved.pool.is_some() { "volume" } else { "array" };
+    let message = format!("there is an export {name} already, of {what} {}", other.saved.array_name);
     ErrorDetail::new(Kind::Exists, message).with("export", name)
 }
 

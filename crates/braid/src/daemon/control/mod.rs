@@ -14,6 +14,7 @@ mod exports;
 mod grow;
 mod holes;
 pub mod keeping;
+pub mod pools;
 mod search;
 mod shutdown;
 pub mod tables;
@@ -73,6 +74,8 @@ pub struct Control {
     started_unix_ms: u64,
     start_ms: OnceLock<u64>,
     socket: PathBuf,
+    /// The folder of what outlives the process and no boot.
+    shared_memory: PathBuf,
     /// Where the API is on the network, and whom it did not let in.
     network: OnceLock<(SocketAddr, Arc<Refusals>)>,
     /// When the certificate of the API on the network expires, in Unix time; 0 where that is not known.
@@ -92,6 +95,7 @@ impl Control {
         ring: RingHandle,
         state: StateFolder,
         socket: PathBuf,
+        shared_memory: PathBuf,
         clients: Arc<EventQueue>,
         started: Instant,
         encryption: Encryption,
@@ -116,6 +120,7 @@ impl Control {
             started_unix_ms: unix_ms().saturating_sub(started.elapsed().as_millis() as u64),
             start_ms: OnceLock::new(),
             socket,
+            shared_memory,
             network: OnceLock::new(),
             certificate_expiry_unix_s: AtomicI64::new(0),
             nbd_certificate_expiry_unix_s: AtomicI64::new(0),
@@ -200,8 +205,13 @@ impl Control {
             _ => None,
         };
         let connections: Vec<u64> = tables.exports.values().filter_map(|e| listening(&e.serving)).collect();
-        let disks: Vec<bool> =
-            tables.open_disks().map(|(_, _, disk)| view::disk_state(disk).0 == DiskState::Ok).collect();
+        let pools = Tally {
+            total: tables.pools.len() as u64,
+            serving: tables.pools.values().filter(|entry| entry.served().is_some()).count() as u64,
+        };
+        let open = tables.open_disks().map(|(_, _, disk)| disk);
+        let open = open.chain(tables.pool_disks_open().map(|(_, _, disk)| disk));
+        let disks: Vec<bool> = open.map(|disk| view::disk_state(disk).0 == DiskState::Ok).collect();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -212,10 +222,11 @@ impl Control {
             state_directory: self.state.path().display().to_string(),
             shards: self.shards(),
             arrays,
+            pools,
             exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
             disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
             connections: connections.iter().sum(),
-            attention: [self.troubles(), view::attention(&tables)].concat(),
+            attention: [self.troubles(), view::attention(&tables), pools::attention(&tables)].concat(),
             limits: Limits::current(),
         }
     }
@@ -241,7 +252,10 @@ impl Control {
     pub fn disks(&self) -> DiskList {
         let tables = self.read();
         let mut disks: Vec<_> =
-            tables.open_disks().map(|(entry, role, disk)| self.show_disk(entry, role, disk)).collect();
+            tables.open_disks().map(|(entry, role, disk)| self.show_disk(&entry.name, role, disk)).collect();
+        disks.extend(
+            tables.pool_disks_open().map(|(pool, number, disk)| self.show_disk(&pool.name, number.into(), disk)),
+        );
         disks.sort_by(|a, b| (&a.array, a.role).cmp(&(&b.array, b.role)));
         DiskList { disks }
     }
@@ -283,6 +297,8 @@ impl Control {
         let tables = self.read();
         let mut disks: Vec<DiskActivity> =
             tables.open_disks().map(|(entry, role, disk)| self.disk_activity(entry, role, disk)).collect();
+        let of_pools = tables.pool_disks_open();
+        disks.extend(of_pools.map(|(pool, number, disk)| self.activity_of(&pool.name, number.into(), disk)));
         disks.sort_by(|a, b| (&a.array, a.role).cmp(&(&b.array, b.role)));
         let exports = tables.exports.values().map(|entry| {
             let Export { name, array, state, connections, stats, .. } = view::show_export(&tables, entry);

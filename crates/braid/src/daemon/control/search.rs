@@ -3,12 +3,15 @@
 //! Disks are looked at all at once, each by itself, so that one that hangs holds up nobody but its own array.
 
 use super::Control;
+use super::pools::{FoundPart, judge_label};
 use super::tables::OpenDisk;
 use crate::disk::host::{BlockDevice, Identity, Roots};
 use crate::disk::probe::Probe;
 use braid_api::{ErrorDetail, Kind};
+use braid_engine::MetaIo;
 use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
-use braid_format::{Label, MemberEntry, MemberState, newest};
+use braid_format::pool::PoolLabel;
+use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, MemberEntry, MemberState, examine, newest};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,6 +38,14 @@ pub(super) struct Looked {
     pub(super) found: FoundDisk,
 }
 
+/// A disk that was looked at, by what it bears.
+pub(super) enum Seen {
+    /// The label of an array, or none.
+    Array(Looked),
+    /// That of a pool.
+    Pool(FoundPart),
+}
+
 /// A disk that may be a member of something.
 struct Candidate {
     spec: DiskSpec,
@@ -47,7 +58,7 @@ pub(super) struct Search {
     /// Disks that are open or looked at, with all that they stand on.
     seen: BTreeSet<Identity>,
     /// The looks, each with the disk's name.
-    looks: JoinSet<(String, Result<Option<Looked>, ErrorDetail>)>,
+    looks: JoinSet<(String, Result<Option<Seen>, ErrorDetail>)>,
     /// Disks that are expected to be there and have not answered yet.
     waiting: BTreeSet<String>,
 }
@@ -92,6 +103,8 @@ impl CandidateList<'_> {
 pub(super) struct Harvest {
     /// Open disks with labels, by the array that they name.
     pub(super) arrays: BTreeMap<Uuid, Vec<Looked>>,
+    /// Open disks with labels of pools.
+    pub(super) pools: Vec<FoundPart>,
     /// Why known disks could not be looked at, by name.
     pub(super) troubles: BTreeMap<String, ErrorDetail>,
 }
@@ -132,8 +145,10 @@ impl Control {
     fn list_candidates(&self, extra: Vec<DiskSpec>) -> (Vec<Candidate>, BTreeSet<Identity>) {
         let (known, open): (Vec<DiskSpec>, BTreeSet<Identity>) = {
             let tables = self.read();
-            let known = tables.disks.keys().filter_map(|name| DiskSpec::parse(name).ok()).collect();
-            (known, tables.open_disks().filter_map(|(_, _, disk)| disk.identity).collect())
+            let known = tables.disks.keys().chain(tables.pool_disks.keys());
+            let open = tables.open_disks().map(|(_, _, disk)| disk);
+            let open = open.chain(tables.pool_disks_open().map(|(_, _, disk)| disk));
+            (known.filter_map(|name| DiskSpec::parse(name).ok()).collect(), open.filter_map(|d| d.identity).collect())
         };
         let roots = Roots::default();
         let devices = roots.block_devices();
@@ -183,7 +198,8 @@ impl Control {
             search.waiting.remove(&name);
             match looked {
                 Ok(None) => {}
-                Ok(Some(looked)) => match array_of(&looked.found) {
+                Ok(Some(Seen::Pool(found))) => harvest.pools.push(found),
+                Ok(Some(Seen::Array(looked))) => match array_of(&looked.found) {
                     Some(uuid) => harvest.arrays.entry(uuid).or_default().push(looked),
                     None => {
                         harvest.troubles.insert(name, no_array(&looked));
@@ -215,17 +231,25 @@ impl Control {
     pub(super) async fn drain(&self, mut search: Search) -> bool {
         let mut any = false;
         while let Some(done) = search.looks.join_next().await {
-            if let Ok((_, Ok(Some(looked)))) = done {
-                any |= array_of(&looked.found).is_some();
-                self.close_disks(vec![looked.disk]).await;
-            }
+            let disk = match done {
+                Ok((_, Ok(Some(Seen::Array(looked))))) => {
+                    any |= array_of(&looked.found).is_some();
+                    looked.disk
+                }
+                Ok((_, Ok(Some(Seen::Pool(found))))) => {
+                    any = true;
+                    found.disk
+                }
+                _ => continue,
+            };
+            self.close_disks(vec![disk]).await;
         }
         any
     }
 
     /// Opens a disk and reads its labels. Nothing comes of one that is only a guess and bears none: it is not
     /// even opened for more than looking.
-    async fn look_at(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Looked>, ErrorDetail> {
+    async fn look_at(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Seen>, ErrorDetail> {
         if let Some(path) = candidate.spec.path().filter(|_| !candidate.expected).map(Path::to_owned) {
             let bears = tokio::task::spawn_blocking(move || bears_label(&path)).await;
             if !bears.unwrap_or(false) {
@@ -236,7 +260,36 @@ impl Control {
         let disk = self.open_disk(candidate.spec, patience).await?;
         let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
         let found = scan.disks.pop().expect("a scan of one disk tells of one disk");
-        Ok(Some(Looked { disk, found }))
+        if matches!(found.verdict, DiskVerdict::Unlabelled)
+            && let Some(label) = self.pool_label(&disk).await
+        {
+            return match label {
+                Ok(label) => Ok(Some(Seen::Pool(FoundPart { disk, label: Box::new(label) }))),
+                Err(why) => {
+                    let name = disk.name.clone();
+                    self.close_disks(vec![disk]).await;
+                    Err(ErrorDetail::new(
+                        Kind::Damaged,
+                        format!("disk {name} bears the label of a pool that cannot be used: {why}"),
+                    )
+                    .with("disk", &name)
+                    .remedy(format!("braid disk examine {name}")))
+                }
+            };
+        }
+        Ok(Some(Seen::Array(Looked { disk, found })))
+    }
+
+    /// The label of a pool that a disk bears; what cannot be read bears none.
+    async fn pool_label(&self, disk: &OpenDisk) -> Option<Result<PoolLabel, String>> {
+        let size = disk.disk.size_bytes();
+        if size < 2 * BLOCK_BYTES {
+            return None;
+        }
+        let start = self.meta.read(disk.leaf, 0, LABEL_BYTES).await.unwrap_or_default();
+        let place = examine::copy_place(&start, size)?;
+        let end = self.meta.read(disk.leaf, place, LABEL_BYTES).await.unwrap_or_default();
+        judge_label(size, &start, &end)
     }
 
     /// Opens the disks of one idle array and says how they stand now: for a deletion.
@@ -244,8 +297,8 @@ impl Control {
         let _one_at_a_time = self.assembling.lock().await;
         let mut harvest = self.look(Vec::new(), |harvest| harvest.is_complete(uuid)).await;
         let looked = harvest.arrays.remove(&uuid);
-        let others = harvest.arrays.into_values().flatten().map(|looked| looked.disk).collect();
-        self.close_disks(others).await;
+        let others = harvest.arrays.into_values().flatten().map(|looked| looked.disk);
+        self.close_disks(others.chain(harvest.pools.into_iter().map(|found| found.disk)).collect()).await;
         let disks: Vec<Arc<OpenDisk>> = looked?.into_iter().map(|looked| looked.disk).collect();
         let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
         let scan = lifecycle::scan(&self.meta, &leaves).await;
@@ -293,6 +346,17 @@ impl Harvest {
             .all(|member| labels.iter().any(|label| Some(label.member.id) == member.id))
     }
 
+    /// How many arrays and pools have members here.
+    pub(super) fn found(&self) -> usize {
+        let pools: BTreeSet<Uuid> = self.pools.iter().map(|found| found.label.uuid).collect();
+        self.arrays.len() + pools.len()
+    }
+
+    /// Takes out what is of pools, with all troubles.
+    pub(super) fn take_pools(&mut self) -> Harvest {
+        Harvest { pools: std::mem::take(&mut self.pools), troubles: self.troubles.clone(), ..Harvest::default() }
+    }
+
     /// Whether the array of this name or UUID is complete.
     pub(super) fn has_complete(&self, name: &str) -> bool {
         self.arrays.iter().any(|(uuid, disks)| {
@@ -306,7 +370,7 @@ impl Harvest {
     pub(super) fn take_complete(&mut self) -> Harvest {
         let complete: Vec<Uuid> = self.arrays.keys().copied().filter(|uuid| self.is_complete(*uuid)).collect();
         let arrays = complete.into_iter().filter_map(|uuid| self.arrays.remove_entry(&uuid)).collect();
-        Harvest { arrays, troubles: BTreeMap::new() }
+        Harvest { arrays, ..Harvest::default() }
     }
 }
 

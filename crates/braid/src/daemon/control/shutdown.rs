@@ -54,7 +54,8 @@ impl Control {
         }
         drop(one_at_a_time);
 
-        let mut left = Vec::new();
+        // Pools first: they stand on arrays.
+        let mut left = self.close_pools(deadline).await;
         let mut work = JoinSet::new();
         self.close_arrays(&mut work, deadline);
         if timeout_at(deadline, start).await.is_err() {
@@ -67,6 +68,7 @@ impl Control {
             left.push("a change that was under way is cut off; the next start finishes it or undoes it".to_owned());
         }
         // Those that became active meanwhile.
+        left.extend(self.close_pools(deadline.max(Instant::now() + DRAINING_MIN)).await);
         self.close_arrays(&mut work, deadline.max(Instant::now() + DRAINING_MIN));
         while let Some(done) = work.join_next().await {
             left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));

@@ -1,13 +1,14 @@
 //! What the control plane knows: arrays, exports, where disks were. Plain data, changed under one short lock.
 
 use super::keeping::Keeping;
+use super::pools::PoolEntry;
 use crate::daemon::address::Address;
-use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, State};
+use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolDisk, State};
 use crate::disk::host::{Entry, Identity};
-use braid_api::limits::ARRAYS_MAX;
+use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
-use braid_engine::{DeviceId, LeafId};
+use braid_engine::{DeviceId, LeafId, PoolKey};
 use braid_format::{ArrayPart, MemberState};
 use braid_nbd::ExportTable;
 use braid_ring::Disk;
@@ -230,8 +231,12 @@ pub struct Tables {
     pub exports: BTreeMap<String, ExportEntry>,
     /// The addresses that are listened on.
     pub listeners: BTreeMap<Address, Listener>,
+    /// The pools.
+    pub pools: BTreeMap<Uuid, PoolEntry>,
     /// Disks that were members, by name.
     pub disks: BTreeMap<String, SavedDisk>,
+    /// Disks that were members of pools, by name.
+    pub pool_disks: BTreeMap<String, SavedPoolDisk>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
     /// Checks of arrays that do not serve now: they go on when those do again.
@@ -242,10 +247,12 @@ pub struct Tables {
     pub claimed_names: BTreeSet<String>,
     /// Paths of disks that a create under way is making an array of.
     pub claimed_paths: BTreeSet<PathBuf>,
-    /// Arrays that are being changed, and how.
+    /// Arrays and pools that are being changed, and how.
     pub busy: BTreeMap<Uuid, &'static str>,
     /// Devices in use.
     devices: BTreeSet<u32>,
+    /// Numbers of pools in use.
+    pool_keys: BTreeSet<u16>,
     /// The next layout version: rises over all devices, so that no number is used twice.
     next_version: u32,
 }
@@ -263,6 +270,7 @@ impl Tables {
         Tables {
             exports: state.exports.iter().map(|saved| (saved.name.clone(), serving(saved))).collect(),
             disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
+            pool_disks: state.pool_disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
@@ -270,14 +278,17 @@ impl Tables {
         }
     }
 
-    /// What is to be remembered. Arrays on memory end with the daemon, and their exports with them.
+    /// What is to be remembered. Arrays and pools on memory end with the daemon, and their exports with them.
     pub fn to_state(&self) -> State {
         let kept = |uuid: &Uuid| self.arrays.get(uuid).and_then(ArrayEntry::active).is_none_or(Active::is_kept);
-        let exports = self.exports.values().map(|export| &export.saved).filter(|saved| kept(&saved.array));
+        let kept_pool = |uuid: &Uuid| self.pools.get(uuid).is_none_or(|pool| self.is_pool_kept(pool));
+        let exported = |saved: &&SavedExport| kept(&saved.array) && saved.pool.as_ref().is_none_or(kept_pool);
+        let exports = self.exports.values().map(|export| &export.saved).filter(exported);
         State {
             version: crate::daemon::state::VERSION,
             exports: exports.cloned().collect(),
             disks: self.disks.values().cloned().collect(),
+            pool_disks: self.pool_disks.values().cloned().collect(),
             stopped: self.stopped.iter().copied().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
             lost_journals: self
@@ -335,9 +346,10 @@ impl Tables {
         self.exports.values().filter(|export| export.saved.array == array).map(|e| e.saved.name.clone()).collect()
     }
 
-    /// What is being done to an array that ends by it, if so: `stopped` or `deleted`.
+    /// What is being done to an array after which nobody may export it, if so.
     pub fn ending(&self, array: Uuid) -> Option<&'static str> {
-        self.busy.get(&array).copied().filter(|doing| matches!(*doing, "stopped" | "deleted"))
+        let ends = |doing: &&str| matches!(*doing, "stopped" | "deleted" | "made a member of a pool");
+        self.busy.get(&array).copied().filter(ends)
     }
 
     /// What is offered where this export listens, if anything is.
@@ -377,6 +389,11 @@ impl Tables {
     /// # Errors
     /// [`Kind::Exists`].
     pub fn name_is_free(&self, name: &str) -> Result<(), ErrorDetail> {
+        if self.pools.values().any(|entry| entry.name == name) {
+            return Err(ErrorDetail::new(Kind::Exists, format!("there is a pool {name} already"))
+                .with("pool", name)
+                .remedy("choose another name, or rename that one with `braid pool rename`"));
+        }
         if self.claimed_names.contains(name) || self.arrays.values().any(|entry| entry.name == name) {
             return Err(ErrorDetail::new(Kind::Exists, format!("there is an array {name} already"))
                 .with("array", name)
@@ -390,9 +407,10 @@ impl Tables {
     /// # Errors
     /// [`Kind::LimitReached`].
     pub fn take_device(&mut self) -> Result<DeviceId, ErrorDetail> {
-        let free = (0..ARRAYS_MAX as u32).find(|device| !self.devices.contains(device)).ok_or_else(|| {
-            ErrorDetail::new(Kind::LimitReached, format!("{ARRAYS_MAX} arrays are active already"))
-                .remedy("stop one with `braid array stop`")
+        let free = (0..DEVICES_MAX as u32).find(|device| !self.devices.contains(device)).ok_or_else(|| {
+            let what = "arrays, disks of pools, and exported volumes and snapshots";
+            ErrorDetail::new(Kind::LimitReached, format!("there are {DEVICES_MAX} {what} already"))
+                .remedy("stop an array with `braid array stop`, or remove exports of volumes")
         })?;
         self.devices.insert(free);
         Ok(DeviceId(free))
@@ -401,6 +419,23 @@ impl Tables {
     /// Gives a device back that no shard knows any more.
     pub fn give_device(&mut self, device: DeviceId) {
         self.devices.remove(&device.0);
+    }
+
+    /// Takes a number for a pool.
+    ///
+    /// # Errors
+    /// [`Kind::LimitReached`].
+    pub fn take_pool_key(&mut self) -> Result<PoolKey, ErrorDetail> {
+        let free = (0..POOLS_MAX as u16).find(|key| !self.pool_keys.contains(key)).ok_or_else(|| {
+            ErrorDetail::new(Kind::LimitReached, format!("{POOLS_MAX} pools are active already")).remedy("delete one")
+        })?;
+        self.pool_keys.insert(free);
+        Ok(PoolKey(free))
+    }
+
+    /// Gives a number back that no shard knows any more.
+    pub fn give_pool_key(&mut self, key: PoolKey) {
+        self.pool_keys.remove(&key.0);
     }
 
     /// A number for a layout that no layout had before.

@@ -4,6 +4,7 @@ use super::Control;
 use super::keeping::{health, name_of, replaced_by};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
+use crate::daemon::state::SavedExport;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
     Array, ArrayState, Attention, Disk, DiskActivity, DiskState, DiskStats, Export, ExportState, ExportStats,
@@ -68,29 +69,35 @@ impl Control {
 
     /// What one open disk has done up to now.
     pub(super) fn disk_activity(&self, entry: &ArrayEntry, role: u16, disk: &OpenDisk) -> DiskActivity {
+        let member = entry.active().and_then(|active| {
+            let said = active.label.members.get(usize::from(role))?.state;
+            Some(state_of(said, Some(disk)))
+        });
+        DiskActivity { member, ..self.activity_of(&entry.name, role, disk) }
+    }
+
+    /// The same of a disk, whatever it is to its array or pool.
+    pub(super) fn activity_of(&self, owner: &str, role: u16, disk: &OpenDisk) -> DiskActivity {
         let stats = self.ring().leaf_stats(disk.leaf).unwrap_or_default();
         DiskActivity {
             name: disk.name.clone(),
-            array: entry.name.clone(),
+            array: owner.to_owned(),
             role,
             state: disk_state(disk).0,
-            member: entry.active().and_then(|active| {
-                let said = active.label.members.get(usize::from(role))?.state;
-                Some(state_of(said, Some(disk)))
-            }),
+            member: None,
             latency: buckets(&all_latencies(&stats)),
             stats: disk_stats(&stats),
         }
     }
 
     /// One open disk.
-    pub(super) fn show_disk(&self, entry: &ArrayEntry, role: u16, disk: &OpenDisk) -> Disk {
+    pub(super) fn show_disk(&self, owner: &str, role: u16, disk: &OpenDisk) -> Disk {
         let (state, trouble) = disk_state(disk);
         Disk {
             name: disk.name.clone(),
             size_bytes: disk.disk.size_bytes(),
             logical_block_bytes: disk.disk.logical_block_bytes(),
-            array: entry.name.clone(),
+            array: owner.to_owned(),
             role,
             state,
             trouble,
@@ -199,6 +206,7 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
         }
         Serving::Waiting => {
             let reason = match tables.arrays.get(&saved.array) {
+                None if saved.pool.is_some() => pool_reason(tables, saved),
                 Some(array) => match &array.condition {
                     Condition::Idle(idle) => format!("array {} is {}", array.name, idle.state.word()),
                     Condition::Active(_) => format!("array {} is just starting", array.name),
@@ -229,6 +237,17 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
         iops_max: saved.iops_max,
         bandwidth_bytes_max: saved.bandwidth_bytes_max,
         stats,
+    }
+}
+
+/// Why an export of a volume or snapshot waits.
+fn pool_reason(tables: &Tables, saved: &SavedExport) -> String {
+    let pool = saved.pool.and_then(|uuid| tables.pools.get(&uuid));
+    let name = &saved.array_name;
+    match pool.map(|pool| (&pool.name, pool.served().is_some())) {
+        Some((_, true)) => format!("{name} is just starting"),
+        Some((pool, false)) => format!("pool {pool} is not active"),
+        None => format!("the pool of {name} was not found"),
     }
 }
 
@@ -317,8 +336,12 @@ fn of_export(tables: &Tables, entry: &ExportEntry) -> Option<Attention> {
             let look = format!("braid export show {}", saved.name);
             (error.message.clone(), error.remedy.clone(), vec![look])
         }
+        Serving::Waiting if saved.pool.is_some_and(|pool| tables.pools.contains_key(&pool)) => return None,
         Serving::Waiting if !tables.stopped.contains(&saved.array) && !tables.arrays.contains_key(&saved.array) => (
-            format!("array {} ({}) was not found", saved.array_name, saved.array),
+            match saved.pool {
+                Some(_) => format!("the pool of {} was not found", saved.array_name),
+                None => format!("array {} ({}) was not found", saved.array_name, saved.array),
+            },
             "attach its disks, or name them; or remove the export".to_owned(),
             vec!["braid array assemble --disk DISK".to_owned(), format!("braid export remove {}", saved.name)],
         ),

@@ -41,9 +41,14 @@ impl Control {
     }
 
     fn watch_disks(&self) {
-        let disks: Vec<(String, Arc<OpenDisk>)> =
-            self.read().open_disks().map(|(entry, _, disk)| (entry.name.clone(), Arc::clone(disk))).collect();
-        for (array, disk) in disks {
+        let disks: Vec<(&str, String, Arc<OpenDisk>)> = {
+            let tables = self.read();
+            let of_arrays = tables.open_disks().map(|(entry, _, disk)| ("array", entry.name.clone(), Arc::clone(disk)));
+            let of_pools =
+                tables.pool_disks_open().map(|(pool, _, disk)| ("pool", pool.name.clone(), Arc::clone(disk)));
+            of_arrays.chain(of_pools).collect()
+        };
+        for (what, array, disk) in disks {
             let Some(stats) = self.ring().leaf_stats(disk.leaf) else { continue };
             if let Some((state, sentence)) = judge(&disk, &stats) {
                 let (severity, kind) = match state {
@@ -52,8 +57,8 @@ impl Control {
                     DiskState::Hanging => (Severity::Error, "disk_hangs"),
                     _ => (Severity::Error, "disk_errors"),
                 };
-                let message = format!("disk {} of array {array}: {sentence}", disk.name);
-                self.events().add(severity, kind, message, &[("disk", &disk.name), ("array", &array)]);
+                let message = format!("disk {} of {what} {array}: {sentence}", disk.name);
+                self.events().add(severity, kind, message, &[("disk", &disk.name), (what, &array)]);
             }
         }
     }

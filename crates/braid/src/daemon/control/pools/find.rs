@@ -1,0 +1,358 @@
+//! Finding pools again, from the labels of disks and of arrays, and opening those that are complete.
+
+use super::super::Control;
+use super::super::search::Harvest;
+use super::super::tables::OpenDisk;
+use super::{Base, Condition, Idle, Part, PoolEntry, labels};
+use braid_api::{ErrorDetail, Kind, Pool, PoolState};
+use braid_engine::DeviceId;
+use braid_format::pool::{PoolLabel, PoolState as LabelState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Labels that are so far behind the newest have missed a change.
+const BEHIND: u64 = 2;
+
+/// A disk that bears the label of a pool.
+pub struct FoundPart {
+    pub(in super::super) disk: Arc<OpenDisk>,
+    pub(in super::super) label: Box<PoolLabel>,
+}
+
+/// A member that is here, as a disk that is no device yet, or as an array.
+struct Here {
+    base: Base,
+    device: Option<DeviceId>,
+    label: PoolLabel,
+}
+
+impl Control {
+    /// Judges the pools of which members are here: disks that were just looked at, and arrays that are active.
+    pub(in super::super) async fn judge_pools(self: &Arc<Self>, harvest: &mut Harvest) {
+        let mut pools: BTreeMap<Uuid, Vec<Here>> = BTreeMap::new();
+        for found in std::mem::take(&mut harvest.pools) {
+            let here = Here { base: Base::Disk(found.disk), device: None, label: *found.label };
+            pools.entry(here.label.uuid).or_default().push(here);
+        }
+        for here in self.arrays_of_pools().await {
+            pools.entry(here.label.uuid).or_default().push(here);
+        }
+        // What was listed as waiting and is not there at all now is told anew.
+        let gone = |uuid: &Uuid, entry: &mut PoolEntry| entry.served().is_some() || pools.contains_key(uuid);
+        self.write().pools.retain(gone);
+        for (uuid, here) in pools {
+            self.judge_pool(uuid, here, &harvest.troubles).await;
+        }
+        self.list_absent_pools(&harvest.troubles);
+    }
+
+    /// Active arrays that bear the label of a pool that does not serve.
+    async fn arrays_of_pools(&self) -> Vec<Here> {
+        let arrays: Vec<(Uuid, DeviceId)> = {
+            let tables = self.read();
+            let active = tables.arrays.values().filter_map(|entry| Some((entry.uuid, entry.active()?.device)));
+            active.filter(|(uuid, _)| tables.pool_on(*uuid).is_none() && !tables.busy.contains_key(uuid)).collect()
+        };
+        let io = self.ring.devices();
+        let mut here = Vec::new();
+        for (uuid, device) in arrays {
+            match labels::read(&io, device).await {
+                Ok(Some(Ok(label))) => here.push(Here { base: Base::Array(uuid), device: Some(device), label }),
+                Ok(Some(Err(why))) => {
+                    let name = self.name_of(&Base::Array(uuid));
+                    let message = format!("{name} bears the label of a pool that cannot be used: {why}");
+                    self.events().error("pool_label_damaged", message, &[]);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let name = self.name_of(&Base::Array(uuid));
+                    tracing::warn!("{name}: looking for the label of a pool failed: {error}");
+                }
+            }
+        }
+        here
+    }
+
+    /// Judges one pool: opens it, or lists it with the reason why not.
+    async fn judge_pool(self: &Arc<Self>, uuid: Uuid, here: Vec<Here>, troubles: &BTreeMap<String, ErrorDetail>) {
+        let Some(_claim) = self.claim_found(uuid, "opened") else { return self.close_here(here).await };
+        let serving = self.read().pools.get(&uuid).filter(|e| e.served().is_some()).map(|e| e.name.clone());
+        if let Some(name) = serving {
+            for member in &here {
+                let what = self.name_of(&member.base);
+                let message = format!(
+                    "{what} bears the label of a member of pool {name}, which is active: it is a copy; wipe its label, or detach it"
+                );
+                self.events().warning("disk_is_a_copy", message, &[("pool", &name)]);
+            }
+            return self.close_here(here).await;
+        }
+        let newest = here.iter().map(|member| &member.label).max_by_key(|label| label.sequence);
+        let label = newest.expect("somebody bears its label").clone();
+        let name = label.name.to_string();
+        let idle = match self.verdict(&label, &here, troubles) {
+            Verdict::Open => match self.open_here(here).await {
+                Ok(()) => {
+                    self.events().info("pool_started", format!("pool {name} is active"), &[("pool", &name)]);
+                    return self.save_or_warn();
+                }
+                Err((error, here)) => {
+                    self.events().error("pool_failed", &error.message, &[("pool", &name)]);
+                    let idle = Idle {
+                        state: PoolState::Failed,
+                        attention: vec![error.message],
+                        remedy: error.remedy,
+                        present: self.present(&here),
+                    };
+                    self.close_here(here).await;
+                    idle
+                }
+            },
+            Verdict::Delete => {
+                let (parts, rest) = self.seat_here(here).await;
+                self.close_here(rest).await;
+                match self.erase_pool(&name, parts).await {
+                    Ok(()) => {
+                        self.forget_pool(uuid);
+                        self.write().pools.remove(&uuid);
+                        let message = format!("the interrupted deletion of pool {name} is done");
+                        self.events().info("pool_deleted", message, &[("pool", &name)]);
+                        return self.save_or_warn();
+                    }
+                    Err(error) => Idle {
+                        state: PoolState::Failed,
+                        attention: vec![error.message],
+                        remedy: error.remedy,
+                        present: BTreeMap::new(),
+                    },
+                }
+            }
+            Verdict::No(idle) => {
+                self.close_here(here).await;
+                idle
+            }
+        };
+        let message = format!("pool {name} is not active: {}", idle.attention.first().cloned().unwrap_or_default());
+        self.events().warning("pool_waits", message, &[("pool", &name)]);
+        let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Idle(idle) };
+        self.write().pools.insert(uuid, entry);
+    }
+
+    /// Whether a pool can be opened with what is here.
+    fn verdict(&self, label: &PoolLabel, here: &[Here], troubles: &BTreeMap<String, ErrorDetail>) -> Verdict {
+        let name = label.name.as_str();
+        if label.state == LabelState::Deleting {
+            return Verdict::Delete;
+        }
+        let failed = |attention: String, remedy: String| {
+            let present = self.present(here);
+            Verdict::No(Idle { state: PoolState::Failed, attention: vec![attention], remedy, present })
+        };
+        if label.state == LabelState::Forming {
+            return failed(
+                "its creation was interrupted and never completed".to_owned(),
+                format!("braid pool delete {name} --force, then create it again"),
+            );
+        }
+        let clash = {
+            let tables = self.read();
+            let array = tables.arrays.values().find(|entry| entry.name == name).map(|entry| ("array", entry.uuid));
+            let pool = tables.pools.values().find(|entry| entry.name == name && entry.uuid != label.uuid);
+            array.or(pool.map(|entry| ("pool", entry.uuid)))
+        };
+        if let Some((what, other)) = clash {
+            return failed(
+                format!("another {what}, {other}, is called {name}, too"),
+                format!("rename that one (braid {what} rename {other} NEW-NAME), then: braid array assemble"),
+            );
+        }
+        let mut missing = Vec::new();
+        for (number, member) in label.numbered() {
+            let of: Vec<&Here> = here.iter().filter(|h| h.label.member == number).collect();
+            match of.as_slice() {
+                [] => missing.push(self.missing(label.uuid, number, member, troubles)),
+                [one] if one.label.sequence + BEHIND <= label.sequence => {
+                    let what = self.name_of(&one.base);
+                    return failed(
+                        format!(
+                            "{what} is an old copy of member {number}: its label has sequence {}, the newest has {}",
+                            one.label.sequence, label.sequence
+                        ),
+                        "attach the right disk in its place, then: braid array assemble".to_owned(),
+                    );
+                }
+                [_] => {}
+                several => {
+                    let names: Vec<String> = several.iter().map(|h| self.name_of(&h.base)).collect();
+                    return failed(
+                        format!(
+                            "{} say that they are member {number}: one is a copy of the other",
+                            names.join(" and ")
+                        ),
+                        "detach the copy, or wipe its label (braid disk wipe DISK), then: braid array assemble"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Verdict::Open;
+        }
+        Verdict::No(Idle {
+            state: PoolState::Incomplete,
+            attention: missing,
+            remedy: "attach what is missing (of an array: braid array assemble), or name the disk: braid array assemble --disk DISK".to_owned(),
+            present: self.present(here),
+        })
+    }
+
+    fn missing(
+        &self,
+        pool: Uuid,
+        number: u8,
+        member: &braid_format::pool::PoolMember,
+        troubles: &BTreeMap<String, ErrorDetail>,
+    ) -> String {
+        let size = braid_geometry::units::format_size(member.size_bytes);
+        let mut text = format!("member {number} (id {}, {size}) is missing", member.uuid);
+        let tables = self.read();
+        if let Some(saved) = tables.pool_disks.values().find(|saved| saved.pool == pool && saved.member == number) {
+            text.push_str(&format!("; it was last seen on {}", saved.disk));
+            if let Some(trouble) = troubles.get(&saved.disk) {
+                text.push_str(&format!(" ({})", trouble.message));
+            }
+        }
+        text
+    }
+
+    /// Who is here, by number.
+    fn present(&self, here: &[Here]) -> BTreeMap<u8, String> {
+        here.iter().map(|member| (member.label.member, self.name_of(&member.base))).collect()
+    }
+
+    /// Makes devices of all, and opens the pool.
+    async fn open_here(self: &Arc<Self>, here: Vec<Here>) -> Result<(), (ErrorDetail, Vec<Here>)> {
+        let (mut parts, rest) = self.seat_here(here).await;
+        if !rest.is_empty() {
+            let error = ErrorDetail::new(Kind::LimitReached, "too many devices are in use")
+                .remedy("stop arrays, or remove exports of volumes");
+            self.unseat(&parts).await;
+            return Err((error, parts.into_iter().map(Here::of).chain(rest).collect()));
+        }
+        parts.sort_by_key(|part| part.label.member);
+        self.remember_pool(&parts);
+        match self.open_pool(parts.clone()).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.unseat(&parts).await;
+                Err((error, parts.into_iter().map(Here::of).collect()))
+            }
+        }
+    }
+
+    /// Makes devices of all disks; returns those that could not become one, too.
+    async fn seat_here(&self, here: Vec<Here>) -> (Vec<Part>, Vec<Here>) {
+        let (mut parts, mut rest) = (Vec::with_capacity(here.len()), Vec::new());
+        for member in here {
+            let device = match (&member.base, member.device) {
+                (Base::Disk(disk), None) => self.device_of(disk).await.ok(),
+                (_, device) => device,
+            };
+            match device {
+                Some(device) => parts.push(Part { base: member.base, device, label: member.label }),
+                None => rest.push(member),
+            }
+        }
+        (parts, rest)
+    }
+
+    async fn unseat(&self, parts: &[Part]) {
+        let seats: Vec<_> = parts.iter().map(|part| (part.base.clone(), part.device)).collect();
+        self.let_go(&seats).await;
+    }
+
+    /// Closes the disks among them.
+    async fn close_here(&self, here: Vec<Here>) {
+        let disks = here.into_iter().filter_map(|member| match member.base {
+            Base::Disk(disk) => Some(disk),
+            Base::Array(_) => None,
+        });
+        self.close_disks(disks.collect()).await;
+    }
+
+    /// Lists pools of which nobody is here, but which are known from the state.
+    fn list_absent_pools(&self, troubles: &BTreeMap<String, ErrorDetail>) {
+        let mut tables = self.write();
+        let unknown: BTreeSet<Uuid> = tables.pool_disks.values().map(|saved| saved.pool).collect();
+        for uuid in unknown {
+            if tables.pools.contains_key(&uuid) {
+                continue;
+            }
+            let mut saved: Vec<_> = tables.pool_disks.values().filter(|saved| saved.pool == uuid).cloned().collect();
+            saved.sort_by_key(|saved| saved.member);
+            let attention = saved.iter().map(|saved| {
+                let trouble = troubles.get(&saved.disk).map(|t| format!(" ({})", t.message)).unwrap_or_default();
+                format!("member {} is missing; it was last seen on {}{trouble}", saved.member, saved.disk)
+            });
+            let idle = Idle {
+                state: PoolState::Incomplete,
+                attention: attention.collect(),
+                remedy: "attach its disks, or name them: braid array assemble --disk DISK".to_owned(),
+                present: BTreeMap::new(),
+            };
+            let name = saved.first().map(|saved| saved.pool_name.clone()).unwrap_or_default();
+            tables.pools.insert(uuid, PoolEntry { uuid, name, label: None, condition: Condition::Idle(idle) });
+        }
+    }
+
+    /// The members of a pool that does not serve, as devices, to be deleted.
+    pub(super) async fn parts_to_delete(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        shown: &Pool,
+        force: bool,
+    ) -> Result<Vec<Part>, ErrorDetail> {
+        if !force {
+            let message = format!("pool {} is {}, and not all of it may be here", shown.name, shown.state.word());
+            return Err(ErrorDetail::new(Kind::NeedsConfirmation, message)
+                .with("pool", &shown.name)
+                .remedy("attach what is missing first; --force deletes what is here, and labels on other disks stay"));
+        }
+        let _one_at_a_time = self.assembling.lock().await;
+        let mut harvest = self.look(Vec::new(), |_| true).await;
+        let mut here: Vec<Here> = Vec::new();
+        let mut others = Vec::new();
+        for found in std::mem::take(&mut harvest.pools) {
+            if found.label.uuid == uuid {
+                here.push(Here { base: Base::Disk(found.disk), device: None, label: *found.label });
+            } else {
+                others.push(found.disk);
+            }
+        }
+        others.extend(harvest.arrays.into_values().flatten().map(|looked| looked.disk));
+        self.close_disks(others).await;
+        here.extend(self.arrays_of_pools().await.into_iter().filter(|member| member.label.uuid == uuid));
+        let (parts, rest) = self.seat_here(here).await;
+        self.close_here(rest).await;
+        Ok(parts)
+    }
+}
+
+/// What is to be done with a pool that was found.
+enum Verdict {
+    Open,
+    /// Its deletion was interrupted.
+    Delete,
+    No(Idle),
+}
+
+impl Here {
+    fn of(part: Part) -> Here {
+        let device = match part.base {
+            Base::Disk(_) => None,
+            Base::Array(_) => Some(part.device),
+        };
+        Here { base: part.base, device, label: part.label }
+    }
+}

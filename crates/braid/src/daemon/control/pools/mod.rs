@@ -1,0 +1,298 @@
+//! Pools: found, opened, served, and asked.
+//!
+//! A pool stands on devices: arrays that are active, and disks, each of which becomes a device of its own. While it serves, a shard is its
+//! home, and everything that is done with it is a call to that shard. Each pool has a task, which lets it fold what was deleted and
+//! commit what is old.
+//!
+//! Locks: whoever needs the lock of what is listened on takes it before that of a pool.
+
+mod close;
+mod create;
+mod exported;
+mod find;
+mod holes;
+mod labels;
+mod open;
+mod snapshots;
+mod tails;
+mod tend;
+mod view;
+mod volumes;
+
+use super::tables::{Active, ArrayEntry, OpenDisk, Tables};
+use super::{Claim, Control};
+use braid_api::{ErrorDetail, Kind, PoolState};
+use braid_engine::pool::{Pool, PoolShared, VolumeId};
+use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolNext, PoolPlace, ShardId};
+use braid_format::pool::PoolLabel;
+use braid_ring::PoolCallError;
+pub use exported::Source;
+pub(super) use find::FoundPart;
+pub(super) use labels::judge as judge_label;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tend::Tending;
+use uuid::Uuid;
+pub use view::attention;
+
+/// What a member of a pool is.
+#[derive(Clone)]
+pub enum Base {
+    /// A disk of its own.
+    Disk(Arc<OpenDisk>),
+    /// An array, by its identity.
+    Array(Uuid),
+}
+
+/// A member of a pool that is here.
+#[derive(Clone)]
+pub struct Part {
+    /// What it is.
+    pub base: Base,
+    /// The device that it is.
+    pub device: DeviceId,
+    /// Its label.
+    pub label: PoolLabel,
+}
+
+/// A volume or snapshot that is exported.
+#[derive(Clone)]
+pub struct ServedVolume {
+    /// Its number at home.
+    pub id: VolumeId,
+    /// The device that it is.
+    pub device: DeviceId,
+    /// As it was published last.
+    pub layout: Arc<DeviceLayout>,
+}
+
+/// A pool that serves.
+pub struct Served {
+    /// Its number on the shards.
+    pub key: PoolKey,
+    /// Its home.
+    pub home: ShardId,
+    /// What all shards read of it.
+    pub shared: Arc<PoolShared>,
+    /// Where its members' extents begin.
+    pub places: Arc<[PoolPlace]>,
+    /// Its members, by number.
+    pub parts: Vec<Part>,
+    /// What is exported of it, by identity.
+    pub volumes: BTreeMap<Uuid, ServedVolume>,
+    /// One change of its volumes at a time.
+    pub work: Arc<tokio::sync::Mutex<()>>,
+    /// Looks after it.
+    pub tending: Tending,
+    /// Nothing can be made durable any more.
+    pub failed: Arc<AtomicBool>,
+}
+
+/// A pool that does not serve.
+pub struct Idle {
+    /// Why: incomplete or failed.
+    pub state: PoolState,
+    /// One sentence each.
+    pub attention: Vec<String>,
+    /// What to do about it.
+    pub remedy: String,
+    /// Members that were found, by number: the disk or the array, as it is called.
+    pub present: BTreeMap<u8, String>,
+}
+
+/// Whether a pool serves, and what belongs to that.
+pub enum Condition {
+    /// It serves.
+    Serves(Served),
+    /// It does not.
+    Idle(Idle),
+}
+
+/// A pool that the daemon knows.
+pub struct PoolEntry {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// The newest label, where one was found.
+    pub label: Option<PoolLabel>,
+    /// Whether it serves.
+    pub condition: Condition,
+}
+
+impl PoolEntry {
+    /// What belongs to it while it serves.
+    pub fn served(&self) -> Option<&Served> {
+        match &self.condition {
+            Condition::Serves(served) => Some(served),
+            Condition::Idle(_) => None,
+        }
+    }
+}
+
+/// A pool that serves, as calls need it.
+#[derive(Clone)]
+pub struct Reach {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    key: PoolKey,
+    home: ShardId,
+    shared: Arc<PoolShared>,
+    work: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Tables {
+    /// Whether a pool is found again after the daemon ends.
+    pub fn is_pool_kept(&self, pool: &PoolEntry) -> bool {
+        let keeps = |part: &Part| match &part.base {
+            Base::Disk(disk) => !disk.disk.spec().keeps_nothing(),
+            Base::Array(uuid) => self.arrays.get(uuid).and_then(ArrayEntry::active).is_none_or(Active::is_kept),
+        };
+        pool.served().is_none_or(|served| served.parts.iter().all(keeps))
+    }
+
+    /// The pool of this name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], or [`Kind::InvalidArgument`] when several have the name.
+    pub fn pool(&self, name: &str) -> Result<&PoolEntry, ErrorDetail> {
+        if let Ok(uuid) = Uuid::try_parse(name)
+            && let Some(entry) = self.pools.get(&uuid)
+        {
+            return Ok(entry);
+        }
+        let mut found = self.pools.values().filter(|entry| entry.name == name);
+        match (found.next(), found.next()) {
+            (Some(entry), None) => Ok(entry),
+            (Some(one), Some(other)) => Err(ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("several pools are called {name}, among them {} and {}", one.uuid, other.uuid),
+            )
+            .with("pool", name)
+            .remedy("name the one that is meant by its UUID, and rename it")),
+            (None, _) => Err(ErrorDetail::new(Kind::NotFound, format!("there is no pool {name}"))
+                .with("pool", name)
+                .remedy("`braid pool list` shows those there are; `braid array assemble --disk DISK` looks at further disks")),
+        }
+    }
+
+    /// The pool that serves and has this array as a member, and which.
+    pub fn pool_on(&self, array: Uuid) -> Option<(&PoolEntry, u8)> {
+        let of = |part: &Part| matches!(part.base, Base::Array(uuid) if uuid == array).then_some(part.label.member);
+        self.pools.values().find_map(|entry| Some((entry, entry.served()?.parts.iter().find_map(of)?)))
+    }
+
+    /// Refuses what would take an array from under a pool that serves.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`] naming both.
+    pub fn refuse_under_pool(&self, array: Uuid, name: &str, done: &str) -> Result<(), ErrorDetail> {
+        let Some((pool, number)) = self.pool_on(array) else { return Ok(()) };
+        Err(ErrorDetail::new(
+            Kind::InUse,
+            format!("array {name} is member {number} of pool {} and so cannot be {done}", pool.name),
+        )
+        .with("array", name)
+        .with("pool", &pool.name)
+        .remedy(format!(
+            "braid pool delete {} first, if its volumes are not needed any more; --force does not override this",
+            pool.name
+        )))
+    }
+
+    /// Every open disk of a pool, with the pool's name and its number there.
+    pub fn pool_disks_open(&self) -> impl Iterator<Item = (&PoolEntry, u8, &Arc<OpenDisk>)> {
+        self.pools.values().filter_map(|entry| Some((entry, entry.served()?))).flat_map(|(entry, served)| {
+            served.parts.iter().filter_map(move |part| match &part.base {
+                Base::Disk(disk) => Some((entry, part.label.member, disk)),
+                Base::Array(_) => None,
+            })
+        })
+    }
+}
+
+impl Control {
+    /// A pool that serves, by name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; [`Kind::Incomplete`] or [`Kind::Inactive`] where it does not serve.
+    pub(super) fn reach(&self, name: &str) -> Result<Reach, ErrorDetail> {
+        let tables = self.read();
+        let entry = tables.pool(name)?;
+        let name = &entry.name;
+        match &entry.condition {
+            Condition::Serves(served) => Ok(Reach {
+                uuid: entry.uuid,
+                name: name.clone(),
+                key: served.key,
+                home: served.home,
+                shared: Arc::clone(&served.shared),
+                work: Arc::clone(&served.work),
+            }),
+            Condition::Idle(idle) => {
+                let kind = if idle.state == PoolState::Incomplete { Kind::Incomplete } else { Kind::Inactive };
+                let why = idle.attention.first().map(|why| format!(": {why}")).unwrap_or_default();
+                Err(ErrorDetail::new(kind, format!("pool {name} is {}{why}", idle.state.word()))
+                    .with("pool", name)
+                    .remedy(idle.remedy.clone()))
+            }
+        }
+    }
+
+    /// Every pool that serves.
+    fn reach_all(&self) -> Vec<Reach> {
+        let names: Vec<String> = {
+            let tables = self.read();
+            tables.pools.values().filter(|entry| entry.served().is_some()).map(|entry| entry.uuid.to_string()).collect()
+        };
+        names.iter().filter_map(|name| self.reach(name).ok()).collect()
+    }
+
+    /// Calls a pool at its home.
+    ///
+    /// # Errors
+    /// It is not served any more, or nothing can be made durable.
+    async fn call<R: Send + 'static>(
+        &self,
+        pool: &Reach,
+        call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
+    ) -> Result<R, ErrorDetail> {
+        let called = self.ring.pool_call(pool.key, pool.home, call).await;
+        called.map_err(|error| match error {
+            PoolCallError::NotServed => {
+                ErrorDetail::new(Kind::Inactive, format!("pool {} is not served any more", pool.name))
+                    .with("pool", &pool.name)
+                    .remedy(format!("braid pool show {}", pool.name))
+            }
+            PoolCallError::NotCommitted => ErrorDetail::new(
+                Kind::DiskError,
+                format!("a member of pool {} has failed, and nothing can be made durable in it", pool.name),
+            )
+            .with("pool", &pool.name)
+            .remedy(
+                "look at its disks and at the kernel's log (dmesg); then restart the daemon, which opens the pool anew",
+            ),
+        })
+    }
+
+    /// Marks a pool as being changed until the claim is dropped.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; [`Kind::InUse`] while it is being changed already.
+    fn claim_pool(&self, name: &str, doing: &'static str) -> Result<Claim<'_>, ErrorDetail> {
+        self.is_open()?;
+        let (uuid, name) = {
+            let tables = self.read();
+            let entry = tables.pool(name)?;
+            (entry.uuid, entry.name.clone())
+        };
+        self.claim_found(uuid, doing).ok_or_else(|| {
+            ErrorDetail::new(Kind::InUse, format!("pool {name} is being changed"))
+                .with("pool", name)
+                .remedy("wait until that is done, and try again")
+        })
+    }
+}

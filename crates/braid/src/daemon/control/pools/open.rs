@@ -1,0 +1,97 @@
+//! Opening a pool whose members are all here, and serving it.
+
+use super::super::{Control, random};
+use super::tend::Tending;
+use super::{Condition, Part, PoolEntry, Served, labels};
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
+use braid_engine::{PoolPlace, ShardId};
+use braid_format::pool::PoolLabel;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+impl Control {
+    /// Opens a pool and serves it, with the exports of its volumes. The members are all there, by number, and are devices.
+    ///
+    /// # Errors
+    /// It cannot be opened; the devices stay as they are, and nothing is lost.
+    pub(super) async fn open_pool(self: &Arc<Self>, mut parts: Vec<Part>) -> Result<(), ErrorDetail> {
+        let (uuid, name) = (parts[0].label.uuid, parts[0].label.name.to_string());
+        let (session, run) = (random()? | 1, random()? | 1);
+        // Whoever served it until now, and what that left, before anything is changed.
+        let tails = tokio::task::block_in_place(|| self.tails(uuid))?;
+        let io = self.ring.devices();
+        let newest = newest(&parts).clone();
+        let written = labels::write(&io, &mut parts, |label| {
+            let (member, places) = (label.member, label.places);
+            *label = PoolLabel { member, places, session, clean: false, ..newest.clone() };
+        });
+        let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
+        written.await.map_err(failed)?;
+        let members: Vec<PoolDevice> = parts.iter().map(pool_device).collect();
+        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, run };
+        let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
+        let opened = open(&io, &what, |session| tails.old(session), begun).await;
+        let pool = opened.map_err(|error| of_open(&name, &error))?;
+        let tail = tokio::task::block_in_place(|| tails.keep_new());
+        let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
+        let home = ShardId(key.0 % self.ring.shards());
+        let places: Arc<[PoolPlace]> =
+            parts.iter().map(|part| PoolPlace { device: part.device, data: part.label.places.data.start }).collect();
+        self.ring.serve_pool(key, home, Box::new(pool), Arc::clone(&places)).await;
+        let served = Served {
+            key,
+            home,
+            shared: Arc::clone(&shared),
+            places,
+            parts: parts.clone(),
+            volumes: BTreeMap::new(),
+            work: Arc::default(),
+            tending: Tending::default(),
+            failed: Arc::new(AtomicBool::new(false)),
+        };
+        let label = parts[0].label.clone();
+        let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(served) };
+        self.write().pools.insert(uuid, entry);
+        self.tend(uuid, tail);
+        self.restore_pool_exports(uuid).await;
+        Ok(())
+    }
+}
+
+/// The newest of the labels.
+pub(super) fn newest(parts: &[Part]) -> &PoolLabel {
+    let newest = parts.iter().map(|part| &part.label).max_by_key(|label| label.sequence);
+    newest.expect("a pool has members")
+}
+
+fn pool_device(part: &Part) -> PoolDevice {
+    let places = &part.label.places;
+    PoolDevice {
+        device: part.device,
+        places: MemberPlaces {
+            starts: places.starts.start,
+            owners: places.owners.start,
+            table: places.table.start,
+            addresses: places.addresses.start,
+            data: places.data.start,
+        },
+        ring: (places.ring.start, u64::from(places.ring_blocks())),
+        extents: places.extents,
+        zero_slots: places.zero_slots,
+    }
+}
+
+fn of_open(pool: &str, error: &OpenError) -> ErrorDetail {
+    let (kind, remedy) = match error {
+        OpenError::Io { .. } => (
+            Kind::DiskError,
+            "look at the disk and at the kernel's log (dmesg); when it reads and writes again: braid array assemble"
+                .to_owned(),
+        ),
+        OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory, then: braid array assemble".to_owned()),
+        _ => (Kind::Damaged, "nothing was changed; look at the members with `braid disk examine DISK`".to_owned()),
+    };
+    ErrorDetail::new(kind, format!("pool {pool} cannot be opened: {error}")).with("pool", pool).remedy(remedy)
+}

@@ -1,0 +1,155 @@
+//! Snapshots: taken, of several volumes at one instant; listed, renamed, deleted.
+
+use super::super::{Control, random_uuid};
+use super::Reach;
+use super::create::unix_s;
+use super::volumes::{Told, checked, find, not_found, told};
+use braid_api::names::VolumeName;
+use braid_api::{CreateSnapshots, ErrorDetail, Kind, Snapshot, SnapshotList};
+use braid_engine::PoolNext;
+use braid_engine::pool::AdminError;
+use braid_format::pool::{OwnerKind, OwnerName};
+use uuid::Uuid;
+
+/// Snapshots that one command takes at most: they stand in the tail together.
+const AT_ONCE_MAX: usize = 64;
+
+impl Control {
+    /// Takes snapshots, all at one instant. When this returns, all are durable, and nothing that had begun before is missing in them.
+    ///
+    /// # Errors
+    /// A volume is not there, a name is taken: then none is taken.
+    pub async fn create_snapshots(&self, ask: CreateSnapshots) -> Result<SnapshotList, ErrorDetail> {
+        self.is_open()?;
+        let refused = |why: String, remedy: &str| Err(ErrorDetail::new(Kind::InvalidArgument, why).remedy(remedy));
+        if ask.snapshots.is_empty() || ask.snapshots.len() > AT_ONCE_MAX {
+            let count = ask.snapshots.len();
+            return refused(
+                format!("1 to {AT_ONCE_MAX} snapshots are taken at a time, not {count}"),
+                "take them one command after the other, if they need not be of one instant",
+            );
+        }
+        let mut what: Vec<(Uuid, Uuid, OwnerName)> = Vec::with_capacity(ask.snapshots.len());
+        let mut pool: Option<Reach> = None;
+        for text in &ask.snapshots {
+            let Some(VolumeName { pool: of, volume, snapshot: Some(own) }) = VolumeName::parse(text) else {
+                return refused(
+                    format!("{text:?} is no name of a snapshot"),
+                    "write POOL/VOLUME@SNAPSHOT, for example tank/db@monday",
+                );
+            };
+            let volume = self.locate(&format!("{of}/{volume}"), OwnerKind::Volume).await?;
+            if pool.as_ref().is_some_and(|pool| pool.uuid != volume.pool.uuid) {
+                return refused(
+                    format!("{text} is in another pool than {}", ask.snapshots[0]),
+                    "one instant is one pool's: use a command for each",
+                );
+            }
+            if what.iter().any(|(uuid, ..)| *uuid == volume.uuid) {
+                return refused(format!("volume {} is named twice", volume.name), "name each volume once");
+            }
+            what.push((volume.uuid, random_uuid()?, checked(own)?));
+            pool = Some(volume.pool);
+        }
+        let pool = pool.expect("at least one was named");
+        let taken: Vec<Uuid> = what.iter().map(|(_, uuid, _)| *uuid).collect();
+        {
+            let _one_at_a_time = pool.work.lock().await;
+            let now = unix_s();
+            let done = self.call(&pool, move |pool| {
+                let of = |volume: &Uuid| find(pool.state(), *volume, OwnerKind::Volume).map(|owner| owner.id);
+                let ids = what.iter().map(|(volume, uuid, name)| Some((of(volume)?, *uuid, *name)));
+                let ids: Option<Vec<(u32, Uuid, OwnerName)>> = ids.collect();
+                let result = match ids {
+                    Some(ids) => pool.snapshot(&ids, now).map(drop).map_err(Told::Admin),
+                    None => Err(Told::Admin(AdminError::NoSuch)),
+                };
+                let (next, result) = told(result);
+                (if result.is_ok() { PoolNext::DrainAndCommit } else { next }, result)
+            });
+            done.await?.map_err(|error| error.into_detail(&pool, &ask.snapshots.join(", ")))?;
+        }
+        let message =
+            format!("{} of pool {} taken", super::super::counted(taken.len(), "snapshot", "snapshots"), pool.name);
+        self.events().info("snapshots_taken", message, &[("pool", &pool.name)]);
+        let mut list = self.snapshots_of(&pool, None).await?;
+        list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
+        Ok(list)
+    }
+
+    /// Every snapshot, or those of one pool or volume.
+    ///
+    /// # Errors
+    /// There is no such pool or volume.
+    pub async fn snapshots(&self, of: Option<&str>) -> Result<SnapshotList, ErrorDetail> {
+        match of {
+            Some(text) if text.contains('/') => {
+                let volume = self.locate(text, OwnerKind::Volume).await?;
+                self.snapshots_of(&volume.pool, Some(volume.uuid)).await
+            }
+            Some(pool) => self.snapshots_of(&self.reach(pool)?, None).await,
+            None => {
+                let mut snapshots = Vec::new();
+                for pool in self.reach_all() {
+                    snapshots.extend(self.snapshots_of(&pool, None).await?.snapshots);
+                }
+                Ok(SnapshotList { snapshots })
+            }
+        }
+    }
+
+    async fn snapshots_of(&self, pool: &Reach, volume: Option<Uuid>) -> Result<SnapshotList, ErrorDetail> {
+        let listed = self.list_pool(pool).await?;
+        Ok(SnapshotList { snapshots: self.show_snapshots(pool, &listed, volume) })
+    }
+
+    /// One snapshot.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, ErrorDetail> {
+        let located = self.locate(name, OwnerKind::Snapshot).await?;
+        self.snapshot_of(&located.pool, located.uuid).await
+    }
+
+    async fn snapshot_of(&self, pool: &Reach, uuid: Uuid) -> Result<Snapshot, ErrorDetail> {
+        let all = self.snapshots_of(pool, None).await?.snapshots;
+        let found = all.into_iter().find(|snapshot| snapshot.uuid == uuid.to_string());
+        found.ok_or_else(|| not_found(&uuid.to_string(), OwnerKind::Snapshot))
+    }
+
+    /// Gives a snapshot another name. Its exports keep theirs.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one.
+    pub async fn rename_snapshot(&self, snapshot: &str, new_name: &str) -> Result<Snapshot, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
+        // With the volume's name before it, or without.
+        let own = match located.name.rsplit_once('@').and_then(|(volume, _)| new_name.strip_prefix(volume)) {
+            Some(rest) if rest.starts_with('@') => checked(&rest[1..])?,
+            _ => checked(new_name)?,
+        };
+        let _one_at_a_time = located.pool.work.lock().await;
+        self.alter(&located, OwnerKind::Snapshot, move |owner| owner.name = own).await?;
+        self.note_new_names(&located.pool).await?;
+        let shown = self.snapshot_of(&located.pool, located.uuid).await?;
+        let message = format!("snapshot {} is now called {}", located.name, shown.name);
+        self.events().info("snapshot_renamed", message, &[("snapshot", &shown.name), ("old_name", &located.name)]);
+        Ok(shown)
+    }
+
+    /// Deletes a snapshot, whatever was cloned from it. No data move; its space becomes free little by little.
+    ///
+    /// # Errors
+    /// It is exported, and `force` is not set.
+    pub async fn delete_snapshot(&self, snapshot: &str, force: bool) -> Result<Snapshot, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
+        let shown = self.snapshot_of(&located.pool, located.uuid).await?;
+        self.delete_owner(&located, OwnerKind::Snapshot, force).await?;
+        let message = format!("snapshot {} was deleted", shown.name);
+        self.events().info("snapshot_deleted", message, &[("snapshot", &shown.name)]);
+        Ok(shown)
+    }
+}

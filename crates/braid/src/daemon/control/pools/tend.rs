@@ -1,0 +1,142 @@
+//! The task of each pool: what was deleted is folded, what is old is committed, what goes wrong is told.
+
+use super::super::Control;
+use super::Condition;
+use braid_engine::PoolNext;
+use braid_engine::pool::{Folded, Pool};
+use braid_ring::SharedTail;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+/// Between two looks at a pool.
+const EVERY: Duration = Duration::from_millis(50);
+/// What is not committed for so long is, then.
+const UNCOMMITTED_MAX: Duration = Duration::from_secs(1);
+/// Between two looks whether the tail is still there.
+const TAIL_EVERY: Duration = Duration::from_secs(1);
+/// Records that are looked at in one step of folding: requests of clients wait for it.
+const FOLD_RECORDS: u32 = 2000;
+
+/// The task, as seen by the control plane.
+#[derive(Clone, Default)]
+pub struct Tending {
+    /// Something was deleted: there may be something to fold.
+    fold: Arc<AtomicBool>,
+    ending: Arc<AtomicBool>,
+    wake: Arc<Notify>,
+    task: Arc<Mutex<Option<JoinHandle<()>>>>,
+    /// The tail is not where the next start would look for it.
+    tail_lost: Arc<AtomicBool>,
+}
+
+impl Tending {
+    /// Something was deleted.
+    pub fn fold(&self) {
+        self.fold.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Whether what is acknowledged would be lost with the process.
+    pub fn has_lost_tail(&self) -> bool {
+        self.tail_lost.load(Ordering::Relaxed)
+    }
+
+    /// Ends the task, and waits for that: it holds the tail.
+    pub async fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.wake.notify_one();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // One that panicked has ended as well.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Control {
+    /// Begins to look after a pool that serves.
+    pub(super) fn tend(self: &Arc<Self>, uuid: Uuid, tail: Option<Arc<SharedTail>>) {
+        let Some(tending) = self.read().pools.get(&uuid).and_then(|e| Some(e.served()?.tending.clone())) else {
+            return;
+        };
+        // A deletion before the last end may not have been folded.
+        tending.fold.store(true, Ordering::Release);
+        let control = Arc::clone(self);
+        let (inner, place) = (tending.clone(), Arc::clone(&tending.task));
+        let task = tokio::spawn(async move { control.tend_until(uuid, inner, tail).await });
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+    }
+
+    async fn tend_until(self: Arc<Self>, uuid: Uuid, tending: Tending, tail: Option<Arc<SharedTail>>) {
+        let (mut hot_since, mut looked) = (None::<Instant>, Instant::now());
+        let shared = match self.reach(&uuid.to_string()) {
+            Ok(pool) => pool.shared,
+            Err(_) => return,
+        };
+        while !tending.ending.load(Ordering::Acquire) {
+            let _ = tokio::time::timeout(EVERY, tending.wake.notified()).await;
+            if looked.elapsed() >= TAIL_EVERY {
+                looked = Instant::now();
+                let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
+                if lost && !tending.tail_lost.swap(lost, Ordering::Relaxed) {
+                    self.tell_lost_tail(uuid);
+                }
+            }
+            hot_since = if shared.is_hot() { hot_since.or(Some(Instant::now())) } else { None };
+            let old = hot_since.is_some_and(|since| since.elapsed() >= UNCOMMITTED_MAX)
+                || hot_since.is_some() && tending.has_lost_tail();
+            let fold = tending.fold.load(Ordering::Acquire);
+            if !old && !fold {
+                continue;
+            }
+            let Ok(pool) = self.reach(&uuid.to_string()) else { return };
+            let step = move |pool: &mut Pool| {
+                let folded = if fold { pool.fold_step(FOLD_RECORDS) } else { Folded::Nothing };
+                if old || folded == Folded::TailFull {
+                    pool.request_commit();
+                }
+                (PoolNext::Done, (folded, pool.has_failed()))
+            };
+            let Ok((folded, failed)) = self.call(&pool, step).await else { continue };
+            if old {
+                hot_since = None;
+            }
+            if failed {
+                self.on_pool_failed(uuid);
+            }
+            if fold && folded == Folded::Nothing {
+                // Whatever is deleted from here on sets it again.
+                tending.fold.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// A member has failed, and nothing is made durable any more.
+    fn on_pool_failed(&self, uuid: Uuid) {
+        let name = {
+            let tables = self.read();
+            let Some(entry) = tables.pools.get(&uuid) else { return };
+            let Condition::Serves(served) = &entry.condition else { return };
+            if served.failed.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            entry.name.clone()
+        };
+        let message = format!(
+            "a member of pool {name} has failed a write or a flush: nothing more can be made durable in the pool, and what its clients flush gets errors"
+        );
+        self.events().error("pool_failed", message, &[("pool", &name)]);
+    }
+
+    fn tell_lost_tail(&self, uuid: Uuid) {
+        let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
+        let message = format!(
+            "the tail of pool {name} was removed from shared memory: until the daemon is restarted in order, what was acknowledged and not flushed for a moment is lost if it is killed"
+        );
+        self.events().error("pool_tail_lost", message, &[("pool", &name)]);
+    }
+}

@@ -1,0 +1,276 @@
+//! What the API shows of pools, volumes and snapshots.
+
+use super::super::Control;
+use super::super::tables::Tables;
+use super::{Base, Condition, PoolEntry, Reach};
+use braid_api::{Attention, ErrorDetail, Pool, PoolList, PoolMember, PoolState, Snapshot, Volume};
+use braid_engine::pool::{EXTENT_BYTES, ExtentId, MEMBERS_MAX, OWNER_HELD, PoolShared};
+use braid_format::pool::{Owner, OwnerKind};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use uuid::Uuid;
+
+/// What a pool has at one moment.
+pub(super) struct Listed {
+    owners: Vec<Owner>,
+    free_extents: u64,
+    /// Extents by owner.
+    extents: BTreeMap<u32, u64>,
+    /// Extents of each member, and those of them that are handed out.
+    members: Vec<(u32, u32)>,
+}
+
+impl Listed {
+    pub(super) fn new(owners: Vec<Owner>, free_extents: u64, shared: &PoolShared) -> Listed {
+        let mut extents: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut of_members = Vec::new();
+        for member in 0..MEMBERS_MAX as u8 {
+            let count = shared.records.extents(member);
+            let owned = (0..count).map(|index| shared.records.owner(ExtentId { member, index }) & !OWNER_HELD);
+            let mut used = 0;
+            for owner in owned.filter(|owner| *owner != 0) {
+                *extents.entry(owner).or_default() += 1;
+                used += 1;
+            }
+            of_members.push((count, used));
+        }
+        Listed { owners, free_extents, extents, members: of_members }
+    }
+
+    fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
+        self.owners.iter().filter(move |owner| owner.kind == kind)
+    }
+
+    fn allocated(&self, owner: &Owner) -> u64 {
+        self.extents.get(&owner.id).copied().unwrap_or(0) * EXTENT_BYTES
+    }
+
+    fn volume(&self, uuid: Uuid) -> Option<&Owner> {
+        self.of_kind(OwnerKind::Volume).find(|owner| owner.uuid == uuid)
+    }
+
+    /// What a volume or snapshot is called within the pool.
+    pub(super) fn name_of(&self, uuid: Uuid) -> Option<String> {
+        let owner = self.owners.iter().find(|owner| owner.uuid == uuid && !owner.name.is_empty())?;
+        Some(match owner.kind {
+            OwnerKind::Snapshot => {
+                let volume = self.volume(owner.volume).map_or("", |volume| volume.name.as_str());
+                format!("{volume}@{}", owner.name)
+            }
+            _ => owner.name.to_string(),
+        })
+    }
+
+    /// The nearest snapshot that an owner goes on from.
+    fn parent_of(&self, owner: &Owner) -> Option<&Owner> {
+        let parent = self.owners.iter().find(|other| other.id == owner.parent)?;
+        (parent.kind == OwnerKind::Snapshot).then_some(parent)
+    }
+}
+
+impl Control {
+    /// Every pool, by name.
+    pub async fn pools(&self) -> PoolList {
+        let names: Vec<String> = self.read().pools.keys().map(Uuid::to_string).collect();
+        let mut pools = Vec::with_capacity(names.len());
+        for name in names {
+            // One that was deleted meanwhile is not there.
+            pools.extend(self.pool(&name).await);
+        }
+        pools.sort_by(|a: &Pool, b: &Pool| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+        PoolList { pools }
+    }
+
+    /// One pool, by name or UUID.
+    ///
+    /// # Errors
+    /// [`braid_api::Kind::NotFound`].
+    pub async fn pool(&self, name: &str) -> Result<Pool, ErrorDetail> {
+        let uuid = self.read().pool(name)?.uuid;
+        let listed = match self.reach(&uuid.to_string()) {
+            Ok(reach) => self.list_pool(&reach).await.ok(),
+            Err(_) => None,
+        };
+        let tables = self.read();
+        let entry = tables.pool(&uuid.to_string())?;
+        Ok(self.show_pool(&tables, entry, listed.as_ref()))
+    }
+
+    fn show_pool(&self, tables: &Tables, entry: &PoolEntry, listed: Option<&Listed>) -> Pool {
+        let extents: u64 = listed.iter().flat_map(|listed| &listed.members).map(|(all, _)| u64::from(*all)).sum();
+        let free = listed.map_or(0, |listed| listed.free_extents);
+        let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
+        let (state, attention) = match &entry.condition {
+            Condition::Serves(_) => {
+                let attention = troubles(entry);
+                (if attention.is_empty() { PoolState::Active } else { state_of(entry) }, attention)
+            }
+            Condition::Idle(idle) => (idle.state, idle.attention.clone()),
+        };
+        Pool {
+            name: entry.name.clone(),
+            uuid: entry.uuid.to_string(),
+            state,
+            attention,
+            kept: tables.is_pool_kept(entry),
+            created_unix_s: entry.label.as_ref().map_or(0, |label| label.created_unix_s),
+            size_bytes: extents * EXTENT_BYTES,
+            allocated_bytes: extents.saturating_sub(free) * EXTENT_BYTES,
+            free_bytes: free * EXTENT_BYTES,
+            promised_bytes: listed
+                .iter()
+                .flat_map(|listed| listed.of_kind(OwnerKind::Volume))
+                .fold(0, |sum, volume| sum.saturating_add(volume.size_bytes)),
+            volumes: count(OwnerKind::Volume),
+            snapshots: count(OwnerKind::Snapshot),
+            members: self.show_members(tables, entry, listed),
+        }
+    }
+
+    fn show_members(&self, tables: &Tables, entry: &PoolEntry, listed: Option<&Listed>) -> Vec<PoolMember> {
+        let last_seen = |number: u8| {
+            let of = tables.pool_disks.values().find(|saved| saved.pool == entry.uuid && saved.member == number);
+            of.map(|saved| saved.disk.clone())
+        };
+        let blank = |number: u8| PoolMember {
+            number,
+            uuid: String::new(),
+            disk: last_seen(number),
+            array: None,
+            present: false,
+            size_bytes: 0,
+            data_bytes: None,
+            allocated_bytes: None,
+            stats: None,
+        };
+        let Some(label) = &entry.label else {
+            let known = tables.pool_disks.values().filter(|saved| saved.pool == entry.uuid);
+            return known.map(|saved| blank(saved.member)).collect();
+        };
+        let served = entry.served();
+        let member = |(number, member): (u8, &braid_format::pool::PoolMember)| {
+            let mut shown =
+                PoolMember { uuid: member.uuid.to_string(), size_bytes: member.size_bytes, ..blank(number) };
+            let part = served.and_then(|served| served.parts.iter().find(|part| part.label.member == number));
+            match part.map(|part| &part.base) {
+                Some(Base::Disk(disk)) => {
+                    (shown.disk, shown.present) = (Some(disk.name.clone()), true);
+                    shown.stats = Some(self.stats_of(disk));
+                }
+                Some(Base::Array(uuid)) => {
+                    (shown.disk, shown.present) = (None, true);
+                    shown.array = tables.arrays.get(uuid).map(|array| array.name.clone());
+                }
+                None => {
+                    if let Condition::Idle(idle) = &entry.condition
+                        && let Some(found) = idle.present.get(&number)
+                    {
+                        shown.present = true;
+                        match found.split_once(' ') {
+                            Some(("array", array)) => (shown.disk, shown.array) = (None, Some(array.to_owned())),
+                            Some((_, disk)) => shown.disk = Some(disk.to_owned()),
+                            None => {}
+                        }
+                    }
+                }
+            }
+            if let Some((all, used)) = listed.and_then(|listed| listed.members.get(usize::from(number))) {
+                shown.data_bytes = Some(u64::from(*all) * EXTENT_BYTES);
+                shown.allocated_bytes = Some(u64::from(*used) * EXTENT_BYTES);
+            }
+            shown
+        };
+        label.numbered().map(member).collect()
+    }
+
+    pub(super) fn show_volumes(&self, pool: &Reach, listed: &Listed) -> Vec<Volume> {
+        let tables = self.read();
+        let show = |owner: &Owner| Volume {
+            name: format!("{}/{}", pool.name, owner.name),
+            uuid: owner.uuid.to_string(),
+            pool: pool.name.clone(),
+            size_bytes: owner.size_bytes,
+            allocated_bytes: listed.allocated(owner),
+            created_unix_s: owner.created_unix_s,
+            parent: listed
+                .parent_of(owner)
+                .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
+            snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
+            exports: tables.exports_of(owner.uuid),
+        };
+        listed.of_kind(OwnerKind::Volume).map(show).collect()
+    }
+
+    pub(super) fn show_snapshots(&self, pool: &Reach, listed: &Listed, volume: Option<Uuid>) -> Vec<Snapshot> {
+        let tables = self.read();
+        let wanted = |owner: &&Owner| volume.is_none_or(|uuid| owner.volume == uuid);
+        let show = |owner: &Owner| Snapshot {
+            name: format!("{}/{}", pool.name, listed.name_of(owner.uuid).unwrap_or_default()),
+            uuid: owner.uuid.to_string(),
+            pool: pool.name.clone(),
+            volume: listed.volume(owner.volume).map(|volume| format!("{}/{}", pool.name, volume.name)),
+            size_bytes: owner.size_bytes,
+            allocated_bytes: listed.allocated(owner),
+            created_unix_s: owner.created_unix_s,
+            exports: tables.exports_of(owner.uuid),
+        };
+        // Numbers rise with time.
+        let mut owners: Vec<&Owner> = listed.of_kind(OwnerKind::Snapshot).filter(wanted).collect();
+        owners.sort_by_key(|owner| (listed.volume(owner.volume).map(|volume| volume.name), owner.id));
+        owners.into_iter().map(show).collect()
+    }
+}
+
+/// What is wrong with a pool that serves.
+fn troubles(entry: &PoolEntry) -> Vec<String> {
+    let Some(served) = entry.served() else { return Vec::new() };
+    let mut troubles = Vec::new();
+    if served.failed.load(Ordering::Relaxed) {
+        troubles.push("a member has failed a write or a flush: nothing more can be made durable".to_owned());
+    }
+    if served.tending.has_lost_tail() {
+        troubles.push("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost".to_owned());
+    }
+    troubles
+}
+
+fn state_of(entry: &PoolEntry) -> PoolState {
+    let failed = entry.served().is_some_and(|served| served.failed.load(Ordering::Relaxed));
+    if failed { PoolState::Failed } else { PoolState::Active }
+}
+
+/// What of pools needs attention.
+pub fn attention(tables: &Tables) -> Vec<Attention> {
+    let item = |entry: &PoolEntry, message: String, meaning: &str, remedy: String, commands: Vec<String>| Attention {
+        subject: format!("pool {}", entry.name),
+        message,
+        meaning: meaning.to_owned(),
+        remedy,
+        commands,
+    };
+    let of = |entry: &PoolEntry| -> Vec<Attention> {
+        let show = format!("braid pool show {}", entry.name);
+        match &entry.condition {
+            Condition::Serves(_) => troubles(entry)
+                .into_iter()
+                .map(|message| {
+                    let meaning = "Its volumes are served as far as that goes.";
+                    let remedy = "look at its members, then restart the daemon, which opens the pool anew".to_owned();
+                    item(entry, message, meaning, remedy, vec![show.clone()])
+                })
+                .collect(),
+            Condition::Idle(idle) => {
+                let meaning =
+                    "It serves nothing, and its exports wait. What is on the members that are there is left alone.";
+                let messages = idle.attention.iter().cloned();
+                messages
+                    .map(|message| {
+                        let again = "braid array assemble --disk DISK".to_owned();
+                        item(entry, message, meaning, idle.remedy.clone(), vec![show.clone(), again])
+                    })
+                    .collect()
+            }
+        }
+    };
+    tables.pools.values().flat_map(of).collect()
+}

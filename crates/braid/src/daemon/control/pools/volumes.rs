@@ -1,0 +1,502 @@
+//! Volumes: made, listed, renamed, grown, cloned, rolled back, deleted.
+
+use super::super::{Control, random_uuid};
+use super::create::unix_s;
+use super::view::Listed;
+use super::{Reach, tend};
+use braid_api::limits::{VOLUME_BYTES_MAX, VOLUMES_MAX};
+use braid_api::names::{VolumeName, check_name, is_uuid};
+use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, RollbackVolume, Volume, VolumeList};
+use braid_engine::PoolNext;
+use braid_engine::pool::{AdminError, Pool, State};
+use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
+use uuid::Uuid;
+
+/// Volumes have blocks of so many bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A volume or snapshot that was found by what it is called.
+pub(super) struct Located {
+    pub(super) pool: Reach,
+    pub(super) uuid: Uuid,
+    /// As it is called now: `tank/db`, `tank/db@monday`.
+    pub(super) name: String,
+}
+
+impl Control {
+    /// Makes a volume. It takes no space until it is written.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one; a limit.
+    pub async fn create_volume(&self, ask: CreateVolume) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let (pool, name) = new_volume(&ask.name)?;
+        check_size(&ask.name, ask.size_bytes)?;
+        let pool = self.reach(pool)?;
+        let _one_at_a_time = pool.work.lock().await;
+        let owner = owner(name, ask.size_bytes)?;
+        let uuid = owner.uuid;
+        let made = self.call(&pool, move |pool| {
+            let result =
+                room_for_volume(pool).and_then(|()| pool.create_volume(None, owner.clone()).map_err(Told::Admin));
+            told(result.map(drop))
+        });
+        made.await?.map_err(|error| error.into_detail(&pool, &ask.name))?;
+        let message = format!("volume {} was created", ask.name);
+        self.events().info("volume_created", message, &[("volume", &ask.name)]);
+        self.volume_of(&pool, uuid).await
+    }
+
+    /// Every volume, or those of one pool.
+    ///
+    /// # Errors
+    /// There is no such pool, or it does not serve.
+    pub async fn volumes(&self, pool: Option<&str>) -> Result<VolumeList, ErrorDetail> {
+        let pools = match pool {
+            Some(name) => vec![self.reach(name)?],
+            None => self.reach_all(),
+        };
+        let mut volumes = Vec::new();
+        for pool in pools {
+            let listed = self.list_pool(&pool).await?;
+            volumes.extend(self.show_volumes(&pool, &listed));
+        }
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(VolumeList { volumes })
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub async fn volume(&self, name: &str) -> Result<Volume, ErrorDetail> {
+        let located = self.locate(name, OwnerKind::Volume).await?;
+        self.volume_of(&located.pool, located.uuid).await
+    }
+
+    async fn volume_of(&self, pool: &Reach, uuid: Uuid) -> Result<Volume, ErrorDetail> {
+        let listed = self.list_pool(pool).await?;
+        let found = self.show_volumes(pool, &listed).into_iter().find(|volume| volume.uuid == uuid.to_string());
+        found.ok_or_else(|| not_found(&uuid.to_string(), OwnerKind::Volume))
+    }
+
+    /// Gives a volume another name. Its exports keep theirs.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one.
+    pub async fn rename_volume(&self, volume: &str, new_name: &str) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(volume, OwnerKind::Volume).await?;
+        let own = self.own_name(new_name, &located.pool)?;
+        let _one_at_a_time = located.pool.work.lock().await;
+        self.alter(&located, OwnerKind::Volume, move |owner| owner.name = own).await?;
+        self.note_new_names(&located.pool).await?;
+        let shown = self.volume_of(&located.pool, located.uuid).await?;
+        let message = format!("volume {} is now called {}", located.name, shown.name);
+        self.events().info("volume_renamed", message, &[("volume", &shown.name), ("old_name", &located.name)]);
+        Ok(shown)
+    }
+
+    /// Lets a volume grow, while it is used.
+    ///
+    /// # Errors
+    /// It would become smaller; a limit.
+    pub async fn resize_volume(&self, volume: &str, ask: ResizeVolume) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(volume, OwnerKind::Volume).await?;
+        check_size(&located.name, ask.size_bytes)?;
+        let _listening = self.listening.lock().await;
+        let _one_at_a_time = located.pool.work.lock().await;
+        let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
+        if ask.size_bytes < before {
+            let message = format!("volume {} has {before} bytes, and cannot become smaller yet", located.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("volume", &located.name)
+                .remedy("make a smaller volume, and copy what is needed"));
+        }
+        self.alter(&located, OwnerKind::Volume, move |owner| owner.size_bytes = ask.size_bytes).await?;
+        self.resize_served(&located.pool, located.uuid).await?;
+        let message = format!("volume {} has {} bytes now", located.name, ask.size_bytes);
+        self.events().info("volume_resized", message, &[("volume", &located.name)]);
+        self.volume_of(&located.pool, located.uuid).await
+    }
+
+    /// Makes a volume that begins as a snapshot is.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one; a limit.
+    pub async fn clone_snapshot(&self, snapshot: &str, ask: CloneSnapshot) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
+        let name = self.own_name(&ask.name, &located.pool)?;
+        let pool = located.pool.clone();
+        let full = format!("{}/{name}", pool.name);
+        let _one_at_a_time = pool.work.lock().await;
+        let new = owner(name.as_str(), BLOCK_BYTES)?;
+        let (uuid, from) = (new.uuid, located.uuid);
+        let made = self.call(&pool, move |pool| {
+            let result = room_for_volume(pool).and_then(|()| {
+                let parent = find(pool.state(), from, OwnerKind::Snapshot).ok_or(Told::Admin(AdminError::NoSuch))?;
+                let new = Owner { size_bytes: parent.size_bytes, ..new.clone() };
+                pool.create_volume(Some(parent.id), new).map_err(Told::Admin)
+            });
+            told(result.map(drop))
+        });
+        made.await?.map_err(|error| error.into_detail(&pool, &full))?;
+        let message = format!("volume {full} was made of snapshot {}", located.name);
+        self.events().info("volume_created", message, &[("volume", &full)]);
+        self.volume_of(&pool, uuid).await
+    }
+
+    /// Makes a volume be as a snapshot is. What it had since is lost, and the snapshot stays.
+    ///
+    /// # Errors
+    /// It is exported; the snapshot is of another pool.
+    pub async fn rollback_volume(&self, volume: &str, ask: RollbackVolume) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(volume, OwnerKind::Volume).await?;
+        let snapshot = match ask.snapshot.strip_prefix('@') {
+            Some(own) => self.locate(&format!("{}@{own}", located.name), OwnerKind::Snapshot).await?,
+            None => self.locate(&ask.snapshot, OwnerKind::Snapshot).await?,
+        };
+        if snapshot.pool.uuid != located.pool.uuid {
+            let message = format!("snapshot {} is in another pool than volume {}", snapshot.name, located.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("name one of the same pool"));
+        }
+        let _listening = self.listening.lock().await;
+        let pool = located.pool.clone();
+        let _one_at_a_time = pool.work.lock().await;
+        self.refuse_exported_volume(&located, "rolled back under its clients")?;
+        let (of, to) = (located.uuid, snapshot.uuid);
+        let done = self.call(&pool, move |pool| {
+            let id = |uuid, kind| find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
+            let result = id(of, OwnerKind::Volume).and_then(|volume| Ok((volume, id(to, OwnerKind::Snapshot)?)));
+            told(result.and_then(|(volume, to)| pool.rollback(volume, to)).map(drop).map_err(Told::Admin))
+        });
+        done.await?.map_err(|error| error.into_detail(&pool, &located.name))?;
+        self.fold_soon(&pool);
+        let message = format!("volume {} is as snapshot {} again", located.name, snapshot.name);
+        self.events().info("volume_rolled_back", message, &[("volume", &located.name)]);
+        self.volume_of(&pool, located.uuid).await
+    }
+
+    /// Deletes a volume without snapshots. Its space becomes free little by little.
+    ///
+    /// # Errors
+    /// It has snapshots; it is exported, and `force` is not set.
+    pub async fn delete_volume(&self, volume: &str, force: bool) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(volume, OwnerKind::Volume).await?;
+        let shown = self.volume_of(&located.pool, located.uuid).await?;
+        if shown.snapshots > 0 {
+            return Err(has_snapshots(&shown.name));
+        }
+        self.delete_owner(&located, OwnerKind::Volume, force).await?;
+        let message = format!("volume {} was deleted", shown.name);
+        self.events().info("volume_deleted", message, &[("volume", &shown.name)]);
+        Ok(shown)
+    }
+
+    /// Deletes a volume or snapshot, with its exports if `force` is set.
+    pub(super) async fn delete_owner(&self, what: &Located, kind: OwnerKind, force: bool) -> Result<(), ErrorDetail> {
+        if !force {
+            self.refuse_exported_volume(what, "deleted").map_err(|error| {
+                let remedy = format!("{}, or add --force (its exports are removed)", error.remedy);
+                error.remedy(remedy)
+            })?;
+        }
+        self.remove_exports_of(what.uuid).await;
+        self.release_volume(what.pool.uuid, what.uuid).await;
+        let _listening = self.listening.lock().await;
+        let _one_at_a_time = what.pool.work.lock().await;
+        // One that came in between.
+        self.refuse_exported_volume(what, "deleted")?;
+        let uuid = what.uuid;
+        let done = self.call(&what.pool, move |pool| {
+            let id = find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
+            let result = id.and_then(|id| match kind {
+                OwnerKind::Snapshot => pool.delete_snapshot(id),
+                _ => pool.delete_volume(id),
+            });
+            told(result.map_err(Told::Admin))
+        });
+        done.await?.map_err(|error| error.into_detail(&what.pool, &what.name))?;
+        self.fold_soon(&what.pool);
+        self.save_or_warn();
+        Ok(())
+    }
+
+    /// Refuses what cannot be done to a volume or snapshot that clients use.
+    fn refuse_exported_volume(&self, what: &Located, done: &str) -> Result<(), ErrorDetail> {
+        let exports = self.read().exports_of(what.uuid);
+        let Some(first) = exports.first() else { return Ok(()) };
+        let message = format!("{} is exported as {} and so cannot be {done}", what.name, exports.join(", "));
+        Err(ErrorDetail::new(Kind::InUse, message)
+            .with("volume", &what.name)
+            .with("export", first)
+            .remedy(format!("braid export remove {first} first")))
+    }
+
+    /// Changes what is said of a volume or snapshot. The caller has the pool's lock.
+    pub(super) async fn alter(
+        &self,
+        what: &Located,
+        kind: OwnerKind,
+        change: impl Fn(&mut Owner) + Send + 'static,
+    ) -> Result<(), ErrorDetail> {
+        let uuid = what.uuid;
+        let done = self.call(&what.pool, move |pool| {
+            let found = find(pool.state(), uuid, kind).cloned().ok_or(AdminError::NoSuch);
+            let result = found.and_then(|mut owner| {
+                change(&mut owner);
+                pool.alter(owner.id, owner)
+            });
+            told(result.map_err(Told::Admin))
+        });
+        done.await?.map_err(|error| error.into_detail(&what.pool, &what.name))
+    }
+
+    /// What was deleted is folded from now on.
+    pub(super) fn fold_soon(&self, pool: &Reach) {
+        let tending: Option<tend::Tending> =
+            self.read().pools.get(&pool.uuid).and_then(|entry| Some(entry.served()?.tending.clone()));
+        if let Some(tending) = tending {
+            tending.fold();
+        }
+    }
+
+    /// The volume or snapshot that a text names: `tank/db`, `tank/db@monday`, or a UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; the text names something of another kind.
+    pub(in super::super) async fn find_owner(
+        &self,
+        text: &str,
+        kind: OwnerKind,
+    ) -> Result<(Uuid, Uuid, String), ErrorDetail> {
+        self.locate(text, kind).await.map(|found| (found.pool.uuid, found.uuid, found.name))
+    }
+
+    pub(super) async fn locate(&self, text: &str, kind: OwnerKind) -> Result<Located, ErrorDetail> {
+        if is_uuid(text) {
+            let uuid = Uuid::try_parse(text).map_err(|_| not_found(text, kind))?;
+            for pool in self.reach_all() {
+                let name = self.call(&pool, move |pool| {
+                    let found = find(pool.state(), uuid, kind).map(|owner| name_in_pool(pool.state(), owner));
+                    (PoolNext::Done, found)
+                });
+                if let Some(name) = name.await? {
+                    let name = format!("{}/{name}", pool.name);
+                    return Ok(Located { pool, uuid, name });
+                }
+            }
+            return Err(not_found(text, kind));
+        }
+        let parsed = VolumeName::parse(text).filter(|name| name.snapshot.is_some() == (kind == OwnerKind::Snapshot));
+        let Some(name) = parsed else { return Err(not_so_called(text, kind)) };
+        let pool = self.reach(name.pool)?;
+        let (volume, snapshot) = (name.volume.to_owned(), name.snapshot.map(str::to_owned));
+        let found = self.call(&pool, move |pool| {
+            let found = find_named(pool.state(), &volume, snapshot.as_deref());
+            (PoolNext::Done, found.map(|owner| (owner.uuid, name_in_pool(pool.state(), owner))))
+        });
+        let (uuid, name) = found.await?.ok_or_else(|| not_found(text, kind))?;
+        let name = format!("{}/{name}", pool.name);
+        Ok(Located { pool, uuid, name })
+    }
+
+    /// The name of a volume or snapshot alone, out of what a user gave: with that of the pool or without.
+    pub(super) fn own_name(&self, text: &str, pool: &Reach) -> Result<OwnerName, ErrorDetail> {
+        let own = match VolumeName::parse(text) {
+            Some(name) if name.snapshot.is_none() && (name.pool == pool.name || name.pool == pool.uuid.to_string()) => {
+                name.volume
+            }
+            Some(_) => {
+                let message = format!("{text} is not in pool {}", pool.name);
+                return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                    .with("name", text)
+                    .remedy("give the new name alone: things stay in their pool"));
+            }
+            None => text,
+        };
+        checked(own)
+    }
+
+    /// What the home says of all volumes and snapshots of a pool.
+    pub(super) async fn list_pool(&self, pool: &Reach) -> Result<Listed, ErrorDetail> {
+        let asked = |pool: &mut Pool| {
+            let owners: Vec<Owner> = pool.state().owners.iter().cloned().collect();
+            (PoolNext::Done, (owners, pool.free_extents()))
+        };
+        let (owners, free_extents) = self.call(pool, asked).await?;
+        Ok(Listed::new(owners, free_extents, &pool.shared))
+    }
+
+    /// Exports of a pool's volumes say by what names these go now.
+    pub(super) async fn note_new_names(&self, pool: &Reach) -> Result<(), ErrorDetail> {
+        let listed = self.list_pool(pool).await?;
+        {
+            let mut tables = self.write();
+            let pool_name = tables.pools.get(&pool.uuid).map_or_else(|| pool.name.clone(), |entry| entry.name.clone());
+            for export in tables.exports.values_mut().filter(|export| export.saved.pool == Some(pool.uuid)) {
+                if let Some(name) = listed.name_of(export.saved.array) {
+                    export.saved.array_name = format!("{pool_name}/{name}");
+                }
+            }
+        }
+        self.save_or_warn();
+        Ok(())
+    }
+}
+
+/// Why something cannot be done in a pool.
+pub(super) enum Told {
+    Admin(AdminError),
+    /// There are as many volumes as there may be.
+    TooMany,
+}
+
+impl Told {
+    pub(super) fn into_detail(self, pool: &Reach, what: &str) -> ErrorDetail {
+        match self {
+            Told::Admin(error) => of_admin(error, pool, what),
+            Told::TooMany => {
+                let message = format!("there are {VOLUMES_MAX} volumes in pool {} already", pool.name);
+                ErrorDetail::new(Kind::LimitReached, message).with("pool", &pool.name).remedy("delete one first")
+            }
+        }
+    }
+}
+
+/// What a change of volumes answers to: when it is durable.
+pub(super) fn told<T>(result: Result<T, Told>) -> (PoolNext, Result<T, Told>) {
+    match result {
+        Err(Told::Admin(AdminError::TailFull)) => (PoolNext::Again, result),
+        Err(_) => (PoolNext::Done, result),
+        Ok(_) => (PoolNext::Commit, result),
+    }
+}
+
+fn room_for_volume(pool: &Pool) -> Result<(), Told> {
+    let volumes = pool.state().owners.iter().filter(|owner| owner.kind == OwnerKind::Volume).count();
+    if volumes < VOLUMES_MAX { Ok(()) } else { Err(Told::TooMany) }
+}
+
+/// A volume or snapshot by its identity.
+pub(super) fn find(state: &State, uuid: Uuid, kind: OwnerKind) -> Option<&Owner> {
+    state.owners.iter().find(|owner| owner.uuid == uuid && owner.kind == kind)
+}
+
+fn find_named<'a>(state: &'a State, volume: &str, snapshot: Option<&str>) -> Option<&'a Owner> {
+    let is = |owner: &&Owner, text: &str| owner.name.as_str() == text || owner.uuid.to_string() == text.to_lowercase();
+    let volume = state.owners.iter().find(|owner| owner.kind == OwnerKind::Volume && is(owner, volume))?;
+    let Some(snapshot) = snapshot else { return Some(volume) };
+    let of = |owner: &&Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume.uuid;
+    state.owners.iter().filter(of).find(|owner| is(owner, snapshot))
+}
+
+/// What a volume or snapshot is called within its pool: `db`, `db@monday`.
+pub(super) fn name_in_pool(state: &State, owner: &Owner) -> String {
+    match owner.kind {
+        OwnerKind::Snapshot => {
+            let volume = find(state, owner.volume, OwnerKind::Volume).map_or("", |volume| volume.name.as_str());
+            format!("{volume}@{}", owner.name)
+        }
+        _ => owner.name.to_string(),
+    }
+}
+
+fn owner(name: &str, size_bytes: u64) -> Result<Owner, ErrorDetail> {
+    Ok(Owner {
+        id: 0,
+        kind: OwnerKind::Volume,
+        place: Placing::Spread,
+        on: 0,
+        thick: false,
+        parent: 0,
+        uuid: random_uuid()?,
+        volume: Uuid::nil(),
+        size_bytes,
+        created_unix_s: unix_s(),
+        limit_iops: 0,
+        limit_bytes_per_s: 0,
+        name: checked(name)?,
+        policy: None,
+    })
+}
+
+/// A name as owners have it.
+pub(super) fn checked(name: &str) -> Result<OwnerName, ErrorDetail> {
+    let refused = |why: String| {
+        ErrorDetail::new(Kind::InvalidArgument, format!("{name:?} cannot be a name: {why}")).with("name", name)
+    };
+    check_name(name).map_err(|error| refused(error.to_string()))?;
+    OwnerName::new(name).ok_or_else(|| refused("it breaks a rule of names".to_owned()))
+}
+
+fn new_volume(text: &str) -> Result<(&str, &str), ErrorDetail> {
+    match VolumeName::parse(text) {
+        Some(VolumeName { pool, volume, snapshot: None }) => Ok((pool, volume)),
+        _ => Err(not_so_called(text, OwnerKind::Volume)),
+    }
+}
+
+fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetail> {
+    let refused = |why: String, remedy: &str| {
+        Err(ErrorDetail::new(Kind::InvalidArgument, format!("volume {volume}: {why}"))
+            .with("volume", volume)
+            .remedy(remedy))
+    };
+    if size_bytes == 0 || size_bytes > VOLUME_BYTES_MAX {
+        return refused(
+            format!("its size would be {size_bytes} bytes; a volume has up to {VOLUME_BYTES_MAX}"),
+            "for example 100G",
+        );
+    }
+    if !size_bytes.is_multiple_of(BLOCK_BYTES) {
+        return refused(format!("{size_bytes} bytes are no multiple of {BLOCK_BYTES}"), "choose another size");
+    }
+    Ok(())
+}
+
+fn word(kind: OwnerKind) -> &'static str {
+    if kind == OwnerKind::Snapshot { "snapshot" } else { "volume" }
+}
+
+pub(super) fn not_found(text: &str, kind: OwnerKind) -> ErrorDetail {
+    let word = word(kind);
+    ErrorDetail::new(Kind::NotFound, format!("there is no {word} {text}"))
+        .with(word, text)
+        .remedy(format!("`braid {word} list` shows those there are"))
+}
+
+fn not_so_called(text: &str, kind: OwnerKind) -> ErrorDetail {
+    let (word, right) = match kind {
+        OwnerKind::Snapshot => ("snapshot", "POOL/VOLUME@SNAPSHOT, for example tank/db@monday"),
+        _ => ("volume", "POOL/VOLUME, for example tank/db"),
+    };
+    ErrorDetail::new(Kind::InvalidArgument, format!("{text:?} is no name of a {word}"))
+        .with(word, text)
+        .remedy(format!("write {right}"))
+}
+
+fn has_snapshots(volume: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::InUse, format!("volume {volume} has snapshots"))
+        .with("volume", volume)
+        .remedy(format!("delete them first (braid snapshot list {volume}); --force does not override this"))
+}
+
+/// Why the pool refuses, in words.
+pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDetail {
+    let (kind, remedy) = match error {
+        AdminError::NoSuch => (Kind::NotFound, "it was deleted meanwhile: `braid volume list`, `braid snapshot list`"),
+        AdminError::NoPlace | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
+        AdminError::InUse => (Kind::InUse, "remove its exports first (braid export list)"),
+        AdminError::NameTaken => (Kind::Exists, "choose another name, or rename that one first"),
+        AdminError::HasSnapshots => return has_snapshots(what),
+        AdminError::IsSnapshot => (Kind::InvalidArgument, "name a volume: POOL/VOLUME"),
+        AdminError::NoSnapshot => (Kind::InvalidArgument, "name a snapshot: POOL/VOLUME@SNAPSHOT"),
+        AdminError::TailFull => (Kind::Internal, "try again"),
+    };
+    ErrorDetail::new(kind, format!("{what}: {error}")).with("pool", &pool.name).with("name", what).remedy(remedy)
+}

@@ -1,0 +1,291 @@
+//! Paths of pools, volumes and snapshots. Names of two parts stand in one segment of a path: the slash is written `%2F`.
+
+use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use braid_api::{
+    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, Pool, PoolList, RenamePool, RenameVolume,
+    ResizeVolume, RollbackVolume, Snapshot, SnapshotList, Volume, VolumeList,
+};
+use serde::Deserialize;
+
+/// All pools.
+#[utoipa::path(get, path = "/v1/pools", responses((status = 200, body = PoolList)))]
+pub(super) async fn pools(State(control): Shared) -> Json<PoolList> {
+    Json(control.pools().await)
+}
+
+/// Makes a pool of disks and arrays.
+#[utoipa::path(
+    post, path = "/v1/pools", request_body = CreatePool,
+    responses(
+        (status = 200, body = Pool),
+        (status = 409, body = ErrorBody, description = "exists, in_use, would_destroy")
+    )
+)]
+pub(super) async fn create_pool(State(control): Shared, Ask(ask): Ask<CreatePool>) -> Answer<Pool> {
+    to_the_end(control, |control| async move { control.create_pool(ask).await }).await
+}
+
+/// One pool.
+#[utoipa::path(
+    get, path = "/v1/pools/{pool}", params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses((status = 200, body = Pool), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn pool(State(control): Shared, Named(name): Named) -> Answer<Pool> {
+    Ok(Json(control.pool(&name).await?))
+}
+
+/// Deletes a pool with all of its volumes and snapshots: its labels are removed, its content is lost.
+#[utoipa::path(
+    delete, path = "/v1/pools/{pool}",
+    params(
+        ("pool" = String, Path, description = "name or UUID", example = "tank"),
+        ("force" = Option<bool>, Query, description = "although volumes are exported, or members are missing")
+    ),
+    responses(
+        (status = 200, body = Pool, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn delete_pool(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<Pool> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.delete_pool(&name, force).await }).await
+}
+
+/// Gives a pool another name.
+#[utoipa::path(
+    post, path = "/v1/pools/{pool}/rename", request_body = RenamePool,
+    params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses(
+        (status = 200, body = Pool),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn rename_pool(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenamePool>) -> Answer<Pool> {
+    to_the_end(control, |control| async move { control.rename_pool(&name, &ask.name).await }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InPool {
+    pool: Option<String>,
+}
+
+/// All volumes, or those of one pool.
+#[utoipa::path(
+    get, path = "/v1/volumes", params(("pool" = Option<String>, Query, description = "only those of this pool")),
+    responses((status = 200, body = VolumeList), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn volumes(
+    State(control): Shared,
+    query: Result<Query<InPool>, QueryRejection>,
+) -> Answer<VolumeList> {
+    let pool = read_query(query)?.pool;
+    Ok(Json(control.volumes(pool.as_deref()).await?))
+}
+
+/// Makes a volume.
+#[utoipa::path(
+    post, path = "/v1/volumes", request_body = CreateVolume,
+    responses(
+        (status = 200, body = Volume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "exists")
+    )
+)]
+pub(super) async fn create_volume(State(control): Shared, Ask(ask): Ask<CreateVolume>) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.create_volume(ask).await }).await
+}
+
+/// One volume.
+#[utoipa::path(
+    get, path = "/v1/volumes/{volume}",
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses((status = 200, body = Volume), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn volume(State(control): Shared, Named(name): Named) -> Answer<Volume> {
+    Ok(Json(control.volume(&name).await?))
+}
+
+/// Deletes a volume that has no snapshots.
+#[utoipa::path(
+    delete, path = "/v1/volumes/{volume}",
+    params(
+        ("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db"),
+        ("force" = Option<bool>, Query, description = "although it is exported: its exports are removed")
+    ),
+    responses(
+        (status = 200, body = Volume, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn delete_volume(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<Volume> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.delete_volume(&name, force).await }).await
+}
+
+/// Gives a volume another name.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/rename", request_body = RenameVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses(
+        (status = 200, body = Volume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn rename_volume(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<RenameVolume>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.rename_volume(&name, &ask.name).await }).await
+}
+
+/// Lets a volume grow, while it is used.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/resize", request_body = ResizeVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses(
+        (status = 200, body = Volume),
+        (status = 400, body = ErrorBody, description = "it would become smaller"),
+        (status = 404, body = ErrorBody)
+    )
+)]
+pub(super) async fn resize_volume(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<ResizeVolume>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.resize_volume(&name, ask).await }).await
+}
+
+/// Makes a volume be as a snapshot is; what it had since is lost.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/rollback", request_body = RollbackVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses(
+        (status = 200, body = Volume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "in_use: it is exported")
+    )
+)]
+pub(super) async fn rollback_volume(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<RollbackVolume>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.rollback_volume(&name, ask).await }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfVolume {
+    of: Option<String>,
+}
+
+/// All snapshots, or those of one pool or volume.
+#[utoipa::path(
+    get, path = "/v1/snapshots", params(("of" = Option<String>, Query, description = "only those of this pool or volume")),
+    responses((status = 200, body = SnapshotList), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn snapshots(
+    State(control): Shared,
+    query: Result<Query<OfVolume>, QueryRejection>,
+) -> Answer<SnapshotList> {
+    let of = read_query(query)?.of;
+    Ok(Json(control.snapshots(of.as_deref()).await?))
+}
+
+/// Takes snapshots of volumes of a pool, all at one instant.
+#[utoipa::path(
+    post, path = "/v1/snapshots", request_body = CreateSnapshots,
+    responses(
+        (status = 200, body = SnapshotList, description = "those that were taken"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "exists")
+    )
+)]
+pub(super) async fn create_snapshots(State(control): Shared, Ask(ask): Ask<CreateSnapshots>) -> Answer<SnapshotList> {
+    to_the_end(control, |control| async move { control.create_snapshots(ask).await }).await
+}
+
+/// One snapshot.
+#[utoipa::path(
+    get, path = "/v1/snapshots/{snapshot}",
+    params(("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday")),
+    responses((status = 200, body = Snapshot), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn snapshot(State(control): Shared, Named(name): Named) -> Answer<Snapshot> {
+    Ok(Json(control.snapshot(&name).await?))
+}
+
+/// Deletes a snapshot, whatever was cloned from it.
+#[utoipa::path(
+    delete, path = "/v1/snapshots/{snapshot}",
+    params(
+        ("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday"),
+        ("force" = Option<bool>, Query, description = "although it is exported: its exports are removed")
+    ),
+    responses(
+        (status = 200, body = Snapshot, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn delete_snapshot(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<Snapshot> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.delete_snapshot(&name, force).await }).await
+}
+
+/// Gives a snapshot another name.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{snapshot}/rename", request_body = RenameVolume,
+    params(("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday")),
+    responses(
+        (status = 200, body = Snapshot),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn rename_snapshot(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<RenameVolume>,
+) -> Answer<Snapshot> {
+    to_the_end(control, |control| async move { control.rename_snapshot(&name, &ask.name).await }).await
+}
+
+/// Makes a volume that begins as a snapshot is.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{snapshot}/clone", request_body = CloneSnapshot,
+    params(("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday")),
+    responses(
+        (status = 200, body = Volume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "exists")
+    )
+)]
+pub(super) async fn clone_snapshot(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<CloneSnapshot>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.clone_snapshot(&name, ask).await }).await
+}
