@@ -1,10 +1,11 @@
 //! `braid export …`.
 
-use super::array::{name, name_or_uuid};
 use super::export_limits::LimitArgs;
-use super::{Ask, output};
+use super::{Ask, output, segment};
 use crate::daemon::address::Address;
-use braid_api::{AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport};
+use braid_api::{
+    AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport, names,
+};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Let clients use an array
+    /// Let clients use an array, a volume, or a snapshot (read-only)
     Add(AddArgs),
     /// List the exports
     List(Ask),
@@ -28,8 +29,8 @@ pub enum Verb {
 
 #[derive(Args)]
 pub struct AddArgs {
-    /// The array, by name or UUID
-    #[arg(value_parser = name_or_uuid, value_name = "NAME")]
+    /// The array, POOL/VOLUME or POOL/VOLUME@SNAPSHOT; or its UUID
+    #[arg(value_parser = export_name, value_name = "NAME")]
     array: String,
     /// Where to listen: unix:PATH or tcp:HOST:PORT (tcp:HOST is port 10809); several exports may share it
     #[arg(long, value_name = "ADDRESS")]
@@ -37,8 +38,8 @@ pub struct AddArgs {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Name that clients ask for [default: the array's]
-    #[arg(long, value_name = "EXPORT", value_parser = name)]
+    /// Name that clients ask for [default: that of what is exported]
+    #[arg(long, value_name = "EXPORT", value_parser = export_name)]
     name: Option<String>,
     /// Listen on a TCP address that others can reach, although everybody there could read and write
     #[arg(long)]
@@ -55,7 +56,7 @@ pub struct AddArgs {
 #[derive(Args)]
 pub struct SetArgs {
     /// The export, by name or UUID
-    #[arg(value_parser = name_or_uuid)]
+    #[arg(value_parser = export_name)]
     export: String,
     #[command(flatten)]
     limits: LimitArgs,
@@ -66,7 +67,7 @@ pub struct SetArgs {
 #[derive(Args)]
 pub struct NameArgs {
     /// The export, by name or UUID
-    #[arg(value_parser = name_or_uuid)]
+    #[arg(value_parser = export_name)]
     export: String,
     #[command(flatten)]
     ask: Ask,
@@ -75,16 +76,21 @@ pub struct NameArgs {
 #[derive(Args)]
 pub struct RenameArgs {
     /// The export, by name or UUID
-    #[arg(value_parser = name_or_uuid)]
+    #[arg(value_parser = export_name)]
     export: String,
     /// Its new name, which clients ask for from then on
-    #[arg(value_parser = name)]
+    #[arg(value_parser = export_name)]
     new_name: String,
     /// Rename it although clients are connected; they are disconnected
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     ask: Ask,
+}
+
+/// Reads the name of an export, or a UUID, for clap.
+fn export_name(text: &str) -> Result<String, names::NameError> {
+    if names::is_uuid(text) { Ok(text.to_owned()) } else { names::check_export_name(text).map(|()| text.to_owned()) }
 }
 
 /// Runs one of the commands.
@@ -116,7 +122,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             output::show(ask.json, &list, table);
         }
         Verb::Show(args) => {
-            let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", args.export)).await?;
+            let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", segment(&args.export))).await?;
             output::show(args.ask.json, &export, show);
         }
         Verb::Set(args) => {
@@ -132,20 +138,20 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 iops_max: limit.map(|limit| limit.iops),
                 bandwidth_bytes_max: limit.map(|limit| limit.bandwidth_bytes),
             };
-            let path = format!("/v1/exports/{}", args.export);
+            let path = format!("/v1/exports/{}", segment(&args.export));
             let export: Export = args.ask.client()?.patch(&path, &body).await?;
             output::show(args.ask.json, &export, show);
         }
         Verb::Rename(args) => {
             let body = RenameExport { name: args.new_name, force: args.force };
-            let path = format!("/v1/exports/{}/rename", args.export);
+            let path = format!("/v1/exports/{}/rename", segment(&args.export));
             let export: Export = args.ask.client()?.post(&path, &body).await?;
             output::show(args.ask.json, &export, |export| {
                 format!("export {} is now called {}: {}\n", args.export, export.name, export.uri)
             });
         }
         Verb::Remove(args) => {
-            let export: Export = args.ask.client()?.delete(&format!("/v1/exports/{}", args.export)).await?;
+            let export: Export = args.ask.client()?.delete(&format!("/v1/exports/{}", segment(&args.export))).await?;
             output::show(args.ask.json, &export, |export| format!("export {} is removed\n", export.name));
         }
     }
@@ -171,9 +177,9 @@ fn added(export: &Export) -> String {
 
 fn table(list: &ExportList) -> String {
     if list.exports.is_empty() {
-        return "no exports; add one with: braid export add ARRAY --nbd unix:PATH\n".to_owned();
+        return "no exports; add one with: braid export add NAME --nbd unix:PATH\n".to_owned();
     }
-    let mut table = output::table(["NAME", "ARRAY", "ADDRESS", "MODE", "STATE", "CLIENTS"]);
+    let mut table = output::table(["NAME", "OF", "ADDRESS", "MODE", "STATE", "CLIENTS"]);
     for export in &list.exports {
         table.add_row([
             output::cut(&export.name, 20),
@@ -195,7 +201,7 @@ fn show(export: &Export) -> String {
     };
     line("export", export.name.clone());
     line("uuid", export.uuid.clone());
-    line("array", format!("{} ({})", export.array, export.array_uuid));
+    line("of", format!("{} ({})", export.array, export.array_uuid));
     line("address", export.nbd.clone());
     line("uri", export.uri.clone());
     line("mode", if export.read_only { "read-only" } else { "read-write" }.to_owned());

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const DATE: &str = "2026-11-21";
 
 /// What of the environment every command heeds.
-const ENVIRONMENT: [(&str, &str); 9] = [
+const ENVIRONMENT: [(&str, &str); 10] = [
     ("BRAID_SOCKET", "the socket of the daemon's API"),
     ("BRAID_HOST", "a daemon on another machine instead, as https://NODE:10870"),
     ("BRAID_CA", "the authority of that daemon's certificate"),
@@ -22,6 +22,7 @@ const ENVIRONMENT: [(&str, &str); 9] = [
     ("BRAID_CERT", "the certificate to show it"),
     ("BRAID_KEY", "the certificate's private key"),
     ("BRAID_STATE", "the folder of the daemon's state"),
+    ("BRAID_SHARED_MEMORY", "the folder in shared memory of the tails of pools"),
     ("BRAID_CONFIG", "the configuration"),
     ("NO_COLOR", "no colour, unless --color says otherwise"),
 ];

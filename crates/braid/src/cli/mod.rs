@@ -14,13 +14,16 @@ pub mod failure;
 mod job;
 mod man;
 pub mod output;
+mod pool;
 mod reach;
 mod redundant;
 pub mod schema;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
 mod top;
+mod volume;
 mod watch;
 
 use crate::client::Client;
@@ -67,7 +70,25 @@ enum Command {
         #[command(subcommand)]
         verb: array::Verb,
     },
-    /// Let clients use arrays over NBD
+    /// Make pools of disks and arrays, which hold volumes
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Pool {
+        #[command(subcommand)]
+        verb: pool::Verb,
+    },
+    /// Make volumes in pools
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Volume {
+        #[command(subcommand)]
+        verb: volume::Verb,
+    },
+    /// Take snapshots of volumes
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Snapshot {
+        #[command(subcommand)]
+        verb: snapshot::Verb,
+    },
+    /// Let clients use arrays, volumes and snapshots over NBD
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Export {
         #[command(subcommand)]
@@ -144,6 +165,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => crate::plan::run(args),
         Command::Disk { verb } => wait(disk::run(verb)),
         Command::Array { verb } => wait(array::run(verb)),
+        Command::Pool { verb } => wait(pool::run(verb)),
+        Command::Volume { verb } => wait(volume::run(verb)),
+        Command::Snapshot { verb } => wait(snapshot::run(verb)),
         Command::Export { verb } => wait(export::run(verb)),
         Command::Job { verb } => wait(job::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
@@ -152,6 +176,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(&args),
         Command::Schema(args) => schema::run(&args),
     }
+}
+
+/// A name as one segment of a path: that of a volume has a slash.
+fn segment(name: &str) -> String {
+    crate::daemon::address::escaped(name)
 }
 
 /// Runs one command that asks the daemon: one thread is plenty.

@@ -51,6 +51,9 @@ fn people(status: &Status, disks: &DiskList) -> String {
         text.push_str(&format!("{label:<12}{}", lines.trim_start()));
     };
     line("arrays", format!("{} of {} active", status.arrays.serving, status.arrays.total));
+    if status.pools.total > 0 {
+        line("pools", format!("{} of {} active", status.pools.serving, status.pools.total));
+    }
     line(
         "exports",
         format!(
@@ -137,7 +140,9 @@ fn counted(count: u64, one: &str, more: &str) -> String {
 pub fn verdict(status: &Status) -> String {
     match status.attention.len() {
         0 if status.start_ms.is_none() => "The daemon is still looking for disks.".to_owned(),
-        0 if status.arrays.total == 0 => "All is well. There is no array yet: braid array create --help".to_owned(),
+        0 if status.arrays.total == 0 && status.pools.total == 0 => {
+            "All is well. There is no array yet: braid array create --help".to_owned()
+        }
         0 => "All is well.".to_owned(),
         1 => "1 thing needs attention.".to_owned(),
         count => format!("{count} things need attention."),
@@ -169,6 +174,9 @@ fn limits(limits: &Limits) -> String {
     for (what, value) in [
         ("members of one array", limits.array_members_max.to_string()),
         ("arrays of one daemon", limits.arrays_max.to_string()),
+        ("pools of one daemon", limits.pools_max.to_string()),
+        ("volumes of one pool", limits.volumes_max.to_string()),
+        ("largest volume", format_size(limits.volume_bytes_max)),
         ("exports of one daemon", limits.exports_max.to_string()),
         ("connections to one export", limits.export_connections_max.to_string()),
         ("requests in flight on one connection (more wait)", limits.connection_requests_max.to_string()),

@@ -102,6 +102,7 @@ fn reference() -> String {
          | `BRAID_HOST` | a daemon on another machine instead (`https://NODE:10870`); it wins over `BRAID_SOCKET`, and `--socket` over both |\n\
          | `BRAID_CA`, `BRAID_TOKEN_FILE`, `BRAID_CERT`, `BRAID_KEY` | files for that daemon: its authority, the token, the certificate and key to show it |\n\
          | `BRAID_STATE` | the folder of the daemon's state, else `/var/lib/braid` for root and `$XDG_STATE_HOME/braid` (`~/.local/state/braid`) for others |\n\
+         | `BRAID_SHARED_MEMORY` | the folder in shared memory of the tails of pools, else `/dev/shm/braid` for root and `/dev/shm/braid-UID` for others |\n\
          | `BRAID_CONFIG` | the configuration, else `/etc/braid/braid.toml` for root and `$XDG_CONFIG_HOME/braid/braid.toml` (`~/.config/braid/braid.toml`) for others |\n\
          | `NO_COLOR` | no colour, unless `--color` says otherwise |\n",
     );

@@ -1,0 +1,233 @@
+//! `braid pool …`.
+
+use super::array::{name, name_or_uuid};
+use super::confirm::confirm;
+use super::disk_names::absolute_for;
+use super::{Ask, output};
+use braid_api::{CreatePool, ErrorDetail, Kind, Pool, PoolList, PoolMember, RenamePool, names};
+use braid_geometry::units::format_size;
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Make a pool of disks and arrays
+    Create(CreateArgs),
+    /// List the pools
+    List(Ask),
+    /// Show everything about a pool
+    Show(NameArgs),
+    /// Give a pool another name
+    Rename(RenameArgs),
+    /// Delete a pool with all of its volumes and snapshots: its labels are removed, its content is lost
+    Delete(DeleteArgs),
+}
+
+#[derive(Args)]
+pub struct CreateArgs {
+    /// Name of the new pool
+    #[arg(value_parser = name)]
+    name: String,
+    /// Take disks and arrays that carry somebody's data, and destroy it
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// The members: disks as for arrays, and arrays by name. A file in this folder is written ./FILE
+    #[arg(required = true, value_name = "DISK-OR-ARRAY")]
+    members: Vec<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct NameArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RenameArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// Its new name
+    #[arg(value_parser = name)]
+    new_name: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct DeleteArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// Delete it although volumes of it are exported (their exports are removed), or members are missing
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Runs one of the commands.
+pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Create(args) => create(args).await?,
+        Verb::List(ask) => {
+            let list: PoolList = ask.client()?.get("/v1/pools").await?;
+            output::show(ask.json, &list, table);
+        }
+        Verb::Show(args) => {
+            let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
+            output::show(args.ask.json, &pool, show);
+        }
+        Verb::Rename(args) => {
+            let body = RenamePool { name: args.new_name };
+            let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/rename", args.pool), &body).await?;
+            output::show(args.ask.json, &pool, |pool| {
+                format!("pool {} is now called {}; names of exports stay\n", args.pool, pool.name)
+            });
+        }
+        Verb::Delete(args) => delete(args).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(args: CreateArgs) -> anyhow::Result<()> {
+    let is_volume = |text: &str| names::VolumeName::parse(text).is_some() && !std::path::Path::new(text).exists();
+    let member = |text: &String| match names::is_uuid(text) || names::check_name(text).is_ok() || is_volume(text) {
+        // An array, or what cannot be a member: the daemon says which.
+        true => Ok(text.clone()),
+        false => anyhow::Ok(absolute_for(&args.ask.reach, text)?.to_string()),
+    };
+    let members = args.members.iter().map(member).collect::<anyhow::Result<Vec<String>>>()?;
+    if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        confirm(&format!("Whatever is on {} will be lost", args.members.join(", ")), args.yes)?;
+    }
+    let body = CreatePool { name: args.name, members, force: args.force };
+    let pool: Pool = args.ask.client()?.post("/v1/pools", &body).await?;
+    output::show(args.ask.json, &pool, |pool| {
+        let members = pool.members.len();
+        let plural = if members == 1 { "" } else { "s" };
+        let mut text =
+            format!("pool {} is active: {} on {members} member{plural}\n", pool.name, format_size(pool.size_bytes));
+        if !pool.kept {
+            text.push_str("it is gone when the daemon ends: memory and null disks keep nothing\n");
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "make a volume with: braid volume create {}/NAME SIZE", pool.name);
+        text
+    });
+    Ok(())
+}
+
+fn table(list: &PoolList) -> String {
+    if list.pools.is_empty() {
+        return "no pools; make one with: braid pool create NAME DISK…\n".to_owned();
+    }
+    let mut table = output::table(["NAME", "SIZE", "FREE", "PROMISED", "STATE", "MEMBERS", "VOLUMES", "SNAPSHOTS"]);
+    for pool in &list.pools {
+        let here = pool.members.iter().filter(|member| member.present).count();
+        let all = pool.members.len();
+        let mark = if pool.attention.is_empty() || pool.state != braid_api::PoolState::Active { "" } else { "!" };
+        table.add_row([
+            output::cut(&pool.name, 20),
+            format_size(pool.size_bytes),
+            format_size(pool.free_bytes),
+            format_size(pool.promised_bytes),
+            format!("{}{mark}", pool.state.word()),
+            if here == all { all.to_string() } else { format!("{here} of {all}") },
+            pool.volumes.to_string(),
+            pool.snapshots.to_string(),
+        ]);
+    }
+    output::right(&mut table, [1, 2, 3, 5, 6, 7]);
+    output::render(&table)
+}
+
+/// Everything about a pool, for people.
+fn show(pool: &Pool) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    let bytes = |bytes: u64| format!("{} ({} bytes)", format_size(bytes), output::thousands(bytes));
+    line("pool", pool.name.clone());
+    line("uuid", pool.uuid.clone());
+    line("state", pool.state.word().to_owned());
+    line("size", bytes(pool.size_bytes));
+    line("allocated", bytes(pool.allocated_bytes));
+    line("free", bytes(pool.free_bytes));
+    line("promised", format!("{} to volumes", bytes(pool.promised_bytes)));
+    line("volumes", pool.volumes.to_string());
+    line("snapshots", pool.snapshots.to_string());
+    if pool.created_unix_s > 0 {
+        line("created", output::moment(pool.created_unix_s * 1000));
+    }
+    if !pool.kept {
+        line("kept", "no: memory and null disks keep nothing".to_owned());
+    }
+    for sentence in &pool.attention {
+        line("attention", sentence.clone());
+    }
+    text.push('\n');
+    text.push_str(&members(&pool.members));
+    text
+}
+
+fn members(members: &[PoolMember]) -> String {
+    let mut table = output::table(["NUMBER", "DISK OR ARRAY", "STATE", "SIZE", "DATA", "ALLOCATED", "ERRORS"]);
+    for member in members {
+        let name = match (&member.array, &member.disk) {
+            (Some(array), _) => format!("array {array}"),
+            (None, Some(disk)) => disk.clone(),
+            (None, None) => format!("(member {})", member.uuid),
+        };
+        let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), format_size);
+        table.add_row([
+            member.number.to_string(),
+            name,
+            if member.present { "in_use" } else { "missing" }.to_owned(),
+            format_size(member.size_bytes),
+            bytes(member.data_bytes),
+            bytes(member.allocated_bytes),
+            member.stats.as_ref().map_or("-".to_owned(), |stats| stats.errors.to_string()),
+        ]);
+    }
+    output::right(&mut table, [0, 3, 4, 5, 6]);
+    output::render(&table)
+}
+
+async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
+    let client = args.ask.client()?;
+    let path = format!("/v1/pools/{}", args.pool);
+    let pool: Pool = client.get(&path).await?;
+    let exported: braid_api::ExportList = client.get("/v1/exports").await?;
+    let of = format!("{}/", pool.name);
+    if let Some(export) = exported.exports.iter().find(|export| export.array.starts_with(&of)).filter(|_| !args.force) {
+        // Said before asking, so that nobody confirms what cannot be done.
+        return Err(ErrorDetail::new(
+            Kind::InUse,
+            format!("{} of pool {} is exported as {}", export.array, pool.name, export.name),
+        )
+        .with("pool", &pool.name)
+        .remedy(format!("remove the export first (braid export remove {}), or add --force", export.name))
+        .into());
+    }
+    let what =
+        format!("Pool {} with {} volumes and {} snapshots will be lost", pool.name, pool.volumes, pool.snapshots);
+    confirm(&what, args.yes)?;
+    let pool: Pool = client.delete(&format!("{path}?force={}", args.force)).await?;
+    output::show(args.ask.json, &pool, |pool| format!("pool {} is deleted; its members are free\n", pool.name));
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! `braid volume …`.
+
+use super::array::name_or_uuid;
+use super::confirm::confirm;
+use super::{Ask, output, segment};
+use braid_api::{CloneSnapshot, CreateVolume, RenameVolume, ResizeVolume, RollbackVolume, Volume, VolumeList, names};
+use braid_geometry::units::{format_size, parse_size};
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Make a volume; it takes no space until it is written
+    Create(CreateArgs),
+    /// List the volumes
+    List(ListArgs),
+    /// Show everything about a volume
+    Show(NameArgs),
+    /// Give a volume another name
+    Rename(RenameArgs),
+    /// Let a volume grow, while it is used
+    Resize(ResizeArgs),
+    /// Make a volume that begins as a snapshot is
+    Clone(CloneArgs),
+    /// Make a volume be as a snapshot is; what was written since is lost, and the snapshot stays
+    Rollback(RollbackArgs),
+    /// Delete a volume that has no snapshots
+    Delete(DeleteArgs),
+}
+
+#[derive(Args)]
+pub struct CreateArgs {
+    /// Its name, with that of its pool
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    name: String,
+    /// Its size; all volumes together may be larger than the pool
+    #[arg(value_parser = size)]
+    size: u64,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// Only those of this pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: Option<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct NameArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RenameArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Its new name, without that of the pool
+    new_name: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct ResizeArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Its new size, not smaller than it is
+    #[arg(value_parser = size)]
+    size: u64,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct CloneArgs {
+    /// The snapshot, by name or UUID
+    #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
+    snapshot: String,
+    /// The new volume, in the same pool
+    #[arg(value_name = "POOL/VOLUME")]
+    name: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RollbackArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// The snapshot; of this volume @SNAPSHOT is enough
+    #[arg(value_name = "POOL/VOLUME@SNAPSHOT")]
+    snapshot: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct DeleteArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Delete it although it is exported; its exports are removed
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Reads the name of a volume, or a UUID, for clap.
+pub fn volume(text: &str) -> Result<String, String> {
+    let named = names::VolumeName::parse(text).is_some_and(|name| name.snapshot.is_none());
+    if named || names::is_uuid(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("write POOL/VOLUME, for example tank/db".into())
+    }
+}
+
+/// The same of a snapshot.
+pub fn snapshot(text: &str) -> Result<String, String> {
+    let named = names::VolumeName::parse(text).is_some_and(|name| name.snapshot.is_some());
+    let right = || "write POOL/VOLUME@SNAPSHOT, for example tank/db@monday".to_owned();
+    if named || names::is_uuid(text) { Ok(text.to_owned()) } else { Err(right()) }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+fn path(volume: &str) -> String {
+    format!("/v1/volumes/{}", segment(volume))
+}
+
+/// Runs one of the commands.
+pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Create(args) => {
+            let body = CreateVolume { name: args.name, size_bytes: args.size };
+            let volume: Volume = args.ask.client()?.post("/v1/volumes", &body).await?;
+            output::show(args.ask.json, &volume, made);
+        }
+        Verb::List(args) => {
+            let query = args.pool.map(|pool| format!("?pool={pool}")).unwrap_or_default();
+            let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;
+            output::show(args.ask.json, &list, table);
+        }
+        Verb::Show(args) => {
+            let volume: Volume = args.ask.client()?.get(&path(&args.volume)).await?;
+            output::show(args.ask.json, &volume, show);
+        }
+        Verb::Rename(args) => {
+            let body = RenameVolume { name: args.new_name };
+            let volume: Volume = args.ask.client()?.post(&format!("{}/rename", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {} is now called {}; names of exports stay\n", args.volume, volume.name)
+            });
+        }
+        Verb::Resize(args) => {
+            let body = ResizeVolume { size_bytes: args.size };
+            let volume: Volume = args.ask.client()?.post(&format!("{}/resize", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                let size = format_size(volume.size_bytes);
+                let mut text = format!("volume {} has {size} now\n", volume.name);
+                if !volume.exports.is_empty() {
+                    text.push_str("clients that are connected to its exports learn it when they connect again\n");
+                }
+                text
+            });
+        }
+        Verb::Clone(args) => {
+            let body = CloneSnapshot { name: args.name };
+            let path = format!("/v1/snapshots/{}/clone", segment(&args.snapshot));
+            let volume: Volume = args.ask.client()?.post(&path, &body).await?;
+            output::show(args.ask.json, &volume, made);
+        }
+        Verb::Rollback(args) => {
+            confirm(&format!("What was written to {} since {} will be lost", args.volume, args.snapshot), args.yes)?;
+            let body = RollbackVolume { snapshot: args.snapshot.clone() };
+            let volume: Volume = args.ask.client()?.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {} is as {} again\n", volume.name, args.snapshot)
+            });
+        }
+        Verb::Delete(args) => {
+            let client = args.ask.client()?;
+            let volume: Volume = client.get(&path(&args.volume)).await?;
+            let what =
+                format!("Volume {} with {} of content will be lost", volume.name, format_size(volume.allocated_bytes));
+            confirm(&what, args.yes)?;
+            let volume: Volume = client.delete(&format!("{}?force={}", path(&args.volume), args.force)).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {} is deleted; its space becomes free little by little\n", volume.name)
+            });
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn made(volume: &Volume) -> String {
+    format!(
+        "volume {} is there: {}\nexport it with: braid export add {} --nbd unix:PATH\n",
+        volume.name,
+        format_size(volume.size_bytes),
+        volume.name
+    )
+}
+
+fn table(list: &VolumeList) -> String {
+    if list.volumes.is_empty() {
+        return "no volumes; make one with: braid volume create POOL/NAME SIZE\n".to_owned();
+    }
+    let mut table = output::table(["NAME", "SIZE", "ALLOCATED", "SNAPSHOTS", "PARENT", "EXPORTS"]);
+    for volume in &list.volumes {
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            format_size(volume.allocated_bytes),
+            volume.snapshots.to_string(),
+            volume.parent.clone().unwrap_or_else(|| "-".to_owned()),
+            volume.exports.len().to_string(),
+        ]);
+    }
+    output::right(&mut table, [1, 2, 3, 5]);
+    output::render(&table)
+}
+
+fn show(volume: &Volume) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    let bytes = |bytes: u64| format!("{} ({} bytes)", format_size(bytes), output::thousands(bytes));
+    line("volume", volume.name.clone());
+    line("uuid", volume.uuid.clone());
+    line("size", bytes(volume.size_bytes));
+    line("allocated", format!("{} of its own", bytes(volume.allocated_bytes)));
+    line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
+    line("snapshots", volume.snapshots.to_string());
+    line("created", output::moment(volume.created_unix_s * 1000));
+    line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
+    text
+}
