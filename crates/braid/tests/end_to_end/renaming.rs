@@ -56,8 +56,9 @@ fn names_that_are_wrong_or_taken_are_refused_and_change_nothing() {
     let daemon = two_exports();
     let taken = daemon.refused(4, &["export", "rename", "one", "two"]);
     assert!(taken.contains("two") && taken.contains("already"), "{taken}");
-    let wrong = daemon.refused(2, &["export", "rename", "one", "a/b"]);
-    assert!(wrong.contains("a/b") && wrong.contains("backup-2"), "{wrong}");
+    // One slash is in the names of volumes.
+    let wrong = daemon.refused(2, &["export", "rename", "one", "a/b/c"]);
+    assert!(wrong.contains("a/b/c") && wrong.contains("backup-2"), "{wrong}");
     daemon.refused(3, &["export", "rename", "absent", "three"]);
     assert_eq!(offered(&daemon), ["one", "two"]);
 }

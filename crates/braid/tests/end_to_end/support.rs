@@ -401,6 +401,7 @@ pub fn places(command: &mut Command, folder: &Folder) {
     command
         .env("BRAID_SOCKET", folder.join("api.sock"))
         .env("BRAID_STATE", folder.join("state"))
+        .env("BRAID_SHARED_MEMORY", folder.join("shared"))
         .env("BRAID_CONFIG", folder.join("braid.toml"));
 }
 
