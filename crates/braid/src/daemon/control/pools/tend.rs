@@ -89,7 +89,8 @@ impl Control {
             hot_since = if shared.is_hot() { hot_since.or(Some(Instant::now())) } else { None };
             let old = hot_since.is_some_and(|since| since.elapsed() >= UNCOMMITTED_MAX)
                 || hot_since.is_some() && tending.has_lost_tail();
-            let fold = tending.fold.load(Ordering::Acquire);
+            // Whatever is deleted from here on sets it again.
+            let fold = tending.fold.swap(false, Ordering::AcqRel);
             if !old && !fold {
                 continue;
             }
@@ -101,16 +102,16 @@ impl Control {
                 }
                 (PoolNext::Done, (folded, pool.has_failed()))
             };
-            let Ok((folded, failed)) = self.call(&pool, step).await else { continue };
+            let called = self.call(&pool, step).await;
+            if fold && !matches!(called, Ok((Folded::Nothing, _))) {
+                tending.fold.store(true, Ordering::Release);
+            }
+            let Ok((_, failed)) = called else { continue };
             if old {
                 hot_since = None;
             }
             if failed {
                 self.on_pool_failed(uuid);
-            }
-            if fold && folded == Folded::Nothing {
-                // Whatever is deleted from here on sets it again.
-                tending.fold.store(false, Ordering::Release);
             }
         }
     }
