@@ -250,3 +250,37 @@ fn pools_fail() {
     }
     tell(&all, &["Failed"]);
 }
+
+/// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.
+#[test]
+fn parts_run_out() {
+    for seed in seeds(4) {
+        let limits = Limits { slots: 60, devices: 0, range_table_bits: 10 };
+        let members = vec![(Kind::Bare, 60), (Kind::Mirror, 60)];
+        let mut world = World::new(
+            Setup { shards: 1, members, ring_blocks: 128, zero_slots: 100, limits, volume_blocks: 1000 },
+            seed,
+        );
+        world.create(None);
+        world.settle();
+        let volume = world.ready(false)[0];
+        world.serve(volume);
+        for _ in 0..3 {
+            for block in [10, 400, 700] {
+                world.ask(0, volume, Op::Write, Flags::NONE, block, 290);
+            }
+            world.settle();
+            world.rig.stalled = 2000;
+            for _ in 0..60 {
+                let block = world.rig.random.below(488);
+                let op = if world.rig.random.one_in(4) { Op::Write } else { Op::Read };
+                world.ask(0, volume, op, Flags::NONE, if op == Op::Read { block / 64 * 64 } else { block }, 512);
+            }
+            assert!(world.rig.shards[0].0.pools_in_use() >= 256, "{}", world.run);
+            world.settle();
+            world.ask(0, volume, Op::Discard, Flags::NONE, 0, 64 + seed);
+            world.settle();
+        }
+        world.end();
+    }
+}
