@@ -60,7 +60,7 @@ fn bad_requests_get_errors_in_one_shape() {
         ("DELETE", "/v1/exports/%00", "", 404),
         ("DELETE", "/v1/arrays/absent?force=maybe", "", 400),
         ("POST", "/v1/exports/absent/rename", r#"{"name": "b"}"#, 404),
-        ("POST", "/v1/exports/absent/rename", r#"{"name": "a/b"}"#, 400),
+        ("POST", "/v1/exports/absent/rename", r#"{"name": "a/b/c"}"#, 400),
         ("PUT", "/v1/arrays", "{}", 405),
         ("POST", "/v1/arrays", "", 400),
         ("POST", "/v1/arrays", "{", 400),
