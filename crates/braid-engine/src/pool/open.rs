@@ -82,8 +82,7 @@ pub enum OpenError {
     },
     /// The tail of the last session is there, and does not fit.
     #[error(
-        "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost: \
-         removing its file accepts that"
+        "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost"
     )]
     OldTail(&'static str),
     /// The shared memory for its tail could not be had.

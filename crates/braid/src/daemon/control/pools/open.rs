@@ -33,7 +33,7 @@ impl Control {
         let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, run };
         let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
-        let pool = opened.map_err(|error| of_open(&name, &error))?;
+        let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
@@ -83,7 +83,7 @@ fn pool_device(part: &Part) -> PoolDevice {
     }
 }
 
-fn of_open(pool: &str, error: &OpenError) -> ErrorDetail {
+fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::Path) -> ErrorDetail {
     let (kind, remedy) = match error {
         OpenError::Io { .. } => (
             Kind::DiskError,
@@ -91,7 +91,19 @@ fn of_open(pool: &str, error: &OpenError) -> ErrorDetail {
                 .to_owned(),
         ),
         OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory, then: braid array assemble".to_owned()),
-        _ => (Kind::Damaged, "nothing was changed; look at the members with `braid disk examine DISK`".to_owned()),
+        OpenError::OldTail(_) => (
+            Kind::Damaged,
+            format!(
+                "keep a copy of the files in {} that have {uuid} in their name; without them the pool opens (braid array assemble) as after a loss \
+                 of power: what was flushed is there, what was not may be gone",
+                tails.display()
+            ),
+        ),
+        _ => (
+            Kind::Damaged,
+            "volumes and tables are as they were, only the labels were marked as in use; look at the members with `braid disk examine DISK`"
+                .to_owned(),
+        ),
     };
     ErrorDetail::new(kind, format!("pool {pool} cannot be opened: {error}")).with("pool", pool).remedy(remedy)
 }
