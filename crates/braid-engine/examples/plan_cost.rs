@@ -145,6 +145,7 @@ impl DeviceIo for Filled {
                 kind: OwnerKind::Volume,
                 place: Placing::Spread,
                 on: 0,
+                also_on: 0,
                 thick: false,
                 parent: 0,
                 uuid: VOLUME,

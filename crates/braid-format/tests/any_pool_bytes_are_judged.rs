@@ -55,6 +55,7 @@ fn any_owner() -> impl Strategy<Value = Owner> {
                 Placing::Single => 1 << (on % 128),
                 Placing::Chosen => on,
             },
+            also_on: if place == Placing::Spread { 0 } else { uuid },
             thick,
             parent: if parent == id { 0 } else { parent },
             uuid: Uuid::from_u128(uuid),

@@ -192,6 +192,7 @@ impl Pool {
             kind: OwnerKind::Volume,
             place: Placing::Spread,
             on: 0,
+            also_on: 0,
             thick: false,
             parent: 0,
             uuid: Uuid::from_u128(name.bytes().fold(1, |all, byte| all << 8 | u128::from(byte))),

@@ -130,6 +130,7 @@ mod tests {
             kind,
             place,
             on,
+            also_on: 0,
             thick,
             parent,
             uuid,

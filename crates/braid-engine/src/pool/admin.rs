@@ -2,7 +2,7 @@
 //! asks is answered when it is committed; a snapshot also only when everything that had begun before it has ended.
 
 use braid_format::Uuid;
-use braid_format::pool::{Change, Owner, OwnerKind, OwnerName};
+use braid_format::pool::{Change, Owner, OwnerKind, OwnerName, Placing};
 
 use super::home::{Pool, VolumeId};
 use super::map::MapWriter;
@@ -86,6 +86,7 @@ impl Pool {
         }
         owner.id = self.state.owners.next_id();
         owner.parent = parent.unwrap_or(0);
+        owner.also_on = 0;
         (owner.kind, owner.volume) = (OwnerKind::Volume, Uuid::nil());
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
@@ -129,7 +130,7 @@ impl Pool {
             if !self.name_is_free(OwnerKind::Snapshot, volume.uuid, *name) {
                 return Err(AdminError::NameTaken);
             }
-            let goes_on = Owner { id: next, parent: *id, ..volume.clone() };
+            let goes_on = Owner { id: next, parent: *id, also_on: 0, ..volume.clone() };
             let snapshot = Owner {
                 kind: OwnerKind::Snapshot,
                 uuid: *uuid,
@@ -222,7 +223,7 @@ impl Pool {
             return Err(AdminError::TailFull);
         }
         let id = self.state.owners.next_id();
-        let goes_on = Owner { id, parent: snapshot, size_bytes: to.size_bytes, ..old.clone() };
+        let goes_on = Owner { id, parent: snapshot, size_bytes: to.size_bytes, also_on: 0, ..old.clone() };
         let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, ..old };
         let sequence = self.change(&[self.put(slot, gone), self.put(new_slot, goes_on)]);
         self.deleted.push((sequence, volume));
@@ -248,7 +249,9 @@ impl Pool {
         let Owner { kind, parent, uuid, volume, .. } = old;
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
-        let owner = Owner { id, kind, parent, uuid, volume, size_bytes, ..owner };
+        // What it has stays where it is until it has been moved.
+        let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
+        let owner = Owner { id, kind, parent, uuid, volume, size_bytes, also_on, ..owner };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }

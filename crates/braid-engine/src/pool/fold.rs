@@ -37,8 +37,11 @@ pub enum Folded {
 impl Pool {
     /// Does some of what deletions have left to do: looks at up to `records` records.
     pub fn fold_step(&mut self, records: u32) -> Folded {
-        if self.fold.is_none() && !self.begin_fold() {
-            return Folded::Nothing;
+        if self.fold.is_none() {
+            match self.begin_fold() {
+                Folded::Some => {}
+                other => return other,
+            }
         }
         for _ in 0..records {
             // A record may be freed, or freed with a record of zeros in its place.
@@ -52,7 +55,8 @@ impl Pool {
         Folded::Some
     }
 
-    fn begin_fold(&mut self) -> bool {
+    /// Begins with one that can be folded, if there is one.
+    fn begin_fold(&mut self) -> Folded {
         let committed = self.commits.committed;
         self.deleted.retain(|(sequence, _)| *sequence > committed);
         let owners = &self.state.owners;
@@ -61,16 +65,36 @@ impl Pool {
         // Data that are on their way to an owner's places would be bound behind the fold's back.
         let promised = |id: OwnerId| self.awaits_data(id);
         let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !promised(*id);
-        let Some(owner) = self.state.owners.to_fold().find(ends) else { return false };
+        let Some(owner) = self.state.owners.to_fold().find(ends) else { return Folded::Nothing };
         let child = self.state.owners.children(owner).first().copied();
         let mut stated = Vec::new();
         if let Some(child) = child {
+            if !self.will_have_blocks_of(child, owner) {
+                return Folded::TailFull;
+            }
             let size = self.state.owners.get(child).map_or(0, |owner| owner.size_bytes);
             let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
             stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
             self.add_statements(child, &mut stated, |_, _, _| {});
         }
         self.fold = Some(Fold { owner, child, stated, next: RecordId { member: 0, index: 0 }, zeros: false });
+        Folded::Some
+    }
+
+    /// Says of the child that it may have blocks where this owner may. False: the tail has no room to say so.
+    fn will_have_blocks_of(&mut self, child: OwnerId, owner: OwnerId) -> bool {
+        let owners = &self.state.owners;
+        let slot = owners.slot_of(child).expect("a child is there");
+        let mut image = owners.in_slot(slot).expect("listed by its slot").clone();
+        let of = owners.get(owner).map_or(0, |owner| owner.may_be_on());
+        if of & !image.may_be_on() == 0 {
+            return true;
+        }
+        if !self.tail.has_room(8) {
+            return false;
+        }
+        image.also_on |= of & !image.on;
+        self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
         true
     }
 

@@ -290,6 +290,7 @@ impl World {
             kind: OwnerKind::Volume,
             place: Placing::Spread,
             on: 0,
+            also_on: 0,
             thick: false,
             parent: 0,
             uuid,

@@ -38,14 +38,17 @@ struct RawOwner {
     volume: [u8; 16],
     policy_every_s: U32,
     policy_keep: U32,
+    /// Bit *i*: member *i*.
+    also_on: U128,
     /// Zero.
-    reserved_b: [u8; 84],
+    reserved_b: [u8; 68],
     /// CRC-32C of all before it, then of the owner's slot (four bytes).
     crc: U32,
 }
 
 offsets!(RawOwner: id 0, kind 4, place 5, flags 6, name_len 7, parent 8, reserved_a 12, uuid 16, size_bytes 32, created_unix_s 40,
-    limit_iops 48, limit_bytes_per_s 56, on 64, name 80, volume 144, policy_every_s 160, policy_keep 164, reserved_b 168, crc 252);
+    limit_iops 48, limit_bytes_per_s 56, on 64, name 80, volume 144, policy_every_s 160, policy_keep 164, also_on 168, reserved_b 184,
+    crc 252);
 const _: () = assert!(size_of::<RawOwner>() == OWNER_BYTES);
 const CRC_START: usize = 252;
 const THICK: u8 = 1;
@@ -153,6 +156,9 @@ pub struct Owner {
     pub place: Placing,
     /// Bit *i*: member *i*. None for [`Placing::Spread`], one for [`Placing::Single`], one or more for [`Placing::Chosen`].
     pub on: u128,
+    /// Bit *i*: it may have blocks on member *i* although it is not to use it: it was placed otherwise before, or took over what
+    /// another owner had. None for [`Placing::Spread`], which may have blocks everywhere.
+    pub also_on: u128,
     /// Its space is set aside.
     pub thick: bool,
     /// Where blocks are looked up that it does not have; 0: nowhere.
@@ -213,11 +219,22 @@ impl Owner {
             (self.size_bytes == 0 || self.size_bytes > VOLUME_BYTES_MAX, "its size is beyond the limits"),
             (!self.size_bytes.is_multiple_of(BLOCK_BYTES), "its size is not whole blocks"),
             (!placed, "the members that it may use do not fit its kind of place"),
+            (self.place == Placing::Spread && self.also_on != 0, "it may use all members, and others besides"),
             (!named, "its name does not fit its kind"),
             (!of_volume, "its kind does not fit whether it is of a volume"),
             (self.policy.is_some_and(|policy| policy.every_s == 0 || policy.keep == 0), "its policy does nothing"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
+    }
+
+    /// Members on which its new extents may go.
+    pub fn uses(&self) -> u128 {
+        if self.place == Placing::Spread { u128::MAX } else { self.on }
+    }
+
+    /// Members on which it may have blocks.
+    pub fn may_be_on(&self) -> u128 {
+        self.uses() | self.also_on
     }
 
     /// Whether decoding would accept it.
@@ -259,7 +276,8 @@ impl Owner {
             volume: self.volume.into_bytes(),
             policy_every_s: U32::new(self.policy.map_or(0, |policy| policy.every_s)),
             policy_keep: U32::new(self.policy.map_or(0, |policy| policy.keep)),
-            reserved_b: [0; 84],
+            also_on: U128::new(self.also_on),
+            reserved_b: [0; 68],
             crc: U32::ZERO,
         };
         let mut bytes: [u8; OWNER_BYTES] = zerocopy::transmute!(raw);
@@ -281,7 +299,7 @@ impl Owner {
             return Err(OwnerError::Checksum);
         }
         let refuse = |reason| Err(OwnerError::Sense(reason));
-        if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 84] {
+        if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 68] {
             return refuse("its reserved bytes are not zero");
         }
         if raw.flags & !THICK != 0 {
@@ -304,6 +322,7 @@ impl Owner {
                 _ => return refuse("its kind of place is unknown"),
             },
             on: raw.on.get(),
+            also_on: raw.also_on.get(),
             thick: raw.flags & THICK != 0,
             parent: raw.parent.get(),
             uuid: Uuid::from_bytes(raw.uuid),
@@ -341,6 +360,7 @@ pub(super) mod tests {
             kind: OwnerKind::Volume,
             place: Placing::Chosen,
             on: 1 << 127 | 1,
+            also_on: 1 << 64,
             thick: true,
             parent: 4,
             uuid: Uuid::from_bytes(*b"braid-testvolume"),
@@ -361,6 +381,7 @@ pub(super) mod tests {
             kind: OwnerKind::Snapshot,
             place: Placing::Spread,
             on: 0,
+            also_on: 0,
             thick: false,
             parent: 0,
             volume: Uuid::from_u128(9),
@@ -370,7 +391,7 @@ pub(super) mod tests {
         vec![
             volume.clone(),
             Owner { id: OWNER_ID_MAX, parent: OWNER_ID_MAX - 1, size_bytes: VOLUME_BYTES_MAX, ..volume.clone() },
-            Owner { place: Placing::Single, on: 1 << 64, size_bytes: 4096, ..volume.clone() },
+            Owner { place: Placing::Single, on: 1 << 64, also_on: 0, size_bytes: 4096, ..volume.clone() },
             Owner { name: OwnerName::new(&"x".repeat(63)).unwrap(), ..volume.clone() },
             snapshot.clone(),
             Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, ..snapshot.clone() },
@@ -418,7 +439,7 @@ pub(super) mod tests {
     #[test]
     fn owners_without_sense_are_refused() {
         let [volume, snapshot, nameless] = [0, 4, 5].map(|k| some()[k].clone());
-        let cases: [(&Owner, Edit<'_>, &str); 27] = [
+        let cases: [(&Owner, Edit<'_>, &str); 28] = [
             (&volume, &|raw| raw.id.set(0), "number is none"),
             (&volume, &|raw| raw.id.set(1 << 31), "number is none"),
             (&volume, &|raw| raw.kind = 0, "kind is unknown"),
@@ -435,7 +456,8 @@ pub(super) mod tests {
             (&volume, &|raw| raw.parent.set(u32::MAX), "parent"),
             (&volume, &|raw| raw.parent.set(5), "own parent"),
             (&volume, &|raw| raw.reserved_a.set(1), "reserved"),
-            (&volume, &|raw| raw.reserved_b[83] = 1, "reserved"),
+            (&volume, &|raw| raw.reserved_b[67] = 1, "reserved"),
+            (&volume, &|raw| raw.place = 0, "members"),
             (&volume, &|raw| raw.uuid = [0; 16], "identity"),
             (&volume, &|raw| raw.size_bytes.set(0), "size"),
             (&volume, &|raw| raw.size_bytes.set(4097), "whole blocks"),

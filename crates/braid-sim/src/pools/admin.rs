@@ -107,6 +107,7 @@ impl World {
             kind: OwnerKind::Volume,
             place,
             on,
+            also_on: 0,
             thick: false,
             parent: 0,
             uuid,

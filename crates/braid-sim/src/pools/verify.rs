@@ -46,8 +46,11 @@ impl World {
                 if record.kind == RecordKind::Free {
                     continue;
                 }
-                if state.owners.get(record.owner).is_none() {
+                let Some(owner) = state.owners.get(record.owner) else {
                     return Err(format!("{id:?} is of owner {}, who is nobody", record.owner));
+                };
+                if owner.may_be_on() >> member & 1 == 0 {
+                    return Err(format!("{id:?} is of owner {}, who says that it has nothing there", record.owner));
                 }
                 if record.present & record.zero != 0 {
                     return Err(format!("{id:?} says of blocks that they are there and zeros"));

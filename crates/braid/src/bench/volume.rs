@@ -193,6 +193,7 @@ fn owner(size_bytes: u64) -> Owner {
         kind: OwnerKind::Volume,
         place: Placing::Spread,
         on: 0,
+        also_on: 0,
         thick: false,
         parent: 0,
         uuid: Uuid::from_u128(2),

@@ -412,6 +412,7 @@ fn owner(name: &str, size_bytes: u64) -> Result<Owner, ErrorDetail> {
         kind: OwnerKind::Volume,
         place: Placing::Spread,
         on: 0,
+        also_on: 0,
         thick: false,
         parent: 0,
         uuid: random_uuid()?,
