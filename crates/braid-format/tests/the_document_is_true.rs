@@ -255,6 +255,7 @@ fn records_and_addresses_and_owners_are_as_they_are_drawn() {
         "volume",
         "policy_every_s",
         "policy_keep",
+        "also_on",
         "reserved_b",
         "crc",
     ];
@@ -263,7 +264,10 @@ fn records_and_addresses_and_owners_are_as_they_are_drawn() {
     assert_eq!(owners.len(), 3 * owner_bytes);
     let owner = |k: usize| &owners[k * owner_bytes..(k + 1) * owner_bytes];
     let read = |k: usize, names: &[&str]| names.iter().map(|name| number(&owner(k)[place(name)])).collect::<Vec<_>>();
-    assert_eq!(read(0, &["id", "kind", "place", "flags", "name_len", "parent", "on"]), [5, 1, 2, 1, 2, 4, 0b110]);
+    assert_eq!(
+        read(0, &["id", "kind", "place", "flags", "name_len", "parent", "on", "also_on"]),
+        [5, 1, 2, 1, 2, 4, 0b110, 0]
+    );
     assert_eq!(read(2, &["id", "kind", "place", "flags", "name_len", "parent", "on"]), [4, 2, 0, 0, 6, 0, 0]);
     let numbers = ["size_bytes", "created_unix_s", "limit_iops", "limit_bytes_per_s", "policy_every_s", "policy_keep"];
     assert_eq!(read(0, &numbers), [100 << 30, 1_700_000_000, 3000, 125 << 20, 3600, 24]);
