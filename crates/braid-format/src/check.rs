@@ -11,7 +11,7 @@ use crate::{
     ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
     MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, VERSION, ZoneSpan, crc, words, zones,
 };
-use braid_geometry::Spec;
+use braid_geometry::{Level, Spec};
 
 /// Largest chunk in bytes.
 const CHUNK_BYTES_MAX: u32 = 64 << 20;
@@ -251,6 +251,9 @@ fn spec(raw: &RawLabel, found: Found<'_>) -> Option<Spec> {
     }
     if usize::from(raw.copies.get()) > MEMBERS_MAX {
         report(found, "copies", format!("{} copies are more than there can be members", raw.copies.get()));
+    }
+    if level == Some(Level::Raid10) && raw.copies.get() < 2 {
+        report(found, "copies", format!("{} copies are too few for raid10", raw.copies.get()));
     }
     Some(Spec {
         level: level?,

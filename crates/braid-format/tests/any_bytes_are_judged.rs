@@ -123,6 +123,8 @@ fn each_nonsense_is_blamed_on_its_field() {
         ("layout", 130, &[99]),
         ("zone_policy", 131, &[0]),
         ("copies", 132, &[255, 255]),
+        // Raid10 without copies.
+        ("copies", 129, &[4, 5, 1, 0, 0]),
         ("member_count", 134, &[0, 0]),
         ("member_count", 134, &[129, 0]),
         ("members", 134, &[2, 0]),

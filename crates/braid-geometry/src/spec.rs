@@ -217,7 +217,7 @@ impl Spec {
 
     /// The array's bytes in a zone over `width` members of which each gives `height_bytes`.
     ///
-    /// `None` where that overflows. Raid10 may leave a part of the last row unused, to hold whole chunks.
+    /// `None` where that overflows, or nothing is kept as there are no copies. Raid10 may leave a part of the last row unused, to hold whole chunks.
     #[must_use]
     pub fn zone_bytes(&self, width: usize, height_bytes: u64) -> Option<u64> {
         let width_count = width as u64;
@@ -226,7 +226,7 @@ impl Spec {
             Level::Raid1 => Some(height_bytes),
             Level::Raid10 => {
                 let cells = (height_bytes / self.chunk_bytes).checked_mul(width_count)?;
-                (cells / u64::from(self.copies)).checked_mul(self.chunk_bytes)
+                cells.checked_div(u64::from(self.copies))?.checked_mul(self.chunk_bytes)
             }
             Level::Raid5 | Level::Raid6 => {
                 height_bytes.checked_mul(width_count.checked_sub(u64::from(self.level.parity()))?)
@@ -278,5 +278,16 @@ impl Spec {
             return Err(GeometryError::TooFewMembers { level: self.level, given: members, needed: self.members_min() });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_without_copies() {
+        let spec = |copies| Spec { copies, ..Spec::new(Level::Raid10) };
+        assert_eq!((spec(2).zone_bytes(4, 1 << 20), spec(0).zone_bytes(4, 1 << 20)), (Some(2 << 20), None));
     }
 }
