@@ -6,8 +6,8 @@ use super::rig::Random;
 pub struct Disk {
     pub bytes: Vec<u8>,
     durable: Vec<u8>,
-    /// What may be lost, in the order in which it came: when, where, what.
-    cache: Vec<(u64, usize, Vec<u8>)>,
+    /// What may be lost, in the order in which it came: when, where, what; and what came between that is durable.
+    cache: Vec<(u64, usize, Vec<u8>, bool)>,
 }
 
 impl Disk {
@@ -22,14 +22,14 @@ impl Disk {
         if durable {
             self.durable[at..at + data.len()].copy_from_slice(data);
         }
-        // Also what is durable: what came before it may be written back after it, and must not count.
-        self.cache.push((now, at, data.to_vec()));
+        // Also what is durable: what came before it in the cache must not be written back over it.
+        self.cache.push((now, at, data.to_vec(), durable));
     }
 
     /// A flush has ended that began at `mark`.
     pub fn flushed(&mut self, mark: u64) {
         let old = self.cache.iter().take_while(|(when, ..)| *when < mark).count();
-        for (_, at, data) in self.cache.drain(..old) {
+        for (_, at, data, _) in self.cache.drain(..old) {
             self.durable[at..at + data.len()].copy_from_slice(&data);
         }
     }
@@ -37,8 +37,9 @@ impl Disk {
     /// What is there after the power was cut: of what was not flushed nothing, or some.
     pub fn after_power_cut(&self, random: &mut Random) -> Vec<u8> {
         let mut image = self.durable.clone();
-        if random.below(2) == 0 {
-            for (_, at, data) in self.cache.iter().filter(|_| random.below(2) == 0) {
+        let some = random.below(2) == 0;
+        for (_, at, data, durable) in &self.cache {
+            if *durable || some && random.below(2) == 0 {
                 image[*at..*at + data.len()].copy_from_slice(data);
             }
         }
