@@ -49,6 +49,8 @@ pub enum Planted {
     SnapshotNotCommitted,
     /// An extent is used again while somebody may still have it in mind.
     BarrierSkipped,
+    /// Who waits for space is among those who may have places in mind, and for whose end that space waits.
+    WaitsCounted,
     /// A slot of a packed extent that was given back is handed out again in the same life.
     SlotUsedAgain,
     /// A map that is built does not know the zeros of those before.

@@ -186,6 +186,72 @@ fn run(seed: u64, setup: Setup, faults: Faults, steps: u64) -> World {
     world
 }
 
+/// A pool that is nearly always full: its users take and give back whole extents, and others.
+fn fill(seed: u64, snapshots: bool, late: u64) -> World {
+    let mut random = Random(seed ^ 0xf111);
+    let extents = 5 + random.below(6) as u32;
+    let limits = Limits { slots: 24, devices: 0, range_table_bits: 6 };
+    let members = match random.below(2) {
+        0 => vec![(Kind::Bare, extents)],
+        _ => vec![(Kind::Bare, extents / 2), (Kind::Bare, extents - extents / 2)],
+    };
+    let blocks = u64::from(extents) * 64;
+    let setup = Setup {
+        shards: 1 + random.below(3) as u16,
+        members,
+        ring_blocks: 80,
+        zero_slots: 100,
+        limits,
+        volume_blocks: blocks,
+    };
+    let mut world = World::new(setup, seed);
+    // Only whole extents are discarded, and nobody keeps older ones: each of the volume's has one to itself, or one comes free for it.
+    world.roomy = !snapshots && late == 0;
+    world.create(None);
+    world.settle();
+    let volume = world.ready(false)[0];
+    world.serve(volume);
+    world.rig.faults = Faults { late, ..Faults::default() };
+    for _ in 0..3000 {
+        let random = &mut world.rig.random;
+        let shard = random.below(u64::from(world.setup.shards)) as usize;
+        let extent = random.below(blocks / 64) * 64;
+        let flags = if random.one_in(6) { Flags::FUA } else { Flags::NONE };
+        match random.below(60) {
+            0..4 => drop(world.ask(shard, volume, Op::Discard, Flags::NONE, extent, 64)),
+            4..9 => {
+                let count = (1 + random.below(90)).min(blocks - extent);
+                world.ask(shard, volume, Op::Write, flags, extent, count);
+            }
+            9 => drop(world.ask(shard, volume, Op::WriteZeroes, flags.with(Flags::NO_UNMAP), extent, 64)),
+            10 => drop(world.ask(shard, volume, Op::Read, Flags::NONE, extent, 64)),
+            11 if random.one_in(4) => drop(world.ask(shard, volume, Op::Flush, Flags::NONE, 0, 0)),
+            12 if random.one_in(8) => {
+                let (free, freeing) = world.look(|pool| (pool.free_extents(), pool.is_freeing()));
+                if free == 0 && freeing {
+                    world.count("full while space is on its way");
+                }
+            }
+            13 if snapshots && world.calls() == 0 => match world.ready(true).pop() {
+                None => world.snapshot(&[volume]),
+                Some(snapshot) => world.leave(snapshot),
+            },
+            14 | 15 if snapshots => drop(world.fold(20)),
+            16 if world.rig.hangs() && world.rig.random.one_in(16) => world.rig.give_back(),
+            _ => drop(world.step()),
+        }
+    }
+    world.rig.faults = Faults::default();
+    world.settle();
+    // So that those can be read that had failed.
+    while world.rig.hangs() {
+        world.rig.give_back();
+        world.settle();
+    }
+    world.end();
+    world
+}
+
 fn add(all: &mut std::collections::BTreeMap<String, u64>, world: &World) {
     for (what, count) in &world.counts {
         *all.entry(what.clone()).or_default() += count;
@@ -249,6 +315,48 @@ fn pools_fail() {
         add(&mut all, &run(seed, setup, faults, 2500));
     }
     tell(&all, &["Failed"]);
+}
+
+/// A full pool is not too full for those who only have to wait until what was given back is free.
+#[test]
+fn a_full_pool_waits_for_what_is_given_back() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(12) {
+        add(&mut all, &fill(seed, false, 0));
+    }
+    tell(&all, &["full while space is on its way"]);
+}
+
+/// The same while snapshots are taken and deleted: what waits holds up none of them, and comes to the volume alone.
+#[test]
+fn a_full_pool_waits_while_snapshots_are_taken() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(12) {
+        add(&mut all, &fill(seed, true, 0));
+    }
+    tell(&all, &["full while space is on its way", "NoSpace", "snapshots", "deletions"]);
+}
+
+/// A disk that hangs keeps what is freed, for ever perhaps: nobody waits for that.
+#[test]
+fn a_full_pool_does_not_wait_for_a_disk_that_hangs() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(12) {
+        add(&mut all, &fill(seed, seed % 2 == 0, 200));
+    }
+    tell(&all, &["full while space is on its way", "NoSpace beside a disk that hangs", "TimedOut"]);
+}
+
+/// Were those counted who wait for space, it would never come.
+#[cfg(feature = "planted")]
+#[test]
+fn who_waits_for_space_is_not_waited_for() {
+    braid_engine::plant(Some(braid_engine::Planted::WaitsCounted));
+    let result = std::panic::catch_unwind(|| (0..12).for_each(|seed| drop(fill(seed, false, 0))));
+    braid_engine::plant(None);
+    let why = result.expect_err("somebody waits for himself");
+    let why = why.downcast_ref::<String>().expect("a message");
+    assert!(why.contains("are never answered"), "{why}");
 }
 
 /// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.

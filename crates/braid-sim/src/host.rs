@@ -476,5 +476,7 @@ fn name_of(message: &ShardMessage) -> &'static str {
         ShardMessage::PoolTold { .. } => "pool told",
         ShardMessage::PoolTurn { .. } => "pool turn",
         ShardMessage::PoolTurned { .. } => "pool turned",
+        ShardMessage::PoolAgain { .. } => "pool again",
+        ShardMessage::PoolLate { .. } => "pool late",
     }
 }

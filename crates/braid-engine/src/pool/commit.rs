@@ -138,6 +138,8 @@ pub(super) struct Commits {
     pub checkpoint: Checkpoint,
     pub ios: [Option<(For, Option<u32>)>; POOL_IOS_MAX],
     pub buffers: u32,
+    /// Extents discarded, and so free again.
+    pub discarded: u64,
     /// A barrier that is under way, and how many were.
     barrier: Option<u64>,
     barriers: u64,
@@ -170,6 +172,7 @@ impl Commits {
             checkpoint,
             ios: [None; POOL_IOS_MAX],
             buffers: if BUFFERS == 32 { u32::MAX } else { (1 << BUFFERS) - 1 },
+            discarded: 0,
             barrier: None,
             barriers: 0,
         }
@@ -292,6 +295,7 @@ impl Pool {
         match whose {
             For::Discard { member, index } => {
                 self.progress += 1;
+                self.commits.discarded += 1;
                 self.rooms[usize::from(member)].free.give(index);
             }
             _ if !succeeded => self.commits.fail(),

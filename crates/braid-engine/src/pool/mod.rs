@@ -15,6 +15,7 @@ mod map;
 mod open;
 mod owners;
 mod records;
+mod regained;
 mod space;
 mod state;
 mod tail;

@@ -121,6 +121,11 @@ impl Freed {
         self.discarding.pop_front()
     }
 
+    /// Whether some wait for a commit.
+    pub fn awaits_commit(&self) -> bool {
+        !self.committing.is_empty()
+    }
+
     /// How many are on their way.
     pub fn len(&self) -> usize {
         self.committing.len() + self.committed.len() + self.draining.len() + self.discarding.len()

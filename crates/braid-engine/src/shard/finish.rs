@@ -58,6 +58,9 @@ impl Shard {
         }
         self.reclaim(index);
         if self.slots[index].pool != slots::NO_POOL {
+            if self.slots[index].state == State::Late {
+                self.tell_pool_late(index, false);
+            }
             self.exit_volume(index);
         }
         let slot = &mut self.slots[index];

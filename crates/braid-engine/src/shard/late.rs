@@ -77,7 +77,9 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         let slot = &self.slots[index];
-        if to_volume && !(slot.barred && mutates(slot.op)) {
+        if to_volume && slot.barred && mutates(slot.op) {
+            self.tell_pool_late(index, true);
+        } else if to_volume {
             // Its places may be given away.
             self.exit_volume(index);
         }

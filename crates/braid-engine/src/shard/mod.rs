@@ -189,6 +189,18 @@ pub enum ShardMessage {
         /// The barrier.
         number: u64,
     },
+    /// From that home: who was told to come again may.
+    PoolAgain {
+        /// The pool.
+        key: PoolKey,
+    },
+    /// To that home: a disk has given back, or not, what it was late with, and what a request to one of the pool's volumes may still have changed.
+    PoolLate {
+        /// The pool.
+        key: PoolKey,
+        /// It has not.
+        late: bool,
+    },
     /// To that home: it has.
     PoolTurned {
         /// The pool.
@@ -473,6 +485,8 @@ impl Shard {
             ShardMessage::PoolTold { slot, generation, told } => self.pool_told(slot, generation, told),
             ShardMessage::PoolTurn { key, home, number } => self.pool_turn(key, home, number),
             ShardMessage::PoolTurned { key, number } => self.pool_turned(key, number),
+            ShardMessage::PoolAgain { key } => self.pool_again(key),
+            ShardMessage::PoolLate { key, late } => self.pool_is_late(key, late),
         }
         self.work_off(sink);
     }

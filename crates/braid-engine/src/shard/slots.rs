@@ -11,6 +11,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Of a slot that has nothing to do with volumes.
 pub(crate) const NO_POOL: u16 = u16::MAX;
 
+/// The time of a request to a volume that is not counted, as it waits for what may wait for those who are.
+pub(crate) const AWAY: u8 = 2;
+
 const LEAF_BITS: u32 = 20;
 const SLOT_BITS: u32 = 12;
 const GENERATION_MASK: u32 = (1 << 24) - 1;
@@ -84,7 +87,7 @@ pub(crate) struct Slot {
     pub gather: u32,
     /// A part of a request to a volume: that request's slot. An I/O of a pool: the pool.
     pub parent: u32,
-    /// A request to a volume: its pool, and in which of the pool's two times it began.
+    /// A request to a volume: its pool, and in which of the pool's two times it began, or [`AWAY`].
     pub pool: u16,
     pub time: u8,
     /// Behind which write it stays, slot and generation, and behind how many it has.

@@ -683,6 +683,9 @@ impl World {
 
     fn check_error(&mut self, asked: &Asked, error: IoError) {
         self.count(&format!("{:?}", error.kind));
+        if error.kind == ErrorKind::NoSpace && self.rig.bare_hangs() {
+            self.count("NoSpace beside a disk that hangs");
+        }
         let known = &self.known[&asked.volume];
         let served = known.served.as_ref().expect("served");
         let good = match error.kind {

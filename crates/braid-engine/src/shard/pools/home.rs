@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::{Shard, ShardMessage};
 use super::{OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
-use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp};
+use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp, VolumeId};
 use crate::volume::{PoolKey, PoolPlace};
 
 /// Pages of one write of a pool's own, at most.
@@ -62,6 +62,20 @@ pub(super) struct Home {
     barrier_wanted: bool,
     barriers_done: u64,
     retried: u64,
+    /// For each shard how far the pool had come when somebody there was told to come again; nobody was where there is none.
+    away: Box<[Away]>,
+    /// Requests that have ended while the kernel still has what may change their places, and the pool's own discards: the barrier for
+    /// space waits for these.
+    late: u32,
+}
+
+/// Who was told to come again, and what that was at least.
+#[derive(Clone, Copy, Default)]
+struct Away {
+    /// For want of space, when so many extents had become free.
+    space: Option<u64>,
+    /// As a job held an extent, at this [`Pool::progress`].
+    held: Option<u64>,
 }
 
 impl Home {
@@ -78,7 +92,37 @@ impl Home {
             barrier_wanted: false,
             barriers_done: 0,
             retried: 0,
+            away: vec![Away::default(); usize::from(shards)].into(),
+            late: 0,
         }
+    }
+
+    /// What is told to whom there is no space for.
+    fn no_space(&mut self, (shard, ..): Who, volume: VolumeId) -> PoolTold {
+        // A disk that hangs may keep what is freed for ever: nobody waits for that.
+        if self.late > 0 || self.pool.has_failed() || !self.pool.is_freeing_for(volume) {
+            return PoolTold::Failed(ErrorKind::NoSpace);
+        }
+        self.away[usize::from(shard.0)].space.get_or_insert(self.pool.extents_regained());
+        PoolTold::NotYet
+    }
+
+    /// What is told to whom a job is in the way.
+    fn held(&mut self, (shard, ..): Who) -> PoolTold {
+        self.away[usize::from(shard.0)].held.get_or_insert(self.pool.progress());
+        PoolTold::NotYet
+    }
+
+    /// The next shard on which somebody may come again.
+    fn next_to_come(&mut self) -> Option<ShardId> {
+        let (regained, progress) = (self.pool.extents_regained(), self.pool.progress());
+        let ended = self.late > 0 || self.pool.has_failed() || !self.pool.is_freeing();
+        let may = |away: &Away| {
+            away.space.is_some_and(|then| ended || then < regained) || away.held.is_some_and(|then| then < progress)
+        };
+        let shard = self.away.iter().position(may)?;
+        self.away[shard] = Away::default();
+        Some(ShardId(shard as u16))
     }
 
     /// Tries to answer. `None`: it has to wait.
@@ -101,9 +145,9 @@ impl Home {
                     at += match placement {
                         Placement::New(new) => u64::from(new.blocks),
                         Placement::Own { blocks, .. } => u64::from(blocks),
-                        // What is on its way to be free cannot be waited for: it waits for all requests to end, this one too.
-                        Placement::Full if k == 0 => return Some(PoolTold::Failed(ErrorKind::NoSpace)),
-                        Placement::TailFull | Placement::Held if k == 0 => return None,
+                        Placement::Full if k == 0 => return Some(self.no_space(who, *volume)),
+                        Placement::Held if k == 0 => return Some(self.held(who)),
+                        Placement::TailFull if k == 0 => return None,
                         Placement::Full | Placement::TailFull | Placement::Held => break,
                     };
                     *run = Some(placement);
@@ -125,7 +169,8 @@ impl Home {
             PoolAsk::Discard { volume, block, blocks } => match self.pool.discard(*volume, *block, *blocks) {
                 Discarded::Done(blocks) => Some(PoolTold::Zeroed(blocks)),
                 Discarded::Full(blocks) => Some(PoolTold::NotZeroed(blocks)),
-                Discarded::TailFull | Discarded::Held => None,
+                Discarded::TailFull => None,
+                Discarded::Held => Some(self.held(who)),
             },
             PoolAsk::Commit => {
                 let number = self.pool.request_commit();
@@ -198,6 +243,14 @@ impl Shard {
         }
     }
 
+    /// The kernel still has, or has no more, what may change places of this pool.
+    pub(in super::super) fn pool_is_late(&mut self, key: PoolKey, late: bool) {
+        if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+            home.late = if late { home.late + 1 } else { home.late - 1 };
+            self.pools.driven.push_back(key);
+        }
+    }
+
     /// An I/O of a pool's own has ended.
     pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, succeeded: bool) {
         if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
@@ -213,6 +266,12 @@ impl Shard {
         self.make_calls(&mut home);
         self.retry_waiting(&mut home);
         home.pool.commit_if_due();
+        if home.away.iter().any(|away| away.space.is_some()) {
+            home.pool.hurry_freeing();
+        }
+        while let Some(shard) = home.next_to_come() {
+            self.tell_again(key, shard);
+        }
         loop {
             // All are of one length, so that there is always room for one where enough is free.
             let run = match self.pools.ios_free.is_empty() {

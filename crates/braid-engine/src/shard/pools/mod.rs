@@ -5,7 +5,8 @@
 //! state yet is asked of the home: it gives a place, and is told when the data are there. Only then the request goes on.
 //!
 //! Whoever gives a place away has to know that nobody has it in mind any more. Each shard counts requests to a pool's volumes by the *time*
-//! in which they began; the home lets all shards begin another time, and hears from each when the one before has run out.
+//! in which they began; the home lets all shards begin another time, and hears from each when the one before has run out. Who waits for
+//! what comes of that must not be waited for: he gives back what he holds, is not counted, and begins anew when the home says so.
 
 mod home;
 mod parts;
@@ -15,10 +16,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::scratch::{Run, Scratch};
-use super::slots::NO_POOL;
+use super::slots::{AWAY, NO_POOL};
 use super::{Shard, ShardMessage};
 use crate::io::{ErrorKind, LeafSink, ShardId};
 use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX};
+use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
 use crate::volume::{PoolKey, PoolPlace};
 
@@ -72,6 +74,8 @@ pub enum PoolTold {
     Zeroed(u64),
     /// Of so many blocks that cannot be said: they are as they were.
     NotZeroed(u64),
+    /// It may be possible when those have ended who are counted: to be asked again when the home says so.
+    NotYet,
     /// It cannot be done.
     Failed(ErrorKind),
 }
@@ -157,6 +161,11 @@ impl Pools {
     }
 }
 
+/// Who waits for the home of a pool to say that he may come again.
+fn again_key(key: PoolKey) -> u64 {
+    3 << 62 | 1 << 45 | u64::from(key.0)
+}
+
 impl Shard {
     /// Makes this shard the home of a pool that was opened. On the others, [`Shard::know_pool`] is called before any of its volumes is published.
     pub fn serve_pool(&mut self, key: PoolKey, pool: Box<Pool>, members: Arc<[PoolPlace]>, sink: &mut impl LeafSink) {
@@ -176,7 +185,11 @@ impl Shard {
 
     /// Takes a pool away from its home: nothing of it is under way, and its volumes are not published any more.
     pub fn leave_pool(&mut self, key: PoolKey) -> Option<Box<Pool>> {
-        self.pools.sides[usize::from(key.0)].home.take().map(|home| home.pool)
+        let home = self.pools.sides[usize::from(key.0)].home.take()?;
+        for shard in (0..self.shared.shards).map(ShardId) {
+            self.tell_again(key, shard);
+        }
+        Some(home.pool)
     }
 
     /// The next call of [`Shard::pool_call`] that has ended, and whether it was committed if it was to be. False also where there is no
@@ -197,13 +210,64 @@ impl Shard {
     /// The request has ended, and the kernel has nothing of it.
     #[inline]
     pub(super) fn exit_volume(&mut self, index: u32) {
+        if self.slots[index].time != AWAY {
+            self.leave_time(index);
+        }
+        self.slots[index].pool = NO_POOL;
+    }
+
+    /// The request has no place in mind.
+    #[inline]
+    fn leave_time(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        let pool = std::mem::replace(&mut slot.pool, NO_POOL);
-        let side = &mut self.pools.sides[usize::from(pool)];
-        let users = &mut side.users[usize::from(slot.time)];
+        let time = std::mem::replace(&mut slot.time, AWAY);
+        let key = PoolKey(slot.pool);
+        let side = &mut self.pools.sides[usize::from(key.0)];
+        let users = &mut side.users[usize::from(time)];
         *users -= 1;
-        if *users == 0 && slot.time != side.time && side.draining.is_some() {
-            self.time_has_run_out(PoolKey(pool));
+        if *users == 0 && time != side.time && side.draining.is_some() {
+            self.time_has_run_out(key);
+        }
+    }
+
+    /// The request waits for the home to say that it may come again. Nobody waits for it, nor for its range: not those either for whom it
+    /// waits.
+    #[cold]
+    fn go_away(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.out == 0 && slot.pool != NO_POOL);
+        if slot.held.0 < slot.held.1 {
+            super::ranges::release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let key = again_key(PoolKey(slot.pool));
+        self.waiting.park(&mut self.slots, index, key);
+        if !planted(Planted::WaitsCounted) {
+            self.leave_time(index);
+        }
+    }
+
+    /// Who was told to come again may.
+    pub(super) fn pool_again(&mut self, key: PoolKey) {
+        self.woken.push_back((again_key(key), None));
+    }
+
+    fn tell_again(&mut self, key: PoolKey, shard: ShardId) {
+        if shard == self.id {
+            self.pool_again(key);
+        } else {
+            self.outbox.push_back((shard, ShardMessage::PoolAgain { key }));
+        }
+    }
+
+    /// Tells the home whether the kernel still has what may change the places of a request that has ended.
+    #[cold]
+    pub(super) fn tell_pool_late(&mut self, index: u32, late: bool) {
+        let key = PoolKey(self.slots[index].pool);
+        let home = self.pools.sides[usize::from(key.0)].home_shard;
+        if home == self.id {
+            self.pool_is_late(key, late);
+        } else {
+            self.outbox.push_back((home, ShardMessage::PoolLate { key, late }));
         }
     }
 

@@ -106,7 +106,9 @@ impl Shard {
             io.late = late;
             // A discard that is still to come would take what somebody else has there then.
             io.untold = bars && op == Op::Discard;
-            if !io.untold {
+            if io.untold {
+                self.pool_is_late(PoolKey(parent as u16), true);
+            } else {
                 self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none());
             }
         } else {
@@ -149,6 +151,7 @@ impl Shard {
             let own = self.pools.ios[(number - PARTS_MAX) as usize];
             self.let_go(index);
             if own.untold {
+                self.pool_is_late(PoolKey(parent as u16), false);
                 self.own_io_ended(PoolKey(parent as u16), own.token, false);
             }
             return;

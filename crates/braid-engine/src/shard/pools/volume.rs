@@ -1,7 +1,7 @@
 //! A request to a volume, step by step.
 
 use super::super::ranges::hold;
-use super::super::slots::State;
+use super::super::slots::{AWAY, State};
 use super::super::waiting::range_key;
 use super::super::{Shard, ShardMessage};
 use super::parts::part_key;
@@ -9,7 +9,7 @@ use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
 use crate::plan::carries_data;
 use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found, Placement};
-use crate::volume::VolumeNode;
+use crate::volume::{PoolKey, VolumeNode};
 
 /// Parts that one step of a read or of writing over what is there begins at most.
 const STEP_PARTS_MAX: u32 = 32;
@@ -97,6 +97,10 @@ impl Shard {
 
     /// Takes a request with nothing out as far as it goes.
     pub(in super::super) fn volume_go(&mut self, index: u32, sink: &mut impl LeafSink) {
+        if self.slots[index].time == AWAY {
+            // From here on as one that has just come: also to a snapshot that was taken meanwhile.
+            self.enter_volume(index, PoolKey(self.slots[index].pool));
+        }
         loop {
             let work = &mut self.pools.works[index as usize];
             let slot = &mut self.slots[index];
@@ -125,6 +129,10 @@ impl Shard {
                     return self.finish(index);
                 }
                 Stage::Placing => return self.placed(index, sink),
+                Stage::Discarding if matches!(work.told, Some(PoolTold::NotYet)) => {
+                    (work.told, work.stage) = (None, Stage::Start);
+                    return self.go_away(index);
+                }
                 Stage::Discarding => {
                     let asked = slot.end - slot.cursor;
                     match work.told.take() {
@@ -286,6 +294,10 @@ impl Shard {
     /// The home has given places: the data go there.
     fn placed(&mut self, index: u32, sink: &mut impl LeafSink) {
         let work = &mut self.pools.works[index as usize];
+        if matches!(work.told, Some(PoolTold::NotYet)) {
+            (work.told, work.stage) = (None, Stage::Start);
+            return self.go_away(index);
+        }
         let Some(PoolTold::Placed(runs)) = work.told else {
             self.slots[index].error = Some(failure(work.told.take()));
             return self.finish(index);
