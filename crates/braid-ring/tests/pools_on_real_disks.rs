@@ -73,9 +73,10 @@ impl Pool {
         }));
         let mirror = bed.publish(&mirror);
         let owner_slots = owner_slots_for(MEMBER);
-        let member = |device| {
+        let member = |(number, device)| {
             let places = PoolPlaces::new(MEMBER, owner_slots).unwrap();
             PoolDevice {
+                number,
                 device,
                 places: MemberPlaces {
                     starts: places.starts.start,
@@ -89,7 +90,7 @@ impl Pool {
                 zero_slots: places.zero_slots,
             }
         };
-        let devices: Vec<PoolDevice> = [bare, mirror].map(member).to_vec();
+        let devices: Vec<PoolDevice> = [(0, bare), (1, mirror)].map(member).to_vec();
         let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
         let places = devices.iter().map(place).collect();
         let uuid = Uuid::from_u128(0x55aa);

@@ -175,7 +175,7 @@ mod tests {
                 }
                 state.set(at, &Record { kind: RecordKind::Packed, logical: u32::MAX, zero: 0, ..whole }, 0);
                 (0..64u8).for_each(|slot| state.set_address(at, slot, u64::from(logical) * 64 + u64::from(slot)));
-                let zeros = state.free_zero_slot().unwrap();
+                let zeros = state.free_zero_slot(id).unwrap();
                 // It may say so of what stands there, too: that counts.
                 let zeros_of = Record { kind: RecordKind::Zeros, present: 1, zero: zero | 1, ..whole };
                 state.set(zeros, &zeros_of, 0);

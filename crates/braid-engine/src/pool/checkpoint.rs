@@ -8,6 +8,7 @@ use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingSt
 
 use super::commit::{For, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
+use super::seats::Seats;
 use super::state::{NO_BLOCK, RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
@@ -94,6 +95,8 @@ enum Stage {
 
 /// See the module's page.
 pub(super) struct Checkpoint {
+    /// Who is here: all lists are by seat.
+    pub seats: Seats,
     pub places: Vec<MemberPlaces>,
     dirty: Vec<Dirty>,
     writing: Vec<Dirty>,
@@ -110,8 +113,9 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Of a pool whose members have these places and so many records each; `generations` are those of their ring starts.
+    /// Of a pool whose members have these places and so many records each; `generations` are those of their ring starts. All by seat.
     pub fn new(
+        seats: Seats,
         places: Vec<MemberPlaces>,
         records: &[(u32, u32)],
         owner_slots: u32,
@@ -127,6 +131,7 @@ impl Checkpoint {
             records.iter().map(each).collect::<Vec<_>>()
         };
         Checkpoint {
+            seats,
             places,
             dirty: dirty(),
             writing: dirty(),
@@ -155,7 +160,7 @@ impl Checkpoint {
 
     /// A record's change is committed.
     pub fn note_record(&mut self, id: RecordId, address: bool) {
-        let dirty = &mut self.dirty[usize::from(id.member)];
+        let dirty = &mut self.dirty[self.seats.of(id.member)];
         dirty.table.add(id.index / RECORDS_EACH);
         if address {
             dirty.addresses.add(id.index / SECTORS_EACH);
@@ -183,7 +188,8 @@ impl Pool {
 
     /// First byte of an extent on its member.
     pub fn extent_offset(&self, extent: ExtentId) -> u64 {
-        let data = self.commits.checkpoint.places[usize::from(extent.member)].data;
+        let checkpoint = &self.commits.checkpoint;
+        let data = checkpoint.places[checkpoint.seats.of(extent.member)].data;
         data + u64::from(extent.index) * super::units::EXTENT_BYTES
     }
 
@@ -205,7 +211,7 @@ impl Pool {
                 Stage::Flush { next } if next < members => {
                     self.commits.checkpoint.stage = Stage::Flush { next: next + 1 };
                     self.commits.checkpoint.out += 1;
-                    return Some(self.flush_io(next as u8, For::Checkpoint));
+                    return Some(self.flush_io(next, For::Checkpoint));
                 }
                 Stage::Starts { next } if next < members => {
                     let buffer = self.commits.take_buffer()?;
@@ -215,7 +221,7 @@ impl Pool {
                 Stage::StartsFlush { next } if next < members => {
                     self.commits.checkpoint.stage = Stage::StartsFlush { next: next + 1 };
                     self.commits.checkpoint.out += 1;
-                    return Some(self.flush_io(next as u8, For::Checkpoint));
+                    return Some(self.flush_io(next, For::Checkpoint));
                 }
                 _ => return None,
             }
@@ -250,7 +256,7 @@ impl Pool {
         let owner_slots = commits.checkpoint.owner_slots;
         let dirty = &mut commits.checkpoint.writing[member];
         let bytes = memory.buffer(buffer);
-        let number = member as u8;
+        let number = commits.checkpoint.seats.member(member);
         let (offset, blocks) = if let Some((first, count)) = dirty.owners.take_run(&mut dirty.from[0]) {
             for slot in first * OWNERS_EACH..(first + count) * OWNERS_EACH {
                 let owner = if slot < owner_slots { state.committed_owner(slot) } else { None };
@@ -304,8 +310,9 @@ impl Pool {
         memory.buffer(buffer)[..image.len()].copy_from_slice(&image);
         checkpoint.out += 1;
         let offset = checkpoint.places[member].starts + start_slot(generation) * BLOCK;
+        let number = checkpoint.seats.member(member);
         let token = commits.take_io(For::Checkpoint, Some(buffer)).expect("seen to be free");
-        PoolIo { token, member: member as u8, op: PoolOp::Write { buffer }, offset, len: BLOCK }
+        PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: BLOCK }
     }
 
     pub(super) fn checkpoint_answered(&mut self) {

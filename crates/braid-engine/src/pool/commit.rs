@@ -122,6 +122,7 @@ pub(super) struct Commits {
     pub tag: u32,
     pub session: u64,
     pub run: u64,
+    /// By seat ([`Checkpoint::seats`]), as all that counts members here.
     pub rings: Vec<Ring>,
     /// The last commit that counts, and the last unit that it covers.
     pub commit: u64,
@@ -420,7 +421,7 @@ impl Pool {
             let count = (next - at) as u32;
             match entry.change {
                 Change::Owner { .. } => (0..self.commits.rings.len()).for_each(|member| add(member, count)),
-                _ => add(usize::from(entry.member), count),
+                _ => add(self.commits.checkpoint.seats.of(entry.member), count),
             }
             at = next;
         }
@@ -445,7 +446,7 @@ impl Pool {
                 }
                 Stage::Data { next } if next < members => {
                     self.commits.stage = Stage::Data { next: next + 1 };
-                    return Some(self.flush_io(next as u8, For::Commit));
+                    return Some(self.flush_io(next, For::Commit));
                 }
                 Stage::Write { member, from, index } if member < members => {
                     if self.commits.units[member].1 == 0 {
@@ -467,14 +468,15 @@ impl Pool {
                         }
                         continue;
                     }
-                    return Some(self.flush_io(next as u8, For::Commit));
+                    return Some(self.flush_io(next, For::Commit));
                 }
                 _ => return None,
             }
         }
     }
 
-    pub(super) fn flush_io(&mut self, member: u8, whose: For) -> PoolIo {
+    pub(super) fn flush_io(&mut self, seat: usize, whose: For) -> PoolIo {
+        let member = self.commits.checkpoint.seats.member(seat);
         if whose == For::Commit {
             self.commits.out += 1;
         }
@@ -485,12 +487,13 @@ impl Pool {
     /// The next batch of a member.
     fn batch_io(&mut self, member: usize, from: u64, index: u16, buffer: u32, memory: &mut impl PoolMemory) -> PoolIo {
         let bytes = memory.buffer(buffer);
+        let number = self.commits.checkpoint.seats.member(member);
         let (mut at, mut units) = (from, 0usize);
         let mark = self.commits.mark;
         while at <= mark {
             let (entry, next) = self.tail.entry(at);
             let count = (next - at) as usize;
-            let takes = matches!(entry.change, Change::Owner { .. }) || usize::from(entry.member) == member;
+            let takes = matches!(entry.change, Change::Owner { .. }) || entry.member == number;
             if takes {
                 if units + count > BATCH_UNITS_MAX {
                     break;
@@ -510,7 +513,7 @@ impl Pool {
         let len = (blocks * BLOCK) as usize;
         bytes[BATCH_HEADER_BYTES + units * UNIT_BYTES..len].fill(0);
         let takes_part = commits.units.iter().enumerate().filter(|(_, units)| units.1 > 0);
-        let members = takes_part.fold(0u128, |all, (member, _)| all | 1 << member);
+        let members = takes_part.fold(0u128, |all, (seat, _)| all | 1 << commits.checkpoint.seats.member(seat));
         let ring = &mut commits.rings[member];
         let header = BatchHeader {
             pool_tag: commits.tag,
@@ -536,7 +539,7 @@ impl Pool {
         };
         commits.out += 1;
         let token = commits.take_io(For::Commit, Some(buffer)).expect("seen to be free");
-        PoolIo { token, member: member as u8, op: PoolOp::Write { buffer }, offset, len: len as u64 }
+        PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: len as u64 }
     }
 
     /// The commit counts.

@@ -109,7 +109,9 @@ impl Pool {
                 record.logical >= logical && u64::from(record.logical) + record.present <= u64::from(logical + done)
             };
             let old: Vec<_> = self.state.zeros_of(owner).filter(|(_, record)| within(record)).collect();
-            let Some(id) = self.state.free_zero_slot() else { return Discarded::Full(u64::from(done * EXTENT_BLOCKS)) };
+            let Some(id) = self.state.free_zero_slot(owner) else {
+                return Discarded::Full(u64::from(done * EXTENT_BLOCKS));
+            };
             let present = u64::from(done);
             let life = self.state.record(id).life;
             let record = Record { kind: RecordKind::Zeros, life, owner, logical, present, zero: u64::MAX };
@@ -234,7 +236,7 @@ impl Pool {
         let (id, record) = match partial {
             Some((id, record)) => (id, Record { zero: record.zero | zero, ..record }),
             None => {
-                let Some(id) = self.state.free_zero_slot() else { return false };
+                let Some(id) = self.state.free_zero_slot(owner) else { return false };
                 let life = self.state.record(id).life;
                 (id, Record { kind: RecordKind::Zeros, life, owner, logical, present: 1, zero })
             }

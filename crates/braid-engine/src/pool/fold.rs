@@ -166,7 +166,7 @@ impl Pool {
         let mut freed = false;
         if record.present == 0 {
             let zero = record.zero;
-            let slot = if zero == 0 { None } else { self.state.free_zero_slot() };
+            let slot = if zero == 0 { None } else { self.state.free_zero_slot(child) };
             if zero == 0 || slot.is_some() {
                 if let Some(slot) = slot {
                     let life = self.state.record(slot).life;

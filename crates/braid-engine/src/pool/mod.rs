@@ -16,6 +16,7 @@ mod open;
 mod owners;
 mod records;
 mod regained;
+mod seats;
 mod space;
 mod state;
 mod tail;

@@ -18,6 +18,7 @@ use braid_format::pool::{
 use super::checkpoint::{Checkpoint, MemberPlaces};
 use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, PoolMemory, PoolOp, Ring};
 use super::home::Pool;
+use super::seats::Seats;
 use super::state::{NO_BLOCK, RecordId, State};
 use super::tail::{TAIL_UNITS_MAX, TAIL_UNITS_MIN, Tail, left_behind, tail_bytes};
 use super::tail_memory::TailMemory;
@@ -32,6 +33,8 @@ const READ_BYTES: u64 = 8 << 20;
 /// One member of a pool, as its label says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolDevice {
+    /// Its number in the pool.
+    pub number: u8,
     /// Where it is.
     pub device: DeviceId,
     /// Where its structures begin.
@@ -48,12 +51,22 @@ pub struct PoolDevice {
 pub struct OpenPool<'a> {
     /// Its identity.
     pub uuid: Uuid,
-    /// All members, in the order of their numbers.
+    /// The members that are here, at least one, in the order of their numbers. Numbers that are missing are nobody's any more.
     pub members: &'a [PoolDevice],
     /// Slots for owners.
     pub owner_slots: u32,
     /// Random, of this start alone, not 0.
     pub run: u64,
+}
+
+impl OpenPool<'_> {
+    fn numbered(&self) -> impl Iterator<Item = (u8, &PoolDevice)> {
+        self.members.iter().map(|member| (member.number, member))
+    }
+
+    fn member(&self, number: u8) -> Option<&PoolDevice> {
+        self.members.iter().find(|member| member.number == number)
+    }
 }
 
 /// Why a pool cannot be opened.
@@ -109,6 +122,7 @@ pub fn tail_units_for(members: &[PoolDevice]) -> u64 {
 
 /// What was found in the ring of one member.
 struct Found {
+    number: u8,
     start: RingStart,
     batches: Vec<(BatchHeader, Vec<Entry>)>,
 }
@@ -128,22 +142,23 @@ pub async fn open<I: DeviceIo>(
 ) -> Result<Pool, OpenError> {
     flush(io, what).await?;
     let mut starts = Vec::with_capacity(what.members.len());
-    for (number, member) in (0u8..).zip(what.members) {
+    for (number, member) in what.numbered() {
         starts.push(read_start(io, what, number, member).await?);
     }
     let newest = *starts.iter().max_by_key(|start| (start.session, start.generation)).expect("a pool has members");
     let mut found = Vec::with_capacity(starts.len());
-    for ((number, member), start) in (0u8..).zip(what.members).zip(&starts) {
+    for ((number, member), start) in what.numbered().zip(&starts) {
         let of_run = start.run == newest.run && start.session == newest.session;
         let batches = if of_run { read_ring(io, what, number, member, start).await? } else { Vec::new() };
-        found.push(Found { start: *start, batches });
+        found.push(Found { number, start: *start, batches });
     }
     let (commit, mark, replay) = judge(&newest, &found)?;
     let mut state = load(io, what, &found).await?;
     let generations = starts.iter().map(|start| start.generation).collect();
     let places = what.members.iter().map(|member| member.places).collect();
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
-    let mut checkpoint = Checkpoint::new(places, &records, what.owner_slots, generations);
+    let seats = Seats::new(what.numbered().map(|(number, _)| number));
+    let mut checkpoint = Checkpoint::new(seats, places, &records, what.owner_slots, generations);
     for (_, entry) in &replay {
         apply(&mut state, &mut checkpoint, entry);
     }
@@ -217,7 +232,7 @@ fn failed(member: u8, doing: &'static str) -> impl FnOnce(IoError) -> OpenError 
 }
 
 async fn flush<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(), OpenError> {
-    for (number, member) in (0u8..).zip(what.members) {
+    for (number, member) in what.numbered() {
         io.flush(member.device).await.map_err(failed(number, "flushed"))?;
     }
     Ok(())
@@ -299,16 +314,16 @@ fn judge(newest: &RingStart, found: &[Found]) -> Result<Judged, OpenError> {
             found.batches.iter().map(|(header, _)| *header).filter(|header| header.commit == next).collect()
         };
         let Some(header) = found.iter().flat_map(of_next).next() else { break };
-        let complete = (0..found.len()).filter(|member| header.members >> member & 1 == 1).all(|member| {
-            let batches = of_next(&found[member]);
+        let complete = found.iter().filter(|found| header.members >> found.number & 1 == 1).all(|found| {
+            let batches = of_next(found);
             batches.first().is_some_and(|first| batches.len() == usize::from(first.batches))
         });
         if !complete && !planted(Planted::CommitWithoutAllMembers) {
             // Commits are made one at a time: where there is a later one this one was complete.
             let later = |found: &Found| found.batches.iter().any(|(header, _)| header.commit > next);
-            if let Some(member) = found.iter().position(later) {
+            if let Some(Found { number: member, .. }) = found.iter().find(|found| later(found)) {
                 let what = format!("its ring has commits after number {next}, of which other members lack a part");
-                return Err(OpenError::Damaged { member: member as u8, what });
+                return Err(OpenError::Damaged { member: *member, what });
             }
             break;
         }
@@ -327,10 +342,10 @@ async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Found]) -> Resu
     let newest = found
         .iter()
         .enumerate()
-        .max_by_key(|(member, found)| (found.start.session, found.start.generation, usize::MAX - member));
-    let first = newest.map_or(0, |(member, _)| member);
-    load_owners(io, what, &mut state, first as u8).await?;
-    for (number, member) in (0u8..).zip(what.members) {
+        .max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
+    let first = newest.map_or(0, |(seat, _)| seat);
+    load_owners(io, what, &mut state, first).await?;
+    for (number, member) in what.numbered() {
         state.add_member(number, member.extents, member.zero_slots);
         let records = u64::from(member.extents) + u64::from(member.zero_slots);
         let bytes = (records * RECORD_BYTES as u64).next_multiple_of(BLOCK);
@@ -359,13 +374,18 @@ async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Found]) -> Resu
     Ok(state)
 }
 
-async fn load_owners<I: DeviceIo>(io: &I, what: &OpenPool<'_>, state: &mut State, first: u8) -> Result<(), OpenError> {
-    let count = what.members.len() as u8;
+async fn load_owners<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    state: &mut State,
+    first: usize,
+) -> Result<(), OpenError> {
     let bytes = (u64::from(what.owner_slots) * OWNER_BYTES as u64).next_multiple_of(BLOCK);
     let mut problem = None;
     // All members have them: one that is damaged is read from another.
-    for number in (0..count).map(|k| (first + k) % count) {
-        let member = &what.members[usize::from(number)];
+    let (before, from) = what.members.split_at(first);
+    for member in from.iter().chain(before) {
+        let number = member.number;
         let read = io.read(member.device, member.places.owners, bytes as usize).await;
         let read = read.map_err(failed(number, "read"))?;
         let images = (0..what.owner_slots).zip(read.as_chunks::<OWNER_BYTES>().0);
@@ -431,13 +451,10 @@ fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
     match &entry.change {
         Change::Padding => true,
         Change::Owner { .. } => entry.index < what.owner_slots,
-        Change::Record { record } | Change::Slot { record, .. } => {
-            let member = what.members.get(usize::from(entry.member));
-            member.is_some_and(|member| {
-                u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
-                    && of_its_kind(member, entry.index, record)
-            })
-        }
+        Change::Record { record } | Change::Slot { record, .. } => what.member(entry.member).is_some_and(|member| {
+            u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
+                && of_its_kind(member, entry.index, record)
+        }),
     }
 }
 
@@ -540,7 +557,7 @@ async fn drive<I: DeviceIo>(
             assert!(is_done(pool), "a start waits for nothing but its own I/O");
             break;
         };
-        let device = what.members[usize::from(next.member)].device;
+        let device = what.member(next.member).expect("a member that is here").device;
         let (doing, result) = match next.op {
             PoolOp::Flush => ("flushed", io.flush(device).await),
             PoolOp::Discard => ("discarded", io.discard(device, next.offset, next.len).await),

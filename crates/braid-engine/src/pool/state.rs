@@ -243,10 +243,13 @@ impl State {
         }
     }
 
-    /// A free record without an extent, on the member that has most.
-    pub fn free_zero_slot(&self) -> Option<RecordId> {
+    /// A free record without an extent for this owner, on the member that has most of those on which it may have any: so that what is
+    /// kept on some members needs no other.
+    pub fn free_zero_slot(&self, owner: OwnerId) -> Option<RecordId> {
+        let on = self.owners.get(owner).map_or(0, Owner::may_be_on);
         let most = |(_, slots): &(usize, &Vec<u32>)| slots.len();
         let members = self.zero_slots.iter().map(|(_, free)| free).enumerate();
+        let members = members.filter(|(member, _)| on >> member & 1 == 1);
         let (member, free) = members.max_by_key(|entry| (most(entry), usize::MAX - entry.0))?;
         Some(RecordId { member: member as u8, index: *free.last()? })
     }
@@ -283,7 +286,7 @@ impl State {
         self.packed.entry(id).or_insert_with(Addresses::none).0[usize::from(slot)] = block;
     }
 
-    /// All members that there are, with how many extents they have.
+    /// All members up to the last that is here, with how many extents they have: none where one is not.
     pub fn members(&self) -> impl Iterator<Item = (u8, u32)> + '_ {
         (0..self.zero_slots.len() as u8).map(|member| (member, self.records.extents(member)))
     }

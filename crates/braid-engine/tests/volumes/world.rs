@@ -161,7 +161,8 @@ impl World {
             let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
             let device = rig.add_member(*kind, data + u64::from(extents) * EXTENT_BYTES, data);
             let places = MemberPlaces { starts, owners, table, addresses, data };
-            devices.push(PoolDevice { device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
+            let number = devices.len() as u8;
+            devices.push(PoolDevice { number, device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
         }
         let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
         let home = ShardId(rig.random.below(u64::from(setup.shards)) as u16);

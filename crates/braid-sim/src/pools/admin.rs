@@ -135,10 +135,14 @@ impl World {
 
     /// Which members a volume may use.
     fn draw_placing(&mut self) -> (Placing, u128) {
-        let members = self.disks.len();
+        let members = self.devices.len();
         match self.rng.below(4) {
-            0 => (Placing::Single, 1 << self.rng.index(members)),
-            1 => (Placing::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
+            0 => (Placing::Single, 1 << self.rng.pick(&self.devices).number),
+            1 => {
+                let some = 1 + self.rng.below((1 << members) - 1);
+                let chosen = (0..).zip(&self.devices).filter(|(k, _)| some >> k & 1 == 1);
+                (Placing::Chosen, chosen.fold(0, |all, (_, device)| all | 1 << device.number))
+            }
             _ => (Placing::Spread, 0),
         }
     }

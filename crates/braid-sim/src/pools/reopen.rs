@@ -85,7 +85,8 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 impl World {
     /// Writes what a new pool begins with.
     pub(super) fn make_disks(&mut self) {
-        for (disk, device) in self.disks.iter_mut().zip(&self.devices) {
+        for device in &self.devices {
+            let disk = &mut self.disks[usize::from(device.number)];
             let start = RingStart {
                 pool_tag: pool_tag(&self.uuid),
                 session: 1,
@@ -107,7 +108,7 @@ impl World {
         let mut cuts = if self.rng.coin() { self.rng.below(3) } else { 0 };
         loop {
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
-            let alone = self.rng.chance(300_000).then(|| self.rng.index(self.disks.len()) as u32);
+            let alone = self.rng.chance(300_000).then(|| u32::from(self.rng.pick(&self.devices).number));
             match self.try_open(left, alone) {
                 Ok((pool, _)) => {
                     self.pool = Some(pool);

@@ -37,6 +37,11 @@ impl World {
     fn verify_records(&self) -> Check {
         let pool = self.pool.as_ref().expect("open");
         let state = pool.state();
+        for owner in state.owners.iter() {
+            if let Some((id, _)) = state.zeros_of(owner.id).find(|(id, _)| owner.may_be_on() >> id.member & 1 == 0) {
+                return Err(format!("{id:?} is of owner {}, who says that it has nothing there", owner.id));
+            }
+        }
         // No block is stated twice by one owner.
         let mut stated: BTreeMap<(u32, u64), RecordId> = BTreeMap::new();
         for (member, extents) in state.members() {

@@ -157,7 +157,13 @@ impl World {
         let owner_slots = *rng.pick(&[16u32, 32, 32]);
         let mut devices = Vec::new();
         let mut disks = Vec::new();
-        for number in 0..members {
+        // Who was removed leaves his number behind.
+        let holes = rng.chance(300_000);
+        for _ in 0..members {
+            while holes && rng.chance(400_000) {
+                disks.push(Disk::new(0, 0));
+            }
+            let number = disks.len();
             let extents = if nature.is_small { rng.between(6, 24) } else { rng.between(20, 90) } as u32;
             let zero_slots = *rng.pick(&[1u32, 4, 16, 100]);
             // The shortest ring has room for one commit of the shortest tail.
@@ -170,6 +176,7 @@ impl World {
             let addresses = table + (u64::from(extents + zero_slots) * 32).next_multiple_of(BLOCK);
             let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
             devices.push(PoolDevice {
+                number: number as u8,
                 device: braid_engine::DeviceId(number as u32),
                 places: MemberPlaces { starts, owners, table, addresses, data },
                 ring: (ring, ring_blocks),
@@ -217,6 +224,11 @@ impl World {
         self.counters.add("", what, 1);
     }
 
+    /// A member by its number.
+    pub(super) fn device(&self, number: u8) -> &PoolDevice {
+        self.devices.iter().find(|device| device.number == number).expect("a member that there is")
+    }
+
     pub(super) fn pool(&mut self) -> &mut Pool {
         self.pool.as_mut().expect("the pool is open")
     }
@@ -247,7 +259,7 @@ impl World {
             _ => {}
         }
         if self.rng.chance(self.nature.falls_ill) && self.ill.is_none() {
-            let member = self.rng.index(self.disks.len());
+            let member = usize::from(self.rng.pick(&self.devices).number);
             self.ill = Some(member);
             self.note(|| format!("member {member} falls ill"), member as u64);
             self.count("members fall ill");
@@ -266,7 +278,7 @@ impl World {
             self.note(|| format!("pool wants {io:?}"), u64::from(io.token) ^ io.offset);
             let slow = match io.op {
                 PoolOp::Flush => self.nature.slow_flushes,
-                _ if io.offset >= self.devices[usize::from(io.member)].places.owners => self.nature.slow_tables,
+                _ if io.offset >= self.device(io.member).places.owners => self.nature.slow_tables,
                 _ => self.nature.slow_rings,
             };
             self.push(Io::Pool { io, data, mark }, slow);
@@ -351,7 +363,7 @@ impl World {
         self.pool().io_done(io.token, !fails);
         let commits = self.pool().commits_done() - before;
         self.counters.add("", "commits", commits);
-        let places = &self.devices[usize::from(io.member)].places;
+        let places = self.device(io.member).places;
         self.happens(match io.op {
             _ if commits > 0 => Moment::Committed,
             PoolOp::Flush => Moment::Flushed,

@@ -95,6 +95,7 @@ pub async fn make(
 ) -> anyhow::Result<(Arc<DeviceLayout>, u64)> {
     let places = PoolPlaces::new(size_bytes / BLOCK * BLOCK, OWNER_SLOTS)?;
     let member = PoolDevice {
+        number: 0,
         device,
         places: MemberPlaces {
             starts: places.starts.start,

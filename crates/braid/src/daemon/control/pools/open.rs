@@ -69,6 +69,7 @@ pub(super) fn newest(parts: &[Part]) -> &PoolLabel {
 fn pool_device(part: &Part) -> PoolDevice {
     let places = &part.label.places;
     PoolDevice {
+        number: part.label.member,
         device: part.device,
         places: MemberPlaces {
             starts: places.starts.start,
