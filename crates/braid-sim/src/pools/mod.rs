@@ -24,3 +24,4 @@ pub use nature::Focus;
 pub use report::{Counters, Outcome};
 pub use sweep::sweep;
 pub use world::{Options, run};
+pub(crate) use world::{Shm, World};

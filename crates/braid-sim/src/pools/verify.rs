@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, RecordId};
+use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, Pool, RecordId};
 use braid_format::pool::RecordKind;
 
 use super::world::{Check, World};
@@ -11,7 +11,7 @@ impl World {
     /// Counts again, and looks at every block through the maps and through maps that are built anew.
     pub(super) fn verify_all(&mut self) -> Check {
         self.count("verified");
-        self.verify_records()?;
+        World::verify_records(self.pool.as_ref().expect("open"))?;
         self.verify_maps()
     }
 
@@ -34,8 +34,8 @@ impl World {
         self.verify_all()
     }
 
-    fn verify_records(&self) -> Check {
-        let pool = self.pool.as_ref().expect("open");
+    /// Counts again what the records say.
+    pub(crate) fn verify_records(pool: &Pool) -> Check {
         let state = pool.state();
         for owner in state.owners.iter() {
             if let Some((id, _)) = state.zeros_of(owner.id).find(|(id, _)| owner.may_be_on() >> id.member & 1 == 0) {

@@ -41,7 +41,7 @@ impl Default for Options {
 }
 
 /// Memory that survives a kill.
-pub(super) struct Shm(Box<[AtomicU64]>);
+pub(crate) struct Shm(Box<[AtomicU64]>);
 
 impl Shm {
     pub fn new(bytes: u64) -> Arc<Shm> {
