@@ -11,8 +11,10 @@ use braid_engine::io::{
 };
 use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
+use braid_engine::pool::Pool;
 use braid_engine::{
-    Compared, Limits, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage, Shared, SyncRequest, Trouble,
+    Compared, Limits, PoolCall, PoolKey, PoolPlace, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage,
+    Shared, SyncRequest, Trouble,
 };
 
 use crate::devices::{Asked, Given, Next, OF_TASKS, Requests};
@@ -39,6 +41,8 @@ pub enum Told {
     Called(u64),
     /// A member failed.
     Trouble(Trouble),
+    /// The call of a pool of this number has ended; and whether what it changed was committed, where it was to be.
+    PoolCalled(u64, bool),
 }
 
 /// Where a publish stands on one shard.
@@ -189,7 +193,8 @@ impl Host {
 
     /// Whether nothing is in flight and no range is held.
     pub fn is_calm(&self) -> bool {
-        self.shared.ranges().is_empty() && self.shards.iter().all(|s| s.in_flight() == 0 && s.slots_in_use() == 0)
+        let is_calm = |s: &Shard| s.in_flight() == 0 && s.slots_in_use() == 0 && s.pools_in_use() == 0;
+        self.shared.ranges().is_empty() && self.shared.volume_ranges().is_empty() && self.shards.iter().all(is_calm)
     }
 
     /// Hands a request to a shard.
@@ -272,6 +277,29 @@ impl Host {
     /// Asks the home of an array's regions.
     pub fn call(&mut self, world: &mut World, number: u64, device: DeviceId, home: u16, call: RegionCall) {
         self.mail(world, usize::from(home), Mail::Call(number, device, call));
+    }
+
+    /// Serves a pool that was opened, at its home; all shards know where that is.
+    pub fn serve_pool(
+        &mut self,
+        world: &mut World,
+        key: PoolKey,
+        home: u16,
+        pool: Box<Pool>,
+        places: Arc<[PoolPlace]>,
+    ) {
+        self.shards.iter_mut().for_each(|shard| shard.know_pool(key, braid_engine::io::ShardId(home)));
+        self.with(world, home, |shard, sink| shard.serve_pool(key, pool, places, sink));
+    }
+
+    /// Makes a call at a pool's home, at once.
+    pub fn pool_call(&mut self, world: &mut World, number: u64, key: PoolKey, home: u16, call: PoolCall) {
+        self.with(world, home, |shard, sink| shard.pool_call(number, key, call, sink));
+    }
+
+    /// Takes a pool from its home. Nothing of it is under way.
+    pub fn leave_pool(&mut self, key: PoolKey, home: u16) -> Option<Box<Pool>> {
+        self.shards[usize::from(home)].leave_pool(key)
     }
 
     /// Lets a shard take the oldest mail from its mailbox.
@@ -434,6 +462,9 @@ impl Host {
         }
         while let Some(number) = self.shards[at].pop_called() {
             self.told.push_back(Told::Called(number));
+        }
+        while let Some((number, good)) = self.shards[at].pop_pool_call() {
+            self.told.push_back(Told::PoolCalled(number, good));
         }
         while let Some(trouble) = self.shards[at].pop_trouble() {
             world.note(format_args!("shard {shard}: {trouble:?}"));

@@ -243,6 +243,7 @@ impl Run<'_> {
                 }
                 Told::Given(number, given) => self.port.give(number, given),
                 Told::Synced(number, result) => self.port.answer_sync(number, result),
+                Told::PoolCalled(number, _) => unreachable!("no pool is served here, and call {number} has ended"),
                 Told::Trouble(trouble) => {
                     self.world.moments.push("trouble of a member");
                     self.port.tell_trouble(trouble);
