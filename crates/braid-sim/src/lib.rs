@@ -41,5 +41,6 @@ pub mod shrink;
 pub mod sim;
 pub mod stage;
 pub mod trace;
+pub mod volumes;
 pub mod workload;
 pub mod world;

@@ -1,0 +1,180 @@
+//! Pools in the whole stack: shards, volumes and their clients, administrators and arrays, over disks that lose what was not flushed; the
+//! process is killed and the power cut at any moment, also while the pool is opened.
+//!
+//! The pool stands on devices that are devices of the engine: bare disks, mirrors and arrays with parity, which have labels, keepers and a
+//! disk that fails. It is opened through the shards, as the daemon opens it, once the arrays below have been started. What is simulated
+//! by itself in [`crate::pools`] is the home of a pool; here it is what shards make of it.
+
+mod admin;
+mod clients;
+mod judge;
+mod life;
+mod manage;
+mod members;
+mod nature;
+mod oracle;
+mod scene;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use life::{End, Life};
+use members::Member;
+pub use nature::Focus;
+use nature::Nature;
+use oracle::Rule;
+use scene::Scene;
+
+use crate::counters::Counters;
+use crate::rng::Rng;
+use crate::sim::Doom;
+use crate::trace::Trace;
+use crate::world::{Crash, World};
+
+/// Bytes of simulated memory.
+const MEMORY_BYTES: usize = 40 << 20;
+
+/// Moments at which a crash is worth more than at others.
+const MOMENTS: [&str; 24] = [
+    "asking for what lasts",
+    "asking for what lasts",
+    "asking for what lasts",
+    "taking a snapshot",
+    "taking a snapshot",
+    "taking a snapshot",
+    "deleting",
+    "deleting",
+    "folding",
+    "folding",
+    "rolling back",
+    "growing",
+    "renaming",
+    "cloning",
+    "creating a volume",
+    "writing the tables",
+    "draining",
+    "settling",
+    "stopping",
+    "reading everything",
+    "writing bits",
+    "logging",
+    "dropped",
+    "in sync",
+];
+
+/// Of a start.
+const OF_STARTS: [&str; 5] =
+    ["starting an array", "making the pool", "opening the pool", "opening the pool", "looking at the pool"];
+
+/// How runs are made.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What all are about.
+    pub focus: Option<Focus>,
+    /// Print every event as it happens.
+    pub trace: bool,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What happened.
+    pub counters: Counters,
+    /// Of everything that happened, and how much that was.
+    pub hash: (u64, u64),
+    /// What must not be.
+    pub violation: Option<String>,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, options: &Options) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let nature = Nature::draw(&mut rng, options.focus);
+    let mut world = World::new(rng.fork(), Trace::new(options.trace), MEMORY_BYTES);
+    let mut scene = Scene::new(nature.clone(), rng.fork());
+    world.note(format_args!("{nature:?}"));
+    let members = rng.between(1, 3) as u32;
+    for number in 0..members {
+        let member = Member::draw(number, scene.owner_slots, &nature, &mut world, &mut rng);
+        world.counters.add("members", &format!("{:?}", member.kind));
+        scene.members.push(member);
+    }
+    let scene = Rc::new(RefCell::new(scene));
+    let lives = rng.between(1, 6);
+    let mut violation = None;
+    for life in 0..=lives {
+        let last = life == lives;
+        let doom = if last { Doom::Clean } else { draw_doom(&nature, &mut rng) };
+        if let Err(why) = live(&mut world, &scene, doom, last, &mut rng) {
+            violation = Some(why);
+            break;
+        }
+    }
+    if let Some(why) = &violation {
+        world.note(format_args!("VIOLATION: {why}"));
+    }
+    world.counters.merge(&scene.borrow().counters);
+    let counters = std::mem::take(&mut world.counters);
+    Outcome { counters, hash: (world.trace.hash(), world.trace.events()), violation }
+}
+
+fn draw_doom(nature: &Nature, rng: &mut Rng) -> Doom {
+    let crash = if rng.chance(nature.power) { Crash::Power } else { Crash::Kill };
+    if rng.chance(nature.cut_starts) {
+        return match rng.below(3) {
+            0 => Doom::AtStep(rng.between(1, 120), crash),
+            _ => Doom::Within(any_of(&OF_STARTS, rng), 1, rng.below(3_000_000), crash),
+        };
+    }
+    match rng.below(10) {
+        0 => Doom::Clean,
+        1..3 => Doom::After(rng.between(1, 100_000_000), crash),
+        3..5 => Doom::AtStep(rng.between(1, 6000), crash),
+        _ => {
+            let ns = *rng.pick(&[1, 20_000, 200_000, 2_000_000]);
+            Doom::Within(any_of(&MOMENTS, rng), rng.between(1, 6), rng.below(ns), crash)
+        }
+    }
+}
+
+fn any_of(moments: &[&'static str], rng: &mut Rng) -> &'static str {
+    moments[rng.index(moments.len())]
+}
+
+/// One life, and what its end leaves.
+fn live(world: &mut World, scene: &Rc<RefCell<Scene>>, doom: Doom, last: bool, rng: &mut Rng) -> Result<(), String> {
+    {
+        let scene = scene.borrow();
+        let faults = scene.made && !last;
+        scene.members.iter().for_each(|member| member.behave(faults, world));
+    }
+    let end = Life::new(world, scene, rng).run(doom, last, rng);
+    let mut scene = scene.borrow_mut();
+    match end {
+        End::Wrong(why) => return Err(why),
+        End::Clean => {
+            world.counters.add("ends", "clean");
+            world.leave();
+            // The machine is shut down, perhaps. What was acknowledged has been committed.
+            let power = rng.coin();
+            if power {
+                world.crash(Crash::Power);
+            }
+            scene.bury(power, Rule::Kill);
+        }
+        End::Crash(how) => {
+            let kind = if how == Crash::Power { "power" } else { "kill" };
+            world.counters.add("crashes", &format!("{kind} while {}", scene.phase));
+            world.crash(how);
+            match how {
+                Crash::Power => scene.bury(true, Rule::Power),
+                Crash::Kill => scene.bury(false, Rule::Kill),
+            }
+        }
+    }
+    // Some of the disks that were pulled are back.
+    for disk in &mut world.disks {
+        disk.gone &= rng.coin();
+    }
+    Ok(())
+}

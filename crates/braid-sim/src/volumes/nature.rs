@@ -1,0 +1,147 @@
+//! What a run is like: drawn for each seed.
+
+use crate::rng::Rng;
+
+/// What a run is about most: what needs several things at one time, which chance alone would hardly bring together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// Snapshots under writes that take long, read and compared at once.
+    Snapshots,
+    /// What is acknowledged as durable, and the power cut soon after it.
+    Durable,
+    /// Starts, cut off again and again.
+    Starts,
+    /// Redundant arrays as members, whose disks fail, leave and are filled.
+    Arrays,
+    /// Little space that is given back and used again at once.
+    Reuse,
+}
+
+impl Focus {
+    /// All of them, by the names that the command line knows.
+    pub const ALL: [(&'static str, Focus); 5] = [
+        ("snapshots", Focus::Snapshots),
+        ("durable", Focus::Durable),
+        ("starts", Focus::Starts),
+        ("arrays", Focus::Arrays),
+        ("reuse", Focus::Reuse),
+    ];
+}
+
+/// What a member of the pool is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Bare,
+    Mirror,
+    Parity,
+}
+
+/// See the module's page. Chances are per million.
+#[derive(Clone, Debug)]
+pub(super) struct Nature {
+    /// Kinds of members to choose from.
+    pub kinds: &'static [Kind],
+    /// One disk of each redundant array makes errors, hangs and is pulled.
+    pub faults: bool,
+    /// Disks take up to a hundred times as long with this chance.
+    pub slow: Option<u32>,
+    /// The pool has little space.
+    pub is_small: bool,
+    /// Blocks of a new volume at most.
+    pub volume_blocks: u64,
+    /// Those who ask at a time.
+    pub clients: u64,
+    /// Longest pause between two requests of one of them.
+    pub think_ns: u64,
+    /// Of 100 requests these are flushes, and these take blocks away or zero them.
+    pub flushes: u64,
+    pub zeroes: u64,
+    /// A write is to be durable when it is answered.
+    pub fua: u32,
+    /// A request is to a few blocks that many ask for.
+    pub crowd: u32,
+    /// Administrators at a time, what each does in a life, and the longest pause between.
+    pub admins: u64,
+    pub actions: u64,
+    pub pause_ns: u64,
+    /// Of those things this one is done more often.
+    pub snapshots: u64,
+    /// Not everything is read as soon as it is served.
+    pub reads_late: u32,
+    /// A crash comes within a start.
+    pub cut_starts: u32,
+    /// Of the crashes these are losses of power.
+    pub power: u32,
+}
+
+const BARE: &[Kind] = &[Kind::Bare];
+const ANY: &[Kind] = &[Kind::Bare, Kind::Bare, Kind::Mirror, Kind::Parity];
+const REDUNDANT: &[Kind] = &[Kind::Mirror, Kind::Parity];
+
+impl Nature {
+    pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Nature {
+        let drawn = rng.chance(500_000).then(|| rng.pick(&Focus::ALL).1);
+        let focus = focus.or(drawn);
+        let any = Nature::any(rng);
+        match focus {
+            None => any,
+            Some(Focus::Snapshots) => Nature {
+                kinds: BARE,
+                slow: Some(400_000),
+                volume_blocks: 90,
+                crowd: 700_000,
+                think_ns: 100_000,
+                clients: rng.between(3, 8),
+                snapshots: 30,
+                actions: rng.between(6, 16),
+                pause_ns: 2_000_000,
+                ..any
+            },
+            Some(Focus::Durable) => Nature {
+                kinds: if rng.coin() { BARE } else { ANY },
+                flushes: rng.between(2, 12),
+                fua: *rng.pick(&[300_000, 700_000]),
+                volume_blocks: 90,
+                crowd: 500_000,
+                power: 900_000,
+                actions: rng.below(4),
+                ..any
+            },
+            Some(Focus::Starts) => Nature { cut_starts: 800_000, actions: rng.between(1, 8), ..any },
+            Some(Focus::Arrays) => Nature { kinds: REDUNDANT, faults: rng.below(3) > 0, ..any },
+            Some(Focus::Reuse) => Nature {
+                kinds: BARE,
+                slow: Some(300_000),
+                is_small: true,
+                volume_blocks: 200,
+                zeroes: 30,
+                clients: rng.between(3, 8),
+                snapshots: 10,
+                ..any
+            },
+        }
+    }
+
+    fn any(rng: &mut Rng) -> Nature {
+        Nature {
+            kinds: if rng.below(3) == 0 { BARE } else { ANY },
+            faults: rng.below(3) == 0,
+            slow: if rng.below(3) == 0 { Some(*rng.pick(&[30_000, 300_000])) } else { None },
+            is_small: rng.chance(250_000),
+            volume_blocks: *rng.pick(&[70, 300, 700]),
+            clients: rng.between(1, 8),
+            think_ns: *rng.pick(&[1_000, 100_000, 1_000_000]),
+            flushes: *rng.pick(&[1, 5, 15]),
+            zeroes: *rng.pick(&[4, 12]),
+            fua: *rng.pick(&[0, 50_000, 300_000]),
+            crowd: *rng.pick(&[0, 300_000, 700_000]),
+            admins: rng.between(1, 3),
+            actions: rng.between(0, 10),
+            pause_ns: *rng.pick(&[300_000, 3_000_000, 20_000_000]),
+            snapshots: *rng.pick(&[3, 10, 30]),
+            reads_late: *rng.pick(&[0, 0, 600_000]),
+            cut_starts: *rng.pick(&[100_000, 300_000]),
+            power: 500_000,
+        }
+    }
+}
