@@ -66,6 +66,8 @@ pub struct Pool {
     pub kept: bool,
     /// When it was created, in seconds of Unix time.
     pub created_unix_s: u64,
+    /// The size of its members together, in bytes.
+    pub raw_bytes: u64,
     /// What its members have for data of volumes, in bytes; 0 while it does not serve.
     pub size_bytes: u64,
     /// What of that is handed out, in extents of 256 KiB, or not yet free again, in bytes.
@@ -80,6 +82,54 @@ pub struct Pool {
     pub snapshots: u64,
     /// Its members.
     pub members: Vec<PoolMember>,
+    /// Who has how much; only where one pool is asked for, and serves.
+    pub space: Option<PoolSpace>,
+}
+
+/// Of what a volume or snapshot shows, how much it shares. While the volume is written, the figures are of slightly different moments.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Space {
+    /// Its content that is not zeros, in bytes: its own, and what it has in common with others.
+    pub data_bytes: u64,
+    /// What of that nobody else has, in bytes: so much becomes free when it is deleted.
+    pub exclusive_bytes: u64,
+    /// What other volumes or snapshots have, too, in bytes.
+    pub shared_bytes: u64,
+}
+
+/// The space of one volume or snapshot of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NamedSpace {
+    /// Its name within the pool, as in `db` or `db@monday`.
+    pub name: String,
+    /// What stands under this name, in extents of 256 KiB, in bytes.
+    pub allocated_bytes: u64,
+    /// Of a volume: the same with that of all of its snapshots.
+    pub with_snapshots_bytes: Option<u64>,
+    /// What it shows.
+    #[serde(flatten)]
+    pub space: Space,
+}
+
+/// Who has how much of a pool. Blocks are counted, of 4096 bytes: extents that are not full have more.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PoolSpace {
+    /// Blocks that stand on the members, in bytes.
+    pub stored_bytes: u64,
+    /// Those of them that several volumes and snapshots have, each counted once, in bytes.
+    pub shared_bytes: u64,
+    /// Those that one alone has, in bytes.
+    pub exclusive_bytes: u64,
+    /// Those that nobody has any more, in bytes: what was deleted, and is on its way to be free.
+    pub unseen_bytes: u64,
+    /// Records that say of blocks that they read as zeros, without space for them.
+    pub zero_ranges: u64,
+    /// How many of these there can be.
+    pub zero_ranges_max: u64,
+    /// Its volumes.
+    pub volumes: Vec<NamedSpace>,
+    /// Its snapshots.
+    pub snapshots: Vec<NamedSpace>,
 }
 
 /// Every pool of the daemon.
@@ -134,6 +184,8 @@ pub struct Volume {
     pub snapshots: u64,
     /// The exports by which clients use it.
     pub exports: Vec<String>,
+    /// What it shows and shares; absent in the answer to a change.
+    pub space: Option<Space>,
 }
 
 /// Volumes.
@@ -201,6 +253,8 @@ pub struct Snapshot {
     pub created_unix_s: u64,
     /// The exports by which clients read it.
     pub exports: Vec<String>,
+    /// What it shows and shares; absent in the answer to a change.
+    pub space: Option<Space>,
 }
 
 /// Snapshots.

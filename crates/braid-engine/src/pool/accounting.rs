@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use braid_format::pool::{OwnerKind, RecordKind};
+use braid_format::pool::{Owner, OwnerKind};
 
 use super::owners::OwnerId;
 use super::state::State;
-use super::units::ExtentId;
+use super::statements::{Ranges, Statement, Walk};
 
 /// What one owner has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -18,106 +18,185 @@ pub struct Usage {
     pub extents: u64,
     /// Blocks that stand in these.
     pub blocks: u64,
-    /// Blocks, its own or of those before it, that nobody else sees.
+    /// Blocks that show through it, its own or of those before it.
+    pub seen_blocks: u64,
+    /// Those of them that nobody else sees.
     pub exclusive_blocks: u64,
     /// Records that say of blocks that they read as zeros, without an extent.
     pub zero_records: u64,
 }
 
-/// Of what an owner states, which stands where it is, and which reads as zeros.
+/// The accounts of a pool: what its owners have, and have in common.
+#[derive(Debug)]
+pub struct Accounts {
+    /// By number, so that each stands after its parent.
+    nodes: Vec<Node>,
+    usage: Vec<Usage>,
+    /// Owners that have blocks in common, by the first of them.
+    families: BTreeMap<usize, Vec<usize>>,
+    /// Blocks that several volumes and snapshots see, each counted once.
+    pub shared_blocks: u64,
+    /// Blocks that nobody sees: what was deleted and is not free yet.
+    pub unseen_blocks: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    id: OwnerId,
+    parent: Option<usize>,
+    named: bool,
+    root: usize,
+}
+
+/// What each owner has, by its number, counted at once: for those who need not keep others waiting.
+pub fn usage(state: &State) -> BTreeMap<OwnerId, Usage> {
+    let mut accounts = Accounts::new(state.owners.iter());
+    let mut walk = Walk::new(0..u64::from(u32::MAX), Vec::new());
+    while !walk.step(state, u32::MAX) {}
+    walk.sort();
+    accounts.add(&walk);
+    accounts.nodes.iter().map(|node| node.id).zip(accounts.usage).collect()
+}
+
+/// Of one owner and one logical extent.
 #[derive(Clone, Copy, Default)]
 struct Word {
     present: u64,
-    zero: u64,
-}
-
-struct Tree<'a> {
-    state: &'a State,
-    stated: BTreeMap<(OwnerId, u32), Word>,
-    children: BTreeMap<OwnerId, Vec<OwnerId>>,
-}
-
-/// Who sees of some blocks what.
-#[derive(Default)]
-struct Seen {
-    by: Vec<(OwnerId, u64)>,
+    /// What it says nothing of shows through: not this.
+    hidden: u64,
+    seen: u64,
     once: u64,
     twice: u64,
+    shared: u64,
 }
 
-/// What each owner has, by its number. Looks at all records: for those who ask, not for those who write.
-pub fn usage(state: &State) -> BTreeMap<OwnerId, Usage> {
-    let mut all: BTreeMap<OwnerId, Usage> = state.owners.iter().map(|owner| (owner.id, Usage::default())).collect();
-    let mut tree = Tree { state, stated: BTreeMap::new(), children: BTreeMap::new() };
-    for owner in state.owners.iter() {
-        tree.children.entry(owner.parent).or_default().push(owner.id);
-        let zeros = state.zeros_of(owner.id).count() as u64;
-        all.entry(owner.id).or_default().zero_records = zeros;
+impl Accounts {
+    /// Of these owners, all that there are; nothing is counted yet.
+    pub fn new<'a>(owners: impl IntoIterator<Item = &'a Owner>) -> Accounts {
+        let mut owners: Vec<&Owner> = owners.into_iter().collect();
+        owners.sort_unstable_by_key(|owner| owner.id);
+        let mut nodes: Vec<Node> = Vec::with_capacity(owners.len());
+        let mut families: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for owner in owners {
+            let at = nodes.len();
+            // Whoever begins where another one is has a higher number.
+            let parent = nodes.binary_search_by_key(&owner.parent, |node| node.id).ok();
+            let root = parent.map_or(at, |parent| nodes[parent].root);
+            let named = matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot);
+            nodes.push(Node { id: owner.id, parent, named, root });
+            families.entry(root).or_default().push(at);
+        }
+        let usage = vec![Usage::default(); nodes.len()];
+        Accounts { nodes, usage, families, shared_blocks: 0, unseen_blocks: 0 }
     }
-    for (member, extents) in state.members() {
-        for index in 0..extents {
-            let id = ExtentId { member, index }.into();
-            let record = state.record(id);
-            if record.kind == RecordKind::Free {
-                continue;
-            }
-            let usage = all.entry(record.owner).or_default();
-            usage.extents += 1;
-            usage.blocks += u64::from(record.present.count_ones());
-            if record.kind == RecordKind::Packed {
-                let addresses = state.addresses(id).expect("a packed extent has addresses");
-                for slot in (0..64usize).filter(|slot| record.present >> slot & 1 == 1) {
-                    let (logical, bit) = ((addresses.0[slot] / 64) as u32, addresses.0[slot] % 64);
-                    tree.stated.entry((record.owner, logical)).or_default().present |= 1 << bit;
+
+    /// Takes in what a walk through all records found in its window, in order. Windows follow one another, and the first begins at 0.
+    pub fn add(&mut self, walk: &Walk) {
+        if walk.window.start == 0 {
+            for (owner, (extents, blocks)) in &walk.held {
+                if let Some(usage) = self.usage_mut(*owner) {
+                    (usage.extents, usage.blocks) = (*extents, *blocks);
                 }
-            } else {
-                let word = tree.stated.entry((record.owner, record.logical)).or_default();
-                word.present |= record.present;
-                word.zero |= record.zero;
+            }
+            for range in &walk.ranges {
+                if let Some(usage) = self.usage_mut(range.owner) {
+                    usage.zero_records += 1;
+                }
             }
         }
-    }
-    for ((owner, logical), word) in &tree.stated {
-        let mut seen = Seen::default();
-        tree.look(*owner, *logical, word.present, &mut seen);
-        for (by, mask) in seen.by {
-            all.entry(by).or_default().exclusive_blocks += u64::from((mask & !seen.twice).count_ones());
+        let mut ranges = vec![Ranges::default(); self.nodes.len()];
+        for of_one in walk.ranges.chunk_by(|a, b| a.owner == b.owner) {
+            if let Some(at) = self.node(of_one[0].owner) {
+                ranges[at].ahead = of_one;
+            }
+        }
+        let mut words = vec![Word::default(); self.nodes.len()];
+        for of_one in walk.statements.chunk_by(|a, b| a.logical == b.logical) {
+            self.add_logical(of_one, &mut words, &mut ranges);
         }
     }
-    all
-}
 
-impl Tree<'_> {
-    /// Notes who sees these blocks, which show through an owner, or are its own.
-    fn look(&self, owner: OwnerId, logical: u32, blocks: u64, seen: &mut Seen) {
-        let kind = self.state.owners.get(owner).map(|owner| owner.kind);
-        if matches!(kind, Some(OwnerKind::Volume | OwnerKind::Snapshot)) {
-            seen.twice |= seen.once & blocks;
-            seen.once |= blocks;
-            seen.by.push((owner, blocks));
+    /// What was said of one logical extent.
+    fn add_logical(&mut self, statements: &[Statement], words: &mut [Word], ranges: &mut [Ranges<'_>]) {
+        let mut roots = Vec::new();
+        for said in statements {
+            let Some(at) = self.node(said.owner) else { continue };
+            words[at] = Word { present: said.present, hidden: said.present | said.zero, ..Word::default() };
+            roots.push(self.nodes[at].root);
         }
-        for child in self.children.get(&owner).into_iter().flatten() {
-            let word = self.stated.get(&(*child, logical)).copied().unwrap_or_default();
-            let through = blocks & !(word.present | word.zero | self.state.zero_range_word(*child, logical));
-            if through & !seen.twice != 0 {
-                self.look(*child, logical, through, seen);
+        roots.sort_unstable();
+        roots.dedup();
+        for root in roots {
+            let family = &self.families[&root];
+            for &at in family {
+                let Node { parent, named, .. } = self.nodes[at];
+                let above = parent.map_or(0, |parent| words[parent].seen);
+                let word = &mut words[at];
+                word.hidden |= ranges[at].at(statements[0].logical);
+                word.seen = word.present | above & !word.hidden;
+                word.once = if named { word.seen } else { 0 };
             }
+            for &at in family.iter().rev() {
+                let Some(parent) = self.nodes[at].parent else { continue };
+                let Word { hidden, once, twice, .. } = words[at];
+                let above = &mut words[parent];
+                let through = above.seen & !hidden;
+                above.twice |= (above.once & once | twice) & through;
+                above.once |= once & through;
+            }
+            for &at in family {
+                let above = self.nodes[at].parent.map_or(0, |parent| words[parent].shared);
+                let word = &mut words[at];
+                word.shared = word.present & word.twice | above & word.seen & !word.hidden;
+                self.shared_blocks += u64::from((word.present & word.twice).count_ones());
+                self.unseen_blocks += u64::from((word.present & !word.once).count_ones());
+                if self.nodes[at].named {
+                    self.usage[at].seen_blocks += u64::from(word.seen.count_ones());
+                    self.usage[at].exclusive_blocks += u64::from((word.seen & !word.shared).count_ones());
+                }
+            }
+            family.iter().for_each(|at| words[*at] = Word::default());
         }
+    }
+
+    fn node(&self, owner: OwnerId) -> Option<usize> {
+        self.nodes.binary_search_by_key(&owner, |node| node.id).ok()
+    }
+
+    fn usage_mut(&mut self, owner: OwnerId) -> Option<&mut Usage> {
+        self.node(owner).map(|at| &mut self.usage[at])
+    }
+
+    /// What one owner has.
+    pub fn of(&self, owner: OwnerId) -> Option<&Usage> {
+        self.node(owner).map(|at| &self.usage[at])
+    }
+
+    /// Of all of them.
+    pub fn total(&self) -> Usage {
+        self.usage.iter().fold(Usage::default(), |sum, one| Usage {
+            extents: sum.extents + one.extents,
+            blocks: sum.blocks + one.blocks,
+            seen_blocks: sum.seen_blocks + one.seen_blocks,
+            exclusive_blocks: sum.exclusive_blocks + one.exclusive_blocks,
+            zero_records: sum.zero_records + one.zero_records,
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use braid_format::Uuid;
     use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind};
 
     use super::super::state::{RecordId, State};
+    use super::super::statements::Walk;
     use super::super::units::EXTENT_BLOCKS;
-    use super::usage;
+    use super::Accounts;
 
-    const LOGICALS: u64 = 3;
+    pub const LOGICALS: u64 = 3;
 
     fn owner(id: u32, kind: OwnerKind, parent: u32) -> Owner {
         let named = kind != OwnerKind::Nameless;
@@ -145,10 +224,10 @@ mod tests {
     }
 
     /// What an owner says of each block: that it stands there (true), or reads as zeros.
-    type Said = BTreeMap<(u32, u64), bool>;
+    pub type Said = BTreeMap<(u32, u64), bool>;
 
     /// A pool of eight owners who state what chance says.
-    fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Said) {
+    pub fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Said) {
         let (mut state, mut said) = (State::new(16, 16), Said::new());
         state.add_member(0, 64, 64);
         let mut extent = 0;
@@ -205,11 +284,30 @@ mod tests {
                     }
                 }
             }
-            let usage = usage(&state);
+            let mut accounts = Accounts::new(state.owners.iter());
+            // In two windows, by steps of chance.
+            let cut = 1 + random(LOGICALS);
+            for window in [0..cut, cut..LOGICALS] {
+                let mut walk = Walk::new(window, Vec::new());
+                while !walk.step(&state, random(40) as u32) {}
+                walk.sort();
+                accounts.add(&walk);
+            }
+            let (mut shared, mut unseen) = (0, 0);
+            for ((id, block), _) in said.iter().filter(|(_, stands)| **stands) {
+                match seers.get(&(*id, *block)).map_or(0, BTreeSet::len) {
+                    0 => unseen += 1,
+                    1 => {}
+                    _ => shared += 1,
+                }
+            }
+            assert_eq!((accounts.shared_blocks, accounts.unseen_blocks), (shared, unseen));
             for owner in state.owners.iter() {
                 let alone = seers.values().filter(|by| by.len() == 1 && by.contains(&owner.id)).count() as u64;
                 let own = said.iter().filter(|((id, _), stands)| *id == owner.id && **stands).count() as u64;
-                let found = usage[&owner.id];
+                let found = accounts.of(owner.id).unwrap();
+                let seen = seers.values().filter(|by| by.contains(&owner.id)).count() as u64;
+                assert_eq!((found.seen_blocks, found.zero_records), (seen, state.zeros_of(owner.id).count() as u64));
                 assert_eq!((found.exclusive_blocks, found.blocks, found.extents), (alone, own, LOGICALS), "{owner:?}");
                 exclusive += alone;
             }

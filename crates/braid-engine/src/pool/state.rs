@@ -8,6 +8,7 @@ use braid_format::pool::{Owner, Record, RecordKind};
 use super::keyed::Keyed;
 use super::owners::{OwnerId, Owners};
 use super::records::{LOGICAL_PACKED as PACKED, OWNER_HELD, Records};
+use super::statements::Watch;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 
 /// An address of a packed extent that nobody uses.
@@ -78,6 +79,8 @@ pub struct State {
     uncommitted: Keyed<Uncommitted>,
     /// The same of owners, by slot.
     uncommitted_owners: BTreeMap<u32, (u64, Option<Owner>)>,
+    /// Somebody goes through the records, and must not miss what moves meanwhile.
+    pub(super) watch: Option<Watch>,
 }
 
 impl State {
@@ -93,6 +96,7 @@ impl State {
             packed: BTreeMap::new(),
             uncommitted: Keyed::new(units_max as usize + 1),
             uncommitted_owners: BTreeMap::new(),
+            watch: None,
         }
     }
 
@@ -157,6 +161,10 @@ impl State {
 
     /// Makes a record hold this, by the unit `sequence`; 0 where it is read from a table or a ring.
     pub fn set(&mut self, id: RecordId, record: &Record, sequence: u64) {
+        if let Some(mut watch) = self.watch.take() {
+            watch.note(self, id, record);
+            self.watch = Some(watch);
+        }
         if sequence != 0 {
             let committed = self.committed(id);
             self.uncommitted.insert(id.key(), Uncommitted { sequence, committed });
@@ -268,6 +276,12 @@ impl State {
     pub fn zeros_of(&self, owner: OwnerId) -> impl Iterator<Item = (RecordId, Record)> + '_ {
         let ids = self.zeros_of.range((owner, 0)..=(owner, u32::MAX)).flat_map(|(_, ids)| ids.iter().copied());
         ids.map(|id| (id, self.zeros[&id]))
+    }
+
+    /// Records without an extent, of all owners, by owner and place, from this one on.
+    pub fn zeros_from(&self, from: (OwnerId, u32)) -> impl Iterator<Item = ((OwnerId, u32), Record)> + '_ {
+        let ids = self.zeros_of.range(from..).flat_map(|(key, ids)| ids.iter().map(|id| (*key, *id)));
+        ids.map(|(key, id)| (key, self.zeros[&id]))
     }
 
     /// Which blocks of a logical extent an owner's zero ranges cover.

@@ -1,5 +1,6 @@
 //! What commands print: JSON for programs, tables for people.
 
+use braid_geometry::units::format_size;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -115,6 +116,20 @@ pub fn cut(text: &str, max: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Bytes, or a dash where they were not counted.
+pub fn counted(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), format_size)
+}
+
+/// What a volume or snapshot shows and shares, a line each.
+pub fn space(space: Option<&braid_api::Space>, line: &mut impl FnMut(&str, String)) {
+    let Some(space) = space else { return };
+    let bytes = |bytes: u64| format!("{} ({} bytes)", format_size(bytes), thousands(bytes));
+    line("data", bytes(space.data_bytes));
+    line("exclusive", format!("{}: nobody else has it", bytes(space.exclusive_bytes)));
+    line("shared", format!("{} with other volumes and snapshots", bytes(space.shared_bytes)));
 }
 
 /// A number with commas between thousands.

@@ -4,7 +4,7 @@ use super::array::{name, name_or_uuid};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::{Ask, output};
-use braid_api::{CreatePool, ErrorDetail, Kind, Pool, PoolList, PoolMember, RenamePool, names};
+use braid_api::{CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RenamePool, names};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -165,9 +165,19 @@ fn show(pool: &Pool) -> String {
     line("pool", pool.name.clone());
     line("uuid", pool.uuid.clone());
     line("state", pool.state.word().to_owned());
+    line("raw", bytes(pool.raw_bytes));
     line("size", bytes(pool.size_bytes));
     line("allocated", bytes(pool.allocated_bytes));
     line("free", bytes(pool.free_bytes));
+    if let Some(space) = &pool.space {
+        line("stored", format!("{} in blocks", bytes(space.stored_bytes)));
+        line("shared", format!("{} by several volumes and snapshots", bytes(space.shared_bytes)));
+        line("exclusive", format!("{} to one of them each", bytes(space.exclusive_bytes)));
+        if space.unseen_bytes > 0 {
+            line("deleted", format!("{} not free yet", bytes(space.unseen_bytes)));
+        }
+        line("zeros", format!("{} of {} records", space.zero_ranges, output::thousands(space.zero_ranges_max)));
+    }
     line("promised", format!("{} to volumes", bytes(pool.promised_bytes)));
     line("volumes", pool.volumes.to_string());
     line("snapshots", pool.snapshots.to_string());
@@ -182,6 +192,10 @@ fn show(pool: &Pool) -> String {
     }
     text.push('\n');
     text.push_str(&members(&pool.members));
+    if let Some(space) = pool.space.as_ref().filter(|space| !space.volumes.is_empty()) {
+        text.push('\n');
+        text.push_str(&spaces(space));
+    }
     text
 }
 
@@ -205,6 +219,25 @@ fn members(members: &[PoolMember]) -> String {
         ]);
     }
     output::right(&mut table, [0, 3, 4, 5, 6]);
+    output::render(&table)
+}
+
+/// The volumes and snapshots of a pool, with what each has.
+fn spaces(space: &PoolSpace) -> String {
+    let mut table = output::table(["VOLUME OR SNAPSHOT", "DATA", "EXCLUSIVE", "SHARED", "ALLOCATED", "WITH SNAPSHOTS"]);
+    let mut all: Vec<&NamedSpace> = space.volumes.iter().chain(&space.snapshots).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    for one in all {
+        table.add_row([
+            one.name.clone(),
+            format_size(one.space.data_bytes),
+            format_size(one.space.exclusive_bytes),
+            format_size(one.space.shared_bytes),
+            format_size(one.allocated_bytes),
+            output::counted(one.with_snapshots_bytes),
+        ]);
+    }
+    output::right(&mut table, [1, 2, 3, 4, 5]);
     output::render(&table)
 }
 

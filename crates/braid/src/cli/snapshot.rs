@@ -141,17 +141,18 @@ fn table(list: &SnapshotList) -> String {
     if list.snapshots.is_empty() {
         return "no snapshots; take one with: braid snapshot create POOL/VOLUME@NAME\n".to_owned();
     }
-    let mut table = output::table(["NAME", "TAKEN", "SIZE", "ALLOCATED", "EXPORTS"]);
+    let mut table = output::table(["NAME", "TAKEN", "SIZE", "EXCLUSIVE", "SHARED", "EXPORTS"]);
     for snapshot in &list.snapshots {
         table.add_row([
             snapshot.name.clone(),
             output::moment(snapshot.created_unix_s * 1000),
             format_size(snapshot.size_bytes),
-            format_size(snapshot.allocated_bytes),
+            output::counted(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
+            output::counted(snapshot.space.as_ref().map(|space| space.shared_bytes)),
             snapshot.exports.len().to_string(),
         ]);
     }
-    output::right(&mut table, [2, 3, 4]);
+    output::right(&mut table, [2, 3, 4, 5]);
     output::render(&table)
 }
 
@@ -167,6 +168,7 @@ fn show(snapshot: &Snapshot) -> String {
     line("volume", snapshot.volume.clone().unwrap_or_else(|| "deleted".to_owned()));
     line("size", bytes(snapshot.size_bytes));
     line("allocated", format!("{} under its name", bytes(snapshot.allocated_bytes)));
+    output::space(snapshot.space.as_ref(), &mut line);
     line("taken", output::moment(snapshot.created_unix_s * 1000));
     line("exports", if snapshot.exports.is_empty() { "none".to_owned() } else { snapshot.exports.join(", ") });
     text

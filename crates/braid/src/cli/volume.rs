@@ -227,18 +227,19 @@ fn table(list: &VolumeList) -> String {
     if list.volumes.is_empty() {
         return "no volumes; make one with: braid volume create POOL/NAME SIZE\n".to_owned();
     }
-    let mut table = output::table(["NAME", "SIZE", "ALLOCATED", "SNAPSHOTS", "PARENT", "EXPORTS"]);
+    let mut table = output::table(["NAME", "SIZE", "DATA", "EXCLUSIVE", "SNAPSHOTS", "PARENT", "EXPORTS"]);
     for volume in &list.volumes {
         table.add_row([
             volume.name.clone(),
             format_size(volume.size_bytes),
-            format_size(volume.allocated_bytes),
+            output::counted(volume.space.as_ref().map(|space| space.data_bytes)),
+            output::counted(volume.space.as_ref().map(|space| space.exclusive_bytes)),
             volume.snapshots.to_string(),
             volume.parent.clone().unwrap_or_else(|| "-".to_owned()),
             volume.exports.len().to_string(),
         ]);
     }
-    output::right(&mut table, [1, 2, 3, 5]);
+    output::right(&mut table, [1, 2, 3, 4, 6]);
     output::render(&table)
 }
 
@@ -253,6 +254,7 @@ fn show(volume: &Volume) -> String {
     line("uuid", volume.uuid.clone());
     line("size", bytes(volume.size_bytes));
     line("allocated", format!("{} of its own", bytes(volume.allocated_bytes)));
+    output::space(volume.space.as_ref(), &mut line);
     line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
     line("snapshots", volume.snapshots.to_string());
     line("created", output::moment(volume.created_unix_s * 1000));

@@ -8,7 +8,7 @@ use crate::support::*;
 const BLOCK: u64 = 64 * KIB;
 
 /// A pool on two files of different sizes, with the volume `tank/db`, exported.
-fn pool(daemon: &Daemon) -> Client {
+pub fn pool(daemon: &Daemon) -> Client {
     let (a, b) = (daemon.folder.sparse("a.img", 96 * MIB), daemon.folder.sparse("b.img", 160 * MIB));
     daemon.braid(&["pool", "create", "tank", &a, &b]);
     daemon.braid(&["volume", "create", "tank/db", "1G"]);
@@ -16,26 +16,26 @@ fn pool(daemon: &Daemon) -> Client {
     client(daemon, "tank/db")
 }
 
-fn socket(daemon: &Daemon) -> String {
+pub fn socket(daemon: &Daemon) -> String {
     daemon.nbd_socket("pools")
 }
 
-fn export(daemon: &Daemon, name: &str) {
+pub fn export(daemon: &Daemon, name: &str) {
     daemon.braid(&["export", "add", name, "--nbd", &format!("unix:{}", socket(daemon))]);
 }
 
-fn client(daemon: &Daemon, name: &str) -> Client {
+pub fn client(daemon: &Daemon, name: &str) -> Client {
     wait_for(&format!("export {name}"), || Client::open(&socket(daemon), name).ok())
 }
 
-fn write(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
+pub fn write(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
     for block in blocks {
         client.write(block * BLOCK, &noise(BLOCK, seed + block)).expect("it writes");
     }
 }
 
 #[track_caller]
-fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
+pub fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
     for block in blocks {
         let back = client.read(block * BLOCK, BLOCK as usize).expect("it reads");
         assert!(back == noise(BLOCK, seed + block), "block {block} is not what was written");
@@ -43,18 +43,18 @@ fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) 
 }
 
 #[track_caller]
-fn check_zeros(client: &mut Client, blocks: impl IntoIterator<Item = u64>) {
+pub fn check_zeros(client: &mut Client, blocks: impl IntoIterator<Item = u64>) {
     for block in blocks {
         let back = client.read(block * BLOCK, BLOCK as usize).expect("it reads");
         assert!(back.iter().all(|byte| *byte == 0), "block {block} was never written");
     }
 }
 
-fn free(daemon: &Daemon) -> u64 {
+pub fn free(daemon: &Daemon) -> u64 {
     daemon.json(&["pool", "show", "tank"])["free_bytes"].as_u64().expect("a size")
 }
 
-fn names(list: &Value, key: &str) -> Vec<String> {
+pub fn names(list: &Value, key: &str) -> Vec<String> {
     let list = list[key].as_array().expect("a list");
     list.iter().map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
 }

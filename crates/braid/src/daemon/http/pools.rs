@@ -27,13 +27,13 @@ pub(super) async fn create_pool(State(control): Shared, Ask(ask): Ask<CreatePool
     to_the_end(control, |control| async move { control.create_pool(ask).await }).await
 }
 
-/// One pool.
+/// One pool, with what each of its volumes and snapshots has: all of its records are looked at for that.
 #[utoipa::path(
     get, path = "/v1/pools/{pool}", params(("pool" = String, Path, description = "name or UUID", example = "tank")),
     responses((status = 200, body = Pool), (status = 404, body = ErrorBody))
 )]
 pub(super) async fn pool(State(control): Shared, Named(name): Named) -> Answer<Pool> {
-    Ok(Json(control.pool(&name).await?))
+    Ok(Json(control.pool_counted(&name).await?))
 }
 
 /// Deletes a pool with all of its volumes and snapshots: its labels are removed, its content is lost.

@@ -14,6 +14,7 @@ mod holes;
 mod labels;
 mod open;
 mod snapshots;
+mod space;
 mod tails;
 mod tend;
 mod view;
@@ -29,6 +30,7 @@ use braid_ring::PoolCallError;
 pub use exported::Source;
 pub(super) use find::FoundPart;
 pub(super) use labels::judge as judge_label;
+use space::Counted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -87,6 +89,8 @@ pub struct Served {
     pub tending: Tending,
     /// Nothing can be made durable any more.
     pub failed: Arc<AtomicBool>,
+    /// What was counted of its space last.
+    pub counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
 }
 
 /// A pool that does not serve.
@@ -142,6 +146,7 @@ pub struct Reach {
     home: ShardId,
     shared: Arc<PoolShared>,
     work: Arc<tokio::sync::Mutex<()>>,
+    counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
 }
 
 impl Tables {
@@ -231,6 +236,7 @@ impl Control {
                 home: served.home,
                 shared: Arc::clone(&served.shared),
                 work: Arc::clone(&served.work),
+                counted: Arc::clone(&served.counted),
             }),
             Condition::Idle(idle) => {
                 let kind = if idle.state == PoolState::Incomplete { Kind::Incomplete } else { Kind::Inactive };

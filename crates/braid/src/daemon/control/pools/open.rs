@@ -50,6 +50,7 @@ impl Control {
             work: Arc::default(),
             tending: Tending::default(),
             failed: Arc::new(AtomicBool::new(false)),
+            counted: Arc::default(),
         };
         let label = parts[0].label.clone();
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(served) };

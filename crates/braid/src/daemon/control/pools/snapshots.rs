@@ -72,7 +72,8 @@ impl Control {
         let message =
             format!("{} of pool {} taken", super::super::counted(taken.len(), "snapshot", "snapshots"), pool.name);
         self.events().info("snapshots_taken", message, &[("pool", &pool.name)]);
-        let mut list = self.snapshots_of(&pool, None).await?;
+        let listed = self.list_pool(&pool).await?;
+        let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None) };
         list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
         Ok(list)
     }
@@ -99,7 +100,7 @@ impl Control {
     }
 
     async fn snapshots_of(&self, pool: &Reach, volume: Option<Uuid>) -> Result<SnapshotList, ErrorDetail> {
-        let listed = self.list_pool(pool).await?;
+        let listed = self.list_counted(pool).await?;
         Ok(SnapshotList { snapshots: self.show_snapshots(pool, &listed, volume) })
     }
 

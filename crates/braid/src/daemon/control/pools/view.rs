@@ -3,10 +3,13 @@
 use super::super::Control;
 use super::super::tables::Tables;
 use super::{Base, Condition, PoolEntry, Reach};
-use braid_api::{Attention, ErrorDetail, Pool, PoolList, PoolMember, PoolState, Snapshot, Volume};
-use braid_engine::pool::{EXTENT_BYTES, ExtentId, MEMBERS_MAX, OWNER_HELD, PoolShared};
+use braid_api::{
+    Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, Space, Volume,
+};
+use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, OWNER_HELD, PoolShared};
 use braid_format::pool::{Owner, OwnerKind};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uuid::Uuid;
 
@@ -18,10 +21,14 @@ pub(super) struct Listed {
     extents: BTreeMap<u32, u64>,
     /// Extents of each member, and those of them that are handed out.
     members: Vec<(u32, u32)>,
+    /// What was counted, if it was.
+    pub(super) accounts: Option<Arc<Accounts>>,
+    /// Records without an extent: how many there are.
+    zero_records: u64,
 }
 
 impl Listed {
-    pub(super) fn new(owners: Vec<Owner>, free_extents: u64, shared: &PoolShared) -> Listed {
+    pub(super) fn new(owners: Vec<Owner>, free_extents: u64, zero_records: u64, shared: &PoolShared) -> Listed {
         let mut extents: BTreeMap<u32, u64> = BTreeMap::new();
         let mut of_members = Vec::new();
         for member in 0..MEMBERS_MAX as u8 {
@@ -34,7 +41,7 @@ impl Listed {
             }
             of_members.push((count, used));
         }
-        Listed { owners, free_extents, extents, members: of_members }
+        Listed { owners, free_extents, extents, members: of_members, accounts: None, zero_records }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
@@ -43,6 +50,43 @@ impl Listed {
 
     fn allocated(&self, owner: &Owner) -> u64 {
         self.extents.get(&owner.id).copied().unwrap_or(0) * EXTENT_BYTES
+    }
+
+    /// What is known of the space of one owner.
+    fn space(&self, owner: &Owner) -> Option<Space> {
+        let usage = self.accounts.as_ref()?.of(owner.id)?;
+        Some(Space {
+            data_bytes: usage.seen_blocks * BLOCK_BYTES,
+            exclusive_bytes: usage.exclusive_blocks * BLOCK_BYTES,
+            shared_bytes: (usage.seen_blocks - usage.exclusive_blocks) * BLOCK_BYTES,
+        })
+    }
+
+    fn pool_space(&self) -> Option<PoolSpace> {
+        let accounts = self.accounts.as_ref()?;
+        let total = accounts.total();
+        let named = |owner: &Owner| {
+            let snapshots = self.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid);
+            let with_snapshots = (owner.kind == OwnerKind::Volume)
+                .then(|| snapshots.fold(self.allocated(owner), |sum, other| sum + self.allocated(other)));
+            let space = self.space(owner)?;
+            Some(NamedSpace {
+                name: self.name_of(owner.uuid)?,
+                allocated_bytes: self.allocated(owner),
+                with_snapshots_bytes: with_snapshots,
+                space,
+            })
+        };
+        Some(PoolSpace {
+            stored_bytes: total.blocks * BLOCK_BYTES,
+            shared_bytes: accounts.shared_blocks * BLOCK_BYTES,
+            exclusive_bytes: total.exclusive_blocks * BLOCK_BYTES,
+            unseen_bytes: accounts.unseen_blocks * BLOCK_BYTES,
+            zero_ranges: total.zero_records,
+            zero_ranges_max: self.zero_records,
+            volumes: self.of_kind(OwnerKind::Volume).filter_map(named).collect(),
+            snapshots: self.of_kind(OwnerKind::Snapshot).filter_map(named).collect(),
+        })
     }
 
     fn volume(&self, uuid: Uuid) -> Option<&Owner> {
@@ -86,8 +130,21 @@ impl Control {
     /// # Errors
     /// [`braid_api::Kind::NotFound`].
     pub async fn pool(&self, name: &str) -> Result<Pool, ErrorDetail> {
+        self.pool_shown(name, false).await
+    }
+
+    /// The same, with what each volume and snapshot has.
+    ///
+    /// # Errors
+    /// [`braid_api::Kind::NotFound`].
+    pub async fn pool_counted(&self, name: &str) -> Result<Pool, ErrorDetail> {
+        self.pool_shown(name, true).await
+    }
+
+    async fn pool_shown(&self, name: &str, counted: bool) -> Result<Pool, ErrorDetail> {
         let uuid = self.read().pool(name)?.uuid;
         let listed = match self.reach(&uuid.to_string()) {
+            Ok(reach) if counted => self.list_counted(&reach).await.ok(),
             Ok(reach) => self.list_pool(&reach).await.ok(),
             Err(_) => None,
         };
@@ -114,6 +171,7 @@ impl Control {
             attention,
             kept: tables.is_pool_kept(entry),
             created_unix_s: entry.label.as_ref().map_or(0, |label| label.created_unix_s),
+            raw_bytes: entry.label.iter().flat_map(|label| label.numbered()).map(|(_, member)| member.size_bytes).sum(),
             size_bytes: extents * EXTENT_BYTES,
             allocated_bytes: extents.saturating_sub(free) * EXTENT_BYTES,
             free_bytes: free * EXTENT_BYTES,
@@ -124,6 +182,7 @@ impl Control {
             volumes: count(OwnerKind::Volume),
             snapshots: count(OwnerKind::Snapshot),
             members: self.show_members(tables, entry, listed),
+            space: listed.and_then(Listed::pool_space),
         }
     }
 
@@ -197,6 +256,7 @@ impl Control {
                 .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
             snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
             exports: tables.exports_of(owner.uuid),
+            space: listed.space(owner),
         };
         listed.of_kind(OwnerKind::Volume).map(show).collect()
     }
@@ -213,6 +273,7 @@ impl Control {
             allocated_bytes: listed.allocated(owner),
             created_unix_s: owner.created_unix_s,
             exports: tables.exports_of(owner.uuid),
+            space: listed.space(owner),
         };
         // Numbers rise with time.
         let mut owners: Vec<&Owner> = listed.of_kind(OwnerKind::Snapshot).filter(wanted).collect();

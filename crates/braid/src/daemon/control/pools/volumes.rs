@@ -58,7 +58,7 @@ impl Control {
         };
         let mut volumes = Vec::new();
         for pool in pools {
-            let listed = self.list_pool(&pool).await?;
+            let listed = self.list_counted(&pool).await?;
             volumes.extend(self.show_volumes(&pool, &listed));
         }
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -71,12 +71,17 @@ impl Control {
     /// [`Kind::NotFound`].
     pub async fn volume(&self, name: &str) -> Result<Volume, ErrorDetail> {
         let located = self.locate(name, OwnerKind::Volume).await?;
-        self.volume_of(&located.pool, located.uuid).await
+        let listed = self.list_counted(&located.pool).await?;
+        self.volume_in(&located.pool, &listed, located.uuid)
     }
 
     async fn volume_of(&self, pool: &Reach, uuid: Uuid) -> Result<Volume, ErrorDetail> {
         let listed = self.list_pool(pool).await?;
-        let found = self.show_volumes(pool, &listed).into_iter().find(|volume| volume.uuid == uuid.to_string());
+        self.volume_in(pool, &listed, uuid)
+    }
+
+    fn volume_in(&self, pool: &Reach, listed: &Listed, uuid: Uuid) -> Result<Volume, ErrorDetail> {
+        let found = self.show_volumes(pool, listed).into_iter().find(|volume| volume.uuid == uuid.to_string());
         found.ok_or_else(|| not_found(&uuid.to_string(), OwnerKind::Volume))
     }
 
@@ -326,10 +331,12 @@ impl Control {
     pub(super) async fn list_pool(&self, pool: &Reach) -> Result<Listed, ErrorDetail> {
         let asked = |pool: &mut Pool| {
             let owners: Vec<Owner> = pool.state().owners.iter().cloned().collect();
-            (PoolNext::Done, (owners, pool.free_extents()))
+            let state = pool.state();
+            let zero_records = state.members().map(|(member, _)| u64::from(state.zero_slots(member))).sum();
+            (PoolNext::Done, (owners, pool.free_extents(), zero_records))
         };
-        let (owners, free_extents) = self.call(pool, asked).await?;
-        Ok(Listed::new(owners, free_extents, &pool.shared))
+        let (owners, free_extents, zero_records) = self.call(pool, asked).await?;
+        Ok(Listed::new(owners, free_extents, zero_records, &pool.shared))
     }
 
     /// Exports of a pool's volumes say by what names these go now.
