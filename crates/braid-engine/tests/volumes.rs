@@ -386,7 +386,7 @@ fn parts_run_out() {
             }
             assert!(world.rig.shards[0].0.pools_in_use() >= 256, "{}", world.run);
             world.settle();
-            world.ask(0, volume, Op::Discard, Flags::NONE, 0, 64 + seed);
+            world.ask(0, volume, Op::Discard, Flags::NONE, 0, 64 + seed % 64);
             world.settle();
         }
         world.end();

@@ -34,10 +34,17 @@ impl Shard {
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
         if late {
             self.become_late(index);
-        } else if slot.held.0 < slot.held.1 || device.version != slot.version || slot.pool != slots::NO_POOL {
+        } else if slot.held.0 < slot.held.1
+            || device.version != slot.version
+            || slot.pool != slots::NO_POOL && slot.below.0 == slots::NONE
+        {
             self.let_go(index);
         } else {
             device.users -= 1;
+            if slot.below.0 != slots::NONE {
+                self.leave_below(index);
+                self.exit_volume(index);
+            }
             self.in_flight -= 1;
             self.reclaim(index);
             self.slots.give(index);
@@ -48,6 +55,13 @@ impl Shard {
     pub(super) fn let_go(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         if slot.state == State::Late && slot.barred {
+            if slot.below.0 != slots::NONE {
+                self.devices.at_mut(slot.below.0).leave_late(slot.memory_bytes());
+                if mutates(slot.op) {
+                    let (start, end) = (slot.step, slot.step + slot.end - slot.start);
+                    self.shared.late.leave(DeviceId(slot.below.0), start, end);
+                }
+            }
             self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
             if mutates(slot.op) {
                 self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
@@ -57,6 +71,9 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         self.reclaim(index);
+        if self.slots[index].below.0 != slots::NONE {
+            self.leave_below(index);
+        }
         if self.slots[index].pool != slots::NO_POOL {
             if self.slots[index].state == State::Late {
                 self.tell_pool_late(index, false);

@@ -63,11 +63,19 @@ impl Shard {
         // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that. Of a volume's
         // request its parts have told.
         let to_volume = slot.pool != slots::NO_POOL;
-        slot.barred |= !to_volume && device.layout(slot.version).mirror().is_none();
+        slot.barred |= !to_volume && device.layout(slot.version).mirror().is_none() || slot.below.0 != slots::NONE;
         if slot.barred {
             device.enter_late(slot.memory_bytes());
             if mutates(slot.op) {
                 self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
+            }
+            if slot.below.0 != slots::NONE {
+                // As if it were a part of its own.
+                self.devices.at_mut(slot.below.0).enter_late(slot.memory_bytes());
+                if mutates(slot.op) {
+                    let (start, end) = (slot.step, slot.step + slot.end - slot.start);
+                    self.shared.late.enter(DeviceId(slot.below.0), start, end);
+                }
             }
         } else {
             // So that the layout without it need not wait for it.

@@ -337,8 +337,10 @@ impl Shard {
                 self.done.push(Completion { tag: request.tag, result, buffer_busy: false });
                 return Ok(());
             }
-            if place.is_none() && self.volume_at_once(request, sink) {
-                return Ok(());
+            if place.is_none()
+                && let Some(result) = self.volume_in_one_place(request, sink)
+            {
+                return result;
             }
         }
         // In parts: a whole request would be put together in memory, also on the short way.

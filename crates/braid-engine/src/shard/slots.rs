@@ -90,6 +90,8 @@ pub(crate) struct Slot {
     /// A request to a volume: its pool, and in which of the pool's two times it began, or [`AWAY`].
     pub pool: u16,
     pub time: u8,
+    /// The member, and its layout, on which one leaf I/O is all there is to a request to a volume; `step` is the byte there.
+    pub below: (u32, u32),
     /// Behind which write it stays, slot and generation, and behind how many it has.
     pub behind: (u32, u32),
     pub changes: u8,
@@ -126,6 +128,7 @@ impl Slot {
         self.gather = NONE;
         self.parent = NONE;
         self.pool = NO_POOL;
+        self.below.0 = NONE;
         self.changes = 0;
     }
 
@@ -170,6 +173,7 @@ impl Slot {
         parent: NONE,
         pool: NO_POOL,
         time: 0,
+        below: (NONE, 0),
         behind: (NONE, 0),
         changes: 0,
     };

@@ -9,6 +9,7 @@
 //! what comes of that must not be waited for: he gives back what he holds, is not counted, and begins anew when the home says so.
 
 mod home;
+mod one_place;
 mod parts;
 mod volume;
 

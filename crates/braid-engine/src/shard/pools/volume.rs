@@ -6,7 +6,7 @@ use super::super::waiting::range_key;
 use super::super::{Shard, ShardMessage};
 use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
-use crate::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::plan::carries_data;
 use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found, Placement};
 use crate::volume::{PoolKey, VolumeNode};
@@ -46,41 +46,6 @@ pub(in super::super) struct VolumeWork {
 }
 
 impl Shard {
-    /// Carries out a small read or write of a volume within the call, if it lies in one place that answers so.
-    #[inline]
-    pub(in super::super) fn volume_at_once(&mut self, request: &Request, sink: &mut impl LeafSink) -> bool {
-        let Request { device, op, flags, offset, len, buf, tag } = *request;
-        let Some(volume) = self.devices.at(device.0).current.as_deref().and_then(|layout| layout.volume()) else {
-            return false;
-        };
-        if self.done.len() >= self.done_max || op == Op::Write && (volume.read_only || flags != Flags::NONE) {
-            return false;
-        }
-        let blocks = (len / BLOCK_BYTES) as u32;
-        let records = &volume.pool.records;
-        let Found::At { extent, position, blocks: there } =
-            volume.volume.map.find(records, offset / BLOCK_BYTES, blocks.min(EXTENT_BLOCKS))
-        else {
-            return false;
-        };
-        if there < blocks {
-            return false;
-        }
-        if op == Op::Write && records.owner(extent) != volume.volume.owner(&volume.pool) {
-            return false;
-        }
-        let (member, at) = volume.place(extent, position);
-        let Some(layout) = self.devices.at(member.0).current.as_deref() else { return false };
-        if layout.ordered {
-            return false;
-        }
-        let Some((leaf, place)) = layout.single_place(at, len) else { return false };
-        let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf) else { return false };
-        self.devices.at_mut(device.0).counters.count(op, len, false);
-        self.done.push(Completion { tag, result: Ok(()), buffer_busy: false });
-        true
-    }
-
     /// Begins a request to a volume that takes time.
     pub(in super::super) fn begin_volume(&mut self, index: u32) {
         self.pools.works[index as usize] = VolumeWork::default();

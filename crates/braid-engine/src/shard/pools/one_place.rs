@@ -1,0 +1,97 @@
+//! The short way of a small read or write of a volume that lies in one place of a member without redundancy: one slot, or none.
+//!
+//! It needs nothing of the pool but to be counted ([`Shard::enter_volume`]): a read finds its blocks, and a write that finds them stated by
+//! the volume's owner writes over them. The request's own slot goes to the leaf; for the member it counts like a part.
+
+use super::super::{Shard, slots};
+use crate::io::{Completion, DeviceId, ErrorKind, Flags, IoError, LeafId, LeafIo, LeafSink, Op, Request};
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
+use crate::volume::PoolKey;
+
+impl Shard {
+    /// Carries out a small read or write of a volume of which one leaf has everything, and before which nothing has to be true: within the
+    /// call if the leaf answers so, else by one slot. `None`: it is no such request.
+    #[inline]
+    pub(in super::super) fn volume_in_one_place(
+        &mut self,
+        request: &Request,
+        sink: &mut impl LeafSink,
+    ) -> Option<Result<(), IoError>> {
+        let Request { device, op, flags, offset, len, buf, tag } = *request;
+        let volume = self.devices.at(device.0).current.as_deref()?.volume()?;
+        let blocks = (len / BLOCK_BYTES) as u32;
+        let records = &volume.pool.records;
+        // Before the place is looked at: who begins now writes under this owner or a later one.
+        let owner = if op == Op::Write { volume.volume.owner(&volume.pool) } else { 0 };
+        let Found::At { extent, position, blocks: there } =
+            volume.volume.map.find(records, offset / BLOCK_BYTES, blocks.min(EXTENT_BLOCKS))
+        else {
+            return None;
+        };
+        if there < blocks || op == Op::Write && (volume.read_only || records.owner(extent) != owner) {
+            return None;
+        }
+        // What says that a block is there may not be durable: then one leaf I/O is not all.
+        let plain = op == Op::Read || flags == Flags::NONE;
+        if !plain && flags.has(Flags::FUA) && volume.pool.is_hot() {
+            return None;
+        }
+        let (member, at) = volume.place(extent, position);
+        let layout = self.devices.at(member.0).current.as_deref()?;
+        if layout.ordered {
+            return None;
+        }
+        let (leaf, place) = layout.single_place(at, len)?;
+        if plain
+            && self.done.len() < self.done_max
+            && let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf)
+        {
+            self.devices.at_mut(device.0).counters.count(op, len, false);
+            self.done.push(Completion { tag, result: Ok(()), buffer_busy: false });
+            return Some(Ok(()));
+        }
+        let key = volume.key;
+        self.volume_slot(request, key, (member, at), (leaf, place), sink)
+    }
+
+    #[inline(never)]
+    fn volume_slot(
+        &mut self,
+        request: &Request,
+        key: PoolKey,
+        (member, at): (DeviceId, u64),
+        (leaf, place): (LeafId, u64),
+        sink: &mut impl LeafSink,
+    ) -> Option<Result<(), IoError>> {
+        let Request { device, op, flags, offset, len, buf, tag } = *request;
+        let below = self.devices.at_mut(member.0);
+        let size = below.current.as_deref()?.size_bytes();
+        if below.late_full || at + len > size || op == Op::Write && self.shared.late.covers(member, at, at + len) {
+            return None;
+        }
+        let Some(index) = self.slots.take() else { return Some(Err(IoError::of(ErrorKind::Busy))) };
+        below.users += 1;
+        let version_below = below.version;
+        let of = self.devices.at_mut(device.0);
+        of.users += 1;
+        self.in_flight += 1;
+        let slot = &mut self.slots[index];
+        slot.prepare(op, flags, offset, len, buf, tag);
+        (slot.device, slot.version) = (device.0, of.version);
+        (slot.below, slot.step) = ((member.0, version_below), at);
+        (slot.cursor, slot.out, slot.single) = (slot.end, 1, true);
+        let cookie = slots::cookie(index, slot.generation, leaf);
+        self.enter_volume(index, key);
+        let flags = if op == Op::Read { Flags::NONE } else { flags };
+        sink.submit(&LeafIo::simple(leaf, op, flags, place, len, buf, cookie));
+        Some(Ok(()))
+    }
+
+    /// The kernel has nothing of it any more on the member.
+    #[inline]
+    pub(in super::super) fn leave_below(&mut self, index: u32) {
+        let (member, version) = self.slots[index].below;
+        self.slots[index].below.0 = slots::NONE;
+        self.devices.leave(member, version);
+    }
+}
