@@ -149,8 +149,11 @@ impl Checkpoint {
     /// The generation of a member's next ring start: above all that there are, and not in the place of its own newest one. After a
     /// crash in between they may differ.
     fn next_generation(&self, member: usize) -> u64 {
-        let next = self.generations.iter().copied().max().unwrap_or(0) + 1;
-        next + u64::from(start_slot(next) == start_slot(self.generations[member]))
+        generation_after(self.generations[member], self.newest_generation() + 1)
+    }
+
+    fn newest_generation(&self) -> u64 {
+        self.generations.iter().copied().max().unwrap_or(0)
     }
 
     /// One is to begin, now or when the one that is under way has ended.
@@ -340,7 +343,10 @@ impl Pool {
             return;
         }
         if checkpoint.stage == Stage::Idle {
-            checkpoint.generations = (0..members).map(|member| checkpoint.next_generation(member)).collect();
+            let next = checkpoint.newest_generation() + 1;
+            for generation in &mut checkpoint.generations {
+                *generation = generation_after(*generation, next);
+            }
             checkpoint.done += 1;
         }
         for (ring, (head, _)) in self.commits.rings.iter_mut().zip(&self.commits.checkpoint.heads) {
@@ -348,6 +354,11 @@ impl Pool {
         }
         self.write_if_room();
     }
+}
+
+/// The number, from `next` on, of a start that is not written over this one.
+fn generation_after(generation: u64, next: u64) -> u64 {
+    next + u64::from(start_slot(next) == start_slot(generation))
 }
 
 impl Dirty {

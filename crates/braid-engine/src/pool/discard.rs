@@ -183,7 +183,7 @@ impl Pool {
                 zero |= gone | record.zero;
                 record.zero = 0;
             }
-            if record.present == 0 && record.zero == 0 && !self.pending.contains_key(extent) {
+            if record.present == 0 && record.zero == 0 && !self.is_pending(*extent) {
                 record = Record::free(record.life);
                 freed.push(*extent);
             }
@@ -220,7 +220,7 @@ impl Pool {
             {
                 record.present &= earlier.present;
             }
-            if record.present == 0 && !self.pending.contains_key(&extent) && !open {
+            if record.present == 0 && !self.is_pending(extent) && !open {
                 record = Record::free(record.life);
                 freed.push(extent);
             }

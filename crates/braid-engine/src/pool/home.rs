@@ -12,6 +12,7 @@ use braid_format::pool::{Change, OWNER_UNITS, Placing, Record, RecordKind};
 
 use super::commit::Commits;
 use super::fold::Fold;
+use super::keyed::Keyed;
 use super::map::{MapWriter, Visible, VolumeMap};
 use super::owners::OwnerId;
 use super::records::{OWNER_HELD, Records};
@@ -148,11 +149,13 @@ pub struct Pool {
     pub(super) volumes: BTreeMap<VolumeId, Volume>,
     next_volume: u32,
     /// Requests that have a place in this extent and have not bound it.
-    pub(super) pending: BTreeMap<ExtentId, u32>,
+    pending: Keyed<u32>,
     /// The same by the owner under which they were given.
-    promised: BTreeMap<OwnerId, u32>,
+    promised: Keyed<u32>,
     /// Extents for which nothing is bound yet, by owner and logical extent.
-    opening: BTreeMap<(OwnerId, u32), ExtentId>,
+    opening: Keyed<u64>,
+    /// Memory for the changes of one binding.
+    binding: Vec<(u8, u32, Change)>,
     pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
     pub(super) commits: Commits,
     /// See [`Pool::progress`].
@@ -187,9 +190,10 @@ impl Pool {
             spread: Spread::default(),
             volumes: BTreeMap::new(),
             next_volume: 0,
-            pending: BTreeMap::new(),
-            promised: BTreeMap::new(),
-            opening: BTreeMap::new(),
+            pending: Keyed::growing(),
+            promised: Keyed::growing(),
+            opening: Keyed::growing(),
+            binding: Vec::with_capacity(2 * EXTENT_BLOCKS as usize + 1),
             open_packed: BTreeMap::new(),
             commits,
             progress: 0,
@@ -254,9 +258,9 @@ impl Pool {
                 let extent = ExtentId { member, index };
                 let used = self.state.records.owner(extent) != 0;
                 let waits = on_their_way.binary_search(&index).is_ok();
-                let opened = self.opening.values().any(|other| *other == extent)
+                let opened = self.opening.values().any(|other| *other == extent.bits())
                     || self.open_packed.values().any(|open| open.extent == extent)
-                    || self.pending.contains_key(&extent);
+                    || self.is_pending(extent);
                 let free = room.free.has(index);
                 let good = match (used, free, waits) {
                     (true, false, false) | (false, true, false) | (false, false, true) => true,
@@ -431,7 +435,7 @@ impl Pool {
         if chosen.is_none() {
             let others = whole.clone().map(zero_of).fold(0, |all, zero| all | zero) & run;
             let clear = (others >> first).trailing_zeros().min(blocks);
-            let opened = self.opening.get(&(owner, logical)).copied();
+            let opened = self.opening.get(opening_key(owner, logical)).map(|bits| ExtentId::from_bits(*bits));
             chosen = whole.clone().next().or(opened).map(|extent| (extent, clear));
         }
         if let Some((extent, clear)) = chosen {
@@ -451,7 +455,7 @@ impl Pool {
             return Placement::New(new(extent, position, count, true));
         }
         if let Some(extent) = self.take_extent(owner) {
-            self.opening.insert((owner, logical), extent);
+            self.opening.insert(opening_key(owner, logical), extent.bits());
             self.promised(owner, extent);
             return Placement::New(new(extent, first, blocks, false));
         }
@@ -466,13 +470,18 @@ impl Pool {
 
     /// A place in this extent is promised.
     fn promised(&mut self, owner: OwnerId, extent: ExtentId) {
-        *self.pending.entry(extent).or_insert(0) += 1;
-        *self.promised.entry(owner).or_insert(0) += 1;
+        count_up(&mut self.pending, extent.bits());
+        count_up(&mut self.promised, u64::from(owner));
+    }
+
+    /// Whether somebody has a place in this extent and has not bound it.
+    pub(super) fn is_pending(&self, extent: ExtentId) -> bool {
+        self.pending.has(extent.bits())
     }
 
     /// Whether data are on their way to places of this owner.
     pub fn awaits_data(&self, owner: OwnerId) -> bool {
-        self.promised.contains_key(&owner)
+        self.promised.has(u64::from(owner))
     }
 
     /// A free extent for this owner, taken, on one of the members that it may use.
@@ -490,7 +499,7 @@ impl Pool {
     fn packed_slots(&mut self, owner: OwnerId, blocks: u32) -> Option<(ExtentId, u32, u32)> {
         if planted(Planted::SlotUsedAgain)
             && let Some(OpenPacked { extent, next }) = self.open_packed.get(&owner).copied()
-            && !self.pending.contains_key(&extent)
+            && !self.is_pending(extent)
         {
             let unused = !self.state.record(extent.into()).present & mask(0, next);
             if unused != 0 {
@@ -532,7 +541,7 @@ impl Pool {
             }
         }
         debug_assert_eq!((record.owner, record.kind == RecordKind::Packed), (owner, packed));
-        let mut changes = Vec::with_capacity(units.into());
+        let mut changes = std::mem::take(&mut self.binding);
         if packed {
             for k in 0..blocks {
                 let slot = position + k;
@@ -569,6 +578,8 @@ impl Pool {
         for extent in freed {
             self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
         }
+        changes.clear();
+        self.binding = changes;
         self.settle(reservation, logical);
         sequence
     }
@@ -583,7 +594,7 @@ impl Pool {
     ) -> Vec<ExtentId> {
         let Reservation { extent: target, blocks, block, owner, .. } = *reservation;
         let bits = mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks);
-        let Pool { volumes, state, view, .. } = self;
+        let Pool { volumes, state, view, pending, .. } = self;
         volumes[&reservation.volume].writer.map().visible(&state.records, logical, view);
         let mut freed = Vec::new();
         let own = |extent: ExtentId| extent != target && state.records.owner(extent) & !OWNER_HELD == owner;
@@ -594,7 +605,7 @@ impl Pool {
             }
             record.present &= !bits;
             record.zero &= !bits;
-            if record.present | record.zero == 0 && !self.pending.contains_key(&piece.extent) {
+            if record.present | record.zero == 0 && !pending.has(piece.extent.bits()) {
                 record = Record::free(record.life);
                 freed.push(piece.extent);
             }
@@ -609,7 +620,7 @@ impl Pool {
             };
             record.present &= !(1 << packed.slot);
             let open = self.open_packed.get(&owner).is_some_and(|open| open.extent == packed.extent);
-            if record.present == 0 && !open && !self.pending.contains_key(&packed.extent) {
+            if record.present == 0 && !open && !pending.has(packed.extent.bits()) {
                 record = Record::free(record.life);
                 freed.push(packed.extent);
             }
@@ -627,19 +638,13 @@ impl Pool {
     fn settle(&mut self, reservation: &Reservation, logical: u32) {
         let extent = reservation.extent;
         self.progress += 1;
-        let promised = self.promised.get_mut(&reservation.owner).expect("who has a place is counted");
-        *promised -= 1;
-        if *promised == 0 {
-            self.promised.remove(&reservation.owner);
-        }
-        let pending = self.pending.get_mut(&extent).expect("who has a place is counted");
-        *pending -= 1;
-        if *pending > 0 {
+        count_down(&mut self.promised, u64::from(reservation.owner));
+        if !count_down(&mut self.pending, extent.bits()) {
             return;
         }
-        self.pending.remove(&extent);
-        if self.opening.get(&(reservation.owner, logical)) == Some(&extent) {
-            self.opening.remove(&(reservation.owner, logical));
+        let key = opening_key(reservation.owner, logical);
+        if self.opening.get(key) == Some(&extent.bits()) {
+            self.opening.remove(key);
         }
         if self.open_packed.get(&reservation.owner).is_none_or(|open| open.extent != extent) {
             self.free_if_empty(extent);
@@ -648,7 +653,7 @@ impl Pool {
 
     /// Gives an extent back in which nothing stands and nobody has a place.
     pub(super) fn free_if_empty(&mut self, extent: ExtentId) {
-        if self.pending.contains_key(&extent) {
+        if self.is_pending(extent) {
             return;
         }
         let record = self.state.record(extent.into());
@@ -677,6 +682,28 @@ impl Pool {
         }
         self.shared.turn.store(turn, Ordering::Release);
     }
+}
+
+fn opening_key(owner: OwnerId, logical: u32) -> u64 {
+    u64::from(owner) << 32 | u64::from(logical)
+}
+
+fn count_up(counts: &mut Keyed<u32>, key: u64) {
+    match counts.get_mut(key) {
+        Some(count) => *count += 1,
+        None => counts.insert(key, 1),
+    }
+}
+
+/// Whether that was the last one.
+fn count_down(counts: &mut Keyed<u32>, key: u64) -> bool {
+    let count = counts.get_mut(key).expect("who has a place is counted");
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        counts.remove(key);
+    }
+    last
 }
 
 /// `count` bits from bit `first` on.

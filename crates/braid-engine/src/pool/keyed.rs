@@ -1,5 +1,5 @@
-//! A table of a fixed size from numbers to small values: open addressing, nothing allocated after it was made, and the same
-//! calls in the same order do the same.
+//! A table from numbers to small values: open addressing, of a fixed size or one that it has grown to, so that nothing is allocated in the
+//! steady state; and the same calls in the same order do the same.
 
 /// No key: marks a free place.
 const NOBODY: u64 = u64::MAX;
@@ -9,13 +9,46 @@ pub struct Keyed<V> {
     places: Box<[(u64, V)]>,
     len: usize,
     room: usize,
+    grows: bool,
 }
+
+/// Keys that a table has room for which grows.
+const FIRST_ROOM: usize = 64;
 
 impl<V: Copy + Default> Keyed<V> {
     /// A table for at most `room` keys at a time.
     pub fn new(room: usize) -> Keyed<V> {
         let places = (room * 2).next_power_of_two().max(8);
-        Keyed { places: vec![(NOBODY, V::default()); places].into(), len: 0, room }
+        Keyed { places: vec![(NOBODY, V::default()); places].into(), len: 0, room, grows: false }
+    }
+
+    /// A table that becomes twice as large where it is full: for what has a bound that is rarely come near.
+    pub fn growing() -> Keyed<V> {
+        Keyed { grows: true, ..Keyed::new(FIRST_ROOM) }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut larger = Keyed { grows: true, ..Keyed::new(self.room * 2) };
+        for (key, value) in self.places.iter().filter(|(key, _)| *key != NOBODY) {
+            larger.insert(*key, *value);
+        }
+        *self = larger;
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether something stands under the key.
+    pub fn has(&self, key: u64) -> bool {
+        self.find(key).is_ok()
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.places.iter().filter(|(key, _)| *key != NOBODY).map(|(_, value)| value)
     }
 
     fn home(&self, key: u64) -> usize {
@@ -57,6 +90,10 @@ impl<V: Copy + Default> Keyed<V> {
     pub fn insert(&mut self, key: u64, value: V) {
         match self.find(key) {
             Ok(at) => self.places[at].1 = value,
+            Err(_) if self.grows && self.len == self.room => {
+                self.grow();
+                self.insert(key, value);
+            }
             Err(at) => {
                 assert!(self.len < self.room, "more keys than the table was made for");
                 self.places[at] = (key, value);
@@ -94,20 +131,37 @@ mod tests {
 
     #[test]
     fn it_does_what_an_ordinary_map_does() {
-        let (mut table, mut model) = (Keyed::<u64>::new(40), BTreeMap::new());
+        does_the_same(Keyed::new(40), 40, 64);
+    }
+
+    #[test]
+    fn so_does_one_that_grows() {
+        does_the_same(Keyed::growing(), 900, 1000);
+    }
+
+    fn does_the_same(mut table: Keyed<u64>, most: usize, keys: u64) {
+        let mut model = BTreeMap::new();
         let mut seed = 7u64;
         for step in 0..200_000u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let key = (seed >> 40) % 64;
-            if seed >> 63 == 0 && (model.len() < 40 || model.contains_key(&key)) {
+            let key = (seed >> 40) % keys;
+            if seed >> 63 == 0 && (model.len() < most || model.contains_key(&key)) {
                 table.insert(key, step);
                 model.insert(key, step);
             } else {
                 assert_eq!(table.remove(key), model.remove(&key));
             }
-            let probe = (seed >> 20) % 64;
+            let probe = (seed >> 20) % keys;
             assert_eq!(table.get(probe), model.get(&probe));
-            assert_eq!(table.len(), model.len());
+            assert_eq!((table.len(), table.is_empty()), (model.len(), model.is_empty()));
+            assert_eq!(table.has(probe), model.contains_key(&probe));
+            if step % 1000 == 0 {
+                let mut values: Vec<u64> = table.values().copied().collect();
+                values.sort_unstable();
+                let mut expected: Vec<u64> = model.values().copied().collect();
+                expected.sort_unstable();
+                assert_eq!(values, expected);
+            }
         }
     }
 }
