@@ -7,10 +7,12 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use braid_engine::PoolKey;
 use braid_ring::RingConfig;
 use common::load::{self, Order};
-use common::{Bed, Folder};
+use common::{Bed, Folder, volume};
 
 struct Counting;
 
@@ -55,8 +57,12 @@ fn probe() {
     COUNTING.fetch_xor(true, Ordering::SeqCst);
 }
 
+/// Nothing else is counted meanwhile.
+static ONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_million_ios_allocate_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("alloc");
     let file = |n: &str| format!("file:{},size=16M", folder.path(n));
     let mut bed = Bed::new(&RingConfig::default());
@@ -74,12 +80,51 @@ fn a_million_ios_allocate_nothing() {
     bed.ring.stop();
 }
 
+/// On a volume of a pool, from the home of the pool and from another shard: reads, overwrites, first writes, and the commits that
+/// flushes ask for.
+#[test]
+fn a_volume_allocates_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
+    // One that answers at once, and one that does not.
+    let disks = ["mem:256M", "throttled(mem:256M,iops=1000000000)"];
+    for (key, (disk, shard)) in (0..).zip(disks.iter().flat_map(|disk| [(*disk, 0), (*disk, 1)])) {
+        let (member, _) = bed.bare(disk);
+        let (device, bytes) = volume::thin(&mut bed, PoolKey(key), member, 256 << 20);
+        let order = |size: u64, total: u64, writes: u64| Order {
+            device,
+            size: size & !4095,
+            len: 4096,
+            depth: 64,
+            total,
+            writes,
+            probe,
+        };
+        let name = |what: &str| format!("{what}, {disk}, from shard {shard}");
+        // What grows to its size and stays so.
+        begin(&bed, &name("begin"), shard, &order(bytes, 4000, 10));
+        let first = begin(&bed, &name("first writes"), shard, &order(bytes, 10_000, 10));
+        assert_eq!(first, 0, "{}: allocations", name("first writes"));
+        begin(&bed, &name("fill"), shard, &order(8 << 20, 40_000, 10));
+        let over = begin(&bed, &name("overwrites"), shard, &order(8 << 20, 20_000, 3));
+        assert_eq!(over, 0, "{}: allocations", name("overwrites"));
+    }
+    bed.ring.stop();
+}
+
 fn run(bed: &Bed, name: &str, device: braid_engine::DeviceId, size: u64, total: u64) {
     let order = Order { device, size, len: 16 << 10, depth: 64, total, writes: 3, probe };
+    assert_eq!(begin(bed, name, 0, &order), 0, "{name}: allocations in {total} I/Os");
+}
+
+/// How many allocations there were on that shard.
+fn begin(bed: &Bed, name: &str, shard: u16, order: &Order) -> u64 {
+    let total = order.total;
     ALLOCATIONS.store(0, Ordering::SeqCst);
-    let outcome = load::begin(&bed.handle, 0, 1, &order).recv().expect("an outcome");
+    let outcome = load::begin(&bed.handle, shard, 1, order).recv().expect("an outcome");
     assert_eq!((outcome.errors, outcome.ended), (0, total), "{name}");
-    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), 0, "{name}: allocations in {total} I/Os");
+    let allocations = ALLOCATIONS.load(Ordering::SeqCst);
+    ALLOCATIONS.store(0, Ordering::SeqCst);
     // The counter itself works: this thread counts as a shard for once.
     probe();
     let boxed = std::hint::black_box(Box::new(total));
@@ -87,4 +132,5 @@ fn run(bed: &Bed, name: &str, device: braid_engine::DeviceId, size: u64, total: 
     drop(boxed);
     IS_SHARD.with(|is| is.set(false));
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), 1);
+    allocations
 }

@@ -169,7 +169,7 @@ pub enum ShardMessage {
         /// The slot's generation.
         generation: u32,
         /// What.
-        ask: Box<PoolAsk>,
+        ask: PoolAsk,
     },
     /// From that home: the answer.
     PoolTold {
@@ -482,7 +482,7 @@ impl Shard {
             }
             ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
             ShardMessage::PoolAsk { key, from, slot, generation, ask } => {
-                self.pool_asked(key, (from, slot, generation), *ask, sink);
+                self.pool_asked(key, (from, slot, generation), ask, sink);
             }
             ShardMessage::PoolTold { slot, generation, told } => self.pool_told(slot, generation, told),
             ShardMessage::PoolTurn { key, home, number } => self.pool_turn(key, home, number),

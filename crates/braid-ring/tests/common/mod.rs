@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::too_many_arguments)]
 
 pub mod load;
+pub mod volume;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -118,9 +119,14 @@ impl Bed {
     }
 
     pub fn publish(&mut self, root: &Node) -> DeviceId {
+        self.publish_blocks(root, 512)
+    }
+
+    /// The same of a device with other blocks.
+    pub fn publish_blocks(&mut self, root: &Node, block_bytes: u32) -> DeviceId {
         let device = DeviceId(self.next_device);
         self.next_device += 1;
-        let layout = DeviceLayout::new(1, 512, root);
+        let layout = DeviceLayout::new(1, block_bytes, root);
         self.handle.publish_and_drain(device, Some(Arc::new(layout))).wait().expect("the shards run");
         device
     }

@@ -316,7 +316,7 @@ impl Shard {
             self.pool_asked(key, who, ask, sink);
         } else {
             let (from, slot, generation) = who;
-            self.outbox.push_back((home, ShardMessage::PoolAsk { key, from, slot, generation, ask: Box::new(ask) }));
+            self.outbox.push_back((home, ShardMessage::PoolAsk { key, from, slot, generation, ask }));
         }
     }
 

@@ -1,0 +1,94 @@
+//! A pool of one member, and in it one volume of all that it has but a little.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, pool_tag};
+use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
+use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
+
+use super::{Bed, block_on};
+
+const OWNER_SLOTS: u32 = 1024;
+
+struct Heap(Box<[AtomicU64]>);
+
+impl TailMemory for Heap {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+/// Makes a pool of a device that keeps what it is given, served on shard 0, and serves its volume. The volume's device and bytes.
+pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (DeviceId, u64) {
+    let io = bed.handle.devices();
+    let places = PoolPlaces::new(size_bytes, OWNER_SLOTS).unwrap();
+    let of = PoolDevice {
+        number: 0,
+        device: member,
+        places: MemberPlaces {
+            starts: places.starts.start,
+            owners: places.owners.start,
+            table: places.table.start,
+            addresses: places.addresses.start,
+            data: places.data.start,
+        },
+        ring: (places.ring.start, u64::from(places.ring_blocks())),
+        extents: places.extents,
+        zero_slots: places.zero_slots,
+    };
+    let uuid = Uuid::from_u128(0x51);
+    let start = RingStart {
+        pool_tag: pool_tag(&uuid),
+        session: 1,
+        run: 1,
+        sequence: 1,
+        position: 0,
+        commit: 0,
+        mark: 0,
+        generation: 2,
+    };
+    let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, run: 3 };
+    let tail = |_session, bytes: u64| {
+        Ok(Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())) as Arc<dyn TailMemory>)
+    };
+    let pool = block_on(async {
+        for at in (0..of.places.data).step_by(1 << 20) {
+            let len = (of.places.data - at).min(1 << 20) as usize;
+            io.write(member, at, vec![0; len], false).await.unwrap();
+        }
+        io.write(member, of.places.starts, start.encode().to_vec(), true).await.unwrap();
+        open(&io, &what, |_| None, tail).await.unwrap()
+    });
+    let home = ShardId(0);
+    let members: Arc<[PoolPlace]> = Arc::new([PoolPlace { device: member, data: of.places.data }]);
+    block_on(bed.handle.serve_pool(key, home, Box::new(pool), Arc::clone(&members)));
+    let bytes = (u64::from(places.extents) - 8) * EXTENT_BYTES;
+    let owner = Owner {
+        id: 1,
+        kind: OwnerKind::Volume,
+        place: Placing::Spread,
+        on: 0,
+        also_on: 0,
+        thick: false,
+        parent: 0,
+        uuid: Uuid::from_u128(2),
+        volume: Uuid::nil(),
+        size_bytes: bytes,
+        created_unix_s: 0,
+        limit_iops: 0,
+        limit_bytes_per_s: 0,
+        name: OwnerName::new("v").unwrap(),
+        policy: None,
+    };
+    let create =
+        move |pool: &mut braid_engine::pool::Pool| (PoolNext::Commit, pool.create_volume(None, owner.clone()).unwrap());
+    let owner = block_on(bed.handle.pool_call(key, home, create)).unwrap();
+    let serve = move |pool: &mut braid_engine::pool::Pool| {
+        let id = pool.serve(owner).unwrap();
+        (PoolNext::Done, (id, Arc::clone(pool.shared()), Arc::clone(pool.volume(id).unwrap())))
+    };
+    let (id, pool, volume) = block_on(bed.handle.pool_call(key, home, serve)).unwrap();
+    let node = VolumeNode { key, home, pool, volume, id, members, size_bytes: bytes, read_only: false };
+    (bed.publish_blocks(&Node::Volume(Box::new(node)), 4096), bytes)
+}
