@@ -62,6 +62,14 @@ pub enum Planted {
     RingReadShort,
     /// What a crash left empty stays so.
     EmptiesForgotten,
+    /// Blocks are moved under those who write over them.
+    MoveNotHeld,
+    /// Blocks are copied while writes to them are under way.
+    MoveNotDrained,
+    /// What a fold has not come to moves to where it has been.
+    MoveOvertakesFold,
+    /// Of what has moved only one volume is told.
+    MoveForgetsMaps,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -200,7 +208,7 @@ thread_local! {
 #[cfg(feature = "planted")]
 impl Planted {
     /// Those of pools.
-    pub const POOLS: [Planted; 24] = [
+    pub const POOLS: [Planted; 28] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -225,6 +233,10 @@ impl Planted {
         Planted::TailDroppedEarly,
         Planted::RingReadShort,
         Planted::EmptiesForgotten,
+        Planted::MoveNotHeld,
+        Planted::MoveNotDrained,
+        Planted::MoveOvertakesFold,
+        Planted::MoveForgetsMaps,
     ];
 }
 

@@ -249,6 +249,10 @@ impl Pool {
         let Owner { kind, parent, uuid, volume, .. } = old;
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
+        if (old.place, old.on) != (owner.place, owner.on) {
+            self.close_packed(id);
+            self.moves.begin_anew();
+        }
         // What it has stays where it is until it has been moved.
         let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
         let owner = Owner { id, kind, parent, uuid, volume, size_bytes, also_on, ..owner };

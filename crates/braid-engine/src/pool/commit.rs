@@ -41,6 +41,13 @@ pub enum PoolOp {
     },
     /// What stands there is not needed any more.
     Discard,
+    /// What stands elsewhere is to be written there.
+    Copy {
+        /// The member.
+        from_member: u8,
+        /// First byte there.
+        from_offset: u64,
+    },
 }
 
 /// One I/O of a pool's own.
@@ -64,6 +71,8 @@ pub(super) enum For {
     Commit,
     Checkpoint,
     Discard { member: u8, index: u32 },
+    /// For the move of this number.
+    Copy { number: u8 },
 }
 
 /// The ring of one member. Positions count blocks from the ring's first use on and never go back.
@@ -284,7 +293,9 @@ impl Pool {
             return None;
         }
         self.free_empties();
-        self.commit_io(memory).or_else(|| self.checkpoint_io(memory)).or_else(|| self.discard_io())
+        self.end_moves();
+        let own = self.commit_io(memory).or_else(|| self.checkpoint_io(memory));
+        own.or_else(|| self.discard_io()).or_else(|| self.copy_io())
     }
 
     /// An I/O has ended.
@@ -299,6 +310,7 @@ impl Pool {
                 self.commits.discarded += 1;
                 self.rooms[usize::from(member)].free.give(index);
             }
+            For::Copy { number } => self.copied(number, succeeded),
             _ if !succeeded => self.commits.fail(),
             For::Commit => {
                 self.commits.out -= 1;
@@ -319,6 +331,7 @@ impl Pool {
         for room in &mut self.rooms {
             any |= room.freed.begin_drain();
         }
+        any |= self.moves.begin_drain();
         if !any {
             return None;
         }
@@ -332,6 +345,7 @@ impl Pool {
         if self.commits.barrier == Some(number) {
             self.commits.barrier = None;
             self.rooms.iter_mut().for_each(|room| room.freed.drained());
+            self.moves.drained();
         }
     }
 

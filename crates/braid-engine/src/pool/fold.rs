@@ -23,6 +23,18 @@ pub(super) struct Fold {
     zeros: bool,
 }
 
+impl Fold {
+    /// Whose records change hands.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// Who gets them.
+    pub fn child(&self) -> Option<OwnerId> {
+        self.child
+    }
+}
+
 /// What a step of folding came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Folded {
@@ -76,6 +88,7 @@ impl Pool {
             let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
             stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
             self.add_statements(child, &mut stated, |_, _, _| {});
+            self.moves.takes_over(child);
         }
         self.fold = Some(Fold { owner, child, stated, next: RecordId { member: 0, index: 0 }, zeros: false });
         Folded::Some
@@ -122,7 +135,7 @@ impl Pool {
         true
     }
 
-    fn fold_extent(&mut self, extent: ExtentId) {
+    pub(super) fn fold_extent(&mut self, extent: ExtentId) {
         let fold = self.fold.as_ref().expect("a fold is under way");
         let id = RecordId::from(extent);
         let mut record = self.state.record(id);

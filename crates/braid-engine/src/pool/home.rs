@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use braid_format::Uuid;
-use braid_format::pool::{Change, OWNER_UNITS, Placing, Record, RecordKind};
+use braid_format::pool::{Change, OWNER_UNITS, Owner, Record, RecordKind};
 
 use super::commit::Commits;
 use super::fold::Fold;
 use super::keyed::Keyed;
 use super::map::{MapWriter, Visible, VolumeMap};
+use super::moves::Moves;
 use super::owners::OwnerId;
 use super::records::{OWNER_HELD, Records};
 use super::space::{Free, Freed, Spread};
@@ -37,7 +38,7 @@ pub struct PoolShared {
     /// Which of the two owners of each volume counts now: its lowest bit. One store, so that all volumes change at one instant.
     turn: AtomicU32,
     /// The last unit of the tail, and the last that is committed.
-    published: AtomicU64,
+    pub(super) published: AtomicU64,
     committed: AtomicU64,
 }
 
@@ -168,6 +169,7 @@ pub struct Pool {
     /// Those that have nothing any more and keep their number from being given out again.
     pub(super) ended: Vec<OwnerId>,
     pub(super) fold: Option<Fold>,
+    pub(super) moves: Moves,
 }
 
 impl Pool {
@@ -202,6 +204,7 @@ impl Pool {
             deleted: Vec::new(),
             ended: Vec::new(),
             fold: None,
+            moves: Moves::default(),
         };
         pool.find_free();
         pool
@@ -236,7 +239,7 @@ impl Pool {
     /// Whether nothing is under way: everything is committed, what was deleted is gone, what was freed is free.
     pub fn is_settled(&self) -> bool {
         let freed = self.rooms.iter().map(|room| room.freed.len()).sum::<usize>();
-        let idle = self.pending.is_empty() && self.empties.is_empty() && self.fold.is_none();
+        let idle = self.pending.is_empty() && self.empties.is_empty() && self.fold.is_none() && self.moves.is_idle();
         idle && freed == 0 && self.tail.is_empty() && !self.commits.is_busy()
     }
 
@@ -260,7 +263,8 @@ impl Pool {
                 let waits = on_their_way.binary_search(&index).is_ok();
                 let opened = self.opening.values().any(|other| *other == extent.bits())
                     || self.open_packed.values().any(|open| open.extent == extent)
-                    || self.is_pending(extent);
+                    || self.is_pending(extent)
+                    || self.moves.is_target(extent);
                 let free = room.free.has(index);
                 let good = match (used, free, waits) {
                     (true, false, false) | (false, true, false) | (false, false, true) => true,
@@ -340,7 +344,7 @@ impl Pool {
     }
 
     /// Takes changes into the state whose first unit follows this one.
-    fn take_in(&mut self, changes: &[(u8, u32, Change)], mut unit: u64) {
+    pub(super) fn take_in(&mut self, changes: &[(u8, u32, Change)], mut unit: u64) {
         for (member, index, change) in changes {
             let id = RecordId { member: *member, index: *index };
             unit += if matches!(change, Change::Owner { .. }) { OWNER_UNITS as u64 } else { 1 };
@@ -485,9 +489,8 @@ impl Pool {
     }
 
     /// A free extent for this owner, taken, on one of the members that it may use.
-    fn take_extent(&mut self, owner: OwnerId) -> Option<ExtentId> {
-        let chosen = self.state.owners.get(owner).filter(|owner| owner.place != Placing::Spread);
-        let on = chosen.map_or(u128::MAX, |owner| owner.on);
+    pub(super) fn take_extent(&mut self, owner: OwnerId) -> Option<ExtentId> {
+        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses);
         let free = |room: &Room| if room.closed { 0 } else { room.free.count() };
         let rooms = (0u8..).zip(self.rooms.iter().map(free));
         let member = self.spread.choose(rooms.filter(|(member, _)| on >> member & 1 == 1))?;

@@ -561,6 +561,7 @@ async fn drive<I: DeviceIo>(
         let (doing, result) = match next.op {
             PoolOp::Flush => ("flushed", io.flush(device).await),
             PoolOp::Discard => ("discarded", io.discard(device, next.offset, next.len).await),
+            PoolOp::Copy { .. } => unreachable!("nothing moves before the pool serves"),
             PoolOp::Write { buffer } => {
                 let data = memory.buffer(buffer)[..next.len as usize].to_vec();
                 ("written", io.write(device, next.offset, data, false).await)

@@ -73,6 +73,8 @@ pub struct State {
     zeros_of: BTreeMap<(OwnerId, u32), Vec<RecordId>>,
     /// For each member, how many records have no extent behind them, and those that are free.
     zero_slots: Vec<(u32, Vec<u32>)>,
+    /// Bit *i*: nothing new goes to member *i*.
+    closed: u128,
     /// Addresses of packed extents.
     packed: BTreeMap<RecordId, Addresses>,
     /// Records with changes that are not committed: their committed image.
@@ -93,6 +95,7 @@ impl State {
             zeros: BTreeMap::new(),
             zeros_of: BTreeMap::new(),
             zero_slots: Vec::new(),
+            closed: 0,
             packed: BTreeMap::new(),
             uncommitted: Keyed::new(units_max as usize + 1),
             uncommitted_owners: BTreeMap::new(),
@@ -251,10 +254,10 @@ impl State {
         }
     }
 
-    /// A free record without an extent for this owner, on the member that has most of those on which it may have any: so that what is
-    /// kept on some members needs no other.
+    /// A free record without an extent for this owner, on the member that has most of those that it uses: so that what is kept on some
+    /// members needs no other.
     pub fn free_zero_slot(&self, owner: OwnerId) -> Option<RecordId> {
-        let on = self.owners.get(owner).map_or(0, Owner::may_be_on);
+        let on = self.owners.get(owner).map_or(0, Owner::uses) & !self.closed;
         let most = |(_, slots): &(usize, &Vec<u32>)| slots.len();
         let members = self.zero_slots.iter().map(|(_, free)| free).enumerate();
         let members = members.filter(|(member, _)| on >> member & 1 == 1);
@@ -265,6 +268,16 @@ impl State {
     /// How many of them are free.
     pub fn free_zero_slots(&self) -> usize {
         self.zero_slots.iter().map(|(_, free)| free.len()).sum()
+    }
+
+    /// How many of them are free on a member.
+    pub fn free_zero_slots_of(&self, member: u8) -> u32 {
+        self.zero_slots[usize::from(member)].1.len() as u32
+    }
+
+    /// Nothing new goes to this member; or it does again.
+    pub fn close_member(&mut self, member: u8, closed: bool) {
+        self.closed = self.closed & !(1 << member) | u128::from(closed) << member;
     }
 
     /// How many records without an extent a member has.

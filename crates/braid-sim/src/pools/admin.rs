@@ -16,6 +16,15 @@ pub(super) struct Asked {
     wait: Wait,
 }
 
+impl Asked {
+    /// This request has no place in mind any more.
+    pub fn no_longer_waits_for(&mut self, id: u64) {
+        if let Wait::Drain(out) = &mut self.wait {
+            out.retain(|other| *other != id);
+        }
+    }
+}
+
 pub(super) enum Wait {
     /// Whoever had begun before has to end.
     Drain(Vec<u64>),
@@ -134,7 +143,7 @@ impl World {
     }
 
     /// Which members a volume may use.
-    fn draw_placing(&mut self) -> (Placing, u128) {
+    pub(super) fn draw_placing(&mut self) -> (Placing, u128) {
         let members = self.devices.len();
         match self.rng.below(4) {
             0 => (Placing::Single, 1 << self.rng.pick(&self.devices).number),

@@ -20,13 +20,20 @@ impl World {
                         PoolOp::Write { .. } if lands == 1 => disk.write_torn(io.offset, &data, &mut self.rng),
                         PoolOp::Write { .. } => disk.write(io.offset, &data),
                         PoolOp::Discard => disk.discard(io.offset),
-                        PoolOp::Flush => {}
+                        PoolOp::Flush | PoolOp::Copy { .. } => {}
                     }
                 }
                 Io::Write { member, offset, words, .. } => {
                     for (k, word) in (0..).zip(words) {
                         if lands > 1 || self.rng.coin() {
                             self.disks[member].set_block(offset + k * BLOCK, word);
+                        }
+                    }
+                }
+                Io::Copied { io, words } => {
+                    for (k, word) in (0..).zip(words) {
+                        if lands > 1 || self.rng.coin() {
+                            self.disks[usize::from(io.member)].set_block(io.offset + k * BLOCK, word);
                         }
                     }
                 }
@@ -48,6 +55,7 @@ impl World {
 
     pub(super) fn forget(&mut self) {
         self.pool = None;
+        self.closed.clear();
         self.ill = None;
         self.jobs.clear();
         self.asked.clear();

@@ -8,6 +8,7 @@ mod bugs;
 mod crash;
 mod disk;
 mod kinds;
+mod moves;
 mod nature;
 mod oracle;
 #[cfg(feature = "planted")]

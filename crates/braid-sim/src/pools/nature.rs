@@ -12,10 +12,11 @@ pub(super) enum Moment {
     Batch,
     Start,
     Folded,
+    Copied,
 }
 
 impl Moment {
-    pub const ALL: [Moment; 7] = [
+    pub const ALL: [Moment; 8] = [
         Moment::Committed,
         Moment::Flushed,
         Moment::Discarded,
@@ -23,6 +24,7 @@ impl Moment {
         Moment::Batch,
         Moment::Start,
         Moment::Folded,
+        Moment::Copied,
     ];
 }
 

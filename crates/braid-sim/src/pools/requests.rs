@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_engine::Uuid;
 use braid_engine::pool::{Discarded, ExtentId, Found, Placement, Reservation, VolumeId};
 
-use braid_format::pool::Placing;
+use braid_format::pool::{Placing, RecordKind};
 
 use super::bugs::{Bug, is_planted};
 use super::oracle::{Change, Rule};
@@ -330,7 +330,10 @@ impl World {
                 self.pool().request_commit();
                 return false;
             }
-            Placement::Held => return false,
+            Placement::Held => {
+                self.leave_barriers(id);
+                return false;
+            }
             Placement::Full | Placement::TailFull => {
                 let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
                 write.failed = true;
@@ -350,11 +353,30 @@ impl World {
         false
     }
 
+    /// Whoever waits for a job has no place in mind: what the job itself waits for does not wait for him.
+    fn leave_barriers(&mut self, id: u64) {
+        self.counters.add("place", "waits for a job", 1);
+        if let Some((_, out)) = &mut self.barrier {
+            out.retain(|other| *other != id);
+        }
+        for asked in &mut self.asked {
+            asked.no_longer_waits_for(id);
+        }
+    }
+
     /// New blocks go where their volume may have them.
     fn check_member(&mut self, placement: &Placement, served: VolumeId) {
         let Placement::New(place) = placement else { return };
         let pool = self.pool.as_ref().expect("open");
+        // What has begun goes on where it is, until it has been moved.
+        let begun = pool.state().record(place.extent.into()).kind != RecordKind::Free;
+        if begun || self.jobs.iter().any(|job| job.has_place_in(place.extent)) {
+            return;
+        }
         let owner = pool.owner_of(served).and_then(|owner| pool.state().owners.get(owner)).expect("served");
+        if self.closed.contains(&usize::from(place.extent.member)) {
+            self.wrong = Some(format!("{} has a place on member {}, which is closed", owner.name, place.extent.member));
+        }
         if owner.place == Placing::Spread {
             return;
         }

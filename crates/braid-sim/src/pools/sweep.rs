@@ -91,6 +91,7 @@ impl World {
             now: self.now,
             names: self.names,
             next_job: self.next_job,
+            closed: self.closed.clone(),
             ill: None,
             wrong: None,
             aim: None,

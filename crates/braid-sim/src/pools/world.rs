@@ -1,6 +1,6 @@
 //! One run: a pool in use, crashes, and what is asked of it afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,6 +106,8 @@ pub(super) enum Life {
 /// An I/O that is out.
 pub(super) enum Io {
     Pool { io: PoolIo, data: Vec<u8>, mark: u64 },
+    /// What a copy has read, to be written.
+    Copied { io: PoolIo, words: Vec<u64> },
     Write { job: u64, member: usize, offset: u64, words: Vec<u64>, fua: bool, fails: bool },
     Read { job: u64, member: usize, offset: u64, block: u64, count: u64 },
 }
@@ -135,6 +137,8 @@ pub struct World {
     pub(super) now: u64,
     pub(super) names: u64,
     pub(super) next_job: u64,
+    /// Members from which everything is to move away.
+    pub(super) closed: BTreeSet<usize>,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
     /// What must not be, and was seen where nobody could be told.
@@ -203,6 +207,7 @@ impl World {
             now: 1,
             names: 0,
             next_job: 0,
+            closed: BTreeSet::new(),
             ill: None,
             wrong: None,
             aim: None,
@@ -245,7 +250,8 @@ impl World {
             0..38 if !self.ios.is_empty() => self.end_io(false)?,
             0..62 if self.jobs.len() < 14 => self.begin_job()?,
             62..66 => self.fold(),
-            66..76 => self.administer(),
+            66..75 => self.administer(),
+            75 => self.move_something(),
             76..80 => self.barrier_ends(),
             80..83 => {
                 if !self.rng.chance(self.nature.forgets_commits) {
@@ -278,6 +284,7 @@ impl World {
             self.note(|| format!("pool wants {io:?}"), u64::from(io.token) ^ io.offset);
             let slow = match io.op {
                 PoolOp::Flush => self.nature.slow_flushes,
+                PoolOp::Copy { .. } => self.nature.slow_data,
                 _ if io.offset >= self.device(io.member).places.owners => self.nature.slow_tables,
                 _ => self.nature.slow_rings,
             };
@@ -317,6 +324,7 @@ impl World {
         let at = *self.rng.pick(&due);
         match self.ios.swap_remove(at).io {
             Io::Pool { io, data, mark } => self.pool_io_ends(io, &data, mark),
+            Io::Copied { io, words } => self.copy_ends(io, &words),
             Io::Write { job, member, offset, words, fua, fails } => {
                 let fails = fails || self.ill == Some(member);
                 for (k, word) in (0..).zip(&words) {
@@ -357,6 +365,11 @@ impl World {
             PoolOp::Write { .. } => disk.write(io.offset, data),
             PoolOp::Discard if fails => {}
             PoolOp::Discard => disk.discard(io.offset),
+            PoolOp::Copy { from_member, from_offset } => {
+                let from = &self.disks[usize::from(from_member)];
+                let words = (0..io.len / BLOCK).map(|k| from.block(from_offset + k * BLOCK)).collect();
+                return self.push(Io::Copied { io, words }, self.nature.slow_data);
+            }
         }
         self.note(|| format!("pool's {io:?} has ended, fails {fails}"), u64::from(io.token));
         let before = self.pool().commits_done();
@@ -368,10 +381,24 @@ impl World {
             _ if commits > 0 => Moment::Committed,
             PoolOp::Flush => Moment::Flushed,
             PoolOp::Discard => Moment::Discarded,
+            PoolOp::Copy { .. } => Moment::Copied,
             PoolOp::Write { .. } if io.offset >= places.owners => Moment::Table,
             PoolOp::Write { .. } if io.offset >= places.starts + 2 * BLOCK => Moment::Batch,
             PoolOp::Write { .. } => Moment::Start,
         });
+    }
+
+    fn copy_ends(&mut self, io: PoolIo, words: &[u64]) {
+        let fails = self.ill == Some(usize::from(io.member)) || self.rng.chance(self.nature.io_fails);
+        for (k, word) in (0..).zip(words) {
+            if !fails || self.rng.coin() {
+                self.disks[usize::from(io.member)].set_block(io.offset + k * BLOCK, *word);
+            }
+        }
+        self.note(|| format!("copy {io:?} has ended, fails {fails}"), u64::from(io.token));
+        self.count(if fails { "copies failed" } else { "copies" });
+        self.pool().io_done(io.token, !fails);
+        self.happens(Moment::Copied);
     }
 
     /// Ends everything that is under way, and lets deletions be carried out.
@@ -424,6 +451,9 @@ fn story(world: &mut World, options: &Options) -> Check {
         if world.ill.is_none() && (life + 1 == lives || world.rng.chance(150_000)) {
             world.quiesce()?;
             world.verify_at_rest()?;
+            if world.rng.coin() {
+                world.verify_moved()?;
+            }
         }
         let rule = world.crash();
         world.reopen(rule)?;

@@ -44,7 +44,7 @@ use super::records::Records;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 
 pub use self::visible::{PackedBlock, Piece, Visible};
-pub use self::writer::MapWriter;
+pub use self::writer::{MapWriter, MovedBlock};
 
 /// Words of a part of the map that is made when the first of them is needed: 512 MiB of the volume. Smaller parts would
 /// make the directory of a large map too large for the processor's caches.

@@ -68,6 +68,16 @@ impl Visible {
         self.pieces().iter().fold(self.packed_mask, |mask, piece| mask | piece.mask)
     }
 
+    /// Where a block stands: the extent, and its position or slot there.
+    pub(super) fn stands(&self, block: u32) -> Option<(ExtentId, u8)> {
+        if self.packed_mask >> block & 1 == 1 {
+            let (extent, slot) = place_of(self.packed[block as usize]);
+            return Some((extent, slot as u8));
+        }
+        let piece = self.pieces().iter().find(|piece| piece.mask >> block & 1 == 1)?;
+        Some((piece.extent, block as u8))
+    }
+
     /// Only this piece, as far as it has blocks.
     pub(super) fn set_one(&mut self, extent: ExtentId, mask: u64) {
         (self.pieces_len, self.packed_mask) = (0, 0);

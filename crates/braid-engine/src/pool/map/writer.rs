@@ -19,6 +19,17 @@ fn stated(records: &Records, extent: ExtentId) -> u64 {
     if extent == ExtentId::IN_DOUBT { ALL } else { records.present(extent) }
 }
 
+/// One block that has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MovedBlock {
+    /// Which of its logical extent, 0 to 63.
+    pub block: u8,
+    /// The extent in which it was, and its slot or position there.
+    pub from: (ExtentId, u8),
+    /// The slot or position in which it is.
+    pub to_slot: u8,
+}
+
 /// Changes a [`VolumeMap`]: held by the pool's home shard, once for each map.
 ///
 /// Order of steps: the data is written, then the record says so ([`Records::set_present`]), then the map is told. Bits are
@@ -132,6 +143,47 @@ impl MapWriter {
             self.work.add_packed(u32::from(block.block), block.extent, block.slot);
         }
         self.put(records, logical, word, follow);
+    }
+
+    /// Blocks of a logical extent have moved to `target`, whose record says already that they are there; to slots where it is packed, else to
+    /// their own positions. Those that this map shows where they were are shown where they are now. The records of where they were
+    /// say so still.
+    pub fn relocate(
+        &mut self,
+        records: &Records,
+        logical: u32,
+        moved: impl Iterator<Item = MovedBlock>,
+        target: ExtentId,
+        packed: bool,
+    ) {
+        if logical >= self.map.extents() {
+            return;
+        }
+        let word = self.word(logical);
+        if word == Word::Unmapped {
+            return;
+        }
+        self.take_apart(records, word);
+        let mut any = false;
+        for MovedBlock { block, from, to_slot } in moved {
+            let block = u32::from(block);
+            if self.work.stands(block) != Some(from) {
+                continue;
+            }
+            any = true;
+            self.work.remove(1 << block);
+            if packed {
+                self.work.add_packed(block, target, to_slot);
+            } else {
+                debug_assert_eq!(u32::from(to_slot), block, "each at its own position");
+                self.work.add(target, 1 << block);
+            }
+        }
+        if any {
+            // Where it followed the record before, it follows the new one: nothing of it is hidden here.
+            let follow = matches!(word, Word::Single(_));
+            self.put(records, logical, word, follow);
+        }
     }
 
     /// The logical extent is as it is in another map of the same pool: for the map of a snapshot or a clone. Both may follow

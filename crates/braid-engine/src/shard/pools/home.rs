@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::{Shard, ShardMessage};
-use super::{OwnIo, PoolAsk, PoolTold, RUNS_MAX};
+use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
 use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp, VolumeId};
 use crate::volume::{PoolKey, PoolPlace};
@@ -285,17 +285,24 @@ impl Shard {
                 break;
             };
             let io = home.pool.next_io(&mut Staging(&mut self.pools.staging));
-            if !io.is_some_and(|io| matches!(io.op, PoolOp::Write { .. }))
+            if !io.is_some_and(|io| matches!(io.op, PoolOp::Write { .. } | PoolOp::Copy { .. }))
                 && let Some(memory) = self.pools.memory.as_mut()
             {
                 memory.give(run);
             }
             let Some(io) = io else { break };
-            let device = home.members[usize::from(io.member)].device;
+            let mut device = home.members[usize::from(io.member)].device;
+            let mut offset = io.offset;
             let mut own = OwnIo { token: io.token, ..OwnIo::default() };
             let (op, buf) = match io.op {
                 PoolOp::Flush => (Op::Flush, Buf::NONE),
                 PoolOp::Discard => (Op::Discard, Buf::NONE),
+                PoolOp::Copy { from_member, from_offset } => {
+                    own.memory = Some(run);
+                    own.copy = Copying::Reads { to: device, offset, len: io.len };
+                    (device, offset) = (home.members[usize::from(from_member)].device, from_offset);
+                    (Op::Read, self.pools.memory.as_ref().expect("it gave the run").page(run.first))
+                }
                 PoolOp::Write { .. } => {
                     own.memory = Some(run);
                     let buf = self.pools.memory.as_ref().expect("it gave the run").page(run.first);
@@ -305,7 +312,7 @@ impl Shard {
                 }
             };
             self.pools.sides[at].home = Some(home);
-            self.begin_own_io(key, device, &io, (op, buf), own, sink);
+            self.begin_own_io(key, device, (offset, io.len), (op, buf), own, sink);
             home = self.pools.sides[at].home.take().expect("just put there");
         }
         self.end_commits(&mut home);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::scratch::{Run, Scratch};
 use super::slots::{AWAY, NO_POOL};
 use super::{Shard, ShardMessage};
-use crate::io::{ErrorKind, LeafSink, ShardId};
+use crate::io::{DeviceId, ErrorKind, LeafSink, ShardId};
 use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX};
 use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
@@ -101,6 +101,17 @@ struct OwnIo {
     late: bool,
     /// The pool has not been told of its end.
     untold: bool,
+    copy: Copying,
+}
+
+/// A copy reads, then writes from the same memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Copying {
+    #[default]
+    Nothing,
+    /// It reads; what it has read goes there: so many bytes.
+    Reads { to: DeviceId, offset: u64, len: u64 },
+    Writes,
 }
 
 /// All pools on a shard.
@@ -126,6 +137,8 @@ pub(crate) struct Pools {
     short: VecDeque<PoolKey>,
     /// Barriers that begin on this shard, too.
     turning: VecDeque<(PoolKey, u64)>,
+    /// Places of copies that have read what they are to write.
+    copies: VecDeque<(PoolKey, u32)>,
 }
 
 impl Pools {
@@ -145,6 +158,7 @@ impl Pools {
             driven: VecDeque::with_capacity(POOLS_MAX),
             short: VecDeque::with_capacity(POOLS_MAX),
             turning: VecDeque::with_capacity(POOLS_MAX),
+            copies: VecDeque::with_capacity(POOL_IOS_MAX as usize),
         }
     }
 
@@ -158,7 +172,8 @@ impl Pools {
     /// Whether somebody may go on.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.told.is_empty() || !self.resumed.is_empty() || !self.driven.is_empty() || !self.turning.is_empty()
+        let requests = !self.told.is_empty() || !self.resumed.is_empty();
+        requests || !self.driven.is_empty() || !self.turning.is_empty() || !self.copies.is_empty()
     }
 }
 
@@ -310,6 +325,9 @@ impl Shard {
         }
         while let Some(index) = self.pools.resumed.pop_front() {
             self.advance(index, sink);
+        }
+        while let Some((key, number)) = self.pools.copies.pop_front() {
+            self.write_copy(key, number, sink);
         }
         while let Some((key, number)) = self.pools.turning.pop_front() {
             self.pool_turn(key, self.id, number);

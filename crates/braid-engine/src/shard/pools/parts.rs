@@ -2,10 +2,9 @@
 
 use super::super::Shard;
 use super::super::slots::{self, State};
-use super::{OwnIo, Pools};
+use super::{Copying, OwnIo, Pools};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafIo, LeafSink, Op};
 use crate::limits::PARTS_MAX;
-use crate::pool::PoolIo;
 use crate::volume::PoolKey;
 
 /// Who waits for a part to be free.
@@ -36,7 +35,7 @@ impl Shard {
         &mut self,
         key: PoolKey,
         device: DeviceId,
-        io: &PoolIo,
+        place: (u64, u64),
         (op, buf): (Op, Buf),
         own: OwnIo,
         sink: &mut impl LeafSink,
@@ -44,7 +43,17 @@ impl Shard {
         let number = self.pools.ios_free.pop().expect("seen to be free");
         self.pools.ios[(number - PARTS_MAX) as usize] = own;
         let index = self.slots.take_part(number);
-        self.begin_on_member(index, u32::from(key.0), device, (op, Flags::NONE), (io.offset, io.len), buf, sink);
+        self.begin_on_member(index, u32::from(key.0), device, (op, Flags::NONE), place, buf, sink);
+    }
+
+    /// A copy has read what it is to write: it does so, in the same place.
+    pub(super) fn write_copy(&mut self, key: PoolKey, number: u32, sink: &mut impl LeafSink) {
+        let own = &mut self.pools.ios[(number - PARTS_MAX) as usize];
+        let Copying::Reads { to, offset, len } = std::mem::replace(&mut own.copy, Copying::Writes) else { return };
+        let run = own.memory.expect("what was read stands there");
+        let buf = self.pools.memory.as_ref().expect("it gave the run").page(run.first);
+        let index = self.slots.take_part(number);
+        self.begin_on_member(index, u32::from(key.0), to, (Op::Write, Flags::NONE), (offset, len), buf, sink);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -99,13 +108,18 @@ impl Shard {
         let bars = late && self.devices.at(slot.device).layout(slot.version).mirror().is_none();
         if number >= PARTS_MAX {
             let own = self.pools.ios[(number - PARTS_MAX) as usize];
+            if matches!(own.copy, Copying::Reads { .. }) && error.is_none() && !late {
+                self.pools.copies.push_back((PoolKey(parent as u16), number));
+                return self.let_go(index);
+            }
             if let (true, Some(run), Some(memory)) = (late, own.memory, self.pools.memory.as_mut()) {
                 memory.lend(run);
             }
             let io = &mut self.pools.ios[(number - PARTS_MAX) as usize];
             io.late = late;
-            // A discard that is still to come would take what somebody else has there then.
-            io.untold = bars && op == Op::Discard;
+            // A discard that is still to come would take what somebody else has there then, and a copy would lie over it.
+            io.untold = bars && (op == Op::Discard || own.copy == Copying::Writes);
+            io.copy = Copying::Nothing;
             if io.untold {
                 self.pool_is_late(PoolKey(parent as u16), true);
             } else {
@@ -129,6 +143,10 @@ impl Shard {
     /// Nobody has anything of a part any more.
     pub(in super::super) fn part_is_free(&mut self, number: u32) {
         if number >= PARTS_MAX {
+            // It keeps its place until what it has read is written.
+            if matches!(self.pools.ios[(number - PARTS_MAX) as usize].copy, Copying::Reads { .. }) {
+                return;
+            }
             let own = std::mem::take(&mut self.pools.ios[(number - PARTS_MAX) as usize]);
             if let (Some(run), Some(memory)) = (own.memory, self.pools.memory.as_mut()) {
                 if own.late { memory.regain(run) } else { memory.give(run) }

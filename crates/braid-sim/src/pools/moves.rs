@@ -1,0 +1,102 @@
+//! Moving: members are emptied and used again, volumes are placed otherwise, while everything else goes on.
+
+use braid_engine::pool::{Moving, Pool};
+use braid_format::pool::Placing;
+
+use super::world::{Check, World};
+
+impl World {
+    /// Something of what moves blocks.
+    pub(super) fn move_something(&mut self) {
+        match self.rng.below(10) {
+            0 => self.close_or_open(),
+            1 => self.place_otherwise(),
+            _ => {
+                let records = 1 + self.rng.below(60) as u32;
+                self.move_on(records);
+            }
+        }
+    }
+
+    pub(super) fn move_on(&mut self, records: u32) -> Moving {
+        let moving = self.watched("move", |pool| pool.move_step(records));
+        match moving {
+            Moving::Done => self.counters.add("move", "all is where it should be", 1),
+            Moving::Some => {}
+            Moving::Full => self.counters.add("move", "no space", 1),
+            Moving::Unreadable => {
+                self.counters.add("move", "could not be copied", 1);
+                self.pool().retry_moves();
+            }
+        }
+        moving
+    }
+
+    /// A member is to be empty, or is used again. One is left for the rest.
+    fn close_or_open(&mut self) {
+        let member = self.rng.index(self.disks.len());
+        if self.closed.remove(&member) {
+            self.pool().close_member(member as u8, false);
+        } else if self.closed.len() + 1 < self.disks.len() {
+            self.closed.insert(member);
+            self.pool().close_member(member as u8, true);
+            self.counters.add("move", "members closed", 1);
+        }
+        self.note(|| format!("close or open member {member}"), member as u64);
+    }
+
+    /// A volume or snapshot goes to other members.
+    fn place_otherwise(&mut self) {
+        let owners: Vec<_> = self.pool().state().owners.iter().filter(|o| !o.name.is_empty()).map(|o| o.id).collect();
+        if owners.is_empty() {
+            return;
+        }
+        let id = *self.rng.pick(&owners);
+        let (place, on) = self.draw_placing();
+        let mut image = self.pool().state().owners.get(id).expect("just seen").clone();
+        (image.place, image.on) = (place, on);
+        if self.pool().alter(id, image).is_ok() {
+            self.counters.add("move", if place == Placing::Spread { "placed anywhere" } else { "placed otherwise" }, 1);
+            self.note(|| format!("place owner {id} on {on:x}"), u64::from(id));
+        }
+    }
+
+    /// Where nothing else is under way: everything stands where it should, if there is space for that.
+    pub(super) fn verify_moved(&mut self) -> Check {
+        let mut moving = self.move_on(1_000_000);
+        for _ in 0..200 {
+            if !matches!(moving, Moving::Some) {
+                break;
+            }
+            self.quiesce()?;
+            moving = self.move_on(1_000_000);
+        }
+        self.quiesce()?;
+        match moving {
+            Moving::Done => {}
+            // Everybody fills what there is.
+            Moving::Full => return Ok(()),
+            other => return Err(format!("what should move does not come to an end: {other:?}")),
+        }
+        let pool: &Pool = self.pool.as_ref().expect("open");
+        let state = pool.state();
+        for (member, extents) in state.members() {
+            for index in 0..extents {
+                let record = state.record(braid_engine::pool::RecordId { member, index });
+                let Some(owner) = state.owners.get(record.owner) else { continue };
+                if owner.uses() >> member & 1 == 0 {
+                    return Err(format!("extent {index} of member {member} is still of owner {}", owner.id));
+                }
+            }
+        }
+        for member in &self.closed {
+            if !pool.is_member_empty(*member as u8) {
+                return Err(format!("member {member} is closed, and not empty"));
+            }
+        }
+        match state.owners.iter().find(|owner| owner.also_on != 0) {
+            Some(owner) => Err(format!("owner {} says still that it has blocks on {:x}", owner.id, owner.also_on)),
+            None => Ok(()),
+        }
+    }
+}
