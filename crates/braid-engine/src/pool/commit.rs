@@ -70,9 +70,14 @@ pub struct PoolIo {
 pub(super) enum For {
     Commit,
     Checkpoint,
-    Discard { member: u8, index: u32 },
+    Discard {
+        member: u8,
+        index: u32,
+    },
     /// For the move of this number.
-    Copy { number: u8 },
+    Copy {
+        number: u8,
+    },
 }
 
 /// The ring of one member. Positions count blocks from the ring's first use on and never go back.

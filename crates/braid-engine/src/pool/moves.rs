@@ -194,9 +194,12 @@ impl Pool {
 
     fn begin_scan(&mut self) {
         let elsewhere = self.state.owners.iter().filter(|owner| owner.also_on != 0);
-        // Of one whose data are out, or that takes over what another one has, nothing is certain.
+        // Of one whose data are out, or move, or that takes over what another one has, nothing is certain.
         let takes_over = |id: OwnerId| self.fold.as_ref().is_some_and(|fold| fold.child() == Some(id));
-        let settled = elsewhere.filter(|owner| !self.awaits_data(owner.id) && !takes_over(owner.id));
+        let sources = || self.moves.list.iter().flatten().flat_map(|one| &one.sources);
+        let moves = |id: OwnerId| sources().any(|(source, _)| self.state.records.owner(*source) & !OWNER_HELD == id);
+        let settled =
+            elsewhere.filter(|owner| !self.awaits_data(owner.id) && !takes_over(owner.id) && !moves(owner.id));
         let also = settled.map(|owner| (owner.id, 0)).collect();
         let next = RecordId { member: 0, index: 0 };
         self.moves.scan = Some(Scan { next, clean: true, full: false, unreadable: false, also });
@@ -222,8 +225,7 @@ impl Pool {
         if let Some(seen) = scan.also.get_mut(&owner) {
             *seen |= 1 << id.member;
         }
-        let misplaced = owner != 0
-            && (closed || self.state.owners.get(owner).is_some_and(|owner| owner.uses() >> id.member & 1 == 0));
+        let misplaced = self.is_misplaced(owner, id.member);
         if !is_extent {
             if misplaced && !self.move_zeros(id) {
                 return true;
@@ -239,6 +241,12 @@ impl Pool {
         true
     }
 
+    /// Whether what this owner has on a member should stand elsewhere.
+    fn is_misplaced(&self, owner: OwnerId, member: u8) -> bool {
+        let uses = || self.state.owners.get(owner).is_none_or(|owner| owner.uses() >> member & 1 == 1);
+        owner != 0 && (self.rooms[usize::from(member)].closed || !uses())
+    }
+
     fn end_scan(&mut self) -> Moving {
         let scan = self.moves.scan.take().expect("a scan is under way");
         for (id, seen) in &scan.also {
@@ -247,8 +255,8 @@ impl Pool {
         // Another look is needed where somebody could not be judged.
         let judged = self.state.owners.iter().all(|owner| owner.also_on == 0);
         match () {
-            () if scan.clean && judged => Moving::Done,
             () if !self.moves.is_idle() => Moving::Some,
+            () if scan.clean && judged => Moving::Done,
             () if scan.full => Moving::Full,
             () if scan.unreadable => Moving::Unreadable,
             () => Moving::Some,
@@ -437,6 +445,12 @@ impl Pool {
         self.take_in(&changes[own..], before + own as u64);
         self.moves.moved += self.state.record(one.target.into()).present.count_ones() as u64;
         debug_assert_eq!(self.state.records.owner(one.target), owner);
+        // The member may have been closed since, and the scan have passed.
+        if self.is_misplaced(owner, one.target.member)
+            && let Some(scan) = &mut self.moves.scan
+        {
+            scan.clean = false;
+        }
         self.let_go(&one);
         for extent in freed {
             self.rooms[usize::from(extent.member)].freed.add(sequence, extent);

@@ -34,10 +34,10 @@ impl World {
 
     /// A member is to be empty, or is used again. One is left for the rest.
     fn close_or_open(&mut self) {
-        let member = self.rng.index(self.disks.len());
+        let member = usize::from(self.rng.pick(&self.devices).number);
         if self.closed.remove(&member) {
             self.pool().close_member(member as u8, false);
-        } else if self.closed.len() + 1 < self.disks.len() {
+        } else if self.closed.len() + 1 < self.devices.len() {
             self.closed.insert(member);
             self.pool().close_member(member as u8, true);
             self.counters.add("move", "members closed", 1);
@@ -91,7 +91,12 @@ impl World {
         }
         for member in &self.closed {
             if !pool.is_member_empty(*member as u8) {
-                return Err(format!("member {member} is closed, and not empty"));
+                let used =
+                    |index: &u32| state.record(braid_engine::pool::RecordId { member: *member as u8, index: *index });
+                let records = state.records.extents(*member as u8) + state.zero_slots(*member as u8);
+                let left: Vec<_> =
+                    (0..records).map(|index| (index, used(&index))).filter(|(_, r)| r.owner != 0).collect();
+                return Err(format!("member {member} is closed, and not empty: {left:?}"));
             }
         }
         match state.owners.iter().find(|owner| owner.also_on != 0) {

@@ -37,6 +37,8 @@ pub enum Focus {
     Starts,
     /// Extents that are given back while many look at them, with reads that take long.
     Reuse,
+    /// Blocks that move under writes, deletions and snapshots.
+    Moves,
 }
 
 /// Chances, per million.
@@ -57,6 +59,8 @@ pub(super) struct Nature {
     pub checkpoints: u32,
     /// A member fails from now on, at each step.
     pub falls_ill: u32,
+    /// Something that moves blocks is done, at each step.
+    pub moves: u32,
     /// Of 100 requests these are flushes.
     pub flushes: u64,
     /// The pool has little space.
@@ -71,7 +75,7 @@ pub(super) struct Nature {
 
 impl Nature {
     pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Nature {
-        let focuses = [Focus::Folds, Focus::Starts, Focus::Reuse];
+        let focuses = [Focus::Folds, Focus::Starts, Focus::Reuse, Focus::Moves];
         let focus = focus.or_else(|| rng.chance(300_000).then(|| *rng.pick(&focuses)));
         let any = Nature::any(rng);
         match focus {
@@ -98,6 +102,15 @@ impl Nature {
                 aim: Some(Moment::Start),
                 ..any
             },
+            Some(Focus::Moves) => Nature {
+                slow_data: *rng.pick(&[30_000, 300_000, 800_000]),
+                moves: 300_000,
+                falls_ill: 0,
+                is_small: false,
+                few_blocks: true,
+                aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Discarded])),
+                ..any
+            },
             Some(Focus::Reuse) => {
                 Nature { slow_data: 800_000, slow_flushes: 0, flushes: 20, is_small: true, few_blocks: true, ..any }
             }
@@ -116,6 +129,7 @@ impl Nature {
             forgets_commits: *rng.pick(&[0, 0, 900_000]),
             checkpoints: *rng.pick(&[0, 200_000, 200_000, 800_000]),
             falls_ill: if rng.chance(80_000) { 1_500 } else { 0 },
+            moves: *rng.pick(&[0, 20_000, 200_000]),
             flushes: *rng.pick(&[1, 6, 6, 20]),
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),

@@ -12,6 +12,9 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::FoldBeforeCommitted => Some(Focus::Folds),
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped => Some(Focus::Reuse),
+        Planted::MoveNotHeld | Planted::MoveNotDrained | Planted::MoveOvertakesFold | Planted::MoveForgetsMaps => {
+            Some(Focus::Moves)
+        }
         _ => None,
     }
 }
@@ -29,12 +32,12 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::OldRunGoesOn, 2200, 715),
     (Planted::OldTailNotCommitted, 100, 0),
     (Planted::CommitWithoutAllMembers, 100, 6),
-    (Planted::FoldBeforeCommitted, 400, 128),
+    (Planted::FoldBeforeCommitted, 1100, 339),
     (Planted::FoldForgetsChild, 100, 1),
     (Planted::FoldLosesOlder, 100, 3),
     (Planted::FoldZerosFirst, 2200, 727),
     (Planted::EntryBeforeData, 100, 2),
-    (Planted::MarkAfterFlush, 900, 298),
+    (Planted::MarkAfterFlush, 3600, 1194),
     (Planted::HotIgnored, 100, 10),
     (Planted::SnapshotNotDrained, 200, 62),
     (Planted::SnapshotNotCommitted, 100, 3),
@@ -42,8 +45,12 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::SlotUsedAgain, 200, 58),
     (Planted::ZerosForgottenByClones, 100, 0),
     (Planted::TailDroppedEarly, 200, 34),
-    (Planted::RingReadShort, 1700, 539),
+    (Planted::RingReadShort, 2800, 917),
     (Planted::EmptiesForgotten, 100, 15),
+    (Planted::MoveNotHeld, 200, 44),
+    (Planted::MoveNotDrained, 100, 4),
+    (Planted::MoveOvertakesFold, 100, 1),
+    (Planted::MoveForgetsMaps, 100, 4),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.

@@ -105,11 +105,31 @@ pub(super) enum Life {
 
 /// An I/O that is out.
 pub(super) enum Io {
-    Pool { io: PoolIo, data: Vec<u8>, mark: u64 },
+    Pool {
+        io: PoolIo,
+        data: Vec<u8>,
+        mark: u64,
+    },
     /// What a copy has read, to be written.
-    Copied { io: PoolIo, words: Vec<u64> },
-    Write { job: u64, member: usize, offset: u64, words: Vec<u64>, fua: bool, fails: bool },
-    Read { job: u64, member: usize, offset: u64, block: u64, count: u64 },
+    Copied {
+        io: PoolIo,
+        words: Vec<u64>,
+    },
+    Write {
+        job: u64,
+        member: usize,
+        offset: u64,
+        words: Vec<u64>,
+        fua: bool,
+        fails: bool,
+    },
+    Read {
+        job: u64,
+        member: usize,
+        offset: u64,
+        block: u64,
+        count: u64,
+    },
 }
 
 /// An I/O that ends at this time or later.
@@ -263,6 +283,9 @@ impl World {
             }
             _ if !self.ios.is_empty() => self.end_io(false)?,
             _ => {}
+        }
+        if self.rng.chance(self.nature.moves) {
+            self.move_something();
         }
         if self.rng.chance(self.nature.falls_ill) && self.ill.is_none() {
             let member = usize::from(self.rng.pick(&self.devices).number);

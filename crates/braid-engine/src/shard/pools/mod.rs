@@ -110,7 +110,11 @@ enum Copying {
     #[default]
     Nothing,
     /// It reads; what it has read goes there: so many bytes.
-    Reads { to: DeviceId, offset: u64, len: u64 },
+    Reads {
+        to: DeviceId,
+        offset: u64,
+        len: u64,
+    },
     Writes,
 }
 
