@@ -305,7 +305,7 @@ impl Pool {
             return;
         }
         if self.moves.failed.contains(&extent) {
-            scan.unreadable = true;
+            self.moves.scan.as_mut().expect("as before").unreadable = true;
             return;
         }
         if self.open_packed.get(&record.owner).is_some_and(|open| open.extent == extent) {
