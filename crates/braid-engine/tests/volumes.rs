@@ -142,6 +142,11 @@ fn manage(world: &mut World) {
             let which = random.below(world.rig.members.len() as u64) as usize;
             world.rig.publish_member(which);
         }
+        92 => world.close_or_open(),
+        93..99 => {
+            let records = 1 + random.below(60) as u32;
+            world.move_on(records);
+        }
         _ => {}
     }
 }
@@ -275,6 +280,7 @@ fn volumes_read_as_they_were_written() {
         add(&mut all, &run(seed, setup, Faults::default(), 3000));
     }
     tell(&all, &["refused: Busy", "NoDevice", "ReadOnly", "clones", "deletions", "snapshots of several", "power cuts"]);
+    tell(&all, &["blocks moved", "members emptied", "no space to empty a member"]);
 }
 
 /// Bare disks fail reads and writes and hang; disks of mirrors fail, hang and are left out.

@@ -142,6 +142,9 @@ pub struct World {
     pub counts: BTreeMap<String, u64>,
     /// No write is refused for want of space.
     pub roomy: bool,
+    /// The member that is to be empty.
+    closed: Option<u8>,
+    moved: u64,
     pub run: String,
 }
 
@@ -181,6 +184,8 @@ impl World {
             done: Vec::new(),
             counts: BTreeMap::new(),
             roomy: false,
+            closed: None,
+            moved: 0,
             run: format!("seed {seed}, {setup:?}"),
             setup,
         };
@@ -380,6 +385,32 @@ impl World {
 
     pub fn fold(&mut self, records: u32) -> braid_engine::pool::Folded {
         self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.fold_step(records)))
+    }
+
+    /// A member is to be empty, or is used again.
+    pub fn close_or_open(&mut self) {
+        let member = self.rig.random.below(self.setup.members.len() as u64) as u8;
+        if self.setup.members.len() > 1 {
+            let closed = self.closed != Some(member);
+            if let Some(before) = self.closed.take() {
+                self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.close_member(before, false)));
+            }
+            if closed {
+                self.closed = Some(member);
+                self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.close_member(member, true)));
+                self.count("members closed");
+            }
+        }
+    }
+
+    /// What stands where it should not moves.
+    pub fn move_on(&mut self, records: u32) {
+        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.move_step(records)));
+        let moved = self.look(|pool| pool.blocks_moved());
+        if moved > self.moved {
+            self.count("blocks moved");
+        }
+        self.moved = moved;
     }
 
     pub fn checkpoint(&mut self) {
@@ -750,6 +781,7 @@ impl World {
         assert!(self.busy.is_empty(), "memory was not given back, {}", self.run);
         if !self.rig.own_failed {
             self.fold_all();
+            self.move_all();
             assert!(self.calls.is_empty(), "{} calls never end, {}", self.calls.len(), self.run);
             self.read_all();
             self.check_durable();
@@ -778,6 +810,33 @@ impl World {
             }
         }
         panic!("deletions do not end, {}", self.run);
+    }
+
+    /// What is to be elsewhere is, in the end, or there is no space for it.
+    fn move_all(&mut self) {
+        use braid_engine::pool::Moving;
+        let mut full_at = None;
+        let ended = (0..1000).find_map(|_| {
+            let (moving, moved) = self.look(|pool| (pool.move_step(1000), pool.blocks_moved()));
+            self.drain();
+            self.settle();
+            match moving {
+                Moving::Done => return Some(moving),
+                // What was left is free by now, and has room for the next.
+                Moving::Full if full_at.replace(moved) == Some(moved) => return Some(moving),
+                Moving::Full => self.fold_all(),
+                Moving::Unreadable => self.look(Pool::retry_moves),
+                Moving::Some => {}
+            }
+            None
+        });
+        self.fold_all();
+        if let Some(member) = self.closed {
+            let empty = self.look(move |pool| pool.is_member_empty(member));
+            assert!(empty || ended == Some(Moving::Full), "member {member} is not empty: {ended:?}, {}", self.run);
+            self.count(if empty { "members emptied" } else { "no space to empty a member" });
+        }
+        self.settle();
     }
 
     fn read_all(&mut self) {
