@@ -42,15 +42,31 @@ pub enum Planted {
     /// A FUA write of a block that nobody has committed is treated as an overwrite.
     HotIgnored,
     /// A snapshot is acknowledged while writes that began before it are under way.
-    #[cfg(feature = "planted")]
     SnapshotNotDrained,
     /// A snapshot is acknowledged before it is committed.
-    #[cfg(feature = "planted")]
     SnapshotNotCommitted,
     /// An extent is used again while somebody may still have it in mind.
     BarrierSkipped,
     /// Who waits for space is among those who may have places in mind, and for whose end that space waits.
     WaitsCounted,
+    /// The home of a pool counts the shards on which a time has run out, and does not wait for the last.
+    BarrierSkipsShard,
+    /// Requests are not counted while their data are on the way to new places.
+    NewUncounted,
+    /// Requests to volumes that the kernel still has are not counted any more.
+    LateUncounted,
+    /// Blocks are bound whose data could not be written.
+    UnplacedBound,
+    /// Who wrote new blocks is answered while the home is being told that they are there.
+    BindUnwaited,
+    /// Requests that need new blocks, or take some away, are not put in one order.
+    VolumeUnlocked,
+    /// A flush of a volume ends where it begins.
+    VolumeFlushSkipped,
+    /// Blocks that are taken away with FUA are not committed.
+    ZeroesUncommitted,
+    /// What shows through from a snapshot is written over like a volume's own.
+    OwnerUnchecked,
     /// A slot of a packed extent that was given back is handed out again in the same life.
     SlotUsedAgain,
     /// A map that is built does not know the zeros of those before.
@@ -207,6 +223,25 @@ thread_local! {
 
 #[cfg(feature = "planted")]
 impl Planted {
+    /// Those of volumes on shards, and those of pools and arrays that are looked for with shards, too.
+    pub const VOLUMES: [Planted; 15] = [
+        Planted::BarrierSkipsShard,
+        Planted::NewUncounted,
+        Planted::LateUncounted,
+        Planted::UnplacedBound,
+        Planted::BindUnwaited,
+        Planted::VolumeUnlocked,
+        Planted::VolumeFlushSkipped,
+        Planted::ZeroesUncommitted,
+        Planted::OwnerUnchecked,
+        Planted::HotIgnored,
+        Planted::SnapshotNotDrained,
+        Planted::SnapshotNotCommitted,
+        Planted::WaitsCounted,
+        Planted::TailDroppedEarly,
+        Planted::DirtyServed,
+    ];
+
     /// Those of pools.
     pub const POOLS: [Planted; 28] = [
         Planted::ReusedBeforeCommitted,

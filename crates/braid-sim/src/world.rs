@@ -108,6 +108,8 @@ pub struct World {
     pub journals: BTreeMap<usize, (u64, u64)>,
     /// Disks that may hold the journal of an array, and nothing else.
     pub journal_disks: BTreeSet<usize>,
+    /// Disks of which only what lies from here on makes errors and hangs, and no flush does.
+    pub spared: BTreeMap<usize, u64>,
     /// Where the last batch was written there.
     logged: BTreeMap<usize, u64>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
@@ -136,6 +138,7 @@ impl World {
             bitmaps: BTreeMap::new(),
             journals: BTreeMap::new(),
             journal_disks: BTreeSet::new(),
+            spared: BTreeMap::new(),
             logged: BTreeMap::new(),
             moments: Vec::new(),
             crash_at_step: None,
@@ -308,10 +311,14 @@ impl World {
             self.running.insert(op, running);
             return;
         }
+        let is_spared = |from: &u64| io.op == Op::Flush || io.offset < *from;
+        let spared = self.spared.get(&disk).is_some_and(is_spared);
         let profile = self.disks[disk].profile;
         // What may be written while it is late is a question; what is read is none.
         let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
-        if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
+        if spared {
+            // Nothing goes wrong.
+        } else if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
             self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
             self.fault("hang");

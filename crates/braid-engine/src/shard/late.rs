@@ -4,6 +4,7 @@ use super::ranges::release;
 use super::slots::State;
 use super::{Shard, mutates, slots};
 use crate::io::{Cookie, DeviceId, ErrorKind, LeafError, LeafSink};
+use crate::planted::{Planted, planted};
 
 impl Shard {
     /// A leaf I/O ran into its time limit: it counts as failed, but the kernel still has it.
@@ -85,7 +86,7 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         let slot = &self.slots[index];
-        if to_volume && slot.barred && mutates(slot.op) {
+        if to_volume && slot.barred && mutates(slot.op) && !planted(Planted::LateUncounted) {
             self.tell_pool_late(index, true);
         } else if to_volume {
             // Its places may be given away.

@@ -3,19 +3,22 @@
 use std::process::ExitCode;
 
 use braid_sim::counters::Counters;
+use braid_sim::volumes::required::{REQUIRED, SEEDS_MIN};
 use braid_sim::volumes::{Focus, Options, run};
 
-const USAGE: &str =
-    "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse] [--trace]";
+const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late] [--trace] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
     options: Options,
     seeds: std::ops::Range<u64>,
+    /// A bug by its name.
+    plant: Option<String>,
+    hunt: bool,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
-    let mut asked = Asked { options: Options::default(), seeds: 0..100 };
+    let mut asked = Asked { options: Options::default(), seeds: 0..100, plant: None, hunt: false };
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next();
         match name.as_str() {
@@ -33,17 +36,81 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
                 asked.options.focus = Some(Focus::ALL.into_iter().find(|(name, _)| *name == text)?.1);
             }
             "--trace" => asked.options.trace = true,
+            "--plant" => asked.plant = Some(value()?),
+            "--hunt" => asked.hunt = true,
             _ => return None,
         }
     }
     Some(asked)
 }
 
+/// Runs every seed with a bug, each once. False: one finds it, or there is none of this name.
+#[cfg(feature = "planted")]
+fn run_planted(name: &str, seeds: std::ops::Range<u64>, options: &Options) -> bool {
+    use braid_sim::volumes::plant::{all, notices};
+
+    let Some(bug) = all().into_iter().find(|bug| format!("{bug:?}") == name) else {
+        eprintln!("volume-sim: no bug {name} is planted here");
+        return false;
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    let count = seeds.end - seeds.start;
+    let found = seeds.filter_map(|seed| Some((seed, notices(bug, seed, options)?)));
+    let found = found.inspect(|(seed, said)| println!("seed {seed}: {said}")).count();
+    println!("{name}: {found} of {count} seeds find it");
+    found == 0
+}
+
+/// Looks for every planted bug. False: one is not found.
+#[cfg(feature = "planted")]
+fn hunt(options: &Options) -> bool {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use braid_sim::volumes::plant::{notices, table};
+
+    let (table, next, good) = (table(), AtomicUsize::new(0), AtomicBool::new(true));
+    let work = || {
+        while let Some((bug, limit, known)) = table.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let name = format!("{bug:?}");
+            let mut seeds = std::iter::once(*known).chain(0..*limit);
+            match seeds.find_map(|seed| Some((seed, notices(*bug, seed, options)?))) {
+                Some((seed, said)) => {
+                    let said: String = said.lines().next().unwrap_or("").chars().take(100).collect();
+                    println!("{name:22} seed {seed:4} of {limit:4}: {said}");
+                }
+                None => {
+                    println!("{name:22} NOT FOUND in {limit} seeds");
+                    good.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    // A bug that is found by a panic is found.
+    std::panic::set_hook(Box::new(|_| {}));
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    good.into_inner()
+}
+
+#[cfg(not(feature = "planted"))]
+fn run_planted(_: &str, _: std::ops::Range<u64>, options: &Options) -> bool {
+    hunt(options)
+}
+
+#[cfg(not(feature = "planted"))]
+fn hunt(_: &Options) -> bool {
+    eprintln!("volume-sim: no bugs are planted in this build: --features planted");
+    false
+}
+
 fn main() -> ExitCode {
-    let Some(Asked { options, seeds }) = parse(std::env::args().skip(1)) else {
+    let Some(Asked { options, seeds, plant, hunt: hunts }) = parse(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if hunts || plant.is_some() {
+        let good = plant.map_or_else(|| hunt(&options), |name| run_planted(&name, seeds, &options));
+        return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let mut counters = Counters::default();
     let (mut failed, mut all, mut events) = (0, 0, 0);
     for seed in seeds {
@@ -61,5 +128,11 @@ fn main() -> ExitCode {
         }
     }
     println!("{all} seeds, {events} events, {failed} failed\n{counters}");
+    if all >= SEEDS_MIN && options.focus.is_none() {
+        for kind in counters.missing(REQUIRED) {
+            failed += 1;
+            println!("NEVER: {kind}");
+        }
+    }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

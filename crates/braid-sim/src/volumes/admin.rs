@@ -32,6 +32,7 @@ pub(super) struct Admin {
 impl Admin {
     /// One life, from the first disk to the last.
     pub async fn live(mut self) {
+        self.phase("starting");
         if !self.start_members().await || !self.open().await {
             return;
         }
@@ -144,8 +145,12 @@ impl Admin {
         self.phase("opening the pool");
         let what = OpenPool { uuid, members: &members, owner_slots, run: self.rng.bits() | 1 };
         let old = |session: u64| {
-            let scene = self.scene.borrow();
-            scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>)
+            let mut scene = self.scene.borrow_mut();
+            let memory = scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
+            if drops_tails_early() {
+                scene.shm.clear();
+            }
+            memory
         };
         let begin = |session: u64, bytes: u64| {
             let memory = Shm::new(bytes);
@@ -212,10 +217,8 @@ impl Admin {
         let (clients, admins) = {
             let mut scene = self.scene.borrow_mut();
             let clients = scene.nature.clients;
-            for client in 0..clients {
-                let at = 1 + scene.rng.below(100_000);
-                scene.to_wake.push((client, at));
-            }
+            scene.sleeping.extend(0..clients);
+            scene.refill();
             scene.helping = scene.nature.admins;
             (clients, scene.nature.admins)
         };
@@ -255,6 +258,7 @@ impl Admin {
 
     /// One thing that somebody might do.
     async fn act(&mut self) {
+        self.scene.borrow_mut().refill();
         let snapshots_often = self.scene.borrow().nature.snapshots;
         let (volumes, snapshots) = {
             let scene = self.scene.borrow();
@@ -399,6 +403,18 @@ impl Admin {
             scene.shm.clear();
         }
     }
+}
+
+/// A bug of whoever opens pools: the old tail is gone before what it says is committed.
+#[cfg(feature = "planted")]
+fn drops_tails_early() -> bool {
+    braid_engine::is_planted(braid_engine::Planted::TailDroppedEarly)
+}
+
+/// It is not compiled in.
+#[cfg(not(feature = "planted"))]
+const fn drops_tails_early() -> bool {
+    false
 }
 
 /// Of a volume with so many bytes.

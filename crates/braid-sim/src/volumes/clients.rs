@@ -13,8 +13,8 @@ use crate::world::World;
 const BLOCKS_MAX: u64 = 300;
 /// Requests that read everything, at a time.
 const READS_MAX: usize = 12;
-/// Clients look so often whether there is something that they can ask, in nanoseconds.
-const LOOK_NS: u64 = 200_000;
+/// Who could not ask tries again after so many nanoseconds.
+const AGAIN_NS: u64 = 200_000;
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,17 +45,28 @@ impl Asked {
 }
 
 impl Scene {
+    /// Clients may ask for some more.
+    pub fn refill(&mut self) {
+        self.budget = self.rng.between(1, self.nature.requests);
+        for client in std::mem::take(&mut self.sleeping) {
+            let at = 1 + self.rng.below(AGAIN_NS);
+            self.to_wake.push((client, at));
+        }
+    }
+
     /// A client asks for something, if there is anything that it may ask.
     pub fn wake(&mut self, client: u64, world: &mut World, host: &mut Host) {
         if self.quit {
             return;
         }
+        let Some(left) = self.budget.checked_sub(1) else { return self.sleeping.push(client) };
         let open = |served: &Served| served.open;
         let all: Vec<Uuid> =
             self.known.values().filter(|k| k.served.as_ref().is_some_and(open)).map(|k| k.uuid).collect();
         if all.is_empty() {
-            return self.to_wake.push((client, LOOK_NS));
+            return self.sleeping.push(client);
         }
+        self.budget = left;
         let uuid = *self.rng.pick(&all);
         let size = self.known[&uuid].served.as_ref().expect("just seen").blocks;
         let is_snapshot = self.known[&uuid].of.is_some();
@@ -86,7 +97,7 @@ impl Scene {
         };
         let shard = self.rng.below(u64::from(self.shards)) as u16;
         if !self.ask(By::Client(client), uuid, shard, (op, flags), (block, blocks), world, host) {
-            self.to_wake.push((client, LOOK_NS));
+            self.to_wake.push((client, AGAIN_NS));
         }
     }
 
@@ -140,7 +151,6 @@ impl Scene {
         }
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (block * BLOCK, blocks * BLOCK) };
         let request = Request { device: served.device, op, flags, offset, len, buf: asked.buf, tag };
-        world.note(format_args!("request {tag} of {by:?} to {uuid}, shard {shard}: {op:?} {flags:?} {block}+{blocks}"));
         if let Err(error) = host.submit(world, shard, &request) {
             self.count("refused", &format!("{:?}", error.kind));
             if bytes > 0 {
@@ -151,6 +161,7 @@ impl Scene {
             }
             return false;
         }
+        world.note(format_args!("request {tag} of {by:?} to {uuid}, shard {shard}: {op:?} {flags:?} {block}+{blocks}"));
         self.count("ops", name_of(op, flags));
         if op == Op::Flush || flags.has(Flags::FUA) {
             self.moments.push("asking for what lasts");
@@ -189,9 +200,9 @@ impl Scene {
                 let pause = self.rng.below(self.nature.think_ns) + 1;
                 self.to_wake.push((client, pause));
             }
-            By::Reader(_) if completion.result.is_err() => {
-                let (By::Reader(by), Asked { volume, block, blocks, .. }) = (asked.by, asked.clone()) else { return };
-                self.reads.push_back((by, volume, block, blocks));
+            // What can be read at another time is; a place that cannot be read at all stays unknown.
+            By::Reader(by) if completion.result.is_err() && !self.nature.data_faults => {
+                self.reads.push_back((by, asked.volume, asked.block, asked.blocks));
             }
             By::Reader(by) => *self.readings.entry(by).or_insert(1) -= 1,
         }
@@ -213,6 +224,9 @@ impl Scene {
 
     fn succeeded(&mut self, tag: u64, asked: &Asked, end: u64, is_busy: bool, world: &World) {
         let Asked { op, flags, block, blocks, start, volume, .. } = *asked;
+        if op == Op::Flush || flags.has(Flags::FUA) {
+            self.moments.push("what lasts is answered");
+        }
         let oldest = self.asked.values().map(|asked| asked.start).min().unwrap_or(end);
         let Some(known) = self.known.get_mut(&volume) else {
             return self.wrong(|| format!("request {tag} was carried out on {volume}, which is gone"));
@@ -268,7 +282,8 @@ impl Scene {
             ErrorKind::ReadOnly => known.is_some_and(|known| known.of.is_some()) && changes,
             ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
             // A disk of an array may keep the memory of a read; nobody else may fill it then.
-            ErrorKind::TimedOut => asked.op == Op::Read && self.nature.faults,
+            ErrorKind::TimedOut if asked.op == Op::Read && self.nature.faults => true,
+            ErrorKind::Io | ErrorKind::TimedOut => self.nature.data_faults && asked.op != Op::Flush,
             _ => false,
         }
     }

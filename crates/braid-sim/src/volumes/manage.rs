@@ -199,9 +199,11 @@ impl Admin {
                     (known.until, known.life) = (u64::MAX, Life::There);
                 }
                 for (_, uuid, _) in what {
-                    if self.rng.below(3) > 0 {
+                    let reads = self.scene.borrow().nature.reads_snapshots;
+                    let reads = self.rng.chance(reads);
+                    if reads || self.rng.coin() {
                         self.serve(uuid).await;
-                        if self.rng.coin() {
+                        if reads {
                             let number = self.scene.borrow_mut().read_all(uuid);
                             self.until(|scene| scene.readings[&number] == 0).await;
                         }
@@ -386,6 +388,11 @@ impl Admin {
         };
         let (id, size_bytes) = match self.look(serve).await {
             Ok((id, _, _, size_bytes)) => (id, size_bytes),
+            // Who was told that a snapshot is there finds all of it.
+            Err(AdminError::TailFull) if self.scene.borrow().known[&uuid].of.is_some() => {
+                self.odd(format!("snapshot {uuid} was acknowledged, and waits for what began before it"));
+                return;
+            }
             Err(error) => return self.refused("to serve", error),
         };
         let device = self.scene.borrow_mut().take_device();
@@ -420,7 +427,10 @@ impl Admin {
         let layout = DeviceLayout::new(self.port.new_version(), BLOCK as u32, &node);
         let blocks = blocks_of(layout.size_bytes());
         self.port.publish(served.device, Some(Arc::new(layout))).await;
-        self.scene.borrow_mut().get(uuid).served = Some(Served { blocks, open: true, ..served });
+        let mut scene = self.scene.borrow_mut();
+        scene.get(uuid).served = Some(Served { blocks, open: true, ..served });
+        let sleeping = std::mem::take(&mut scene.sleeping);
+        scene.to_wake.extend(sleeping.into_iter().map(|client| (client, 1)));
     }
 
     /// Serves it no more. Nothing of it is under way afterwards.

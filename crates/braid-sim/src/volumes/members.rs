@@ -29,7 +29,7 @@ const LABELS_BYTES: u64 = (1 << 20) + 8192;
 pub(super) struct Member {
     pub kind: Kind,
     pub disks: Vec<usize>,
-    /// Of an array, the disk that may fail.
+    /// The disk that may fail; of a bare one only what lies in extents.
     pub victim: Option<usize>,
     /// How it behaves once the pool has been made.
     faulty: Profile,
@@ -98,7 +98,17 @@ impl Member {
             }
         }
         let victim = (kind != Kind::Bare && nature.faults).then(|| *rng.pick(&disks));
-        let faulty = Profile::faulty(rng);
+        let mut faulty = Profile::faulty(rng);
+        let victim = if kind == Kind::Bare && nature.data_faults {
+            // What the pool writes of its own has no second place.
+            world.spared.insert(disks[0], data);
+            faulty.slow = nature.slow.unwrap_or(faulty.slow);
+            faulty.write_error = rng.between(2_000, 40_000) as u32;
+            faulty.hang = rng.probability(nature.hang).max(nature.hang / 4);
+            Some(disks[0])
+        } else {
+            victim
+        };
         Member { kind, disks, victim, faulty, spec, uuid: None, exists: false, of_pool, serves: None }
     }
 

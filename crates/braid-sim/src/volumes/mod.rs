@@ -13,6 +13,9 @@ mod manage;
 mod members;
 mod nature;
 mod oracle;
+#[cfg(feature = "planted")]
+pub mod plant;
+pub mod required;
 mod scene;
 
 use std::cell::RefCell;
@@ -100,7 +103,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         scene.members.push(member);
     }
     let scene = Rc::new(RefCell::new(scene));
-    let lives = rng.between(1, 6);
+    let lives = rng.between(1, nature.lives);
     let mut violation = None;
     for life in 0..=lives {
         let last = life == lives;
@@ -123,8 +126,15 @@ fn draw_doom(nature: &Nature, rng: &mut Rng) -> Doom {
     if rng.chance(nature.cut_starts) {
         return match rng.below(3) {
             0 => Doom::AtStep(rng.between(1, 120), crash),
-            _ => Doom::Within(any_of(&OF_STARTS, rng), 1, rng.below(3_000_000), crash),
+            _ => {
+                let ns = *rng.pick(&[300_000, 3_000_000, 30_000_000]);
+                Doom::Within(any_of(&OF_STARTS, rng), 1, rng.below(ns), crash)
+            }
         };
+    }
+    if rng.chance(nature.cut_answers) {
+        let ns = *rng.pick(&[1, 20_000, 200_000]);
+        return Doom::Within("what lasts is answered", rng.between(1, 20), rng.below(ns), crash);
     }
     match rng.below(10) {
         0 => Doom::Clean,

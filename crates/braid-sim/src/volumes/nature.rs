@@ -15,16 +15,19 @@ pub enum Focus {
     Arrays,
     /// Little space that is given back and used again at once.
     Reuse,
+    /// Writes that time out, and land when their places may be somebody else's.
+    Late,
 }
 
 impl Focus {
     /// All of them, by the names that the command line knows.
-    pub const ALL: [(&'static str, Focus); 5] = [
+    pub const ALL: [(&'static str, Focus); 6] = [
         ("snapshots", Focus::Snapshots),
         ("durable", Focus::Durable),
         ("starts", Focus::Starts),
         ("arrays", Focus::Arrays),
         ("reuse", Focus::Reuse),
+        ("late", Focus::Late),
     ];
 }
 
@@ -43,6 +46,10 @@ pub(super) struct Nature {
     pub kinds: &'static [Kind],
     /// One disk of each redundant array makes errors, hangs and is pulled.
     pub faults: bool,
+    /// Bare disks fail to read and write what volumes have there, and hang with it.
+    pub data_faults: bool,
+    /// They do so with this chance at most.
+    pub hang: u32,
     /// Disks take up to a hundred times as long with this chance.
     pub slow: Option<u32>,
     /// The pool has little space.
@@ -51,6 +58,8 @@ pub(super) struct Nature {
     pub volume_blocks: u64,
     /// Those who ask at a time.
     pub clients: u64,
+    /// What all of them together ask for at most before an administrator does something.
+    pub requests: u64,
     /// Longest pause between two requests of one of them.
     pub think_ns: u64,
     /// Of 100 requests these are flushes, and these take blocks away or zero them.
@@ -68,8 +77,13 @@ pub(super) struct Nature {
     pub snapshots: u64,
     /// Not everything is read as soon as it is served.
     pub reads_late: u32,
-    /// A crash comes within a start.
+    /// A snapshot is read at once when it is there.
+    pub reads_snapshots: u32,
+    /// Lives at most.
+    pub lives: u64,
+    /// A crash comes within a start; another as soon as something lasts.
     pub cut_starts: u32,
+    pub cut_answers: u32,
     /// Of the crashes these are losses of power.
     pub power: u32,
 }
@@ -92,7 +106,8 @@ impl Nature {
                 crowd: 700_000,
                 think_ns: 100_000,
                 clients: rng.between(3, 8),
-                snapshots: 30,
+                snapshots: 60,
+                reads_snapshots: 900_000,
                 actions: rng.between(6, 16),
                 pause_ns: 2_000_000,
                 ..any
@@ -104,19 +119,46 @@ impl Nature {
                 volume_blocks: 90,
                 crowd: 500_000,
                 power: 900_000,
+                cut_answers: 700_000,
                 actions: rng.below(4),
                 ..any
             },
-            Some(Focus::Starts) => Nature { cut_starts: 800_000, actions: rng.between(1, 8), ..any },
-            Some(Focus::Arrays) => Nature { kinds: REDUNDANT, faults: rng.below(3) > 0, ..any },
+            Some(Focus::Starts) => {
+                Nature { lives: 14, cut_starts: 600_000, power: 300_000, actions: rng.between(1, 8), ..any }
+            }
+            Some(Focus::Arrays) => Nature {
+                kinds: REDUNDANT,
+                faults: rng.below(3) > 0,
+                // What a crash leaves unequal is read again and again.
+                crowd: 700_000,
+                volume_blocks: *rng.pick(&[20, 90]),
+                clients: rng.between(3, 8),
+                cut_answers: 400_000,
+                fua: *rng.pick(&[0, 50_000]),
+                flushes: *rng.pick(&[1, 5]),
+                ..any
+            },
             Some(Focus::Reuse) => Nature {
                 kinds: BARE,
                 slow: Some(300_000),
+                data_faults: rng.coin(),
                 is_small: true,
                 volume_blocks: 200,
                 zeroes: 30,
                 clients: rng.between(3, 8),
                 snapshots: 10,
+                ..any
+            },
+            Some(Focus::Late) => Nature {
+                kinds: BARE,
+                data_faults: true,
+                hang: 40_000,
+                is_small: true,
+                volume_blocks: 64,
+                zeroes: 30,
+                requests: 60,
+                pause_ns: 8_000_000_000,
+                actions: rng.between(6, 14),
                 ..any
             },
         }
@@ -126,10 +168,13 @@ impl Nature {
         Nature {
             kinds: if rng.below(3) == 0 { BARE } else { ANY },
             faults: rng.below(3) == 0,
+            data_faults: rng.below(5) == 0,
+            hang: 10_000,
             slow: if rng.below(3) == 0 { Some(*rng.pick(&[30_000, 300_000])) } else { None },
             is_small: rng.chance(250_000),
             volume_blocks: *rng.pick(&[70, 300, 700]),
             clients: rng.between(1, 8),
+            requests: *rng.pick(&[30, 150, 400]),
             think_ns: *rng.pick(&[1_000, 100_000, 1_000_000]),
             flushes: *rng.pick(&[1, 5, 15]),
             zeroes: *rng.pick(&[4, 12]),
@@ -140,7 +185,10 @@ impl Nature {
             pause_ns: *rng.pick(&[300_000, 3_000_000, 20_000_000]),
             snapshots: *rng.pick(&[3, 10, 30]),
             reads_late: *rng.pick(&[0, 0, 600_000]),
+            reads_snapshots: 300_000,
+            lives: 6,
             cut_starts: *rng.pick(&[100_000, 300_000]),
+            cut_answers: 100_000,
             power: 500_000,
         }
     }

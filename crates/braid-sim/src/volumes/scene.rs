@@ -107,6 +107,9 @@ pub(super) struct Scene {
     pub called: BTreeMap<u64, bool>,
     /// Clients that are to be woken, and in how many nanoseconds.
     pub to_wake: Vec<(u64, u64)>,
+    /// So many requests clients may still ask; and those who have found that there are no more.
+    pub budget: u64,
+    pub sleeping: Vec<u64>,
     pub quit: bool,
     pub helping: u64,
     pub spawned: Vec<Task>,
@@ -148,6 +151,8 @@ impl Scene {
             left: None,
             called: BTreeMap::new(),
             to_wake: Vec::new(),
+            budget: 0,
+            sleeping: Vec::new(),
             quit: false,
             helping: 0,
             spawned: Vec::new(),
@@ -225,6 +230,7 @@ impl Scene {
         self.left = None;
         self.called.clear();
         self.to_wake.clear();
+        self.sleeping.clear();
         (self.quit, self.helping) = (false, 0);
         self.spawned.clear();
         self.reopening.clear();

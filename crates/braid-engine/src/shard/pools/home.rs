@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::{Shard, ShardMessage};
 use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
+use crate::planted::{Planted, planted};
 use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp, VolumeId};
 use crate::volume::{PoolKey, PoolPlace};
 
@@ -162,7 +163,11 @@ impl Home {
             }
             PoolAsk::Unplace(new) => {
                 for reservation in new.iter().flatten() {
-                    self.pool.unplace(reservation);
+                    if planted(Planted::UnplacedBound) {
+                        self.pool.bind(reservation);
+                    } else {
+                        self.pool.unplace(reservation);
+                    }
                 }
                 None
             }
@@ -377,6 +382,10 @@ impl Shard {
                 && (after.is_none_or(|commits| pool.commits_done() > commits) || pool.has_failed())
             {
                 called.wait = match (called.call)(pool) {
+                    PoolNext::DrainAndCommit if planted(Planted::SnapshotNotCommitted) => Wait::Ended(true),
+                    PoolNext::DrainAndCommit if planted(Planted::SnapshotNotDrained) => {
+                        Wait::Commit(pool.request_commit())
+                    }
                     PoolNext::Done => Wait::Ended(true),
                     PoolNext::Commit => Wait::Commit(pool.request_commit()),
                     PoolNext::DrainAndCommit => {
@@ -410,7 +419,8 @@ impl Shard {
         home.barrier_wanted = false;
         home.barriers += 1;
         let number = home.barriers;
-        home.barrier = Some((number, home.shards, own));
+        let waits_for = home.shards - u16::from(home.shards > 1 && planted(Planted::BarrierSkipsShard));
+        home.barrier = Some((number, waits_for, own));
         for shard in (0..home.shards).map(ShardId) {
             if shard != self.id {
                 self.outbox.push_back((shard, ShardMessage::PoolTurn { key, home: self.id, number }));

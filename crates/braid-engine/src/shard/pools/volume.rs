@@ -8,6 +8,7 @@ use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::plan::carries_data;
+use crate::planted::{Planted, planted};
 use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found, Placement};
 use crate::volume::{PoolKey, VolumeNode};
 
@@ -80,6 +81,10 @@ impl Shard {
                         work.stage = Stage::Start;
                         continue;
                     }
+                    if planted(Planted::BindUnwaited) && slot.cursor >= slot.end && !slot.flags.has(Flags::FUA) {
+                        self.ask_home(index, PoolAsk::Bind(new), None, sink);
+                        return self.finish(index);
+                    }
                     return self.ask_home(index, PoolAsk::Bind(new), Some(Stage::Binding), sink);
                 }
                 _ if slot.error.is_some() => {
@@ -110,7 +115,7 @@ impl Shard {
                         told => slot.error = Some(failure(told)),
                     }
                     work.stage = Stage::Start;
-                    work.commit = true;
+                    work.commit = !planted(Planted::ZeroesUncommitted);
                 }
                 Stage::Binding => {
                     if let Some(PoolTold::Failed(kind)) = work.told.take() {
@@ -125,6 +130,9 @@ impl Shard {
                     return self.finish(index);
                 }
                 Stage::Parts => work.stage = Stage::Start,
+                Stage::Start if slot.op == Op::Flush && planted(Planted::VolumeFlushSkipped) => {
+                    return self.finish(index);
+                }
                 Stage::Start if slot.op == Op::Flush => {
                     return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
                 }
@@ -172,7 +180,8 @@ impl Shard {
             }
         }
         // New places are given, and blocks taken away, in one order.
-        if slot.held.0 == slot.held.1 {
+        let unlocked = planted(Planted::VolumeUnlocked);
+        if slot.held.0 == slot.held.1 && !unlocked {
             let slot = &mut self.slots[index];
             if let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
@@ -181,12 +190,13 @@ impl Shard {
             // Whoever had it may have bound what was missing.
             return true;
         }
-        if slot.cursor >= slot.held.1 {
+        let end = if unlocked { slot.end } else { slot.held.1 };
+        if slot.cursor >= end {
             let slot = &mut self.slots[index];
             super::super::ranges::release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
             return true;
         }
-        let (block, blocks) = (slot.cursor / BLOCK_BYTES, (slot.held.1 - slot.cursor) / BLOCK_BYTES);
+        let (block, blocks) = (slot.cursor / BLOCK_BYTES, (end - slot.cursor) / BLOCK_BYTES);
         let volume = self.volume_of(index).id;
         let (ask, stage) = match takes_away {
             true => (PoolAsk::Discard { volume, block, blocks }, Stage::Discarding),
@@ -225,7 +235,9 @@ impl Shard {
                     self.slots[index].cursor += len;
                     continue;
                 }
-                Found::At { extent, position, blocks } if slot.op == Op::Read || records.owner(extent) == owner => {
+                Found::At { extent, position, blocks }
+                    if slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked) =>
+                {
                     (volume.place(extent, position), u64::from(blocks) * BLOCK_BYTES)
                 }
                 _ => break,
@@ -299,6 +311,8 @@ impl Shard {
         self.slots[index].out -= 1;
         if self.slots[index].out == 0 {
             self.volume_go(index, sink);
+        } else if planted(Planted::NewUncounted) {
+            self.leave_time(index);
         }
     }
 
