@@ -91,10 +91,26 @@ pools() {
     rm -f "$output"
     return $failed
 }
+# Pools in the whole stack.
+volumes() {
+    local seeds=${VOLUME_SEEDS:-500} from failed=0 output other
+    from=$seeds
+    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
+    output=$(mktemp)
+    timeout 300 "$target/verify/volume-sim" --seeds "$from..$((from + seeds))" >"$output" 2>&1 &
+    other=$!
+    timeout 300 "$target/verify/volume-sim" --seeds "0..$seeds" || failed=1
+    wait "$other" || failed=1
+    echo "seeds $from..$((from + seeds))"
+    cat "$output"
+    rm -f "$output"
+    return $failed
+}
 planted() {
     local failed=0
     timeout 600 "$target/planted/verify/braid-sim" --hunt || failed=1
     timeout 300 "$target/planted/verify/pool-sim" --hunt || failed=1
+    timeout 300 "$target/planted/verify/volume-sim" --hunt || failed=1
     return $failed
 }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
@@ -115,6 +131,7 @@ stage build 300 build
 stage units 120 units
 stage simulator 240 simulator
 stage pools 30 pools
+stage volumes 30 volumes
 stage planted 130 planted
 stage corpus 60 corpus
 stage fuzz 180 fuzz
