@@ -365,6 +365,27 @@ fn who_waits_for_space_is_not_waited_for() {
     assert!(why.contains("are never answered"), "{why}");
 }
 
+/// A pool that has failed does nothing any more by itself: calls that want a commit end all the same.
+#[test]
+fn calls_of_a_pool_that_has_failed_end() {
+    let limits = Limits { slots: 24, devices: 0, range_table_bits: 4 };
+    let members = vec![(Kind::Bare, 20)];
+    let mut world =
+        World::new(Setup { shards: 1, members, ring_blocks: 64, zero_slots: 100, limits, volume_blocks: 100 }, 1);
+    world.rig.faults = Faults { fails: 1, own: true, ..Faults::default() };
+    world.create(None);
+    world.settle();
+    assert!(world.look(|pool| pool.has_failed()));
+    for _ in 0..2 {
+        world.checkpoint();
+        world.settle();
+        assert_eq!(world.calls(), 0);
+        world.drain();
+        world.settle();
+        assert_eq!(world.calls(), 0);
+    }
+}
+
 /// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.
 #[test]
 fn parts_run_out() {

@@ -368,16 +368,6 @@ impl Shard {
     fn make_calls(&mut self, home: &mut Home) {
         let Home { pool, calls, barriers, barrier_wanted, barriers_done, .. } = home;
         for called in calls.iter_mut() {
-            if let Wait::Barrier(number) = called.wait
-                && *barriers_done >= number
-            {
-                called.wait = Wait::Commit(pool.request_commit());
-            }
-            if let Wait::Commit(number) = called.wait
-                && pool.is_committed(number) != Ok(false)
-            {
-                called.wait = Wait::Ended(pool.is_committed(number).is_ok());
-            }
             if let Wait::Make(after) = called.wait
                 && (after.is_none_or(|commits| pool.commits_done() > commits) || pool.has_failed())
             {
@@ -398,6 +388,17 @@ impl Shard {
                         Wait::Make(Some(pool.commits_done()))
                     }
                 };
+            }
+            // Also what was made just now: where the pool has failed, nobody would look again.
+            if let Wait::Barrier(number) = called.wait
+                && *barriers_done >= number
+            {
+                called.wait = Wait::Commit(pool.request_commit());
+            }
+            if let Wait::Commit(number) = called.wait
+                && pool.is_committed(number) != Ok(false)
+            {
+                called.wait = Wait::Ended(pool.is_committed(number).is_ok());
             }
         }
         let ended = &mut self.pools.calls_done;
