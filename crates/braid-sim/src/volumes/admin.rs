@@ -43,7 +43,7 @@ impl Admin {
         for reading in reads {
             self.until(|scene| scene.readings[&reading] == 0).await;
         }
-        if self.last || self.rng.below(3) == 0 {
+        if (self.last || self.rng.below(3) == 0) && !self.has_failed().await {
             self.settle().await;
         }
         if self.last {
@@ -99,10 +99,21 @@ impl Admin {
         });
         let good = called.await;
         if !good {
-            self.odd("a call of the pool has failed".into());
+            self.pool_fails("a call of the pool has failed");
         }
         let result = result.lock().expect("one thread").clone();
         (result.expect("a call is made at once"), good)
+    }
+
+    /// A disk that has no twin could not write what is the pool's.
+    fn pool_fails(&self, why: &str) {
+        if !self.scene.borrow().nature.own_faults || self.last {
+            self.odd(why.to_owned());
+        }
+        let before = std::mem::replace(&mut self.scene.borrow_mut().failed, true);
+        if !before {
+            self.count("lives", "pool failed");
+        }
     }
 
     /// The same, where nobody waits for what it changes.
@@ -159,7 +170,10 @@ impl Admin {
         };
         let pool = match open(&io, &what, old, begin).await {
             Ok(pool) => pool,
-            Err(error) => return self.odd(format!("the pool does not open: {error}")),
+            Err(error) => {
+                self.pool_fails(&format!("the pool does not open: {error}"));
+                return false;
+            }
         };
         self.count("lives", "pool opened");
         {
@@ -330,6 +344,15 @@ impl Admin {
         }
     }
 
+    /// Whether the pool makes nothing durable any more.
+    async fn has_failed(&self) -> bool {
+        let failed = self.look(|pool| pool.has_failed()).await;
+        if failed {
+            self.pool_fails("the pool has failed");
+        }
+        failed
+    }
+
     pub async fn fold(&self, records: u32) -> Folded {
         let fold = move |pool: &mut Pool| {
             let folded = pool.fold_step(records);
@@ -361,7 +384,7 @@ impl Admin {
                 }
             }
             self.port.sleep(200_000).await;
-            if self.scene.borrow().violation.is_some() {
+            if self.scene.borrow().violation.is_some() || self.has_failed().await {
                 return;
             }
         }
@@ -390,16 +413,17 @@ impl Admin {
             let number = self.look(|pool| pool.request_checkpoint()).await;
             while !self.look(move |pool| pool.is_checkpointed(number)).await {
                 self.port.sleep(100_000).await;
-                if self.scene.borrow().violation.is_some() {
-                    return;
+                if self.scene.borrow().violation.is_some() || self.has_failed().await {
+                    break;
                 }
             }
         }
+        let failed = self.has_failed().await;
         self.scene.borrow_mut().wishes.push(Wish::Leave);
         self.until(|scene| scene.left.is_some()).await;
         let mut scene = self.scene.borrow_mut();
-        scene.left = None;
-        if written {
+        (scene.left, scene.closed) = (None, !failed);
+        if written && !failed {
             scene.shm.clear();
         }
     }

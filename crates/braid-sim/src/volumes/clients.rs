@@ -283,6 +283,9 @@ impl Scene {
             ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
             // A disk of an array may keep the memory of a read; nobody else may fill it then.
             ErrorKind::TimedOut if asked.op == Op::Read && self.nature.faults => true,
+            ErrorKind::Io if self.nature.own_faults => true,
+            // Nothing can be committed any more, nor can what needs that.
+            ErrorKind::Failed => self.nature.own_faults && asked.op != Op::Read,
             ErrorKind::Io | ErrorKind::TimedOut => self.nature.data_faults && asked.op != Op::Flush,
             _ => false,
         }

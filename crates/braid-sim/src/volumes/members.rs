@@ -29,7 +29,7 @@ const LABELS_BYTES: u64 = (1 << 20) + 8192;
 pub(super) struct Member {
     pub kind: Kind,
     pub disks: Vec<usize>,
-    /// The disk that may fail; of a bare one only what lies in extents.
+    /// The disk that may fail; of a bare one perhaps only what lies in extents.
     pub victim: Option<usize>,
     /// How it behaves once the pool has been made.
     faulty: Profile,
@@ -99,7 +99,14 @@ impl Member {
         }
         let victim = (kind != Kind::Bare && nature.faults).then(|| *rng.pick(&disks));
         let mut faulty = Profile::faulty(rng);
-        let victim = if kind == Kind::Bare && nature.data_faults {
+        let victim = if kind == Kind::Bare && nature.own_faults {
+            faulty = Profile {
+                write_error: rng.between(500, 20_000) as u32,
+                instant: false,
+                ..world.disks[disks[0]].profile
+            };
+            Some(disks[0])
+        } else if kind == Kind::Bare && nature.data_faults {
             // What the pool writes of its own has no second place.
             world.spared.insert(disks[0], data);
             faulty.slow = nature.slow.unwrap_or(faulty.slow);

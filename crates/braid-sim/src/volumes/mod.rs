@@ -166,11 +166,11 @@ fn live(world: &mut World, scene: &Rc<RefCell<Scene>>, doom: Doom, last: bool, r
             world.counters.add("ends", "clean");
             world.leave();
             // The machine is shut down, perhaps. What was acknowledged has been committed.
-            let power = rng.coin();
+            let (power, closed) = (rng.coin(), scene.closed);
             if power {
                 world.crash(Crash::Power);
             }
-            scene.bury(power, Rule::Kill);
+            scene.bury(power, if power && !closed { Rule::Power } else { Rule::Kill });
         }
         End::Crash(how) => {
             let kind = if how == Crash::Power { "power" } else { "kill" };

@@ -50,6 +50,8 @@ pub(super) struct Nature {
     pub data_faults: bool,
     /// They do so with this chance at most.
     pub hang: u32,
+    /// Bare disks fail to write, whatever it is: a pool that could not write its own goes on without making anything durable.
+    pub own_faults: bool,
     /// Disks take up to a hundred times as long with this chance.
     pub slow: Option<u32>,
     /// The pool has little space.
@@ -170,6 +172,7 @@ impl Nature {
             faults: rng.below(3) == 0,
             data_faults: rng.below(5) == 0,
             hang: 10_000,
+            own_faults: rng.below(8) == 0,
             slow: if rng.below(3) == 0 { Some(*rng.pick(&[30_000, 300_000])) } else { None },
             is_small: rng.chance(250_000),
             volume_blocks: *rng.pick(&[70, 300, 700]),

@@ -55,6 +55,7 @@ pub const REQUIRED: &[&str] = &[
     "keepers.resynced",
     "lives.of one shard",
     "lives.of several shards",
+    "lives.pool failed",
     "lives.pool opened",
     "lives.settled",
     "members.Bare",

@@ -104,6 +104,10 @@ pub(super) struct Scene {
     pub readings: BTreeMap<u64, u64>,
     pub wishes: Vec<Wish>,
     pub left: Option<Box<Pool>>,
+    /// The pool was taken from its shards in order: everything is committed.
+    pub closed: bool,
+    /// It has failed to write its own.
+    pub failed: bool,
     pub called: BTreeMap<u64, bool>,
     /// Clients that are to be woken, and in how many nanoseconds.
     pub to_wake: Vec<(u64, u64)>,
@@ -120,8 +124,6 @@ pub(super) struct Scene {
     pub notes: Vec<String>,
     pub violation: Option<String>,
     pub next: u64,
-    /// A disk without a twin has been late or made an error.
-    pub had_faults: bool,
     pub devices: BTreeSet<u32>,
 }
 
@@ -149,6 +151,8 @@ impl Scene {
             readings: BTreeMap::new(),
             wishes: Vec::new(),
             left: None,
+            closed: false,
+            failed: false,
             called: BTreeMap::new(),
             to_wake: Vec::new(),
             budget: 0,
@@ -163,7 +167,6 @@ impl Scene {
             notes: Vec::new(),
             violation: None,
             next: 0,
-            had_faults: false,
             devices: BTreeSet::new(),
         }
     }
@@ -228,6 +231,7 @@ impl Scene {
         self.readings.clear();
         self.wishes.clear();
         self.left = None;
+        (self.closed, self.failed) = (false, false);
         self.called.clear();
         self.to_wake.clear();
         self.sleeping.clear();
@@ -236,7 +240,6 @@ impl Scene {
         self.reopening.clear();
         self.pull.clear();
         self.moments.clear();
-        self.had_faults = false;
         self.devices.clear();
         self.members.iter_mut().for_each(|member| member.serves = None);
     }
