@@ -1,6 +1,6 @@
 //! Pools, and the volumes and snapshots in them: what is asked of them and what is told of them.
 
-use crate::DiskStats;
+use crate::{DiskStats, Place};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -182,6 +182,10 @@ pub struct Volume {
     pub parent: Option<String>,
     /// How many snapshots of it there are.
     pub snapshots: u64,
+    /// On which members of the pool its new blocks go.
+    pub place: Place,
+    /// Whether it, or one of its snapshots, has blocks elsewhere: they are being moved.
+    pub moves: bool,
     /// The exports by which clients use it.
     pub exports: Vec<String>,
     /// What it shows and shares; absent in the answer to a change.
@@ -204,6 +208,9 @@ pub struct CreateVolume {
     pub name: String,
     /// Its size, in bytes, a multiple of 4096. It may be larger than the pool: space is taken by what is written.
     pub size_bytes: u64,
+    /// On which members of the pool it has its blocks; on all if nothing is said.
+    #[serde(default)]
+    pub place: Place,
 }
 
 /// `POST /v1/volumes/{volume}/rename`, and the same of snapshots.

@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_format::pool::{Change, Record, RecordKind};
+use braid_format::pool::{Change, Owner, Placing, Record, RecordKind};
 
+use super::admin::AdminError;
 use super::commit::{For, PoolIo, PoolOp};
 use super::home::Pool;
 use super::map::MovedBlock;
@@ -155,6 +156,37 @@ impl Pool {
     pub fn is_member_empty(&self, member: u8) -> bool {
         let (room, extents) = (&self.rooms[usize::from(member)], self.state.records.extents(member));
         room.free.count() == extents && self.state.free_zero_slots_of(member) == self.state.zero_slots(member)
+    }
+
+    /// The member that has most free extents of those that take new ones.
+    pub fn member_with_most_space(&self) -> Option<u8> {
+        let open = (0u8..).zip(&self.rooms).filter(|(_, room)| !room.closed && room.free.count() > 0);
+        open.max_by_key(|(member, room)| (room.free.count(), u8::MAX - member)).map(|(member, _)| member)
+    }
+
+    /// Places an owner, of any kind, otherwise. What it has elsewhere is to be moved ([`Pool::move_step`]).
+    ///
+    /// # Errors
+    /// `NoSuch`; `TailFull`.
+    pub fn place_owner(&mut self, id: OwnerId, place: Placing, on: u128) -> Result<(), AdminError> {
+        let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
+        let old = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
+        if (old.place, old.on) == (place, on) {
+            return Ok(());
+        }
+        if !self.tail.has_room(5) {
+            return Err(AdminError::TailFull);
+        }
+        // What it has stays where it is until it has been moved.
+        let also_on = if place == Placing::Spread { 0 } else { old.may_be_on() & !on };
+        let image = Owner { place, on, also_on, ..old };
+        if !image.is_sound() {
+            return Err(AdminError::NoNumber);
+        }
+        self.close_packed(id);
+        self.moves.begin_anew();
+        self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
+        Ok(())
     }
 
     /// Blocks that were moved since the pool was opened.

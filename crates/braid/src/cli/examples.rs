@@ -102,6 +102,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume show", &["braid volume show tank/db"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
     ("volume resize", &["braid volume resize tank/db 200G"]),
+    ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),
     ("volume clone", &["braid volume clone tank/db@monday tank/trial"]),
     (
         "volume rollback",

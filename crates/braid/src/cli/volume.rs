@@ -2,8 +2,12 @@
 
 use super::array::name_or_uuid;
 use super::confirm::confirm;
+use super::disk_names::absolute_for;
 use super::{Ask, output, segment};
-use braid_api::{CloneSnapshot, CreateVolume, RenameVolume, ResizeVolume, RollbackVolume, Volume, VolumeList, names};
+use braid_api::{
+    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, Volume, VolumeList,
+    names,
+};
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -21,6 +25,8 @@ pub enum Verb {
     Rename(RenameArgs),
     /// Let a volume grow, while it is used
     Resize(ResizeArgs),
+    /// Let a volume and its snapshots have their blocks on other members of the pool, while they are used
+    Move(MoveArgs),
     /// Make a volume that begins as a snapshot is
     Clone(CloneArgs),
     /// Make a volume be as a snapshot is; what was written since is lost, and the snapshot stays
@@ -37,6 +43,21 @@ pub struct CreateArgs {
     /// Its size; all volumes together may be larger than the pool
     #[arg(value_parser = size)]
     size: u64,
+    /// Where its blocks go: on all members of the pool (spread), on the one with most free space (single), or on these (on=MEMBER,…)
+    #[arg(long, value_name = "PLACE", default_value = "spread")]
+    place: Place,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct MoveArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Where its blocks go: spread, single, or on=MEMBER,…
+    #[arg(long, value_name = "PLACE")]
+    place: Place,
     #[command(flatten)]
     ask: Ask,
 }
@@ -149,11 +170,31 @@ fn path(volume: &str) -> String {
     format!("/v1/volumes/{}", segment(volume))
 }
 
+/// The same place, for a daemon that runs in another folder.
+fn absolute(place: Place, ask: &Ask) -> anyhow::Result<Place> {
+    let Place::On(members) = place else { return Ok(place) };
+    let member = |text: String| match names::check_name(&text) {
+        // An array, a number, or what cannot be a member: the daemon says which.
+        Ok(()) => Ok(text),
+        Err(_) => anyhow::Ok(absolute_for(&ask.reach, &text)?.to_string()),
+    };
+    Ok(Place::On(members.into_iter().map(member).collect::<anyhow::Result<_>>()?))
+}
+
+fn place(place: &Place) -> String {
+    match place {
+        Place::Spread => "spread over all members".to_owned(),
+        Place::Single => "on one member".to_owned(),
+        Place::On(members) => format!("on {}", members.join(", ")),
+    }
+}
+
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Create(args) => {
-            let body = CreateVolume { name: args.name, size_bytes: args.size };
+            let place = absolute(args.place, &args.ask)?;
+            let body = CreateVolume { name: args.name, size_bytes: args.size, place };
             let volume: Volume = args.ask.client()?.post("/v1/volumes", &body).await?;
             output::show(args.ask.json, &volume, made);
         }
@@ -183,6 +224,17 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                     text.push_str("clients that are connected to its exports learn it when they connect again\n");
                 }
                 text
+            });
+        }
+        Verb::Move(args) => {
+            let body = MoveVolume { place: absolute(args.place, &args.ask)? };
+            let volume: Volume = args.ask.client()?.post(&format!("{}/move", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| match volume.moves {
+                true => format!(
+                    "volume {} moves: what it has elsewhere follows little by little (braid volume show {0})\n",
+                    volume.name
+                ),
+                false => format!("volume {} has its blocks there\n", volume.name),
             });
         }
         Verb::Clone(args) => {
@@ -257,6 +309,8 @@ fn show(volume: &Volume) -> String {
     output::space(volume.space.as_ref(), &mut line);
     line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
     line("snapshots", volume.snapshots.to_string());
+    let moves = if volume.moves { "; it moves there: some blocks are elsewhere still" } else { "" };
+    line("place", place(&volume.place) + moves);
     line("created", output::moment(volume.created_unix_s * 1000));
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
     text

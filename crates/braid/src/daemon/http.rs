@@ -62,6 +62,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/volumes/{volume}", get(pools::volume).delete(pools::delete_volume))
         .route("/v1/volumes/{volume}/rename", post(pools::rename_volume))
         .route("/v1/volumes/{volume}/resize", post(pools::resize_volume))
+        .route("/v1/volumes/{volume}/move", post(pools::move_volume))
         .route("/v1/volumes/{volume}/rollback", post(pools::rollback_volume))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
@@ -119,6 +120,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::delete_volume,
         pools::rename_volume,
         pools::resize_volume,
+        pools::move_volume,
         pools::rollback_volume,
         pools::snapshots,
         pools::create_snapshots,

@@ -33,6 +33,7 @@ mod parity_crashes;
 mod parity_filesystems;
 mod parity_growing;
 mod parity_journal;
+mod pool_moves;
 mod pool_space;
 mod pools;
 mod renaming;

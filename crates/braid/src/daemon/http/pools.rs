@@ -4,8 +4,8 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, Pool, PoolList, RenamePool, RenameVolume,
-    ResizeVolume, RollbackVolume, Snapshot, SnapshotList, Volume, VolumeList,
+    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RenamePool,
+    RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotList, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -170,6 +170,23 @@ pub(super) async fn resize_volume(
     Ask(ask): Ask<ResizeVolume>,
 ) -> Answer<Volume> {
     to_the_end(control, |control| async move { control.resize_volume(&name, ask).await }).await
+}
+
+/// Lets a volume have its blocks, and those of its snapshots, on other members of its pool, while it is used.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/move", request_body = MoveVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses(
+        (status = 200, body = Volume, description = "it moves; `moves` says when that has ended"),
+        (status = 404, body = ErrorBody, description = "no such volume, or no such member of its pool")
+    )
+)]
+pub(super) async fn move_volume(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<MoveVolume>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.move_volume(&name, ask).await }).await
 }
 
 /// Makes a volume be as a snapshot is; what it had since is lost.

@@ -13,6 +13,7 @@ mod find;
 mod holes;
 mod labels;
 mod open;
+mod place;
 mod snapshots;
 mod space;
 mod tails;

@@ -3,7 +3,7 @@
 use super::super::Control;
 use super::Condition;
 use braid_engine::PoolNext;
-use braid_engine::pool::{Folded, Pool};
+use braid_engine::pool::{Folded, Moving, Pool};
 use braid_ring::SharedTail;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,24 @@ use uuid::Uuid;
 
 /// Between two looks at a pool.
 const EVERY: Duration = Duration::from_millis(50);
+/// The same while there is something to do.
+const BUSY: Duration = Duration::from_millis(1);
 /// What is not committed for so long is, then.
 const UNCOMMITTED_MAX: Duration = Duration::from_secs(1);
 /// Between two looks whether the tail is still there.
 const TAIL_EVERY: Duration = Duration::from_secs(1);
 /// Records that are looked at in one step of folding: requests of clients wait for it.
 const FOLD_RECORDS: u32 = 2000;
+/// The same of moving.
+const MOVE_RECORDS: u32 = 2000;
 
 /// The task, as seen by the control plane.
 #[derive(Clone, Default)]
 pub struct Tending {
     /// Something was deleted: there may be something to fold.
     fold: Arc<AtomicBool>,
+    /// Something stands where it should not.
+    moves: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     wake: Arc<Notify>,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
@@ -37,6 +43,12 @@ impl Tending {
     /// Something was deleted.
     pub fn fold(&self) {
         self.fold.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Something stands where it should not.
+    pub fn moves(&self) {
+        self.moves.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
@@ -65,6 +77,7 @@ impl Control {
         };
         // A deletion before the last end may not have been folded.
         tending.fold.store(true, Ordering::Release);
+        tending.moves.store(true, Ordering::Release);
         let control = Arc::clone(self);
         let (inner, place) = (tending.clone(), Arc::clone(&tending.task));
         let task = tokio::spawn(async move { control.tend_until(uuid, inner, tail).await });
@@ -77,8 +90,11 @@ impl Control {
             Ok(pool) => pool.shared,
             Err(_) => return,
         };
+        let mut busy = false;
+        let mut told = None;
         while !tending.ending.load(Ordering::Acquire) {
-            let _ = tokio::time::timeout(EVERY, tending.wake.notified()).await;
+            let wait = if busy { BUSY } else { EVERY };
+            let _ = tokio::time::timeout(wait, tending.wake.notified()).await;
             if looked.elapsed() >= TAIL_EVERY {
                 looked = Instant::now();
                 let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
@@ -91,7 +107,9 @@ impl Control {
                 || hot_since.is_some() && tending.has_lost_tail();
             // Whatever is deleted from here on sets it again.
             let fold = tending.fold.swap(false, Ordering::AcqRel);
-            if !old && !fold {
+            let moves = tending.moves.swap(false, Ordering::AcqRel);
+            busy = false;
+            if !old && !fold && !moves {
                 continue;
             }
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };
@@ -100,13 +118,29 @@ impl Control {
                 if old || folded == Folded::TailFull {
                     pool.request_commit();
                 }
-                (PoolNext::Done, (folded, pool.has_failed()))
+                let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
+                (PoolNext::Done, (folded, moving, pool.has_failed()))
             };
             let called = self.call(&pool, step).await;
-            if fold && !matches!(called, Ok((Folded::Nothing, _))) {
+            if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
+                busy = true;
             }
-            let Ok((_, failed)) = called else { continue };
+            let Ok((_, moving, failed)) = called else { continue };
+            match moving {
+                Moving::Done => {}
+                Moving::Some => {
+                    tending.moves.store(true, Ordering::Release);
+                    busy = true;
+                }
+                // Space may come back.
+                Moving::Full => tending.moves.store(true, Ordering::Release),
+                Moving::Unreadable => {}
+            }
+            if moves && told != Some(moving) {
+                told = Some(moving);
+                self.tell_moving(uuid, moving);
+            }
             if old {
                 hot_since = None;
             }
@@ -131,6 +165,21 @@ impl Control {
             "a member of pool {name} has failed a write or a flush: nothing more can be made durable in the pool, and what its clients flush gets errors"
         );
         self.events().error("pool_failed", message, &[("pool", &name)]);
+    }
+
+    /// What moves cannot go on, or has ended.
+    fn tell_moving(&self, uuid: Uuid, moving: Moving) {
+        let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
+        let message = match moving {
+            Moving::Done | Moving::Some => return,
+            Moving::Full => format!(
+                "what is to move to other members of pool {name} waits for space there: make some free, or place volumes otherwise"
+            ),
+            Moving::Unreadable => format!(
+                "some of what is to move to other members of pool {name} could not be copied, and stays where it is: look at its disks and at the kernel's log (dmesg)"
+            ),
+        };
+        self.events().error("pool_moves_stopped", message, &[("pool", &name)]);
     }
 
     fn tell_lost_tail(&self, uuid: Uuid) {

@@ -255,6 +255,8 @@ impl Control {
                 .parent_of(owner)
                 .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
             snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
+            place: tables.place_of(pool, owner),
+            moves: listed.owners.iter().any(|o| (o.uuid == owner.uuid || o.volume == owner.uuid) && o.also_on != 0),
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
         };

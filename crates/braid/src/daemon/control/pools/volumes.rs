@@ -34,7 +34,8 @@ impl Control {
         check_size(&ask.name, ask.size_bytes)?;
         let pool = self.reach(pool)?;
         let _one_at_a_time = pool.work.lock().await;
-        let owner = owner(name, ask.size_bytes)?;
+        let (place, on) = self.placed(&pool, &ask.place).await?;
+        let owner = Owner { place, on, ..owner(name, ask.size_bytes)? };
         let uuid = owner.uuid;
         let made = self.call(&pool, move |pool| {
             let result =
@@ -75,7 +76,7 @@ impl Control {
         self.volume_in(&located.pool, &listed, located.uuid)
     }
 
-    async fn volume_of(&self, pool: &Reach, uuid: Uuid) -> Result<Volume, ErrorDetail> {
+    pub(super) async fn volume_of(&self, pool: &Reach, uuid: Uuid) -> Result<Volume, ErrorDetail> {
         let listed = self.list_pool(pool).await?;
         self.volume_in(pool, &listed, uuid)
     }
@@ -142,7 +143,8 @@ impl Control {
         let made = self.call(&pool, move |pool| {
             let result = room_for_volume(pool).and_then(|()| {
                 let parent = find(pool.state(), from, OwnerKind::Snapshot).ok_or(Told::Admin(AdminError::NoSuch))?;
-                let new = Owner { size_bytes: parent.size_bytes, ..new.clone() };
+                let Owner { size_bytes, place, on, .. } = *parent;
+                let new = Owner { size_bytes, place, on, ..new.clone() };
                 pool.create_volume(Some(parent.id), new).map_err(Told::Admin)
             });
             told(result.map(drop))

@@ -1,0 +1,78 @@
+//! Where in its pool a volume has its blocks.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use utoipa::ToSchema;
+
+/// On which members of its pool a volume has its blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// On all of them, in proportion to their free space.
+    #[default]
+    Spread,
+    /// On one: the one that has most free space when it is asked for.
+    Single,
+    /// On these: disks and arrays as the pool shows them, or their numbers in the pool.
+    On(Vec<String>),
+}
+
+/// A text is no place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsePlaceError(String);
+
+impl fmt::Display for ParsePlaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is no place: write spread, single, or on=MEMBER,…", self.0)
+    }
+}
+
+impl std::error::Error for ParsePlaceError {}
+
+impl FromStr for Place {
+    type Err = ParsePlaceError;
+
+    /// `spread`, `single`, `on=/dev/sdb,0`. Members with a comma in their name are named by their numbers.
+    fn from_str(text: &str) -> Result<Place, ParsePlaceError> {
+        match text.split_once('=') {
+            None if text == "spread" => Ok(Place::Spread),
+            None if text == "single" => Ok(Place::Single),
+            Some(("on", members)) if members.split(',').all(|member| !member.is_empty()) => {
+                Ok(Place::On(members.split(',').map(str::to_owned).collect()))
+            }
+            _ => Err(ParsePlaceError(text.to_owned())),
+        }
+    }
+}
+
+/// `POST /v1/volumes/{volume}/move`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"place": "spread"}))]
+pub struct MoveVolume {
+    /// Where it is to have its blocks, and those of its snapshots.
+    pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_others_refused() {
+        let on = |members: &[&str]| Ok(Place::On(members.iter().map(|&member| member.to_owned()).collect()));
+        assert_eq!(("spread".parse(), "single".parse()), (Ok(Place::Spread), Ok(Place::Single)));
+        assert_eq!(("on=0".parse(), "on=/dev/sdb,fast".parse()), (on(&["0"]), on(&["/dev/sdb", "fast"])));
+        for text in ["", "on", "on=", "on=a,,b", "Spread", "single=1", "spread "] {
+            assert_eq!(text.parse::<Place>(), Err(ParsePlaceError(text.to_owned())), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn json_is_as_documented() {
+        let of = |place: &Place| serde_json::to_string(place).unwrap_or_default();
+        assert_eq!(of(&Place::Spread), r#""spread""#);
+        assert_eq!(of(&Place::On(vec!["1".to_owned()])), r#"{"on":["1"]}"#);
+    }
+}

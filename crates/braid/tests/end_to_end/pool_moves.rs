@@ -1,0 +1,111 @@
+//! Volumes that are placed, and move to other members of their pool while they are used.
+
+use serde_json::Value;
+
+use crate::pools::{check, client, export, write};
+use crate::support::*;
+
+const BLOCK: u64 = 64 * KIB;
+
+/// Bytes that stand on a member.
+fn on_member(daemon: &Daemon, number: usize) -> u64 {
+    daemon.json(&["pool", "show", "tank"])["members"][number]["allocated_bytes"].as_u64().expect("a size")
+}
+
+fn volume(daemon: &Daemon) -> Value {
+    daemon.json(&["volume", "show", "tank/db"])
+}
+
+#[test]
+fn a_volume_moves_under_its_clients_and_through_kills() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
+    daemon.braid(&["volume", "create", "tank/db", "128M", "--place", &format!("on={}", disks[0])]);
+    assert_eq!(volume(&daemon)["place"]["on"][0], disks[0].as_str());
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..1200, 1);
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    // Whole extents and scattered blocks over the snapshot, which moves as well.
+    write(&mut db, 0..64, 50_000);
+    for block in 0..200u64 {
+        db.write((100 + block) * BLOCK + 4096, &noise(4096, 70_000 + block)).expect("it writes");
+    }
+    assert_eq!((on_member(&daemon, 1), on_member(&daemon, 2)), (0, 0), "all of it is where it was placed");
+
+    let mut places = [1, 2, 0].iter().cycle();
+    for round in 0..4u64 {
+        let to = *places.next().expect("endless");
+        // By path, and by number.
+        let place = if round % 2 == 0 { format!("on={}", disks[to]) } else { format!("on={to}") };
+        daemon.braid(&["volume", "move", "tank/db", "--place", &place]);
+        // What is written meanwhile is not lost under what is copied.
+        let base = 100_000 * (round + 1);
+        write(&mut db, 600..760, base);
+        if round % 2 == 1 {
+            drop(db);
+            daemon.restart(round == 1);
+            db = client(&daemon, "tank/db");
+        }
+        write(&mut db, 700..800, base);
+        wait_for("the volume to have moved", || (volume(&daemon)["moves"] == false).then_some(()));
+        for member in 0..3 {
+            // Freed places become free a little later.
+            let expected = member == to;
+            let what = format!("member {member} to be {}", if expected { "used" } else { "empty" });
+            wait_for(&what, || ((on_member(&daemon, member) > 0) == expected).then_some(()));
+        }
+        check(&mut db, 0..64, 50_000);
+        check(&mut db, 64..100, 1);
+        check(&mut db, 300..600, 1);
+        check(&mut db, 600..800, base);
+        check(&mut db, 800..1200, 1);
+        for block in 0..200u64 {
+            let back = db.read((100 + block) * BLOCK + 4096, 4096).expect("it reads");
+            assert!(back == noise(4096, 70_000 + block), "block {block} over the snapshot");
+        }
+    }
+    export(&daemon, "tank/db@monday");
+    check(&mut client(&daemon, "tank/db@monday"), 0..1200, 1);
+
+    daemon.braid(&["volume", "move", "tank/db", "--place", "spread"]);
+    assert_eq!((&volume(&daemon)["place"], &volume(&daemon)["moves"]), (&Value::from("spread"), &Value::from(false)));
+    let text = daemon.braid(&["volume", "show", "tank/db"]);
+    assert!(text.contains("spread over all members"), "{text}");
+    // One of its own choice: the emptiest; asked for once more it stays there.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
+    let place = volume(&daemon)["place"]["on"].clone();
+    assert!(place[1].is_null() && place[0] != disks[1].as_str(), "{place}");
+    daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
+    assert_eq!(volume(&daemon)["place"]["on"], place);
+    wait_for("the volume to have moved", || (volume(&daemon)["moves"] == false).then_some(()));
+    check(&mut db, 800..1200, 1);
+}
+
+#[test]
+fn places_that_are_none_are_refused_and_what_does_not_fit_stays() {
+    let daemon = Daemon::start();
+    let (a, b) = (daemon.folder.sparse("a.img", 160 * MIB), daemon.folder.sparse("b.img", 64 * MIB));
+    daemon.braid(&["pool", "create", "tank", &a, &b]);
+    let refused = daemon.refused(3, &["volume", "create", "tank/db", "1G", "--place", "on=7"]);
+    assert!(refused.contains("7 is no member of pool tank") && refused.contains(&a), "{refused}");
+    let refused = daemon.refused(2, &["volume", "create", "tank/db", "1G", "--place", "everywhere"]);
+    assert!(refused.contains("spread, single, or on=MEMBER"), "{refused}");
+    assert_eq!(daemon.json(&["volume", "list"])["volumes"][0], Value::Null, "nothing was made");
+
+    daemon.braid(&["volume", "create", "tank/db", "128M", "--place", "on=0"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..1400, 1);
+    // More than the other member can have: what has moved is there, the rest waits, and nothing is lost.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
+    let stopped = || daemon.braid(&["events"]).contains("waits for space").then_some(());
+    wait_for("an event that says that there is no space", stopped);
+    check(&mut db, 0..1400, 1);
+    assert_eq!(volume(&daemon)["moves"], true);
+    assert!(on_member(&daemon, 0) > 0 && on_member(&daemon, 1) > 0);
+    daemon.braid(&["volume", "move", "tank/db", "--place", "on=0"]);
+    wait_for("it to be back", || (volume(&daemon)["moves"] == false).then_some(()));
+    check(&mut db, 0..1400, 1);
+}
