@@ -35,7 +35,7 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
     assert_eq!((on_member(&daemon, 1), on_member(&daemon, 2)), (0, 0), "all of it is where it was placed");
 
     let mut places = [1, 2, 0].iter().cycle();
-    for round in 0..4u64 {
+    for round in 0..3u64 {
         let to = *places.next().expect("endless");
         // By path, and by number.
         let place = if round % 2 == 0 { format!("on={}", disks[to]) } else { format!("on={to}") };
@@ -43,9 +43,9 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
         // What is written meanwhile is not lost under what is copied.
         let base = 100_000 * (round + 1);
         write(&mut db, 600..760, base);
-        if round % 2 == 1 {
+        if round < 2 {
             drop(db);
-            daemon.restart(round == 1);
+            daemon.restart(round == 0);
             db = client(&daemon, "tank/db");
         }
         write(&mut db, 700..800, base);
@@ -76,7 +76,7 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
     // One of its own choice: the emptiest; asked for once more it stays there.
     daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
     let place = volume(&daemon)["place"]["on"].clone();
-    assert!(place[1].is_null() && place[0] != disks[1].as_str(), "{place}");
+    assert!(place[1].is_null() && place[0] != disks[0].as_str(), "{place}");
     daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
     assert_eq!(volume(&daemon)["place"]["on"], place);
     wait_for("the volume to have moved", || (volume(&daemon)["moves"] == false).then_some(()));
