@@ -134,11 +134,7 @@ impl DeviceIo for Filled {
     async fn read(&self, _: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
         let mut bytes = vec![0; len];
         if (PLACES.starts..PLACES.starts + 8192).contains(&offset) {
-            let tag = pool_tag(&Uuid::nil());
-            let (session, run, sequence, generation) = (1, 1, 1, 2);
-            let start =
-                RingStart { pool_tag: tag, session, run, sequence, position: 0, commit: 0, mark: 0, generation };
-            bytes[..4096].copy_from_slice(&start.encode());
+            bytes[..4096].copy_from_slice(&RingStart::first(&Uuid::nil(), 1).encode());
         } else if offset == PLACES.owners {
             let owner = Owner {
                 id: 1,

@@ -4,9 +4,9 @@
 use braid_format::Uuid;
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER, fuzz_pool, fuzz_pool_label};
 use braid_format::pool::{
-    BATCH_BYTES_MAX, BatchError, BatchHeader, Change, Composer, ENTRY_UNITS_MAX, Entry, Owner, OwnerKind, OwnerName,
-    Placing, Policy, Record, RecordKind, RingStart, UNIT_WORDS, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX, batch_blocks,
-    decode_address, encode_address, entries, open,
+    ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, BatchError, BatchHeader, Change, Composer, ENTRY_UNITS_MAX, Entry,
+    Owner, OwnerKind, OwnerName, Placing, Policy, Record, RecordKind, RingStart, UNIT_WORDS, VOLUME_BLOCKS_MAX,
+    VOLUME_BYTES_MAX, batch_blocks, decode_address, encode_address, entries, open,
 };
 use proptest::prelude::*;
 
@@ -32,6 +32,11 @@ fn any_record() -> impl Strategy<Value = Record> {
     });
     let kinds = prop_oneof![Just(Record::free(0)), whole, packed, zeros];
     (kinds, any::<u16>()).prop_map(|(record, life)| Record { life, ..record })
+}
+
+fn any_absence() -> impl Strategy<Value = Absence> {
+    let numbers = (1..=u64::MAX, any::<u64>(), 0..=NUMBER_MAX, 0..=NUMBER_MAX);
+    numbers.prop_map(|(run, other, commit, needs)| Absence { member: 0, run, other, commit, needs })
 }
 
 fn any_owner() -> impl Strategy<Value = Owner> {
@@ -183,9 +188,15 @@ proptest! {
     fn ring_starts_come_back(
         (pool_tag, session, mark) in any::<(u32, u64, u64)>(),
         (run, sequence, generation) in (1..=u64::MAX, 1..=NUMBER_MAX, 1..=NUMBER_MAX),
-        (commit, position) in (0..=NUMBER_MAX, 0..16384u32),
+        (commit, position, before) in (0..=NUMBER_MAX, 0..16384u32, any::<u64>()),
+        (part, absent) in (0..128usize, prop::collection::btree_map(0..128u8, any_absence(), 0..=ABSENT_MAX)),
     ) {
-        let start = RingStart { pool_tag, session, run, sequence, position, commit, mark, generation };
+        let mut parts = [0; 128];
+        parts[part] = commit / 2;
+        let absent: Vec<Absence> = absent.into_iter().map(|(member, of)| Absence { member, ..of }).collect();
+        let absent = Absences::new(&absent).unwrap();
+        let start =
+            RingStart { pool_tag, session, run, sequence, position, commit, mark, generation, before, parts, absent };
         prop_assert_eq!(RingStart::decode(&start.encode()), Ok(start));
     }
 

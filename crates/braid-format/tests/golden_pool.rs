@@ -7,12 +7,12 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use braid_format::Uuid;
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
 use braid_format::pool::{
-    BATCH_BYTES_MAX, BatchHeader, Change, Composer, Entry, NO_ADDRESS, Owner, OwnerKind, OwnerName, Placing, Policy,
-    PoolLabel, Record, RecordKind, RingStart, decode_address, encode_address, entries, open, pool_tag,
+    Absence, Absences, BATCH_BYTES_MAX, BatchHeader, Change, Composer, Entry, NO_ADDRESS, Owner, OwnerKind, OwnerName,
+    Placing, Policy, PoolLabel, Record, RecordKind, RingStart, decode_address, encode_address, entries, open, pool_tag,
 };
+use braid_format::{MEMBERS_MAX, Uuid};
 
 const POOL: Uuid = Uuid::from_bytes(*b"braid-test-pool!");
 
@@ -121,7 +121,19 @@ const START: RingStart = RingStart {
     commit: 299,
     mark: 0x0_ffff_fff0,
     generation: 9,
+    before: 0,
+    parts: [0; MEMBERS_MAX],
+    absent: Absences::NONE,
 };
+
+/// One of a pool that goes on without two of its members.
+fn lacking() -> RingStart {
+    let of = |member, other, needs| Absence { member, run: 0xb1b2_b3b4_b5b6_b7b8, other, commit: 296, needs };
+    let mut start = RingStart { before: 0xc1c2_c3c4_c5c6_c7c8, generation: 10, ..START };
+    (start.parts[0], start.parts[2], start.parts[127]) = (299, 260, 295);
+    start.absent = Absences::new(&[of(2, 0, 260), of(127, 0xd1d2_d3d4_d5d6_d7d8, 295)]).unwrap();
+    start
+}
 
 fn batch(of: &[Entry]) -> (BatchHeader, Vec<u8>) {
     let mut bytes = vec![0xff; BATCH_BYTES_MAX];
@@ -174,6 +186,8 @@ fn a_golden_batch_means_what_it_meant() {
 fn a_golden_ring_start_means_what_it_meant() {
     let bytes = golden("start.bin", &START.encode());
     assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
+    let bytes = golden("start_lacking.bin", &lacking().encode());
+    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(lacking()));
 }
 
 #[test]

@@ -283,7 +283,7 @@ fn records_and_addresses_and_owners_are_as_they_are_drawn() {
 /// The golden files, taken apart at the offsets that the document draws.
 #[test]
 fn the_ring_of_a_pool_is_as_it_is_drawn() {
-    use braid_format::pool::{BATCH_UNITS_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
+    use braid_format::pool::{ABSENT_MAX, BATCH_UNITS_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
     let batch = include_bytes!("../../../tests/golden/pools/batch.bin");
     let names = [
@@ -330,15 +330,43 @@ fn the_ring_of_a_pool_is_as_it_is_drawn() {
     assert!(batch[header_bytes + 20 * unit_bytes..].iter().all(|byte| *byte == 0));
 
     let start = include_bytes!("../../../tests/golden/pools/start.bin");
-    let names =
-        ["magic", "crc", "tag", "position", "session", "run", "sequence", "commit", "mark", "generation", "reserved"];
+    let names = [
+        "magic",
+        "crc",
+        "tag",
+        "position",
+        "session",
+        "run",
+        "sequence",
+        "commit",
+        "mark",
+        "generation",
+        "before",
+        "parts",
+        "absent",
+        "reserved",
+    ];
     let (place, start_bytes) = places("### A ring start", &names);
     let field = |name| number(&start[place(name)]);
     assert_eq!((&start[place("magic")], &start[place("tag")], start_bytes), (&b"BRPS"[..], &b"brai"[..], 4096));
     assert_eq!(field("crc"), u64::from(crc32c::crc32c(&start[8..])));
     assert_eq!((field("position"), field("session")), (170, 0x1122_3344_5566_7788));
     assert_eq!((field("run"), field("sequence"), field("commit")), (0xa1a2_a3a4_a5a6_a7a8, 998, 299));
-    assert_eq!((field("mark"), field("generation")), (0xffff_fff0, 9));
+    assert_eq!((field("mark"), field("generation"), field("before")), (0xffff_fff0, 9, 0));
+
+    let lacking = include_bytes!("../../../tests/golden/pools/start_lacking.bin");
+    assert_eq!(number(&lacking[place("before")]), 0xc1c2_c3c4_c5c6_c7c8);
+    let parts: Vec<u64> = lacking[place("parts")].as_chunks::<8>().0.iter().map(|part| number(part)).collect();
+    assert_eq!((parts.len(), parts[0], parts[2], parts[127]), (128, 299, 260, 295));
+    let absent = &lacking[place("absent")];
+    let (place, absence_bytes) =
+        places("### An entry of `absent`", &["member", "reserved", "run", "other", "commit", "needs"]);
+    assert_eq!((absent.len(), absence_bytes), (ABSENT_MAX * 40, 40));
+    let second = &absent[absence_bytes..];
+    assert_eq!((second[place("member").start], number(&second[place("run")])), (127, 0xb1b2_b3b4_b5b6_b7b8));
+    let numbers = ["other", "commit", "needs"].map(|name| number(&second[place(name)]));
+    assert_eq!(numbers, [0xd1d2_d3d4_d5d6_d7d8, 296, 295]);
+    assert!(absent[2 * absence_bytes..].iter().all(|byte| *byte == 0));
 
     assert!(DOCUMENT.contains("units of entries, at most 1022 |") && BATCH_UNITS_MAX == 1022);
     assert!(DOCUMENT.contains("below (2^32 − 1) · 64 |") && VOLUME_BLOCKS_MAX == ((1 << 32) - 1) * 64);

@@ -114,16 +114,7 @@ impl Pool {
         block_on(async {
             for member in &self.devices {
                 io.write(member.device, 0, vec![0; member.places.data as usize], false).await.unwrap();
-                let start = RingStart {
-                    pool_tag: pool_tag(&self.uuid),
-                    session: 1,
-                    run: 1,
-                    sequence: 1,
-                    position: 0,
-                    commit: 0,
-                    mark: 0,
-                    generation: 2,
-                };
+                let start = RingStart::first(&self.uuid, 1);
                 io.write(member.device, member.places.starts, start.encode().to_vec(), false).await.unwrap();
                 io.flush(member.device).await.unwrap();
             }

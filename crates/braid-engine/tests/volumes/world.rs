@@ -200,16 +200,7 @@ impl World {
 
     fn format(&mut self) {
         for member in self.devices.clone() {
-            let start = RingStart {
-                pool_tag: pool_tag(&POOL),
-                session: 1,
-                run: 1,
-                sequence: 1,
-                position: 0,
-                commit: 0,
-                mark: 0,
-                generation: 2,
-            };
+            let start = RingStart::first(&POOL, 1);
             self.at_once(Op::WriteZeroes, member.device, 0, member.places.data, &[]).expect("zeros");
             self.at_once(Op::Write, member.device, member.places.starts, 4096, &start.encode()).expect("a start");
             self.at_once(Op::Flush, member.device, 0, 0, &[]).expect("a flush");

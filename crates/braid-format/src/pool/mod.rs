@@ -37,7 +37,7 @@ pub use places::{MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolPlaceEr
 pub use raw::{POOL_FIELDS, RawPoolLabel, RawPoolMember};
 pub use record::{RECORD_BYTES, Record, RecordError, RecordKind};
 pub use sector::{ADDRESS_SECTOR_BYTES, AddressError, NO_ADDRESS, decode_address, encode_address};
-pub use start::{RING_START_BYTES, RingStart, StartError, start_slot};
+pub use start::{ABSENT_MAX, Absence, Absences, RING_START_BYTES, RingStart, StartError, start_slot};
 
 use uuid::Uuid;
 

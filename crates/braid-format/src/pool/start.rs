@@ -2,16 +2,19 @@
 //!
 //! Two places take turns, so that a torn one leaves the one before.
 
+use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{RING_BLOCKS_MAX, offsets};
-use crate::BLOCK_BYTES;
+use super::{RING_BLOCKS_MAX, offsets, pool_tag};
 use crate::journal::NUMBER_MAX;
+use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPS");
 /// Bytes of a ring start: one block.
 pub const RING_START_BYTES: usize = BLOCK_BYTES as usize;
+/// Most members that a pool goes on without at a time.
+pub const ABSENT_MAX: usize = 70;
 
 /// A ring start, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -29,11 +32,30 @@ struct RawStart {
     commit: U64,
     mark: U64,
     generation: U64,
+    before: U64,
+    parts: [U64; MEMBERS_MAX],
+    absent: [RawAbsence; ABSENT_MAX],
     /// Zero.
-    reserved: [u8; 4032],
+    reserved: [u8; 200],
 }
 
-offsets!(RawStart: magic 0, crc 4, tag 8, position 12, session 16, run 24, sequence 32, commit 40, mark 48, generation 56, reserved 64);
+/// An absent member, little-endian. All zeros: none.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct RawAbsence {
+    member: u8,
+    /// Zero.
+    reserved: [u8; 7],
+    run: U64,
+    other: U64,
+    commit: U64,
+    needs: U64,
+}
+
+offsets!(RawStart: magic 0, crc 4, tag 8, position 12, session 16, run 24, sequence 32, commit 40, mark 48, generation 56,
+    before 64, parts 72, absent 1096, reserved 3896);
+offsets!(RawAbsence: member 0, reserved 1, run 8, other 16, commit 24, needs 32);
+const _: () = assert!(size_of::<RawAbsence>() == 40);
 const _: () = assert!(size_of::<RawStart>() == RING_START_BYTES);
 /// Where the checksum stands.
 const CRC: std::ops::Range<usize> = 4..8;
@@ -57,6 +79,76 @@ pub struct RingStart {
     pub mark: u64,
     /// Raised by one with every start that is written; from 1. The highest one counts.
     pub generation: u64,
+    /// The run before this one, while members may have no start of this one yet; 0: all have one.
+    pub before: u64,
+    /// By member, the last commit, up to `commit`, that has batches on it; 0: none.
+    pub parts: [u64; MEMBERS_MAX],
+    /// Members that the pool goes on without.
+    pub absent: Absences,
+}
+
+/// What was decided of a member that the pool goes on without: what it must have, and may have, when it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Absence {
+    /// Its number.
+    pub member: u8,
+    /// The run of which its newest ring start is to be; never 0.
+    pub run: u64,
+    /// Or this one; 0: none.
+    pub other: u64,
+    /// The last commit of that run that counts.
+    pub commit: u64,
+    /// The last commit that has batches on it: it must have these. 0: none.
+    pub needs: u64,
+}
+
+/// Members that a pool goes on without, by their numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Absences {
+    list: [Absence; ABSENT_MAX],
+    len: usize,
+}
+
+impl Absences {
+    /// All are here.
+    pub const NONE: Absences =
+        Absences { list: [Absence { member: 0, run: 0, other: 0, commit: 0, needs: 0 }; ABSENT_MAX], len: 0 };
+
+    /// Of these members, whose numbers rise. `None` when there are too many.
+    pub fn new(of: &[Absence]) -> Option<Absences> {
+        let mut absences = Absences { len: of.len(), ..Absences::NONE };
+        absences.list.get_mut(..of.len())?.copy_from_slice(of);
+        Some(absences)
+    }
+
+    /// Those.
+    pub fn list(&self) -> &[Absence] {
+        &self.list[..self.len]
+    }
+
+    /// What is said of this member, if it is absent.
+    pub fn of(&self, member: u8) -> Option<&Absence> {
+        self.list().iter().find(|absence| absence.member == member)
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        let problems = [
+            (!self.list().is_sorted_by(|a, b| a.member < b.member), "its absent members are in no order"),
+            (self.list().iter().any(|absence| usize::from(absence.member) >= MEMBERS_MAX), "it speaks of no member"),
+            (self.list().iter().any(|absence| absence.run == 0), "an absent member has no run"),
+            (
+                self.list().iter().any(|absence| absence.commit.max(absence.needs) > NUMBER_MAX),
+                "a commit of an absent member is none",
+            ),
+        ];
+        problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
+    }
+}
+
+impl std::fmt::Debug for Absences {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.list()).finish()
+    }
 }
 
 /// Why bytes are no ring start.
@@ -79,6 +171,24 @@ pub const fn start_slot(generation: u64) -> u64 {
 }
 
 impl RingStart {
+    /// What each member of a new pool begins with; the run is random, the same on all, and not 0.
+    pub fn first(pool: &Uuid, run: u64) -> RingStart {
+        RingStart {
+            pool_tag: pool_tag(pool),
+            session: 1,
+            run,
+            sequence: 1,
+            position: 0,
+            commit: 0,
+            mark: 0,
+            // Of an even generation: it stands in the first place.
+            generation: 2,
+            before: 0,
+            parts: [0; MEMBERS_MAX],
+            absent: Absences::NONE,
+        }
+    }
+
     fn problem(&self) -> Option<&'static str> {
         let numbers = [self.sequence, self.generation];
         let problems = [
@@ -86,8 +196,10 @@ impl RingStart {
             (numbers.iter().any(|number| *number == 0 || *number > NUMBER_MAX), "a number is none"),
             (self.commit > NUMBER_MAX, "its commit is none"),
             (self.position >= RING_BLOCKS_MAX, "its place is in no ring"),
+            (self.parts.iter().any(|commit| *commit > self.commit), "a member has a part in a commit that is to come"),
         ];
-        problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
+        let wrong = problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem));
+        wrong.or_else(|| self.absent.problem())
     }
 
     /// Whether decoding would accept it.
@@ -113,7 +225,17 @@ impl RingStart {
             commit: U64::new(self.commit),
             mark: U64::new(self.mark),
             generation: U64::new(self.generation),
-            reserved: [0; 4032],
+            before: U64::new(self.before),
+            parts: self.parts.map(U64::new),
+            absent: self.absent.list.map(|absence| RawAbsence {
+                member: absence.member,
+                reserved: [0; 7],
+                run: U64::new(absence.run),
+                other: U64::new(absence.other),
+                commit: U64::new(absence.commit),
+                needs: U64::new(absence.needs),
+            }),
+            reserved: [0; 200],
         };
         let mut bytes: [u8; RING_START_BYTES] = zerocopy::transmute!(raw);
         let crc = crc32c::crc32c(&bytes[CRC.end..]);
@@ -142,13 +264,33 @@ impl RingStart {
             commit: raw.commit.get(),
             mark: raw.mark.get(),
             generation: raw.generation.get(),
+            before: raw.before.get(),
+            parts: raw.parts.map(|commit| commit.get()),
+            absent: absences(&raw.absent),
         };
+        let none = RawAbsence::new_zeroed();
+        let unused = raw.absent[start.absent.len..].iter().any(|absence| *absence != none)
+            || raw.absent.iter().any(|absence| absence.reserved != [0; 7]);
         match start.problem() {
             Some(problem) => Err(StartError::Sense(problem)),
-            None if raw.reserved != [0; 4032] => Err(StartError::Sense("its unused bytes are not zero")),
+            None if unused || raw.reserved != [0; 200] => Err(StartError::Sense("its unused bytes are not zero")),
             None => Ok(start),
         }
     }
+}
+
+/// Those up to the first that is none.
+fn absences(raw: &[RawAbsence; ABSENT_MAX]) -> Absences {
+    let none = RawAbsence::new_zeroed();
+    let len = raw.iter().position(|absence| *absence == none).unwrap_or(ABSENT_MAX);
+    let list = raw.map(|absence| Absence {
+        member: absence.member,
+        run: absence.run.get(),
+        other: absence.other.get(),
+        commit: absence.commit.get(),
+        needs: absence.needs.get(),
+    });
+    Absences { list, len }
 }
 
 #[cfg(test)]
@@ -166,15 +308,32 @@ mod tests {
         commit: 7,
         mark: 99,
         generation: 3,
+        before: 5,
+        parts: {
+            let mut parts = [0; MEMBERS_MAX];
+            (parts[0], parts[127]) = (7, 1);
+            parts
+        },
+        absent: Absences::NONE,
     };
+
+    fn absence(member: u8) -> Absence {
+        Absence { member, run: 9, other: u64::from(member), commit: 6, needs: 5 }
+    }
 
     #[test]
     fn starts_come_back() {
-        let first = RingStart { session: 0, sequence: 1, position: 0, commit: 0, mark: 0, generation: 1, ..START };
-        for start in [START, first, RingStart { mark: u64::MAX, session: u64::MAX, ..START }] {
+        let first = RingStart::first(&Uuid::from_u128(7), 3);
+        let all: Vec<Absence> = (58..128).map(absence).collect();
+        let lacks = |of: &[Absence]| RingStart { absent: Absences::new(of).unwrap(), ..START };
+        let starts = [START, first, lacks(&all[..1]), lacks(&all)];
+        for start in starts.into_iter().chain([RingStart { mark: u64::MAX, session: u64::MAX, ..START }]) {
             assert_eq!(RingStart::decode(&start.encode()), Ok(start));
         }
         assert_eq!(RingStart::decode(&[0; RING_START_BYTES]), Err(StartError::NoMagic));
+        assert_eq!(Absences::new(&(0..71).map(absence).collect::<Vec<_>>()), None);
+        let two = Absences::new(&[absence(3), absence(9)]).unwrap();
+        assert_eq!((two.of(9), two.of(8), two.list().len()), (Some(&absence(9)), None, 2));
         assert_eq!((start_slot(1), start_slot(2), start_slot(3)), (1, 0, 1));
     }
 
@@ -195,7 +354,7 @@ mod tests {
             for n in 0..8 {
                 let mut torn = old;
                 torn[..n * 512].copy_from_slice(&new[..n * 512]);
-                // Only the first sector differs: the others are zeros.
+                // Only the first sector differs.
                 let whole = torn == old || torn == new;
                 assert!(whole || RingStart::decode(&torn).is_err(), "{n} sectors arrived");
             }
@@ -212,7 +371,18 @@ mod tests {
             RingStart::decode(&bytes).err()
         };
         assert_eq!(refused(&|_| ()), None);
-        let cases: [(Edit<'_>, &str); 8] = [
+        let absent = |raw: &mut RawStart, at: usize, member: u8| {
+            (raw.absent[at].member, raw.absent[at].run) = (member, U64::new(1));
+        };
+        let cases: [(Edit<'_>, &str); 16] = [
+            (&|raw| raw.parts[5].set(8), "a part in a commit"),
+            (&|raw| absent(raw, 0, 128), "no member"),
+            (&|raw| raw.absent[0].member = 1, "has no run"),
+            (&|raw| [(0, 4), (1, 4)].into_iter().for_each(|(at, member)| absent(raw, at, member)), "no order"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].needs.set(u64::MAX)).0, "commit of an absent"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].commit.set(u64::MAX)).0, "commit of an absent"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].reserved[6] = 1).0, "unused"),
+            (&|raw| absent(raw, 1, 4), "unused"),
             (&|raw| raw.run.set(0), "run"),
             (&|raw| raw.sequence.set(0), "number"),
             (&|raw| raw.sequence.set(u64::MAX), "number"),
@@ -220,7 +390,7 @@ mod tests {
             (&|raw| raw.generation.set(u64::MAX), "number"),
             (&|raw| raw.commit.set(u64::MAX), "commit"),
             (&|raw| raw.position.set(RING_BLOCKS_MAX), "place"),
-            (&|raw| raw.reserved[4031] = 1, "unused"),
+            (&|raw| raw.reserved[199] = 1, "unused"),
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
             match refused(change) {

@@ -87,16 +87,7 @@ impl World {
     pub(super) fn make_disks(&mut self) {
         for device in &self.devices {
             let disk = &mut self.disks[usize::from(device.number)];
-            let start = RingStart {
-                pool_tag: pool_tag(&self.uuid),
-                session: 1,
-                run: 1,
-                sequence: 1,
-                position: 0,
-                commit: 0,
-                mark: 0,
-                generation: 2,
-            };
+            let start = RingStart::first(&self.uuid, 1);
             disk.write(device.places.starts, &start.encode());
             let mark = disk.mark();
             disk.flushed(mark);

@@ -169,16 +169,7 @@ async fn begin(io: &impl DeviceIo, member: &PoolDevice, zeroes: bool) -> anyhow:
         io.write(member.device, at, vec![0; len], false).await?;
         at += len as u64;
     }
-    let start = RingStart {
-        pool_tag: pool_tag(&uuid),
-        session: 1,
-        run: 1,
-        sequence: 1,
-        position: 0,
-        commit: 0,
-        mark: 0,
-        generation: 2,
-    };
+    let start = RingStart::first(&uuid, 1);
     io.write(member.device, member.places.starts, start.encode().to_vec(), true).await?;
     let what = OpenPool { uuid, members: &[*member], owner_slots: OWNER_SLOTS, run: 3 };
     let tail = |_session, bytes: u64| {

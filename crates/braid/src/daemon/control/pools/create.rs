@@ -390,17 +390,8 @@ async fn begin(io: &RingDevices, part: &Part) -> Result<(), IoError> {
     for area in [places.owners, places.table, places.addresses] {
         zero(io, device, area.start, area.bytes).await?;
     }
-    let start = RingStart {
-        pool_tag: pool_tag(&label.uuid),
-        session: 1,
-        // Whatever stands in the ring from before is of no run that counts.
-        run: label.session | 1,
-        sequence: 1,
-        position: 0,
-        commit: 0,
-        mark: 0,
-        generation: 2,
-    };
+    // Whatever stands in the ring from before is of no run that counts.
+    let start = RingStart::first(&label.uuid, label.session | 1);
     io.write(device, places.starts.start, start.encode().to_vec(), false).await?;
     io.write(device, places.starts.start + RING_START_BYTES as u64, vec![0; RING_START_BYTES], false).await?;
     io.flush(device).await
