@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind, RingStart, pool_tag};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::*;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
@@ -194,7 +194,7 @@ fn volume(extents: u64) -> Node {
     let zero_slots = (128 - extents % 128) as u32;
     let (device, ring) = (DeviceId(0), (64 << 20, 128));
     let members = [PoolDevice { number: 0, device, places: PLACES, ring, extents: extents as u32, zero_slots }];
-    let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, run: 5 };
+    let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 5 };
     let tail = |_, bytes: u64| {
         let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
         Ok(memory)

@@ -165,7 +165,7 @@ pub enum ErrorKind {
     /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
     FlushFailed,
     /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what stood
-    /// there, until all of the row is written again.
+    /// there, until all of the row is written again. Or a block of a volume may be on a member of its pool that is absent.
     Unreadable,
 }
 

@@ -86,6 +86,14 @@ pub enum Planted {
     MoveOvertakesFold,
     /// Of what has moved only one volume is told.
     MoveForgetsMaps,
+    /// What an owner may have on an absent member is looked up in its parent.
+    LookupFallsThrough,
+    /// A member that returns is believed, whatever it has.
+    ReturnBelieved,
+    /// What a start without a member decided is not durable before the tables say what follows from it.
+    VerdictNotDurable,
+    /// Folding goes on with owners that may have blocks on an absent member.
+    FoldWhileAbsent,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -243,7 +251,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 28] = [
+    pub const POOLS: [Planted; 32] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -272,6 +280,10 @@ impl Planted {
         Planted::MoveNotDrained,
         Planted::MoveOvertakesFold,
         Planted::MoveForgetsMaps,
+        Planted::LookupFallsThrough,
+        Planted::ReturnBelieved,
+        Planted::VerdictNotDurable,
+        Planted::FoldWhileAbsent,
     ];
 }
 

@@ -8,9 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::allocation;
-use braid_engine::pool::on_disk::{
-    Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, owner_slots_for, pool_tag,
-};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, owner_slots_for};
 use braid_engine::pool::{MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolNext, PoolPlace,
@@ -124,7 +122,13 @@ impl Pool {
     fn open(&mut self) {
         self.run += 1;
         let io = self.bed.handle.devices();
-        let what = OpenPool { uuid: self.uuid, members: &self.devices, owner_slots: self.owner_slots, run: self.run };
+        let what = OpenPool {
+            uuid: self.uuid,
+            members: &self.devices,
+            owner_slots: self.owner_slots,
+            absent: 0,
+            run: self.run,
+        };
         let tails = &self.tails;
         let old = |session: u64| tails.lock().unwrap().get(&session).map(Arc::clone);
         let begin = |session: u64, bytes: u64| {

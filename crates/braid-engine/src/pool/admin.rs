@@ -4,10 +4,10 @@
 use braid_format::Uuid;
 use braid_format::pool::{Change, Owner, OwnerKind, OwnerName, Placing};
 
-use super::home::{Pool, VolumeId};
+use super::home::{Pool, VolumeId, mask};
 use super::map::MapWriter;
 use super::owners::OwnerId;
-use super::units::{EXTENT_BYTES, ExtentId};
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId};
 use crate::planted::{Planted, planted};
 
 /// Why an administrative call cannot be carried out. Nothing has changed.
@@ -37,6 +37,9 @@ pub enum AdminError {
     /// Only a snapshot can be used so.
     #[error("it is no snapshot")]
     NoSnapshot,
+    /// A member is absent that may have blocks of it: nobody knows all that it has.
+    #[error("a member is absent on which it may have blocks")]
+    InDoubt,
     /// The owner numbers are used up, or what is said of the volume makes no sense: its size, its name, its identity.
     #[error("the pool has no number for it, or its size, name or identity makes no sense")]
     NoNumber,
@@ -79,6 +82,10 @@ impl Pool {
             }
             // What lies beyond a smaller size would show through when the clone grows.
             owner.size_bytes = owner.size_bytes.max(of.size_bytes);
+        }
+        // Whatever it is: nobody could read it, or write to it, before the member is back.
+        if owner.may_be_on() & self.state.absent != 0 {
+            return Err(AdminError::InDoubt);
         }
         let slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
         if !self.tail.has_room(8) {
@@ -126,6 +133,10 @@ impl Pool {
             let (slot, volume) = self.slot_of(*id)?;
             if volume.kind != OwnerKind::Volume {
                 return Err(AdminError::IsSnapshot);
+            }
+            // Nobody could tell that it has nothing yet under its new owner.
+            if self.state.may_lack(*id) {
+                return Err(AdminError::InDoubt);
             }
             if !self.name_is_free(OwnerKind::Snapshot, volume.uuid, *name) {
                 return Err(AdminError::NameTaken);
@@ -190,6 +201,9 @@ impl Pool {
         if self.served(id).is_some() {
             return Err(AdminError::InUse);
         }
+        if self.state.may_lack(id) {
+            return Err(AdminError::InDoubt);
+        }
         if !self.tail.has_room(5) || self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
@@ -217,6 +231,9 @@ impl Pool {
         }
         if self.served(volume).is_some() {
             return Err(AdminError::InUse);
+        }
+        if self.state.may_lack(volume) || self.state.chain_may_lack(snapshot) {
+            return Err(AdminError::InDoubt);
         }
         let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
         if !self.tail.has_room(10) {
@@ -259,6 +276,10 @@ impl Pool {
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
+        let lacks_more = owner.may_be_on() & !old.may_be_on() & self.state.absent != 0;
+        if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_lack(id) {
+            return Err(AdminError::InDoubt);
+        }
         if let Some(served) = self.served(id)
             && owner.size_bytes > old.size_bytes
         {
@@ -285,8 +306,10 @@ impl Pool {
         if self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
-        let writer = self.build(id, owner.size_bytes);
-        Ok(self.add_volume(id, writer, owner.kind == OwnerKind::Snapshot))
+        let (writer, in_doubt) = self.build(id, owner.size_bytes);
+        // What its owner states is not all known: what it stated newly might be stated twice.
+        let frozen = in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
+        Ok(self.add_volume(id, writer, frozen))
     }
 
     /// Serves it no more. Nothing of it is under way.
@@ -296,8 +319,11 @@ impl Pool {
         }
     }
 
-    /// What shows through an owner.
-    pub(super) fn build(&self, id: OwnerId, size_bytes: u64) -> MapWriter {
+    /// What shows through an owner; and whether some of it nobody knows.
+    ///
+    /// An owner states a block once, so what it states on a member that is here is certain. Of what it does not state there nobody knows
+    /// whether it states it on an absent one, and it is never looked up further down.
+    pub(super) fn build(&self, id: OwnerId, size_bytes: u64) -> (MapWriter, bool) {
         let extents = extents_for(size_bytes);
         let mut writer = MapWriter::new(extents);
         // Which blocks somebody nearer has spoken of, by logical extent.
@@ -310,11 +336,30 @@ impl Pool {
                 }
                 Place::Slot(block, extent, slot) => writer.set_packed(&self.state.records, block, extent, slot),
             });
+            if self.state.may_lack(owner) && !planted(Planted::LookupFallsThrough) {
+                let in_doubt = self.rest_in_doubt(&mut writer, &stated, size_bytes.div_ceil(BLOCK_BYTES));
+                return (writer, in_doubt);
+            }
+            self.add_zeros(owner, &mut stated);
         }
-        writer
+        (writer, false)
     }
 
-    /// Goes through what an owner states, and calls `show` for what nobody nearer has stated.
+    /// What nobody has spoken of, of so many blocks, is in doubt. False: there is no such block.
+    fn rest_in_doubt(&self, writer: &mut MapWriter, stated: &[u64], blocks: u64) -> bool {
+        let mut any = false;
+        for (logical, stated) in (0u32..).zip(stated) {
+            let there = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
+            let rest = !stated & mask(0, there.min(u64::from(EXTENT_BLOCKS)) as u32);
+            if rest != 0 {
+                writer.set_blocks(&self.state.records, logical, rest, ExtentId::IN_DOUBT, false);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Goes through what an owner states in extents, and calls `show` for what nobody nearer has stated.
     pub(super) fn add_statements(&self, owner: OwnerId, stated: &mut [u64], mut show: impl FnMut(u32, u64, Place)) {
         let records = &self.state.records;
         // What this owner states itself hides nothing of its own.
@@ -353,6 +398,10 @@ impl Pool {
         for (logical, bits) in own {
             stated[logical as usize] |= bits;
         }
+    }
+
+    /// Goes through what an owner states to be zeros, without an extent: what is in one counts before it.
+    pub(super) fn add_zeros(&self, owner: OwnerId, stated: &mut [u64]) {
         if planted(Planted::ZerosForgottenByClones) {
             return;
         }

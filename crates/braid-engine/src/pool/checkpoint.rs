@@ -10,7 +10,7 @@ use super::commit::{For, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
 use super::seats::Seats;
 use super::state::{NO_BLOCK, RecordId, State};
-use super::units::{EXTENT_BLOCKS, ExtentId};
+use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = 4096;
@@ -106,6 +106,7 @@ pub(super) struct Checkpoint {
     wanted: bool,
     /// What the starts will say: the commit, its last unit, and for each member where the first batch after it stands.
     commit: (u64, u64),
+    parts: [u64; MEMBERS_MAX],
     heads: Vec<(u64, u64)>,
     /// Of each member's newest ring start.
     generations: Vec<u64>,
@@ -140,14 +141,13 @@ impl Checkpoint {
             out: 0,
             wanted: false,
             commit: (0, 0),
+            parts: [0; MEMBERS_MAX],
             heads: vec![(0, 0); records.len()],
             generations,
             done: 0,
         }
     }
 
-    /// The generation of a member's next ring start: above all that there are, and not in the place of its own newest one. After a
-    /// crash in between they may differ.
     fn next_generation(&self, member: usize) -> u64 {
         generation_after(self.generations[member], self.newest_generation() + 1)
     }
@@ -173,6 +173,12 @@ impl Checkpoint {
     /// An owner's change is committed.
     pub fn note_owner(&mut self, slot: u32) {
         self.dirty.iter_mut().for_each(|dirty| dirty.owners.add(slot / OWNERS_EACH));
+    }
+
+    /// A member is to get all owners.
+    pub fn note_all_owners(&mut self, member: u8) {
+        let owners = &mut self.dirty[self.seats.of(member)].owners;
+        (0..self.owner_slots.div_ceil(OWNERS_EACH)).for_each(|block| owners.add(block));
     }
 }
 
@@ -238,6 +244,7 @@ impl Pool {
         std::mem::swap(&mut checkpoint.dirty, &mut checkpoint.writing);
         checkpoint.writing.iter_mut().for_each(|dirty| dirty.from = [0; 3]);
         checkpoint.commit = (commits.commit, commits.committed);
+        checkpoint.parts = commits.parts;
         for (head, ring) in checkpoint.heads.iter_mut().zip(&commits.rings) {
             *head = ring.committed;
         }
@@ -308,6 +315,9 @@ impl Pool {
             commit: checkpoint.commit.0,
             mark: checkpoint.commit.1,
             generation,
+            before: commits.before,
+            parts: checkpoint.parts,
+            absent: commits.absent,
         };
         let image = start.encode();
         memory.buffer(buffer)[..image.len()].copy_from_slice(&image);
@@ -357,7 +367,7 @@ impl Pool {
 }
 
 /// The number, from `next` on, of a start that is not written over this one.
-fn generation_after(generation: u64, next: u64) -> u64 {
+pub(super) fn generation_after(generation: u64, next: u64) -> u64 {
     next + u64::from(start_slot(next) == start_slot(generation))
 }
 

@@ -5,12 +5,13 @@
 //! answered. A batch says which members take part in its commit and how many batches each has: a start counts a commit only where all are there.
 
 use braid_format::pool::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
+    Absences, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
 };
 
 use super::checkpoint::Checkpoint;
 use super::home::Pool;
 use super::state::RecordId;
+use super::units::MEMBERS_MAX;
 use crate::planted::{Planted, planted};
 
 /// Pieces of memory for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
@@ -138,6 +139,12 @@ pub(super) struct Commits {
     pub run: u64,
     /// By seat ([`Checkpoint::seats`]), as all that counts members here.
     pub rings: Vec<Ring>,
+    /// The run before this one, until all members have a start of this one.
+    pub before: u64,
+    /// By member, the last commit that has batches on it.
+    pub parts: [u64; MEMBERS_MAX],
+    /// Members that the pool goes on without.
+    pub absent: Absences,
     /// The last commit that counts, and the last unit that it covers.
     pub commit: u64,
     pub committed: u64,
@@ -176,6 +183,9 @@ impl Commits {
             run,
             units: vec![(0, 0, 0); rings.len()],
             rings,
+            before: 0,
+            parts: [0; MEMBERS_MAX],
+            absent: Absences::NONE,
             commit,
             committed,
             stage: Stage::Idle,
@@ -583,7 +593,10 @@ impl Pool {
         let commits = &mut self.commits;
         commits.commit += 1;
         commits.committed = mark;
-        for ring in &mut commits.rings {
+        for (seat, ring) in commits.rings.iter_mut().enumerate() {
+            if commits.units[seat].1 > 0 {
+                commits.parts[usize::from(commits.checkpoint.seats.member(seat))] = commits.commit;
+            }
             ring.committed = (ring.head, ring.sequence);
         }
         commits.done = commits.begun;

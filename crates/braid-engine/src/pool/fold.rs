@@ -76,7 +76,14 @@ impl Pool {
         let waits = |id: OwnerId| self.deleted.iter().any(|(_, deleted)| *deleted == id);
         // Data that are on their way to an owner's places would be bound behind the fold's back.
         let promised = |id: OwnerId| self.awaits_data(id);
-        let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !promised(*id);
+        // What an absent member has of either nobody sees: it would be lost, or stated twice.
+        let state = &self.state;
+        let lacks = |id: OwnerId| {
+            let child = state.owners.children(id).first().copied();
+            (state.may_lack(id) || child.is_some_and(|child| state.may_lack(child)))
+                && !planted(Planted::FoldWhileAbsent)
+        };
+        let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !promised(*id) && !lacks(*id);
         let Some(owner) = self.state.owners.to_fold().find(ends) else { return Folded::Nothing };
         let child = self.state.owners.children(owner).first().copied();
         let mut stated = Vec::new();
@@ -89,6 +96,7 @@ impl Pool {
             stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
             self.add_statements(child, &mut stated, |_, _, _| {});
             self.moves.takes_over(child);
+            self.add_zeros(child, &mut stated);
         }
         self.fold = Some(Fold { owner, child, stated, next: RecordId { member: 0, index: 0 }, zeros: false });
         Folded::Some

@@ -73,7 +73,7 @@ pub(super) struct Volume {
     pub owner: OwnerId,
     pub writer: MapWriter,
     pub shared: Arc<VolumeShared>,
-    /// A snapshot: nothing of it changes.
+    /// A snapshot, or a volume of which some is in doubt: nothing of it changes.
     pub read_only: bool,
 }
 
@@ -285,7 +285,7 @@ impl Pool {
     pub fn build_again(&self, id: VolumeId) -> Arc<VolumeMap> {
         let owner = self.volumes[&id].owner;
         let bytes = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
-        Arc::clone(self.build(owner, bytes).map())
+        Arc::clone(self.build(owner, bytes).0.map())
     }
 
     /// Goes on with another tail, which is empty as the one before is.
@@ -327,6 +327,16 @@ impl Pool {
     /// What all shards read of a volume.
     pub fn volume(&self, id: VolumeId) -> Option<&Arc<VolumeShared>> {
         self.volumes.get(&id).map(|volume| &volume.shared)
+    }
+
+    /// Whether nothing of a volume may change: it is a snapshot, or of some of it nobody knows what it is.
+    pub fn is_read_only(&self, id: VolumeId) -> bool {
+        self.volumes.get(&id).is_none_or(|volume| volume.read_only)
+    }
+
+    /// Members that are not here, by their bits.
+    pub fn absent(&self) -> u128 {
+        self.state.absent
     }
 
     /// The owner under which new blocks of a volume are kept.

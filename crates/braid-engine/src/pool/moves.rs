@@ -285,7 +285,7 @@ impl Pool {
             self.forget_members(*id, *seen);
         }
         // Another look is needed where somebody could not be judged.
-        let judged = self.state.owners.iter().all(|owner| owner.also_on == 0);
+        let judged = self.state.owners.iter().all(|owner| owner.also_on & !self.state.absent == 0);
         match () {
             () if !self.moves.is_idle() => Moving::Some,
             () if scan.clean && judged => Moving::Done,
@@ -299,6 +299,8 @@ impl Pool {
     fn forget_members(&mut self, id: OwnerId, seen: u128) {
         let Some(slot) = self.state.owners.slot_of(id) else { return };
         let mut image = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
+        // Of a member that is absent nothing can be seen.
+        let seen = seen | self.state.absent;
         if image.also_on & !seen != 0 && self.tail.has_room(8) {
             image.also_on &= seen;
             self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);

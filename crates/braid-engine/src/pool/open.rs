@@ -5,30 +5,22 @@
 //! what was dropped never counts again; all flush; what an old tail says is committed; the session is raised; only then the old tail is dropped,
 //! by whoever called.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use braid_format::Uuid;
-use braid_format::pool::{
-    ADDRESS_SECTOR_BYTES, BATCH_BYTES_MAX, BatchHeader, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES,
-    RING_START_BYTES, Record, RecordKind, RingStart, decode_address, entries, open as open_batch, pool_tag,
-};
+use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change, Entry, pool_tag};
 
 use super::checkpoint::{Checkpoint, MemberPlaces};
 use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, PoolMemory, PoolOp, Ring};
 use super::home::Pool;
+use super::load::{apply, fits, load, verify};
 use super::seats::Seats;
-use super::state::{NO_BLOCK, RecordId, State};
+use super::starts::{Judged, Standing, find, judge, settle};
 use super::tail::{TAIL_UNITS_MAX, TAIL_UNITS_MIN, Tail, left_behind, tail_bytes};
 use super::tail_memory::TailMemory;
-use super::units::EXTENT_BLOCKS;
 use crate::io::{DeviceId, DeviceIo, IoError};
 use crate::planted::{Planted, planted};
-
-const BLOCK: u64 = 4096;
-/// Bytes of one read of a table.
-const READ_BYTES: u64 = 8 << 20;
 
 /// One member of a pool, as its label says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,20 +43,24 @@ pub struct PoolDevice {
 pub struct OpenPool<'a> {
     /// Its identity.
     pub uuid: Uuid,
-    /// The members that are here, at least one, in the order of their numbers. Numbers that are missing are nobody's any more.
+    /// The members that are here, at least one, in the order of their numbers. Numbers that are neither here nor absent are
+    /// nobody's any more.
     pub members: &'a [PoolDevice],
     /// Slots for owners.
     pub owner_slots: u32,
+    /// Bit *i*: member *i* is not here, and the pool goes on without it. What it may have of a volume is in doubt; what was acknowledged
+    /// and not flushed may be lost.
+    pub absent: u128,
     /// Random, of this start alone, not 0.
     pub run: u64,
 }
 
 impl OpenPool<'_> {
-    fn numbered(&self) -> impl Iterator<Item = (u8, &PoolDevice)> {
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u8, &PoolDevice)> {
         self.members.iter().map(|member| (member.number, member))
     }
 
-    fn member(&self, number: u8) -> Option<&PoolDevice> {
+    pub(super) fn member(&self, number: u8) -> Option<&PoolDevice> {
         self.members.iter().find(|member| member.number == number)
     }
 }
@@ -93,6 +89,23 @@ pub enum OpenError {
         /// What, and where.
         what: String,
     },
+    /// It returns, and lacks what was decided to count while it was away.
+    #[error(
+        "member {member} of the pool lacks part of commit {commit}, which counted when the pool went on without it: what it has does not fit \
+         what the others have"
+    )]
+    Lacks {
+        /// Which.
+        member: u8,
+        /// The commit.
+        commit: u64,
+    },
+    /// It is a copy of a member from before, or has been used without the others.
+    #[error("member {0} of the pool is an old copy, or was used without the others: its ring is of another run")]
+    OtherRun(u8),
+    /// The pool cannot go on without so many.
+    #[error("the pool cannot go on without more than {ABSENT_MAX} of its members")]
+    TooManyAbsent,
     /// The tail of the last session is there, and does not fit.
     #[error(
         "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost"
@@ -120,13 +133,6 @@ pub fn tail_units_for(members: &[PoolDevice]) -> u64 {
     (batches.saturating_sub(1) * 1016).clamp(TAIL_UNITS_MIN, TAIL_UNITS_MAX)
 }
 
-/// What was found in the ring of one member.
-struct Found {
-    number: u8,
-    start: RingStart,
-    batches: Vec<(BatchHeader, Vec<Entry>)>,
-}
-
 /// Opens a pool. `old` is the tail that the last session left, where it is still there; `begin` makes the memory for the new session's,
 /// of so many bytes.
 ///
@@ -141,33 +147,36 @@ pub async fn open<I: DeviceIo>(
     begin: impl FnOnce(u64, u64) -> Result<Arc<dyn TailMemory>, String>,
 ) -> Result<Pool, OpenError> {
     flush(io, what).await?;
-    let mut starts = Vec::with_capacity(what.members.len());
-    for (number, member) in what.numbered() {
-        starts.push(read_start(io, what, number, member).await?);
-    }
-    let newest = *starts.iter().max_by_key(|start| (start.session, start.generation)).expect("a pool has members");
-    let mut found = Vec::with_capacity(starts.len());
-    for ((number, member), start) in what.numbered().zip(&starts) {
-        let of_run = start.run == newest.run && start.session == newest.session;
-        let batches = if of_run { read_ring(io, what, number, member, start).await? } else { Vec::new() };
-        found.push(Found { number, start: *start, batches });
-    }
-    let (commit, mark, replay) = judge(&newest, &found)?;
+    let (newest, found) = find(io, what).await?;
+    let judged = judge(what, &newest, &found)?;
     let mut state = load(io, what, &found).await?;
-    let generations = starts.iter().map(|start| start.generation).collect();
+    let generations = settle(io, what, &newest, &found, &judged).await?;
+    let Judged { commit, mark, .. } = judged;
     let places = what.members.iter().map(|member| member.places).collect();
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
     let seats = Seats::new(what.numbered().map(|(number, _)| number));
     let mut checkpoint = Checkpoint::new(seats, places, &records, what.owner_slots, generations);
-    for (_, entry) in &replay {
+    for entry in &judged.replay {
         apply(&mut state, &mut checkpoint, entry);
     }
+    for found in found.iter().filter(|found| matches!(found.standing, Standing::Returns(_))) {
+        checkpoint.note_all_owners(found.number);
+    }
     verify(&state)?;
+    state.go_without(what.absent);
 
-    let left = match old(newest.session) {
-        None => Vec::new(),
-        Some(memory) => left_behind(&*memory, what.uuid, newest.session, mark).map_err(OpenError::OldTail)?,
+    let lacks = found.iter().any(|found| found.standing != Standing::Here) || what.absent != 0;
+    let (mark, mut left) = match old(newest.session) {
+        None => (mark, Vec::new()),
+        Some(memory) => left_behind(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldTail)?,
     };
+    // What comes after the first change that an absent member would need cannot be had without it.
+    let of_record = |entry: &Entry| matches!(entry.change, Change::Record { .. } | Change::Slot { .. });
+    let lost = |entry: &Entry| of_record(entry) && what.absent >> entry.member & 1 == 1;
+    if let Some(at) = left.iter().position(lost) {
+        let group = left[..at].iter().rposition(|entry| !entry.joined).map_or(0, |before| before + 1);
+        left.truncate(group);
+    }
     if let Some(entry) = left.iter().find(|entry| !fits(what, entry)) {
         let what = "the pool's tail speaks of what it does not have".to_owned();
         return Err(OpenError::Damaged { member: entry.member, what });
@@ -195,7 +204,8 @@ pub async fn open<I: DeviceIo>(
         }
     }
     let session = if left.is_empty() { newest.session + 1 } else { newest.session };
-    let commits = Commits::new(pool_tag(&what.uuid), session, run, rings, (commit, mark), checkpoint);
+    let mut commits = Commits::new(pool_tag(&what.uuid), session, run, rings, (commit, mark), checkpoint);
+    (commits.before, commits.parts, commits.absent) = (newest.run, judged.parts, judged.absent);
     let own = (0..tail_bytes(TAIL_UNITS_MAX) / 8).map(|_| AtomicU64::new(0)).collect();
     let tail = Tail::begin(Arc::new(OwnMemory(own)), what.uuid, session, mark);
     let mut pool = Pool::new(what.uuid, state, tail, commits);
@@ -216,308 +226,31 @@ pub async fn open<I: DeviceIo>(
         }
         let memory = new_tail()?;
         pool.commits.session = newest.session + 1;
-        let number = pool.request_checkpoint();
-        drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
-        pool.find_free();
         memory
     };
+    // All have a start of this run: nobody who has an older one is believed any more, and who returned is back.
+    let stays = |absence: &&Absence| what.absent >> absence.member & 1 == 1;
+    let absent: Vec<Absence> = pool.commits.absent.list().iter().filter(stays).copied().collect();
+    pool.commits.before = 0;
+    pool.commits.absent = Absences::new(&absent).expect("no more than there were");
+    let number = pool.request_checkpoint();
+    drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
+    if !left.is_empty() {
+        pool.find_free();
+    }
     let mark = pool.tail.published();
     pool.use_tail(Tail::begin(memory, what.uuid, newest.session + 1, mark));
     pool.find_empties();
     Ok(pool)
 }
 
-fn failed(member: u8, doing: &'static str) -> impl FnOnce(IoError) -> OpenError {
+pub(super) fn failed(member: u8, doing: &'static str) -> impl FnOnce(IoError) -> OpenError {
     move |error| OpenError::Io { member, doing, error }
 }
 
 async fn flush<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(), OpenError> {
     for (number, member) in what.numbered() {
         io.flush(member.device).await.map_err(failed(number, "flushed"))?;
-    }
-    Ok(())
-}
-
-async fn read_start<I: DeviceIo>(
-    io: &I,
-    what: &OpenPool<'_>,
-    number: u8,
-    member: &PoolDevice,
-) -> Result<RingStart, OpenError> {
-    let bytes = io.read(member.device, member.places.starts, 2 * RING_START_BYTES).await;
-    let bytes = bytes.map_err(failed(number, "read"))?;
-    let valid = bytes.as_chunks::<RING_START_BYTES>().0.iter().filter_map(|block| RingStart::decode(block).ok());
-    let of_pool = valid.filter(|start| {
-        start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
-    });
-    of_pool.max_by_key(|start| start.generation).ok_or(OpenError::NoStart(number))
-}
-
-/// The longest unbroken series of batches from the start on.
-async fn read_ring<I: DeviceIo>(
-    io: &I,
-    what: &OpenPool<'_>,
-    number: u8,
-    member: &PoolDevice,
-    start: &RingStart,
-) -> Result<Vec<(BatchHeader, Vec<Entry>)>, OpenError> {
-    let mut batches = Vec::new();
-    let mut position = u64::from(start.position);
-    let first = position;
-    let mut sequence = start.sequence;
-    loop {
-        let place = Ring::next_place(position, member.ring.1);
-        let offset = member.ring.0 + place % member.ring.1 * BLOCK;
-        let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
-        let Ok(header) = open_batch(&bytes) else { break };
-        let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
-        if planted(Planted::RingReadShort) && place + BATCH_BLOCKS_MAX > first + member.ring.1 {
-            break;
-        }
-        // Whoever writes never comes as far as the start that counts.
-        if !of_run || place + u64::from(header.blocks) > first + member.ring.1 {
-            break;
-        }
-        let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
-            let what = format!("an entry of batch {sequence} of its ring makes no sense");
-            return Err(OpenError::Damaged { member: number, what });
-        };
-        if let Some(entry) = list.iter().find(|entry| !fits(what, entry)) {
-            let what =
-                format!("batch {sequence} of its ring speaks of record {} of member {}", entry.index, entry.member);
-            return Err(OpenError::Damaged { member: number, what });
-        }
-        position = place + u64::from(header.blocks);
-        sequence += 1;
-        batches.push((header, list));
-    }
-    Ok(batches)
-}
-
-/// The last commit that counts, its last unit, and what they say.
-type Judged = (u64, u64, Vec<(u64, Entry)>);
-
-/// Which commits count: those of which every batch is there, one after the other. Returns the last of them, its last unit, and what
-/// they say, in order.
-fn judge(newest: &RingStart, found: &[Found]) -> Result<Judged, OpenError> {
-    let of_run = |found: &&Found| found.start.run == newest.run && found.start.session == newest.session;
-    // What the start that is ahead covers was complete once, and is in the tables of its member; the others may lack it in theirs.
-    let ahead = found.iter().filter(of_run).map(|found| found.start).max_by_key(|start| start.commit);
-    let (mut commit, mut mark) = ahead.map_or((newest.commit, newest.mark), |start| (start.commit, start.mark));
-    let mut replay: BTreeMap<u64, Entry> = BTreeMap::new();
-    for (_, list) in found.iter().flat_map(|found| &found.batches).filter(|(header, _)| header.commit <= commit) {
-        replay.extend(list.iter().map(|entry| (entry.sequence, entry.clone())));
-    }
-    loop {
-        let next = commit + 1;
-        let of_next = |found: &Found| -> Vec<BatchHeader> {
-            found.batches.iter().map(|(header, _)| *header).filter(|header| header.commit == next).collect()
-        };
-        let Some(header) = found.iter().flat_map(of_next).next() else { break };
-        let complete = found.iter().filter(|found| header.members >> found.number & 1 == 1).all(|found| {
-            let batches = of_next(found);
-            batches.first().is_some_and(|first| batches.len() == usize::from(first.batches))
-        });
-        if !complete && !planted(Planted::CommitWithoutAllMembers) {
-            // Commits are made one at a time: where there is a later one this one was complete.
-            let later = |found: &Found| found.batches.iter().any(|(header, _)| header.commit > next);
-            if let Some(Found { number: member, .. }) = found.iter().find(|found| later(found)) {
-                let what = format!("its ring has commits after number {next}, of which other members lack a part");
-                return Err(OpenError::Damaged { member: *member, what });
-            }
-            break;
-        }
-        for (_, list) in found.iter().flat_map(|found| &found.batches).filter(|(header, _)| header.commit == next) {
-            replay.extend(list.iter().map(|entry| (entry.sequence, entry.clone())));
-        }
-        mark = mark.max(header.mark);
-        commit = next;
-    }
-    Ok((commit, mark, replay.into_iter().collect()))
-}
-
-/// Reads the tables.
-async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Found]) -> Result<State, OpenError> {
-    let mut state = State::new(what.owner_slots, TAIL_UNITS_MAX);
-    let newest = found
-        .iter()
-        .enumerate()
-        .max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
-    let first = newest.map_or(0, |(seat, _)| seat);
-    load_owners(io, what, &mut state, first).await?;
-    for (number, member) in what.numbered() {
-        state.add_member(number, member.extents, member.zero_slots);
-        let records = u64::from(member.extents) + u64::from(member.zero_slots);
-        let bytes = (records * RECORD_BYTES as u64).next_multiple_of(BLOCK);
-        let mut at = 0;
-        while at < bytes {
-            let len = READ_BYTES.min(bytes - at);
-            let read = io.read(member.device, member.places.table + at, len as usize).await;
-            let read = read.map_err(failed(number, "read"))?;
-            for (k, image) in (at / RECORD_BYTES as u64..records).zip(read.as_chunks::<RECORD_BYTES>().0) {
-                let record = Record::decode(image, number, k as u32).map_err(|error| OpenError::Damaged {
-                    member: number,
-                    what: format!("record {k} of its table: {error}"),
-                })?;
-                if !of_its_kind(member, k as u32, &record) {
-                    let what = format!("record {k} of its table is of a kind that does not belong there");
-                    return Err(OpenError::Damaged { member: number, what });
-                }
-                if record != Record::free(0) {
-                    state.set(RecordId { member: number, index: k as u32 }, &record, 0);
-                }
-            }
-            at += len;
-        }
-        load_addresses(io, &mut state, number, member).await?;
-    }
-    Ok(state)
-}
-
-async fn load_owners<I: DeviceIo>(
-    io: &I,
-    what: &OpenPool<'_>,
-    state: &mut State,
-    first: usize,
-) -> Result<(), OpenError> {
-    let bytes = (u64::from(what.owner_slots) * OWNER_BYTES as u64).next_multiple_of(BLOCK);
-    let mut problem = None;
-    // All members have them: one that is damaged is read from another.
-    let (before, from) = what.members.split_at(first);
-    for member in from.iter().chain(before) {
-        let number = member.number;
-        let read = io.read(member.device, member.places.owners, bytes as usize).await;
-        let read = read.map_err(failed(number, "read"))?;
-        let images = (0..what.owner_slots).zip(read.as_chunks::<OWNER_BYTES>().0);
-        match images.map(|(slot, image)| Owner::decode(image, slot)).collect::<Result<Vec<_>, _>>() {
-            Ok(owners) => {
-                for (slot, owner) in (0u32..).zip(owners) {
-                    if owner.is_some() {
-                        state.set_owner(slot, owner, 0);
-                    }
-                }
-                return Ok(());
-            }
-            Err(error) => problem = Some((number, error)),
-        }
-    }
-    let (member, error) = problem.expect("a pool has members");
-    Err(OpenError::Damaged { member, what: format!("its list of owners: {error}") })
-}
-
-/// Reads the addresses of packed extents. Those that are not there yet are in the ring.
-async fn load_addresses<I: DeviceIo>(
-    io: &I,
-    state: &mut State,
-    number: u8,
-    member: &PoolDevice,
-) -> Result<(), OpenError> {
-    let mut page: Option<(u64, Vec<u8>)> = None;
-    for index in 0..member.extents {
-        let id = RecordId { member: number, index };
-        let record = state.record(id);
-        if record.kind != RecordKind::Packed {
-            continue;
-        }
-        let at = u64::from(index) * ADDRESS_SECTOR_BYTES as u64;
-        let block = at / BLOCK * BLOCK;
-        if page.as_ref().is_none_or(|(of, _)| *of != block) {
-            let read = io.read(member.device, member.places.addresses + block, BLOCK as usize).await;
-            page = Some((block, read.map_err(failed(number, "read"))?));
-        }
-        let (_, bytes) = page.as_ref().expect("just read");
-        let sector = &bytes[(at - block) as usize..][..ADDRESS_SECTOR_BYTES];
-        for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(sector.as_chunks::<8>().0) {
-            let word = u64::from_le_bytes(*word);
-            if let Ok(Some(block)) = decode_address(word, number, index, slot, record.life) {
-                state.set_address(id, slot, block);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether a record may stand at this place of a member's table.
-fn of_its_kind(member: &PoolDevice, index: u32, record: &Record) -> bool {
-    match record.kind {
-        RecordKind::Free => true,
-        RecordKind::Whole | RecordKind::Packed => index < member.extents,
-        RecordKind::Zeros => index >= member.extents,
-    }
-}
-
-/// Whether an entry speaks of something that there is.
-fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
-    match &entry.change {
-        Change::Padding => true,
-        Change::Owner { .. } => entry.index < what.owner_slots,
-        Change::Record { record } | Change::Slot { record, .. } => what.member(entry.member).is_some_and(|member| {
-            u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
-                && of_its_kind(member, entry.index, record)
-        }),
-    }
-}
-
-fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entry) {
-    let id = RecordId { member: entry.member, index: entry.index };
-    match &entry.change {
-        Change::Record { record } => {
-            checkpoint.note_record(id, false);
-            state.set(id, record, 0);
-        }
-        Change::Slot { slot, block, record } => {
-            checkpoint.note_record(id, true);
-            state.set(id, record, 0);
-            state.set_address(id, *slot, *block);
-        }
-        Change::Owner { owner } => {
-            checkpoint.note_owner(entry.index);
-            state.set_owner(entry.index, owner.clone(), 0);
-        }
-        Change::Padding => {}
-    }
-}
-
-/// What must be true of every pool that was opened.
-fn verify(state: &State) -> Result<(), OpenError> {
-    let most = state.owners.iter().count();
-    let endless = |id: u32| {
-        let mut at = id;
-        let steps = std::iter::from_fn(|| {
-            at = state.owners.get(at)?.parent;
-            (at != 0).then_some(())
-        });
-        steps.take(most + 1).count() > most
-    };
-    if let Some(owner) = state.owners.iter().find(|owner| endless(owner.id)) {
-        let what = format!("owner {} stands on itself", owner.id);
-        return Err(OpenError::Damaged { member: 0, what });
-    }
-    for (member, extents) in state.members() {
-        for index in 0..extents + state.zero_slots(member) {
-            let id = RecordId { member, index };
-            let record = state.record(id);
-            if record.kind == RecordKind::Free {
-                continue;
-            }
-            let damaged = |what: String| OpenError::Damaged { member, what };
-            if state.owners.get(record.owner).is_none() {
-                return Err(damaged(format!(
-                    "record {index} of its table is of owner {}, who is nobody",
-                    record.owner
-                )));
-            }
-            if record.kind == RecordKind::Packed {
-                let addresses = state.addresses(id);
-                let missing = |slot: &u32| {
-                    record.present >> slot & 1 == 1
-                        && addresses.is_none_or(|addresses| addresses.0[*slot as usize] == NO_BLOCK)
-                };
-                if let Some(slot) = (0..EXTENT_BLOCKS).find(missing) {
-                    return Err(damaged(format!("slot {slot} of its packed extent {index} has no address")));
-                }
-            }
-        }
     }
     Ok(())
 }

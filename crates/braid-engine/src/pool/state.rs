@@ -79,6 +79,8 @@ pub struct State {
     packed: BTreeMap<RecordId, Addresses>,
     /// Records with changes that are not committed: their committed image.
     uncommitted: Keyed<Uncommitted>,
+    /// Bit *i*: member *i* is not here, and what it has nobody knows.
+    pub absent: u128,
     /// The same of owners, by slot.
     uncommitted_owners: BTreeMap<u32, (u64, Option<Owner>)>,
     /// Somebody goes through the records, and must not miss what moves meanwhile.
@@ -98,6 +100,7 @@ impl State {
             closed: 0,
             packed: BTreeMap::new(),
             uncommitted: Keyed::new(units_max as usize + 1),
+            absent: 0,
             uncommitted_owners: BTreeMap::new(),
             watch: None,
         }
@@ -111,6 +114,15 @@ impl State {
             self.zero_slots.resize_with(at + 1, || (0, Vec::new()));
         }
         self.zero_slots[at] = (zero_slots, (extents..extents + zero_slots).rev().collect());
+    }
+
+    /// Notes that these members, by their bits, are not here.
+    pub fn go_without(&mut self, absent: u128) {
+        self.absent = absent;
+        let numbers = (u128::BITS - absent.leading_zeros()) as usize;
+        if self.zero_slots.len() < numbers {
+            self.zero_slots.resize_with(numbers, || (0, Vec::new()));
+        }
     }
 
     /// Whether the record has an extent behind it.
@@ -301,6 +313,16 @@ impl State {
     pub fn zero_range_word(&self, owner: OwnerId, logical: u32) -> u64 {
         let ranges = self.zeros_of.range((owner, 0)..=(owner, logical)).flat_map(|(_, ids)| ids);
         ranges.map(|id| zeros_at(&self.zeros[id], logical)).fold(0, |all, word| all | word)
+    }
+
+    /// Whether the owner may have blocks that nobody sees now: what it states is not all known.
+    pub fn may_lack(&self, owner: OwnerId) -> bool {
+        self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
+    }
+
+    /// The same of any whose blocks show through it.
+    pub fn chain_may_lack(&self, owner: OwnerId) -> bool {
+        self.absent != 0 && self.owners.chain(owner).into_iter().any(|owner| self.may_lack(owner))
     }
 
     /// Addresses of a packed extent.

@@ -169,22 +169,28 @@ fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(Entry, u64
     (entry.sequence == sequence).then(|| (entry, sequence + count as u64))
 }
 
-/// What a process that has died left in its tail: the entries after `mark`, in order; none where this is no tail of this pool and
-/// session.
+/// What a process that has died left in its tail: the entries after `mark`, in order, and the unit before them; none where this is no tail
+/// of this pool and session. `lacks`: what is missing between `mark` and them may be in the ring of a member that is not here.
 ///
 /// # Errors
 /// It is, and does not fit what is on the disks, or is damaged: what was acknowledged might be lost by going on without.
-pub fn left_behind(memory: &dyn TailMemory, pool: Uuid, session: u64, mark: u64) -> Result<Vec<Entry>, &'static str> {
+pub fn left_behind(
+    memory: &dyn TailMemory,
+    pool: Uuid,
+    session: u64,
+    mark: u64,
+    lacks: bool,
+) -> Result<(u64, Vec<Entry>), &'static str> {
     let words = memory.words();
     if words.len() < HEADER_WORDS || words[0].load(Ordering::Acquire) != MAGIC {
-        return Ok(Vec::new());
+        return Ok((mark, Vec::new()));
     }
     let word = |k: usize| words[k].load(Ordering::Acquire);
     let (high, low) = pool.as_u64_pair();
     let capacity = word(1);
     let fits = capacity >= TAIL_UNITS_MIN && (words.len() - HEADER_WORDS) as u64 / UNIT_WORDS as u64 >= capacity;
     if (word(2), word(3), word(4)) != (session, high, low) {
-        return Ok(Vec::new());
+        return Ok((mark, Vec::new()));
     }
     if !fits {
         return Err("its size makes no sense");
@@ -193,9 +199,10 @@ pub fn left_behind(memory: &dyn TailMemory, pool: Uuid, session: u64, mark: u64)
     if published < trimmed || published - trimmed > capacity || mark > published {
         return Err("its numbers make no sense");
     }
-    if trimmed > mark {
+    if trimmed > mark && !lacks {
         return Err("it lacks changes that are not in the rings either");
     }
+    let mark = mark.max(trimmed);
     let mut entries = Vec::new();
     let mut sequence = mark + 1;
     while sequence <= published {
@@ -203,5 +210,5 @@ pub fn left_behind(memory: &dyn TailMemory, pool: Uuid, session: u64, mark: u64)
         entries.push(entry);
         sequence = next;
     }
-    if sequence == published + 1 { Ok(entries) } else { Err("its last entry is cut off") }
+    if sequence == published + 1 { Ok((mark, entries)) } else { Err("its last entry is cut off") }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, RingStart, pool_tag};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, RingStart};
 use braid_engine::pool::{
     AdminError, EXTENT_BYTES, MemberPlaces, OpenPool, OwnerId, Pool, PoolDevice, TailMemory, VolumeId, VolumeShared,
     open,
@@ -208,7 +208,8 @@ impl World {
     }
 
     fn open(&mut self) {
-        let what = OpenPool { uuid: POOL, members: &self.devices.clone(), owner_slots: OWNER_SLOTS, run: 77 };
+        let what =
+            OpenPool { uuid: POOL, members: &self.devices.clone(), owner_slots: OWNER_SLOTS, absent: 0, run: 77 };
         let io = Through(RefCell::new(self));
         let pool = now(open(&io, &what, |_| None, |_, bytes| Ok(Heap::of(bytes)))).expect("a pool");
         let (home, places) = (self.home, Arc::clone(&self.places));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, pool_tag};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
 
@@ -38,17 +38,8 @@ pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (
         zero_slots: places.zero_slots,
     };
     let uuid = Uuid::from_u128(0x51);
-    let start = RingStart {
-        pool_tag: pool_tag(&uuid),
-        session: 1,
-        run: 1,
-        sequence: 1,
-        position: 0,
-        commit: 0,
-        mark: 0,
-        generation: 2,
-    };
-    let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, run: 3 };
+    let start = RingStart::first(&uuid, 1);
+    let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, absent: 0, run: 3 };
     let tail = |_session, bytes: u64| {
         Ok(Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())) as Arc<dyn TailMemory>)
     };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use braid_sim::pools::required::{REQUIRED, SEEDS_MIN};
 use braid_sim::pools::{Counters, Focus, Options, run, sweep};
 
-const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves] [--trace] [--sweep] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
@@ -36,6 +36,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
             "--focus" => {
                 asked.options.focus = Some(match value()?.as_str() {
                     "folds" => Focus::Folds,
+                    "losses" => Focus::Losses,
                     "starts" => Focus::Starts,
                     "reuse" => Focus::Reuse,
                     "moves" => Focus::Moves,

@@ -111,6 +111,8 @@ impl World {
             }
         };
         let (place, on) = self.draw_placing();
+        let own = if place == Placing::Spread { u128::MAX } else { on };
+        let home = own | of.map_or(0, |of| self.known[&of].home);
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
@@ -130,12 +132,13 @@ impl World {
         };
         match self.pool().create_volume(parent, owner) {
             Err(AdminError::TailFull | AdminError::NoPlace) => {}
+            Err(AdminError::InDoubt) if self.absent() != 0 => self.count("volumes refused"),
             Err(error) => unreachable!("a volume that is refused: {error}"),
             Ok(_) => {
                 self.note(|| format!("create {name}, of {of:?}"), self.names);
                 self.count(if of.is_some() { "clones" } else { "volumes" });
                 let (until, life) = (u64::MAX, Life::Coming(self.names));
-                let known = Known { name, uuid, of: None, blocks, until, life, had: None, served: None };
+                let known = Known { name, uuid, of: None, blocks, home, until, life, had: None, served: None };
                 self.known.insert(uuid, known);
                 self.ask(vec![uuid], false);
             }
@@ -168,10 +171,10 @@ impl World {
             let (uuid, name) = (self.new_uuid(), format!("s{}", self.names));
             let owner = self.owner_of(*volume).expect("a volume that is there");
             what.push((owner, uuid, OwnerName::new(&name).expect("a good name")));
-            let blocks = self.known[volume].blocks.clone();
+            let (blocks, home) = (self.known[volume].blocks.clone(), self.known[volume].home);
             let of = Some(*volume);
             let (until, life) = (self.now, Life::Coming(group));
-            new.push(Known { name, uuid, of, blocks, until, life, had: None, served: None });
+            new.push(Known { name, uuid, of, blocks, home, until, life, had: None, served: None });
         }
         match self.pool().snapshot(&what, 0) {
             Err(_) => {
@@ -217,8 +220,10 @@ impl World {
         if self.pool().rollback(owner, snapshot).is_ok() {
             self.count("rollbacks");
             self.note(|| format!("roll {volume} back to {to}"), u64::from(owner));
-            let blocks = frozen(&self.known[&to]);
-            self.known.get_mut(&volume).expect("known").life = Life::Turning(blocks);
+            let (blocks, home) = (frozen(&self.known[&to]), self.known[&to].home);
+            let known = self.known.get_mut(&volume).expect("known");
+            known.life = Life::Turning(blocks);
+            known.home |= home;
             self.ask(vec![volume], false);
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! This is the pool below its shards: what shards add (many of them at a time, arrays as members) is simulated with them.
 
+mod absent;
 mod admin;
 mod bugs;
 mod crash;

@@ -34,10 +34,11 @@ impl World {
 
     /// A member is to be empty, or is used again. One is left for the rest.
     fn close_or_open(&mut self) {
-        let member = usize::from(self.rng.pick(&self.devices).number);
+        let here = self.here();
+        let member = usize::from(*self.rng.pick(&here));
         if self.closed.remove(&member) {
             self.pool().close_member(member as u8, false);
-        } else if self.closed.len() + 1 < self.devices.len() {
+        } else if self.closed.len() + 1 < here.len() {
             self.closed.insert(member);
             self.pool().close_member(member as u8, true);
             self.counters.add("move", "members closed", 1);
@@ -56,6 +57,7 @@ impl World {
         let mut image = self.pool().state().owners.get(id).expect("just seen").clone();
         (image.place, image.on) = (place, on);
         if self.pool().alter(id, image).is_ok() {
+            self.placed_otherwise = true;
             self.counters.add("move", if place == Placing::Spread { "placed anywhere" } else { "placed otherwise" }, 1);
             self.note(|| format!("place owner {id} on {on:x}"), u64::from(id));
         }

@@ -31,6 +31,8 @@ impl Moment {
 /// What a run is about most: what needs several things at one time, which chance alone would hardly bring together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Focus {
+    /// Members that are lost in crashes, and come back.
+    Losses,
     /// Deletions under writes, with commits that take long.
     Folds,
     /// Rings nearly full, whose starts are written under commits.
@@ -61,6 +63,9 @@ pub(super) struct Nature {
     pub falls_ill: u32,
     /// Something that moves blocks is done, at each step.
     pub moves: u32,
+    /// A member is lost in a crash; it comes back at a start.
+    pub loses: u32,
+    pub returns: u32,
     /// Of 100 requests these are flushes.
     pub flushes: u64,
     /// The pool has little space.
@@ -75,12 +80,24 @@ pub(super) struct Nature {
 
 impl Nature {
     pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Nature {
-        let focuses = [Focus::Folds, Focus::Starts, Focus::Reuse, Focus::Moves];
+        let focuses = [Focus::Folds, Focus::Starts, Focus::Reuse, Focus::Moves, Focus::Losses];
         let focus = focus.or_else(|| rng.chance(300_000).then(|| *rng.pick(&focuses)));
         let any = Nature::any(rng);
         match focus {
             None => any,
+            Some(Focus::Losses) => Nature {
+                survives: 500_000,
+                loses: 800_000,
+                returns: 700_000,
+                slow_flushes: *rng.pick(&[0, 300_000]),
+                slow_rings: *rng.pick(&[300_000, 800_000]),
+                flushes: 20,
+                falls_ill: 0,
+                aim: Some(*rng.pick(&[Moment::Batch, Moment::Committed, Moment::Folded])),
+                ..any
+            },
             Some(Focus::Folds) => Nature {
+                loses: 0,
                 survives: 900_000,
                 slow_flushes: 800_000,
                 flushes: 3,
@@ -89,6 +106,7 @@ impl Nature {
                 ..any
             },
             Some(Focus::Starts) => Nature {
+                loses: 0,
                 survives: 500_000,
                 io_fails: 0,
                 falls_ill: 0,
@@ -103,6 +121,7 @@ impl Nature {
                 ..any
             },
             Some(Focus::Moves) => Nature {
+                loses: 0,
                 slow_data: *rng.pick(&[30_000, 300_000, 800_000]),
                 moves: 300_000,
                 falls_ill: 0,
@@ -111,9 +130,15 @@ impl Nature {
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Discarded])),
                 ..any
             },
-            Some(Focus::Reuse) => {
-                Nature { slow_data: 800_000, slow_flushes: 0, flushes: 20, is_small: true, few_blocks: true, ..any }
-            }
+            Some(Focus::Reuse) => Nature {
+                loses: 0,
+                slow_data: 800_000,
+                slow_flushes: 0,
+                flushes: 20,
+                is_small: true,
+                few_blocks: true,
+                ..any
+            },
         }
     }
 
@@ -130,6 +155,8 @@ impl Nature {
             checkpoints: *rng.pick(&[0, 200_000, 200_000, 800_000]),
             falls_ill: if rng.chance(80_000) { 1_500 } else { 0 },
             moves: *rng.pick(&[0, 20_000, 200_000]),
+            loses: if rng.chance(120_000) { 500_000 } else { 0 },
+            returns: *rng.pick(&[0, 300_000, 700_000]),
             flushes: *rng.pick(&[1, 6, 6, 20]),
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),

@@ -15,6 +15,10 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::MoveNotHeld | Planted::MoveNotDrained | Planted::MoveOvertakesFold | Planted::MoveForgetsMaps => {
             Some(Focus::Moves)
         }
+        Planted::LookupFallsThrough
+        | Planted::ReturnBelieved
+        | Planted::VerdictNotDurable
+        | Planted::FoldWhileAbsent => Some(Focus::Losses),
         _ => None,
     }
 }
@@ -51,6 +55,10 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::MoveNotDrained, 100, 4),
     (Planted::MoveOvertakesFold, 100, 1),
     (Planted::MoveForgetsMaps, 100, 4),
+    (Planted::LookupFallsThrough, 100, 0),
+    (Planted::ReturnBelieved, 1000, 0),
+    (Planted::VerdictNotDurable, 1000, 0),
+    (Planted::FoldWhileAbsent, 1000, 0),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.

@@ -6,10 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::pool::{Found, OpenPool, Pool, TailMemory, open};
+use braid_engine::pool::{ExtentId, Found, OpenPool, Pool, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError};
-use braid_format::pool::{OwnerKind, RingStart, pool_tag};
+use braid_format::pool::{OwnerKind, RingStart};
 
+use super::absent::in_doubt;
 use super::bugs::{Bug, is_planted};
 use super::disk::Disk;
 use super::oracle::{Block, Rule};
@@ -98,24 +99,33 @@ impl World {
     pub(super) fn reopen(&mut self, mut rule: Rule) -> Check {
         let mut cuts = if self.rng.coin() { self.rng.below(3) } else { 0 };
         loop {
+            self.come_back()?;
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
-            let alone = self.rng.chance(300_000).then(|| u32::from(self.rng.pick(&self.devices).number));
+            let alone = self.rng.chance(300_000).then(|| u32::from(*self.rng.pick(&self.here())));
             match self.try_open(left, alone) {
                 Ok((pool, _)) => {
                     self.pool = Some(pool);
                     break;
                 }
+                Err(error) if self.refused(&error) => {}
                 Err(_) if cuts > 0 => {
                     cuts -= 1;
                     self.count("crashes of starts");
                     if let Rule::Power = self.crash() {
                         rule = Rule::Power;
                     }
+                    rule = self.lose(rule);
                 }
                 Err(error) => return Err(format!("the pool does not open: {error}")),
             }
         }
         self.count("starts");
+        let came = std::mem::take(&mut self.coming).len() as u64;
+        self.counters.add("", "members returned", came);
+        if !self.away.is_empty() {
+            self.went_on();
+            self.count("starts without a member");
+        }
         self.look_at_all(rule)
     }
 
@@ -124,7 +134,9 @@ impl World {
         let run = self.rng.bits() | 1;
         let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
         let io = Until { disks, left: Cell::new(left), alone, rng };
-        let what = OpenPool { uuid: self.uuid, members: &self.devices, owner_slots: self.owner_slots, run };
+        let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
+        let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
+        let what = OpenPool { uuid, members: &members, owner_slots, absent, run };
         let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
         let made = RefCell::new(Vec::new());
         let begin = |session: u64, bytes: u64| {
@@ -162,6 +174,7 @@ impl World {
             let Some(known) = self.known.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
             let _ = known;
         }
+        let (absent, mut doubtful) = (self.absent(), 0);
         // What was asked for together counts together.
         let (mut gone, mut came) = (BTreeSet::new(), BTreeSet::new());
         let uuids: Vec<_> = self.known.keys().copied().collect();
@@ -187,6 +200,14 @@ impl World {
             if let Life::Coming(group) = known.life {
                 came.insert(group);
             }
+            // Whoever was placed otherwise may be anywhere.
+            if !self.placed_otherwise
+                && known.home & absent == 0
+                && let Some(k) = words.iter().position(Option::is_none)
+            {
+                return Err(format!("block {k} of {} is in doubt, and nothing of it is on absent members", known.name));
+            }
+            doubtful += words.iter().filter(|word| word.is_none()).count() as u64;
             if known.had == Some(words.len()) {
                 known.blocks.truncate(words.len());
             }
@@ -196,9 +217,10 @@ impl World {
                 let wrong = (0..)
                     .zip(blocks)
                     .zip(&words)
-                    .find(|((_, block), word)| !block.admissible(until, rule).contains(word));
+                    .filter_map(|((k, block), word)| Some((k, block, (*word)?)))
+                    .find(|(_, block, word)| !block.admissible(until, rule).contains(word));
                 wrong
-                    .map(|((k, block), word): ((usize, _), _)| (k, *word, block.admissible(until, rule), block.clone()))
+                    .map(|(k, block, word): (usize, &Block, _)| (k, word, block.admissible(until, rule), block.clone()))
             };
             let wrong = fits(&known.blocks, known.until);
             let turned = match &known.life {
@@ -220,7 +242,19 @@ impl World {
                     known.name
                 ));
             }
-            known.blocks = words.into_iter().map(Block::of).collect();
+            let turned = match &known.life {
+                Life::Turning(blocks) => blocks.as_slice(),
+                _ => &[],
+            };
+            // What nobody could read may still be what it might have been.
+            let block = |(k, word): (usize, Option<u64>)| match word {
+                Some(word) => Block::of(word),
+                None => {
+                    let may: Vec<&Block> = [known.blocks.get(k), turned.get(k)].into_iter().flatten().collect();
+                    in_doubt(&may, known.until, rule)
+                }
+            };
+            known.blocks = words.into_iter().enumerate().map(block).collect();
             known.until = u64::MAX;
             known.life = Life::There;
             if known.of.is_none() || self.rng.chance(300_000) {
@@ -231,11 +265,12 @@ impl World {
         if let Some(group) = came.intersection(&gone).next() {
             return Err(format!("of the snapshots that were asked for together, {group}, some are there"));
         }
+        self.counters.add("", "blocks in doubt", doubtful);
         self.verify_all()
     }
 
     /// Every block of a volume or snapshot.
-    fn read_all(&mut self, owner: u32) -> Result<Vec<u64>, String> {
+    fn read_all(&mut self, owner: u32) -> Result<Vec<Option<u64>>, String> {
         let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
         let pool = self.pool.as_ref().expect("open");
         let blocks = pool.state().owners.get(owner).expect("there").size_bytes / BLOCK;
@@ -244,11 +279,12 @@ impl World {
         let mut words = Vec::with_capacity(blocks as usize);
         while (words.len() as u64) < blocks {
             match map.find(records, words.len() as u64, (blocks - words.len() as u64).min(64) as u32) {
-                Found::Nothing { blocks } => words.extend((0..blocks).map(|_| 0)),
+                Found::Nothing { blocks } => words.extend((0..blocks).map(|_| Some(0))),
+                Found::At { extent: ExtentId::IN_DOUBT, blocks, .. } => words.extend((0..blocks).map(|_| None)),
                 Found::At { extent, position, blocks } => {
                     let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
                     let disk = &self.disks[usize::from(extent.member)];
-                    words.extend((0..u64::from(blocks)).map(|k| disk.block(offset + k * BLOCK)));
+                    words.extend((0..u64::from(blocks)).map(|k| Some(disk.block(offset + k * BLOCK))));
                 }
             }
         }

@@ -88,8 +88,9 @@ impl World {
         }
         let volume = *self.rng.pick(&served);
         let known = &self.known[&volume];
-        let (size, is_snapshot) = (known.blocks.len() as u64, known.of.is_some());
+        let size = known.blocks.len() as u64;
         let served = known.served.expect("just seen");
+        let frozen = self.pool().is_read_only(served);
         let block = self.rng.below(size);
         let count = match self.rng.below(10) {
             0..6 => 1 + self.rng.below(4),
@@ -111,7 +112,7 @@ impl World {
                 self.count("flushes");
                 Ok(())
             }
-            _ if is_snapshot => self.begin_read(volume, served, block, count),
+            _ if frozen => self.begin_read(volume, served, block, count),
             draw if draw < flushes + 14 => self.discard(volume, served, block, count),
             _ => {
                 self.begin_write(volume, served, block, count.min(90));
@@ -146,6 +147,11 @@ impl World {
             match shared.map.find(&records, at, (block + count - at).min(64) as u32) {
                 Found::Nothing { blocks } => {
                     self.check_read(volume, self.now, at, &vec![0; blocks as usize])?;
+                    at += u64::from(blocks);
+                }
+                // It is an error.
+                Found::At { extent: ExtentId::IN_DOUBT, blocks, .. } => {
+                    self.count("reads of blocks in doubt");
                     at += u64::from(blocks);
                 }
                 Found::At { extent, position, blocks } => {

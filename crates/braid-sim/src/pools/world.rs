@@ -9,6 +9,7 @@ use braid_engine::pool::{
     BUFFERS, EXTENT_BYTES, Folded, MemberPlaces, Pool, PoolDevice, PoolIo, PoolMemory, PoolOp, TailMemory, VolumeId,
 };
 
+use super::absent::{Away, Copied};
 use super::admin::Asked;
 use super::disk::Disk;
 use super::nature::{Focus, Moment, Nature};
@@ -83,6 +84,8 @@ pub(super) struct Known {
     /// `None`: a volume. Else the volume that it was taken of.
     pub of: Option<Uuid>,
     pub blocks: Vec<Block>,
+    /// Members on which it, and what shows through it, may have been put.
+    pub home: u128,
     /// Changes that began before this count: snapshots see nothing later.
     pub until: u64,
     pub life: Life,
@@ -159,8 +162,19 @@ pub struct World {
     pub(super) next_job: u64,
     /// Members from which everything is to move away.
     pub(super) closed: BTreeSet<usize>,
+    /// Something was placed otherwise than when it was made.
+    pub(super) placed_otherwise: bool,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
+    /// Members that are away; of those that are here, who has come back since the pool was opened last.
+    pub(super) away: BTreeMap<u8, Away>,
+    pub(super) coming: Vec<u8>,
+    /// Copies that somebody made.
+    pub(super) copied: Vec<Copied>,
+    /// Which life this is.
+    pub(super) life: u32,
+    /// By member, the last life that it was in.
+    pub(super) lived: BTreeMap<u8, u32>,
     /// What must not be, and was seen where nobody could be told.
     pub(super) wrong: Option<String>,
     /// At what the next crash aims, and in how many steps it comes once that has happened.
@@ -228,7 +242,13 @@ impl World {
             names: 0,
             next_job: 0,
             closed: BTreeSet::new(),
+            placed_otherwise: false,
             ill: None,
+            away: BTreeMap::new(),
+            coming: Vec::new(),
+            copied: Vec::new(),
+            life: 0,
+            lived: BTreeMap::new(),
             wrong: None,
             aim: None,
             fuse: None,
@@ -288,7 +308,7 @@ impl World {
             self.move_something();
         }
         if self.rng.chance(self.nature.falls_ill) && self.ill.is_none() {
-            let member = usize::from(self.rng.pick(&self.devices).number);
+            let member = usize::from(*self.rng.pick(&self.here()));
             self.ill = Some(member);
             self.note(|| format!("member {member} falls ill"), member as u64);
             self.count("members fall ill");
@@ -474,11 +494,12 @@ fn story(world: &mut World, options: &Options) -> Check {
         if world.ill.is_none() && (life + 1 == lives || world.rng.chance(150_000)) {
             world.quiesce()?;
             world.verify_at_rest()?;
-            if world.rng.coin() {
+            if world.away.is_empty() && world.rng.coin() {
                 world.verify_moved()?;
             }
         }
         let rule = world.crash();
+        let rule = world.lose(rule);
         world.reopen(rule)?;
     }
     world.quiesce()?;
@@ -488,6 +509,7 @@ fn story(world: &mut World, options: &Options) -> Check {
 impl World {
     /// Some steps.
     pub(super) fn live(&mut self, options: &Options) -> Check {
+        self.copy_one();
         let steps = 1 + self.rng.below(options.steps * 2);
         let any = *self.rng.pick(&Moment::ALL);
         self.aim = if self.rng.coin() { Some(self.nature.aim.unwrap_or(any)) } else { None };

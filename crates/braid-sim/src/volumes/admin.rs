@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use braid_engine::io::{DeviceIo, LeafId};
 use braid_engine::keeper::EngineIo;
-use braid_engine::pool::on_disk::{RingStart, pool_tag};
+use braid_engine::pool::on_disk::RingStart;
 use braid_engine::pool::{Folded, OpenPool, Pool, TailMemory, open};
 use braid_engine::{PoolNext, Uuid};
 
@@ -131,16 +131,7 @@ impl Admin {
         if !made {
             self.phase("making the pool");
             for member in &members {
-                let start = RingStart {
-                    pool_tag: pool_tag(&uuid),
-                    session: 1,
-                    run: 1,
-                    sequence: 1,
-                    position: 0,
-                    commit: 0,
-                    mark: 0,
-                    generation: 2,
-                };
+                let start = RingStart::first(&uuid, 1);
                 let zeros = vec![0; member.places.data as usize];
                 let written = async {
                     io.write(member.device, 0, zeros, false).await?;
@@ -154,7 +145,7 @@ impl Admin {
             self.scene.borrow_mut().made = true;
         }
         self.phase("opening the pool");
-        let what = OpenPool { uuid, members: &members, owner_slots, run: self.rng.bits() | 1 };
+        let what = OpenPool { uuid, members: &members, owner_slots, absent: 0, run: self.rng.bits() | 1 };
         let old = |session: u64| {
             let mut scene = self.scene.borrow_mut();
             let memory = scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);

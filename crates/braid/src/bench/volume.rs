@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, pool_tag};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart};
 use braid_engine::pool::{
     EXTENT_BLOCKS, EXTENT_BYTES, MemberPlaces, OpenPool, Placement, Pool, PoolDevice, TailMemory, open,
 };
@@ -171,7 +171,7 @@ async fn begin(io: &impl DeviceIo, member: &PoolDevice, zeroes: bool) -> anyhow:
     }
     let start = RingStart::first(&uuid, 1);
     io.write(member.device, member.places.starts, start.encode().to_vec(), true).await?;
-    let what = OpenPool { uuid, members: &[*member], owner_slots: OWNER_SLOTS, run: 3 };
+    let what = OpenPool { uuid, members: &[*member], owner_slots: OWNER_SLOTS, absent: 0, run: 3 };
     let tail = |_session, bytes: u64| {
         let words = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
         Ok(Arc::new(Memory(words)) as Arc<dyn TailMemory>)

@@ -133,6 +133,11 @@ impl Home {
         {
             return Some(PoolTold::Failed(ErrorKind::NoDevice));
         }
+        if let PoolAsk::Place { volume, .. } | PoolAsk::Discard { volume, .. } = ask
+            && self.pool.is_read_only(*volume)
+        {
+            return Some(PoolTold::Failed(ErrorKind::ReadOnly));
+        }
         match ask {
             PoolAsk::Place { volume, block, blocks } => {
                 let mut runs = [None; RUNS_MAX];

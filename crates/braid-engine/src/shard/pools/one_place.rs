@@ -5,7 +5,7 @@
 
 use super::super::{Shard, slots};
 use crate::io::{Completion, DeviceId, ErrorKind, Flags, IoError, LeafId, LeafIo, LeafSink, Op, Request};
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, Found};
 use crate::volume::PoolKey;
 
 impl Shard {
@@ -28,7 +28,10 @@ impl Shard {
         else {
             return None;
         };
-        if there < blocks || op == Op::Write && (volume.read_only || records.owner(extent) != owner) {
+        if there < blocks || extent == ExtentId::IN_DOUBT {
+            return None;
+        }
+        if op == Op::Write && (volume.read_only || records.owner(extent) != owner) {
             return None;
         }
         // What says that a block is there may not be durable: then one leaf I/O is not all.

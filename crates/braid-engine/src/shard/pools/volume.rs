@@ -9,7 +9,7 @@ use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::plan::carries_data;
 use crate::planted::{Planted, planted};
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found, Placement};
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, Found, Placement};
 use crate::volume::{PoolKey, VolumeNode};
 
 /// Parts that one step of a read or of writing over what is there begins at most.
@@ -174,6 +174,9 @@ impl Shard {
             if self.slots[index].state == State::Waiting {
                 return false;
             }
+            if self.slots[index].error.is_some() {
+                return true;
+            }
             if slot.op == Op::Read {
                 debug_assert!(self.slots[index].cursor > slot.cursor, "a read needs nobody to go on");
                 return true;
@@ -234,6 +237,11 @@ impl Shard {
                     sink.zero(buf, len);
                     self.slots[index].cursor += len;
                     continue;
+                }
+                Found::At { extent: ExtentId::IN_DOUBT, .. } => {
+                    let offset = slot.cursor;
+                    self.slots[index].error = Some(IoError { offset, ..IoError::of(ErrorKind::Unreadable) });
+                    break;
                 }
                 Found::At { extent, position, blocks }
                     if slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked) =>

@@ -12,7 +12,7 @@ use braid_api::{CreatePool, ErrorDetail, Kind, Pool, names};
 use braid_engine::{DeviceId, DeviceIo, DeviceLayout, Flags, IoError, Node, Op, lifecycle};
 use braid_format::pool::{
     PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, RING_START_BYTES, Reserved, RingStart,
-    owner_slots_for, pool_tag,
+    owner_slots_for,
 };
 use braid_format::{BLOCK_BYTES, Features, Name, foreign};
 use braid_ring::{DiskSpec, RingDevices};

@@ -30,7 +30,7 @@ impl Control {
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
         let members: Vec<PoolDevice> = parts.iter().map(pool_device).collect();
-        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, run };
+        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, absent: 0, run };
         let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
         let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;

@@ -506,6 +506,9 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         AdminError::HasSnapshots => return has_snapshots(what),
         AdminError::IsSnapshot => (Kind::InvalidArgument, "name a volume: POOL/VOLUME"),
         AdminError::NoSnapshot => (Kind::InvalidArgument, "name a snapshot: POOL/VOLUME@SNAPSHOT"),
+        AdminError::InDoubt => {
+            (Kind::Incomplete, "attach the member that is absent (braid pool show), then: braid array assemble")
+        }
         AdminError::TailFull => (Kind::Internal, "try again"),
     };
     ErrorDetail::new(kind, format!("{what}: {error}")).with("pool", &pool.name).with("name", what).remedy(remedy)

@@ -1,0 +1,317 @@
+//! What a start finds in the rings: who was there all the time, who returns, and which commits count.
+//!
+//! A commit counts when it is whole on all members that are here; one that is absent may lack its part of it, and nobody can know. So
+//! what was decided is written down, on all who are here, before anything else is: a member that returns has to have what was counted, or
+//! it is refused. What a member has that was not counted counts nothing ever.
+
+use std::collections::BTreeMap;
+
+use braid_format::journal::NUMBER_MAX;
+use braid_format::pool::{
+    Absence, Absences, BATCH_BYTES_MAX, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, entries,
+    open as open_batch, pool_tag, start_slot,
+};
+
+use super::checkpoint::generation_after;
+use super::commit::{BATCH_BLOCKS_MAX, Ring};
+use super::load::fits;
+use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::units::MEMBERS_MAX;
+use crate::io::DeviceIo;
+use crate::planted::{Planted, planted};
+
+const BLOCK: u64 = 4096;
+
+/// How a member stands to the newest of the starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It is of the same run.
+    Here,
+    /// It has no start of that run yet: a crash came between. Nothing was committed in that run.
+    Behind,
+    /// The others went on without it.
+    Returns(Absence),
+}
+
+/// What was found in the ring of one member.
+pub(super) struct Found {
+    pub number: u8,
+    pub start: RingStart,
+    pub standing: Standing,
+    pub batches: Vec<(BatchHeader, Vec<Entry>)>,
+}
+
+impl Found {
+    fn of_commit(&self, commit: u64) -> impl Iterator<Item = &BatchHeader> {
+        self.batches.iter().map(|(header, _)| header).filter(move |header| header.commit == commit)
+    }
+
+    /// Whether all batches of the commit are here that it has on this member.
+    fn is_whole(&self, commit: u64) -> bool {
+        let batches = self.of_commit(commit).count();
+        self.of_commit(commit).next().is_some_and(|first| batches == usize::from(first.batches))
+    }
+}
+
+/// What counts.
+pub(super) struct Judged {
+    /// The last commit.
+    pub commit: u64,
+    /// Its last unit.
+    pub mark: u64,
+    /// By member, the last commit that has batches on it.
+    pub parts: [u64; MEMBERS_MAX],
+    /// What the commits say that the tables may lack, in order.
+    pub replay: Vec<Entry>,
+    /// What is decided of those who are not here, and of those who return.
+    pub absent: Absences,
+}
+
+/// The starts of all who are here, the newest of them, and what their rings hold.
+pub(super) async fn find<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(RingStart, Vec<Found>), OpenError> {
+    let mut starts = Vec::with_capacity(what.members.len());
+    for member in what.members {
+        starts.push(read_start(io, what, member).await?);
+    }
+    let newest = *starts.iter().max_by_key(|start| (start.session, start.generation)).expect("a pool has members");
+    let mut found = Vec::with_capacity(starts.len());
+    for (member, start) in what.members.iter().zip(starts) {
+        let standing = standing(what, &newest, member.number, &start)?;
+        let counts = match standing {
+            // What was committed in an earlier session of the same run is in the tables.
+            Standing::Here => start.session == newest.session,
+            Standing::Behind => false,
+            Standing::Returns(_) => true,
+        };
+        let batches = if counts { read_ring(io, what, member, &start).await? } else { Vec::new() };
+        found.push(Found { number: member.number, start, standing, batches });
+    }
+    for found in &found {
+        if let Standing::Returns(absence) = &found.standing
+            && found.start.commit < absence.needs
+            && !found.is_whole(absence.needs)
+            && !planted(Planted::ReturnBelieved)
+        {
+            return Err(OpenError::Lacks { member: found.number, commit: absence.needs });
+        }
+    }
+    Ok((newest, found))
+}
+
+fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingStart) -> Result<Standing, OpenError> {
+    let here = start.run == newest.run;
+    match newest.absent.of(member) {
+        // It is back already: only the note of that is not everywhere.
+        Some(absence) if here && absence.run != start.run => Ok(Standing::Here),
+        Some(absence) if start.run == absence.run || start.run == absence.other => Ok(Standing::Returns(*absence)),
+        // A crash struck when it alone had its start of a new run, with the others there: it has what they had then, and nothing besides.
+        Some(absence) if start.before == absence.run || start.before != 0 && start.before == absence.other => {
+            let alone = what.members.iter().any(|member| start.absent.of(member.number).is_some());
+            if alone { Err(OpenError::OtherRun(member)) } else { Ok(Standing::Returns(*absence)) }
+        }
+        Some(absence) if planted(Planted::ReturnBelieved) => Ok(Standing::Returns(*absence)),
+        None if here => Ok(Standing::Here),
+        None if start.run == newest.before => Ok(Standing::Behind),
+        _ => Err(OpenError::OtherRun(member)),
+    }
+}
+
+async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevice) -> Result<RingStart, OpenError> {
+    let number = member.number;
+    let bytes = io.read(member.device, member.places.starts, 2 * RING_START_BYTES).await;
+    let bytes = bytes.map_err(failed(number, "read"))?;
+    let valid = bytes.as_chunks::<RING_START_BYTES>().0.iter().filter_map(|block| RingStart::decode(block).ok());
+    let of_pool = valid.filter(|start| {
+        start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
+    });
+    of_pool.max_by_key(|start| start.generation).ok_or(OpenError::NoStart(number))
+}
+
+/// The longest unbroken series of batches from the start on.
+async fn read_ring<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    member: &PoolDevice,
+    start: &RingStart,
+) -> Result<Vec<(BatchHeader, Vec<Entry>)>, OpenError> {
+    let number = member.number;
+    let mut batches = Vec::new();
+    let mut position = u64::from(start.position);
+    let first = position;
+    let mut sequence = start.sequence;
+    loop {
+        let place = Ring::next_place(position, member.ring.1);
+        let offset = member.ring.0 + place % member.ring.1 * BLOCK;
+        let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
+        let Ok(header) = open_batch(&bytes) else { break };
+        let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
+        if planted(Planted::RingReadShort) && place + BATCH_BLOCKS_MAX > first + member.ring.1 {
+            break;
+        }
+        // Whoever writes never comes as far as the start that counts.
+        if !of_run || place + u64::from(header.blocks) > first + member.ring.1 {
+            break;
+        }
+        let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
+            let what = format!("an entry of batch {sequence} of its ring makes no sense");
+            return Err(OpenError::Damaged { member: number, what });
+        };
+        if let Some(entry) = list.iter().find(|entry| !fits(what, entry)) {
+            let what =
+                format!("batch {sequence} of its ring speaks of record {} of member {}", entry.index, entry.member);
+            return Err(OpenError::Damaged { member: number, what });
+        }
+        position = place + u64::from(header.blocks);
+        sequence += 1;
+        batches.push((header, list));
+    }
+    Ok(batches)
+}
+
+/// Which commits count: those of which every batch is there, one after the other.
+pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> Result<Judged, OpenError> {
+    let here: Vec<&Found> = all.iter().filter(|found| found.standing == Standing::Here).collect();
+    // What the start that is ahead covers was complete once, and is in the tables of its member; the others may lack it in theirs.
+    let of_session = here.iter().filter(|found| found.start.session == newest.session);
+    let ahead = of_session.map(|found| found.start).max_by_key(|start| start.commit).unwrap_or(*newest);
+    let (mut commit, mut mark, mut parts) = (ahead.commit, ahead.mark, ahead.parts);
+    // In one sequence: what those return with is older than what others said since.
+    let mut replay: BTreeMap<(bool, u8, u64), Entry> = BTreeMap::new();
+    let mut count = |found: &Found, commit: u64, is_here: bool| {
+        let lists = found.batches.iter().filter(|(header, _)| header.commit == commit).flat_map(|(_, list)| list);
+        // Owners are copied from those who were here.
+        let counts = lists.filter(|entry| is_here || !matches!(entry.change, Change::Owner { .. }));
+        // Those who are here say the same of owners under the same number; who returns may be of another run.
+        let of = if is_here { 0 } else { found.number };
+        replay.extend(counts.map(|entry| ((is_here, of, entry.sequence), entry.clone())));
+    };
+    for found in &here {
+        let covered = found.batches.iter().map(|(header, _)| header.commit).filter(|covered| *covered <= commit);
+        covered.for_each(|covered| count(found, covered, true));
+    }
+    // What a start of this run decided before stays.
+    let decided = newest.absent.list().iter().filter(|absence| absence.run == newest.run);
+    let last = decided.map(|absence| absence.commit).min().unwrap_or(NUMBER_MAX);
+    let some_lack = what.absent != 0
+        || all.len() != here.len()
+        || (0..MEMBERS_MAX).any(|member| parts[member] != 0 && what.member(member as u8).is_none());
+    loop {
+        let headers = here.iter().flat_map(|found| found.batches.iter().map(|(header, _)| header));
+        let Some(header) = headers.filter(|header| header.commit > commit).min_by_key(|header| header.commit).copied()
+        else {
+            break;
+        };
+        let next = header.commit;
+        // One of which only members have batches that are not here is passed over: nobody here is told of by it.
+        let is_next = next == commit + 1 || some_lack;
+        let whole = is_next
+            && here.iter().filter(|found| header.members >> found.number & 1 == 1).all(|found| found.is_whole(next));
+        if next > last {
+            break;
+        }
+        if !whole && !planted(Planted::CommitWithoutAllMembers) {
+            // Commits are made one at a time: where there is a later one this one was complete.
+            let later = |found: &&Found| found.batches.iter().any(|(header, _)| header.commit > next);
+            if let Some(found) = here.iter().copied().find(later) {
+                let what = format!("its ring has commits after number {next}, of which other members lack a part");
+                return Err(OpenError::Damaged { member: found.number, what });
+            }
+            break;
+        }
+        here.iter().for_each(|found| count(found, next, true));
+        mark = mark.max(header.mark);
+        commit = next;
+        let takes_part = |member: &usize| header.members >> member & 1 == 1;
+        (0..MEMBERS_MAX).filter(takes_part).for_each(|member| parts[member] = next);
+    }
+    let mut absent = Vec::new();
+    for member in (0..MEMBERS_MAX as u8).filter(|member| what.absent >> member & 1 == 1) {
+        // As long as some had no start of this run nobody had a part in it.
+        let needs = parts[usize::from(member)];
+        let other = if needs <= newest.commit { newest.before } else { 0 };
+        let known = newest.absent.of(member).copied();
+        absent.push(known.unwrap_or(Absence { member, run: newest.run, other, commit, needs }));
+    }
+    for found in all {
+        let Standing::Returns(absence) = found.standing else { continue };
+        let mut last = absence.needs;
+        for commit in found.batches.iter().map(|(header, _)| header.commit) {
+            if commit <= absence.needs || counts_alone(newest, all, found, &absence, commit) {
+                count(found, commit, false);
+                last = last.max(commit);
+                raise(&mut absent, found, commit);
+            } else {
+                break;
+            }
+        }
+        let member = found.number;
+        parts[usize::from(member)] = last.min(commit);
+        // Until all know that it is back it may be as it is, or of the new run.
+        let end = if found.start.run == absence.run { absence.commit } else { NUMBER_MAX };
+        let needs = last.min(commit);
+        absent.push(Absence { member, run: found.start.run, other: what.run, commit: end, needs });
+    }
+    absent.sort_unstable_by_key(|absence| absence.member);
+    let absent = Absences::new(&absent).ok_or(OpenError::TooManyAbsent)?;
+    let replay = replay.into_values().collect();
+    Ok(Judged { commit, mark, parts, replay, absent })
+}
+
+/// Whether a commit counts that one who returns has, and none of those who went on: all who have batches of it were absent then. It may
+/// lie between others that these have.
+fn counts_alone(newest: &RingStart, all: &[Found], found: &Found, absence: &Absence, commit: u64) -> bool {
+    let Some(header) = found.of_commit(commit).next().filter(|_| found.is_whole(commit)) else { return false };
+    if found.start.run != absence.run {
+        return false;
+    }
+    (0..MEMBERS_MAX as u8).filter(|member| header.members >> member & 1 == 1).all(|member| {
+        let of = newest.absent.of(member);
+        let then = of.is_some_and(|of| (of.run, of.commit) == (absence.run, absence.commit));
+        let returned = all.iter().find(|found| found.number == member);
+        then && returned.is_none_or(|found| found.start.commit >= commit || found.is_whole(commit))
+    })
+}
+
+/// Those who are absent still have to have what now counts.
+fn raise(absent: &mut [Absence], found: &Found, commit: u64) {
+    let members = found.of_commit(commit).next().map_or(0, |header| header.members);
+    for absence in absent.iter_mut().filter(|absence| members >> absence.member & 1 == 1) {
+        absence.needs = absence.needs.max(commit);
+    }
+}
+
+/// Writes down, on all who were there, what is decided of those who are not, before anything else is written; and gives those a start of the
+/// newest run who lack one. Returns the generations of the starts, by seat.
+pub(super) async fn settle<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    newest: &RingStart,
+    all: &[Found],
+    judged: &Judged,
+) -> Result<Vec<u64>, OpenError> {
+    let mut generations: Vec<u64> = all.iter().map(|found| found.start.generation).collect();
+    let who = || what.members.iter().zip(all).filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
+    let lacks = |start: &RingStart| judged.absent.list().iter().any(|one| start.absent.of(one.member) != Some(one));
+    let decides = who().any(|(_, found)| lacks(&found.start));
+    let behind = all.iter().any(|found| found.standing == Standing::Behind);
+    if !behind && (!decides || planted(Planted::VerdictNotDurable)) {
+        return Ok(generations);
+    }
+    let highest = generations.iter().copied().max().unwrap_or(0);
+    for ((member, found), generation) in what.members.iter().zip(all).zip(&mut generations) {
+        let start = match found.standing {
+            Standing::Here => found.start,
+            Standing::Behind => RingStart { position: 0, sequence: 1, ..*newest },
+            Standing::Returns(_) => continue,
+        };
+        *generation = generation_after(*generation, highest + 1);
+        let start = RingStart { generation: *generation, absent: judged.absent, ..start };
+        let at = member.places.starts + start_slot(start.generation) * BLOCK;
+        let written = io.write(member.device, at, start.encode().to_vec(), false).await;
+        written.map_err(failed(member.number, "written"))?;
+    }
+    for (member, _) in who() {
+        io.flush(member.device).await.map_err(failed(member.number, "flushed"))?;
+    }
+    Ok(generations)
+}
