@@ -91,15 +91,19 @@ pools() {
     rm -f "$output"
     return $failed
 }
-# Pools in the whole stack.
+# Pools in the whole stack: the same.
 volumes() {
-    local seeds=${VOLUME_SEEDS:-500} from failed=0 output other
+    local seeds=${VOLUME_SEEDS:-400} from failed=0 output other
     from=$seeds
     [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
     output=$(mktemp)
-    timeout 300 "$target/verify/volume-sim" --seeds "$from..$((from + seeds))" >"$output" 2>&1 &
+    {
+        timeout 300 "$target/verify/volume-sim" --seeds "$from..$((from + seeds))" &&
+            timeout 300 "$target/verify/volume-sim" --sweep --seeds 0..2
+    } >"$output" 2>&1 &
     other=$!
     timeout 300 "$target/verify/volume-sim" --seeds "0..$seeds" || failed=1
+    timeout 300 "$target/verify/volume-sim" --sweep --seeds 2..4 || failed=1
     wait "$other" || failed=1
     echo "seeds $from..$((from + seeds))"
     cat "$output"

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use braid_sim::counters::Counters;
 use braid_sim::volumes::required::{REQUIRED, SEEDS_MIN};
-use braid_sim::volumes::{Focus, Options, run};
+use braid_sim::volumes::{Focus, Options, run, sweep};
 
-const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late] [--trace] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
@@ -15,10 +15,11 @@ struct Asked {
     /// A bug by its name.
     plant: Option<String>,
     hunt: bool,
+    sweep: bool,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
-    let mut asked = Asked { options: Options::default(), seeds: 0..100, plant: None, hunt: false };
+    let mut asked = Asked { options: Options::default(), seeds: 0..100, plant: None, hunt: false, sweep: false };
     while let Some(name) = arguments.next() {
         let mut value = || arguments.next();
         match name.as_str() {
@@ -37,6 +38,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
             }
             "--trace" => asked.options.trace = true,
             "--plant" => asked.plant = Some(value()?),
+            "--sweep" => asked.sweep = true,
             "--hunt" => asked.hunt = true,
             _ => return None,
         }
@@ -103,7 +105,7 @@ fn hunt(_: &Options) -> bool {
 }
 
 fn main() -> ExitCode {
-    let Some(Asked { options, seeds, plant, hunt: hunts }) = parse(std::env::args().skip(1)) else {
+    let Some(Asked { options, seeds, plant, hunt: hunts, sweep: sweeps }) = parse(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -115,12 +117,15 @@ fn main() -> ExitCode {
     let (mut failed, mut all, mut events) = (0, 0, 0);
     for seed in seeds {
         all += 1;
-        let outcome = run(seed, &options);
+        let (runs, outcome) = if sweeps { sweep(seed, &options) } else { (1, run(seed, &options)) };
+        if sweeps {
+            println!("seed {seed}: {runs} runs, each with its start cut at another step");
+        }
         counters.merge(&outcome.counters);
         events += outcome.hash.1;
         let violation = outcome.violation.or_else(|| {
             let again = run(seed, &Options { trace: false, ..options.clone() });
-            (again.hash != outcome.hash).then(|| "it runs differently the second time".to_string())
+            (again.hash != outcome.hash && !sweeps).then(|| "it runs differently the second time".to_string())
         });
         if let Some(why) = violation {
             failed += 1;
@@ -128,7 +133,7 @@ fn main() -> ExitCode {
         }
     }
     println!("{all} seeds, {events} events, {failed} failed\n{counters}");
-    if all >= SEEDS_MIN && options.focus.is_none() {
+    if all >= SEEDS_MIN && options.focus.is_none() && !sweeps {
         for kind in counters.missing(REQUIRED) {
             failed += 1;
             println!("NEVER: {kind}");

@@ -36,6 +36,7 @@ pub(super) struct Life<'a> {
     host: Host,
     port: Port,
     tasks: Tasks,
+    steps_before: u64,
 }
 
 impl<'a> Life<'a> {
@@ -52,7 +53,8 @@ impl<'a> Life<'a> {
         world.counters.add("lives", if shards == 1 { "of one shard" } else { "of several shards" });
         let host = Host::new(shards, &limits, world, rng.fork());
         let port = Port::new(world.leaves.iter().map(|disk| world.disks[*disk].size_bytes()).collect());
-        Life { world, scene, host, port, tasks: Tasks::default() }
+        let steps_before = world.steps;
+        Life { world, scene, host, port, tasks: Tasks::default(), steps_before }
     }
 
     /// Lives it. Returns how it ended.
@@ -191,7 +193,10 @@ impl<'a> Life<'a> {
         let home = scene.home;
         for wish in std::mem::take(&mut scene.wishes) {
             match wish {
-                Wish::Serve(pool, places) => self.host.serve_pool(self.world, KEY, home, pool, places),
+                Wish::Serve(pool, places) => {
+                    scene.steps_of_start = self.world.steps - self.steps_before;
+                    self.host.serve_pool(self.world, KEY, home, pool, places);
+                }
                 Wish::Call(number, call, then) => {
                     self.host.pool_call(self.world, number, KEY, home, call);
                     then(&mut scene);

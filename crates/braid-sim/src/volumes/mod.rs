@@ -37,6 +37,9 @@ use crate::world::{Crash, World};
 /// Bytes of simulated memory.
 const MEMORY_BYTES: usize = 40 << 20;
 
+/// At so many steps of a start a sweep cuts it at most.
+const CUTS_MAX: u64 = 40;
+
 /// Moments at which a crash is worth more than at others.
 const MOMENTS: [&str; 24] = [
     "asking for what lasts",
@@ -87,10 +90,41 @@ pub struct Outcome {
     pub hash: (u64, u64),
     /// What must not be.
     pub violation: Option<String>,
+    /// Durable steps of the last start.
+    steps_of_start: u64,
 }
 
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Outcome {
+    tell(seed, options, &[])
+}
+
+/// Runs a seed again and again: each time the start after its last crash is cut at another one of its steps (of many steps, as arrays with
+/// a journal take, at some, other ones for each seed), and then the next start at some step. Returns how often, too.
+pub fn sweep(seed: u64, options: &Options) -> (u64, Outcome) {
+    let mut whole = tell(seed, options, &[]);
+    let (mut runs, steps) = (1, whole.steps_of_start);
+    let ways = [(Crash::Power, Crash::Power), (Crash::Kill, Crash::Power), (Crash::Kill, Crash::Kill)];
+    let stride = steps.div_ceil(CUTS_MAX).max(1);
+    let cuts = (1 + seed % stride..=steps).step_by(stride as usize);
+    for (step, (first, second)) in cuts.flat_map(|step| ways.map(|way| (step, way))) {
+        if whole.violation.is_some() {
+            break;
+        }
+        let again = 1 + crate::rng::mix(seed ^ step << 8) % (steps + 4);
+        let cut = tell(seed, options, &[Doom::AtStep(step, first), Doom::AtStep(again, second)]);
+        runs += 1;
+        whole.counters.merge(&cut.counters);
+        whole.hash = (crate::rng::mix(whole.hash.0 ^ cut.hash.0), whole.hash.1 + cut.hash.1);
+        whole.violation = cut
+            .violation
+            .map(|why| format!("cut at step {step} of {steps}, {first:?}, and at {again}, {second:?}: {why}"));
+    }
+    (runs, whole)
+}
+
+/// Tells the story of a seed, with these ends of further lives before the last.
+fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
     let mut rng = Rng::new(seed);
     let nature = Nature::draw(&mut rng, options.focus);
     let mut world = World::new(rng.fork(), Trace::new(options.trace), MEMORY_BYTES);
@@ -103,11 +137,14 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         scene.members.push(member);
     }
     let scene = Rc::new(RefCell::new(scene));
-    let lives = rng.between(1, nature.lives);
+    let lives = rng.between(1, nature.lives) as usize;
     let mut violation = None;
-    for life in 0..=lives {
-        let last = life == lives;
-        let doom = if last { Doom::Clean } else { draw_doom(&nature, &mut rng) };
+    for life in 0..=lives + cuts.len() {
+        let last = life == lives + cuts.len();
+        let doom = match life.checked_sub(lives) {
+            None => draw_doom(&nature, &mut rng),
+            Some(cut) => cuts.get(cut).copied().unwrap_or(Doom::Clean),
+        };
         if let Err(why) = live(&mut world, &scene, doom, last, &mut rng) {
             violation = Some(why);
             break;
@@ -118,7 +155,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     }
     world.counters.merge(&scene.borrow().counters);
     let counters = std::mem::take(&mut world.counters);
-    Outcome { counters, hash: (world.trace.hash(), world.trace.events()), violation }
+    let steps_of_start = scene.borrow().steps_of_start;
+    Outcome { counters, hash: (world.trace.hash(), world.trace.events()), violation, steps_of_start }
 }
 
 fn draw_doom(nature: &Nature, rng: &mut Rng) -> Doom {

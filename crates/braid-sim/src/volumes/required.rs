@@ -1,7 +1,7 @@
 //! What an ordinary range of seeds must have met, or it has shown too little.
 
 /// So many seeds are enough for every kind.
-pub const SEEDS_MIN: u64 = 500;
+pub const SEEDS_MIN: u64 = 400;
 
 /// Every kind that must have happened at least once: group and kind, as counted.
 pub const REQUIRED: &[&str] = &[

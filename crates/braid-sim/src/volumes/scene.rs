@@ -106,6 +106,8 @@ pub(super) struct Scene {
     pub left: Option<Box<Pool>>,
     /// The pool was taken from its shards in order: everything is committed.
     pub closed: bool,
+    /// Durable steps until the pool was open, in the last life in which it was.
+    pub steps_of_start: u64,
     /// It has failed to write its own.
     pub failed: bool,
     pub called: BTreeMap<u64, bool>,
@@ -152,6 +154,7 @@ impl Scene {
             wishes: Vec::new(),
             left: None,
             closed: false,
+            steps_of_start: 0,
             failed: false,
             called: BTreeMap::new(),
             to_wake: Vec::new(),
