@@ -93,6 +93,9 @@ impl Nature {
                 slow_rings: *rng.pick(&[300_000, 800_000]),
                 flushes: 20,
                 falls_ill: 0,
+                // What is moved is said on two members at once.
+                moves: *rng.pick(&[0, 300_000]),
+                few_blocks: true,
                 aim: Some(*rng.pick(&[Moment::Batch, Moment::Committed, Moment::Folded])),
                 ..any
             },
