@@ -94,6 +94,8 @@ pub enum Planted {
     VerdictNotDurable,
     /// Folding goes on with owners that may have blocks on an absent member.
     FoldWhileAbsent,
+    /// The labels lack a member before the tables have what its ring says.
+    LeftBeforeCheckpoint,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -251,7 +253,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 32] = [
+    pub const POOLS: [Planted; 33] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -284,6 +286,7 @@ impl Planted {
         Planted::ReturnBelieved,
         Planted::VerdictNotDurable,
         Planted::FoldWhileAbsent,
+        Planted::LeftBeforeCheckpoint,
     ];
 }
 

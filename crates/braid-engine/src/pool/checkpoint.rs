@@ -156,6 +156,23 @@ impl Checkpoint {
         self.generations.iter().copied().max().unwrap_or(0)
     }
 
+    /// Whether none is under way or wanted.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle && !self.wanted
+    }
+
+    /// A member is not here any more; returns where it sat.
+    pub fn remove_member(&mut self, member: u8) -> Option<usize> {
+        let seat = self.seats.find(member)?;
+        self.seats.remove(member);
+        self.places.remove(seat);
+        self.dirty.remove(seat);
+        self.writing.remove(seat);
+        self.heads.remove(seat);
+        self.generations.remove(seat);
+        Some(seat)
+    }
+
     /// One is to begin, now or when the one that is under way has ended.
     pub fn want(&mut self) {
         self.wanted = true;

@@ -162,6 +162,8 @@ pub(super) struct Commits {
     pub buffers: u32,
     /// Extents discarded, and so free again.
     pub discarded: u64,
+    /// A member that is about to go, and the checkpoint after which nothing of it is needed.
+    pub leaving: Option<(u8, u64)>,
     /// A barrier that is under way, and how many were.
     barrier: Option<u64>,
     barriers: u64,
@@ -198,9 +200,22 @@ impl Commits {
             ios: [None; POOL_IOS_MAX],
             buffers: if BUFFERS == 32 { u32::MAX } else { (1 << BUFFERS) - 1 },
             discarded: 0,
+            leaving: None,
             barrier: None,
             barriers: 0,
         }
+    }
+
+    /// Whether no commit is under way.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// A member is not here any more. No commit and no checkpoint is under way.
+    pub fn remove_member(&mut self, member: u8) {
+        let Some(seat) = self.checkpoint.remove_member(member) else { return };
+        self.rings.remove(seat);
+        self.units.remove(seat);
     }
 
     pub fn is_failed(&self) -> bool {

@@ -27,6 +27,15 @@ impl Seats {
         self.members.push(member);
     }
 
+    /// One goes, and those behind move up.
+    pub fn remove(&mut self, member: u8) {
+        self.members.retain(|other| *other != member);
+        self.seats = [NONE; MEMBERS_MAX];
+        for (seat, member) in (0..).zip(&self.members) {
+            self.seats[usize::from(*member)] = seat;
+        }
+    }
+
     /// Who has this seat.
     pub fn member(&self, seat: usize) -> u8 {
         self.members[seat]
@@ -58,5 +67,7 @@ mod tests {
         assert_eq!((seats.find(1), seats.find(128), seats.find(255)), (None, None, None));
         seats.add(1);
         assert_eq!((seats.of(1), seats.member(3)), (3, 1));
+        seats.remove(3);
+        assert_eq!((seats.find(3), seats.of(0), seats.of(127), seats.of(1), seats.member(2)), (None, 0, 1, 2, 1));
     }
 }

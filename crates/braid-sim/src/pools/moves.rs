@@ -1,6 +1,6 @@
 //! Moving: members are emptied and used again, volumes are placed otherwise, while everything else goes on.
 
-use braid_engine::pool::{Moving, Pool};
+use braid_engine::pool::{Leaving, Moving, Pool};
 use braid_format::pool::Placing;
 
 use super::world::{Check, World};
@@ -11,6 +11,7 @@ impl World {
         match self.rng.below(10) {
             0 => self.close_or_open(),
             1 => self.place_otherwise(),
+            2 => self.let_one_go(),
             _ => {
                 let records = 1 + self.rng.below(60) as u32;
                 self.move_on(records);
@@ -39,11 +40,35 @@ impl World {
         if self.closed.remove(&member) {
             self.pool().close_member(member as u8, false);
         } else if self.closed.len() + 1 < here.len() {
+            if self.rng.coin() {
+                self.pool().close_member(member as u8, true);
+            } else if self.pool().empty_member(member as u8).is_err() {
+                return;
+            }
             self.closed.insert(member);
-            self.pool().close_member(member as u8, true);
             self.counters.add("move", "members closed", 1);
         }
         self.note(|| format!("close or open member {member}"), member as u64);
+    }
+
+    /// A member on which nothing stands any more leaves the pool, for good.
+    fn let_one_go(&mut self) {
+        let Some(member) = self.closed.iter().map(|member| *member as u8).next() else { return };
+        if self.gone.contains(&member) {
+            if self.pool().drop_member(member) {
+                self.closed.remove(&usize::from(member));
+                self.counters.add("move", "members gone", 1);
+            }
+            return;
+        }
+        if self.devices.len() > 1 && self.pool().leave_step(member) == Leaving::Ready && self.rng.coin() {
+            // All labels are written at once, which is whoever serves the pool's affair.
+            let (parted, stay) = self.devices.drain(..).partition(|device| device.number == member);
+            self.devices = stay;
+            self.parted.extend::<Vec<_>>(parted);
+            self.gone.insert(member);
+            self.note(|| format!("the labels lack member {member}"), u64::from(member));
+        }
     }
 
     /// A volume or snapshot goes to other members.
@@ -67,7 +92,7 @@ impl World {
     pub(super) fn verify_moved(&mut self) -> Check {
         let mut moving = self.move_on(1_000_000);
         for _ in 0..200 {
-            if !matches!(moving, Moving::Some) {
+            if !matches!(moving, Moving::Some | Moving::Unreadable) {
                 break;
             }
             self.quiesce()?;

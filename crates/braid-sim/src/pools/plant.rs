@@ -12,9 +12,11 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::FoldBeforeCommitted => Some(Focus::Folds),
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped => Some(Focus::Reuse),
-        Planted::MoveNotHeld | Planted::MoveNotDrained | Planted::MoveOvertakesFold | Planted::MoveForgetsMaps => {
-            Some(Focus::Moves)
-        }
+        Planted::MoveNotHeld
+        | Planted::MoveNotDrained
+        | Planted::MoveOvertakesFold
+        | Planted::MoveForgetsMaps
+        | Planted::LeftBeforeCheckpoint => Some(Focus::Moves),
         Planted::LookupFallsThrough
         | Planted::ReturnBelieved
         | Planted::VerdictNotDurable
@@ -59,6 +61,8 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::ReturnBelieved, 100, 8),
     (Planted::VerdictNotDurable, 1700, 557),
     (Planted::FoldWhileAbsent, 100, 8),
+    // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
+    (Planted::LeftBeforeCheckpoint, 0, 0),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.

@@ -68,6 +68,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("", "copies"),
     ("move", "all is where it should be"),
     ("move", "members closed"),
+    ("move", "members gone"),
     ("move", "no space"),
     ("move", "placed otherwise"),
     ("move", "zeros: said"),

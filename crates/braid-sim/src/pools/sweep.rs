@@ -93,6 +93,8 @@ impl World {
             next_job: self.next_job,
             closed: self.closed.clone(),
             placed_otherwise: self.placed_otherwise,
+            gone: self.gone.clone(),
+            parted: self.parted.clone(),
             ill: None,
             away: self.away.clone(),
             coming: self.coming.clone(),

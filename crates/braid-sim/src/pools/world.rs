@@ -164,6 +164,9 @@ pub struct World {
     pub(super) closed: BTreeSet<usize>,
     /// Something was placed otherwise than when it was made.
     pub(super) placed_otherwise: bool,
+    /// Those that the labels do not have any more.
+    pub(super) gone: BTreeSet<u8>,
+    pub(super) parted: Vec<PoolDevice>,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
     /// Members that are away; of those that are here, who has come back since the pool was opened last.
@@ -243,6 +246,8 @@ impl World {
             next_job: 0,
             closed: BTreeSet::new(),
             placed_otherwise: false,
+            gone: BTreeSet::new(),
+            parted: Vec::new(),
             ill: None,
             away: BTreeMap::new(),
             coming: Vec::new(),
@@ -271,7 +276,7 @@ impl World {
 
     /// A member by its number.
     pub(super) fn device(&self, number: u8) -> &PoolDevice {
-        self.devices.iter().find(|device| device.number == number).expect("a member that there is")
+        self.devices.iter().chain(&self.parted).find(|device| device.number == number).expect("a member that there is")
     }
 
     pub(super) fn pool(&mut self) -> &mut Pool {

@@ -1,0 +1,84 @@
+//! A member goes: nothing stands there any more, and the pool comes to need nothing of it.
+//!
+//! The last commits may be in its ring alone, as they were about itself alone: a start without it would find a tail that has gone further
+//! than the rings. So there is a checkpoint before the labels lack it. Owners it is told to the end, as a start may find no other member.
+
+use braid_format::pool::Placing;
+
+use super::admin::AdminError;
+use super::home::Pool;
+use super::owners::OwnerId;
+use crate::planted::{Planted, planted};
+
+/// How far a member is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// Something stands there.
+    NotEmpty,
+    /// Commits or a checkpoint are under way: ask again.
+    NotYet,
+    /// The pool can be opened without it: the labels may say so.
+    Ready,
+}
+
+impl Pool {
+    /// Owners that may have new blocks on this member alone.
+    pub fn bound_to(&self, member: u8) -> Vec<OwnerId> {
+        let bound = |uses: u128| uses & !(1 << member) == 0;
+        self.state.owners.iter().filter(|owner| bound(owner.uses())).map(|owner| owner.id).collect()
+    }
+
+    /// Nobody is to have blocks on this member who may have them elsewhere, and nothing new goes there. What stands there is to be moved
+    /// ([`Pool::move_step`]).
+    ///
+    /// # Errors
+    /// `TailFull`: call again. `InUse`: somebody may have blocks there alone ([`Pool::bound_to`]).
+    pub fn empty_member(&mut self, member: u8) -> Result<(), AdminError> {
+        if !self.bound_to(member).is_empty() {
+            return Err(AdminError::InUse);
+        }
+        let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
+        for (id, on) in on_it.map(|owner| (owner.id, owner.on)).collect::<Vec<_>>() {
+            self.place_owner(id, Placing::Chosen, on & !(1 << member))?;
+        }
+        self.close_member(member, true);
+        Ok(())
+    }
+
+    /// Lets a member that was emptied go, as far as that can be done now.
+    pub fn leave_step(&mut self, member: u8) -> Leaving {
+        if !self.is_member_empty(member) {
+            return Leaving::NotEmpty;
+        }
+        match self.commits.leaving {
+            Some((leaving, checkpoint)) if leaving == member => {
+                if self.is_checkpointed(checkpoint) || planted(Planted::LeftBeforeCheckpoint) {
+                    Leaving::Ready
+                } else {
+                    Leaving::NotYet
+                }
+            }
+            Some(_) => Leaving::NotYet,
+            None => {
+                // What is said of the member itself is in its ring.
+                if !self.tail.is_empty() || !self.commits.is_idle() {
+                    self.commit_soon();
+                    return Leaving::NotYet;
+                }
+                let checkpoint = self.request_checkpoint();
+                self.commits.leaving = Some((member, checkpoint));
+                Leaving::NotYet
+            }
+        }
+    }
+
+    /// The labels say that the member is gone: the pool has nothing to do with it any more. False: it has yet, ask again.
+    pub fn drop_member(&mut self, member: u8) -> bool {
+        if !self.commits.is_idle() || !self.commits.checkpoint.is_idle() {
+            return false;
+        }
+        self.commits.remove_member(member);
+        self.commits.leaving = None;
+        true
+    }
+}
