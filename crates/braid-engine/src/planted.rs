@@ -47,6 +47,8 @@ pub enum Planted {
     SnapshotNotCommitted,
     /// An extent is used again while somebody may still have it in mind.
     BarrierSkipped,
+    /// What a map is being built of is relabelled, and it is built on.
+    RelabelledWhileBuilt,
     /// Who waits for space is among those who may have places in mind, and for whose end that space waits.
     WaitsCounted,
     /// The home of a pool counts the shards on which a time has run out, and does not wait for the last.

@@ -4,10 +4,9 @@
 use braid_format::Uuid;
 use braid_format::pool::{Change, Owner, OwnerKind, OwnerName, Placing};
 
-use super::home::{Pool, VolumeId, mask};
-use super::map::MapWriter;
+use super::home::{Pool, VolumeId};
 use super::owners::OwnerId;
-use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId};
+use super::units::EXTENT_BYTES;
 use crate::planted::{Planted, planted};
 
 /// Why an administrative call cannot be carried out. Nothing has changed.
@@ -124,7 +123,8 @@ impl Pool {
             return Err(AdminError::NoPlace);
         }
         let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
-        if !self.tail.has_room(what.len() as u64 * 10) {
+        // Whoever builds the map of a volume wants that of the volume, not of its snapshot.
+        if !self.tail.has_room(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
             return Err(AdminError::TailFull);
         }
         let mut changes = Vec::with_capacity(2 * what.len());
@@ -198,7 +198,7 @@ impl Pool {
     }
 
     fn delete(&mut self, id: OwnerId, slot: u32, mut owner: Owner) -> Result<(), AdminError> {
-        if self.served(id).is_some() {
+        if self.served(id).is_some() || self.is_building(id) {
             return Err(AdminError::InUse);
         }
         if self.state.may_lack(id) {
@@ -229,7 +229,7 @@ impl Pool {
         if to.kind != OwnerKind::Snapshot {
             return Err(AdminError::NoSnapshot);
         }
-        if self.served(volume).is_some() {
+        if self.served(volume).is_some() || self.is_building(volume) {
             return Err(AdminError::InUse);
         }
         if self.state.may_lack(volume) || self.state.chain_may_lack(snapshot) {
@@ -290,133 +290,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Builds the map of a volume or snapshot, and serves it. Looks at all records.
-    ///
-    /// # Errors
-    /// `NoSuch`, `InUse`.
-    pub fn serve(&mut self, id: OwnerId) -> Result<VolumeId, AdminError> {
-        let (_, owner) = self.slot_of(id)?;
-        if !matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {
-            return Err(AdminError::NoSuch);
-        }
-        if self.served(id).is_some() {
-            return Err(AdminError::InUse);
-        }
-        // A snapshot that was not acknowledged: what had begun before it is not in its records yet.
-        if self.awaits_data(id) {
-            return Err(AdminError::TailFull);
-        }
-        let (writer, in_doubt) = self.build(id, owner.size_bytes);
-        // What its owner states is not all known: what it stated newly might be stated twice.
-        let frozen = in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
-        Ok(self.add_volume(id, writer, frozen))
-    }
-
     /// Serves it no more. Nothing of it is under way.
     pub fn leave(&mut self, id: VolumeId) {
         if let Some(volume) = self.volumes.remove(&id) {
             self.close_packed(volume.owner);
         }
     }
-
-    /// What shows through an owner; and whether some of it nobody knows.
-    ///
-    /// An owner states a block once, so what it states on a member that is here is certain. Of what it does not state there nobody knows
-    /// whether it states it on an absent one, and it is never looked up further down.
-    pub(super) fn build(&self, id: OwnerId, size_bytes: u64) -> (MapWriter, bool) {
-        let extents = extents_for(size_bytes);
-        let mut writer = MapWriter::new(extents);
-        // Which blocks somebody nearer has spoken of, by logical extent.
-        let mut stated = vec![0u64; extents as usize];
-        for owner in self.state.owners.chain(id) {
-            self.add_statements(owner, &mut stated, |logical, mask, place| match place {
-                Place::Extent(extent, follow) => {
-                    let follow = follow && owner == id;
-                    writer.set_blocks(&self.state.records, logical, mask, extent, follow);
-                }
-                Place::Slot(block, extent, slot) => writer.set_packed(&self.state.records, block, extent, slot),
-            });
-            if self.state.may_lack(owner) && !planted(Planted::LookupFallsThrough) {
-                let in_doubt = self.rest_in_doubt(&mut writer, &stated, size_bytes.div_ceil(BLOCK_BYTES));
-                return (writer, in_doubt);
-            }
-            self.add_zeros(owner, &mut stated);
-        }
-        (writer, false)
-    }
-
-    /// What nobody has spoken of, of so many blocks, is in doubt. False: there is no such block.
-    fn rest_in_doubt(&self, writer: &mut MapWriter, stated: &[u64], blocks: u64) -> bool {
-        let mut any = false;
-        for (logical, stated) in (0u32..).zip(stated) {
-            let there = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
-            let rest = !stated & mask(0, there.min(u64::from(EXTENT_BLOCKS)) as u32);
-            if rest != 0 {
-                writer.set_blocks(&self.state.records, logical, rest, ExtentId::IN_DOUBT, false);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Goes through what an owner states in extents, and calls `show` for what nobody nearer has stated.
-    pub(super) fn add_statements(&self, owner: OwnerId, stated: &mut [u64], mut show: impl FnMut(u32, u64, Place)) {
-        let records = &self.state.records;
-        // What this owner states itself hides nothing of its own.
-        let mut own: Vec<(u32, u64)> = Vec::new();
-        for (member, extents) in self.state.members() {
-            for index in 0..extents {
-                let extent = ExtentId { member, index };
-                if records.owner(extent) & !super::records::OWNER_HELD != owner {
-                    continue;
-                }
-                let record = self.state.record(extent.into());
-                if record.kind == braid_format::pool::RecordKind::Packed {
-                    let addresses = self.state.addresses(extent.into()).expect("a packed extent has addresses");
-                    for slot in (0..64u8).filter(|slot| record.present >> slot & 1 == 1) {
-                        let block = addresses.0[usize::from(slot)];
-                        let (logical, bit) = ((block / 64) as usize, 1u64 << (block % 64));
-                        if logical < stated.len() {
-                            if stated[logical] & bit == 0 {
-                                show(logical as u32, bit, Place::Slot(block, extent, slot));
-                            }
-                            own.push((logical as u32, bit));
-                        }
-                    }
-                    continue;
-                }
-                let logical = record.logical as usize;
-                if logical < stated.len() {
-                    let seen = record.present & !stated[logical];
-                    if seen != 0 {
-                        show(record.logical, seen, Place::Extent(extent, seen == record.present));
-                    }
-                    own.push((record.logical, record.present | record.zero));
-                }
-            }
-        }
-        for (logical, bits) in own {
-            stated[logical as usize] |= bits;
-        }
-    }
-
-    /// Goes through what an owner states to be zeros, without an extent: what is in one counts before it.
-    pub(super) fn add_zeros(&self, owner: OwnerId, stated: &mut [u64]) {
-        if planted(Planted::ZerosForgottenByClones) {
-            return;
-        }
-        for (_, record) in self.state.zeros_of(owner) {
-            let first = record.logical as usize;
-            let last = first.saturating_add(record.present as usize).min(stated.len());
-            stated.iter_mut().take(last).skip(first).for_each(|word| *word |= record.zero);
-        }
-    }
-}
-
-/// Where blocks stand.
-pub(super) enum Place {
-    /// At their own positions in this extent; and whether that is all the extent has.
-    Extent(ExtentId, bool),
-    /// This block in this slot.
-    Slot(u64, ExtentId, u8),
 }

@@ -5,6 +5,7 @@
 
 use braid_format::pool::{Change, Record, RecordKind};
 
+use super::build::{Said, Scan, add_stated};
 use super::home::Pool;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
@@ -12,18 +13,31 @@ use super::state::RecordId;
 use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
+/// Of what is stated it does not matter where it stands.
+const NOWHERE: ExtentId = ExtentId { member: 0, index: 0 };
+
+/// So many loads of memory take about as long as to fold a record.
+const LOADS_EACH: u32 = 16;
+
 /// A fold that is under way.
 pub(super) struct Fold {
     owner: OwnerId,
     child: Option<OwnerId>,
     /// What the child states, by logical extent: what it did when the fold began, and what it has said since.
     stated: Vec<u64>,
+    /// As long as that is being gathered.
+    gather: Option<Scan>,
     /// The next record to look at.
     next: RecordId,
     zeros: bool,
 }
 
 impl Fold {
+    /// Whether it is not known yet what the child states.
+    pub fn is_gathering(&self) -> bool {
+        self.gather.is_some()
+    }
+
     /// Whose records change hands.
     pub fn owner(&self) -> OwnerId {
         self.owner
@@ -44,6 +58,8 @@ pub enum Folded {
     Some,
     /// The tail is full: go on when something is committed.
     TailFull,
+    /// A map is being built of what it would change: go on when it is.
+    Later,
 }
 
 impl Pool {
@@ -55,7 +71,11 @@ impl Pool {
                 other => return other,
             }
         }
-        for _ in 0..records {
+        let fold = self.fold.as_ref().expect("a fold is under way");
+        if self.is_looked_at(fold.owner) || fold.child.is_some_and(|child| self.is_looked_at(child)) {
+            return Folded::Later;
+        }
+        for _ in 0..self.gather(records) {
             // A record may be freed, or freed with a record of zeros in its place.
             if !self.tail.has_room(16) {
                 return Folded::TailFull;
@@ -94,12 +114,42 @@ impl Pool {
             let size = self.state.owners.get(child).map_or(0, |owner| owner.size_bytes);
             let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
             stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
-            self.add_statements(child, &mut stated, |_, _, _| {});
             self.moves.takes_over(child);
-            self.add_zeros(child, &mut stated);
         }
-        self.fold = Some(Fold { owner, child, stated, next: RecordId { member: 0, index: 0 }, zeros: false });
+        let gather = child.map(Scan::new);
+        self.fold = Some(Fold { owner, child, stated, gather, next: RecordId { member: 0, index: 0 }, zeros: false });
         Folded::Some
+    }
+
+    /// Goes on gathering what the child states, in so many steps. Returns how many are left.
+    fn gather(&mut self, steps: u32) -> u32 {
+        let fold = self.fold.as_mut().expect("a fold is under way");
+        let Some(gather) = &mut fold.gather else { return steps };
+        let stated = &mut fold.stated;
+        let mut loads = steps.saturating_mul(LOADS_EACH);
+        if !gather.step(&self.state, &mut loads, |said| add_stated(stated, &said)) {
+            return 0;
+        }
+        fold.gather = None;
+        loads / LOADS_EACH
+    }
+
+    /// A record changes: what it states for the child of the fold may move from one that is still to be looked at to one that was.
+    pub(super) fn note_for_fold(&mut self, change: &Change) {
+        let Some(fold) = self.fold.as_mut().filter(|fold| fold.gather.is_some()) else { return };
+        let (said, owner) = match change {
+            Change::Record { record } if record.kind == RecordKind::Whole => {
+                (Said::Whole(NOWHERE, record.logical, record.present, record.zero), record.owner)
+            }
+            Change::Record { record } if record.kind == RecordKind::Zeros => {
+                (Said::Zeros(record.logical, record.present, record.zero), record.owner)
+            }
+            Change::Slot { slot, block, record } => (Said::Slot(NOWHERE, *slot, *block), record.owner),
+            _ => return,
+        };
+        if fold.child == Some(owner) {
+            add_stated(&mut fold.stated, &said);
+        }
     }
 
     /// Says of the child that it may have blocks where this owner may. False: the tail has no room to say so.

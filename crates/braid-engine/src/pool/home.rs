@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use braid_format::Uuid;
 use braid_format::pool::{Change, OWNER_UNITS, Owner, Record, RecordKind};
 
+use super::build::Build;
 use super::commit::Commits;
 use super::fold::Fold;
 use super::keyed::Keyed;
@@ -170,6 +171,8 @@ pub struct Pool {
     pub(super) ended: Vec<OwnerId>,
     pub(super) fold: Option<Fold>,
     pub(super) moves: Moves,
+    /// Maps that are being built.
+    pub(super) builds: Vec<Build>,
 }
 
 impl Pool {
@@ -205,6 +208,7 @@ impl Pool {
             ended: Vec::new(),
             fold: None,
             moves: Moves::default(),
+            builds: Vec::new(),
         };
         pool.find_free();
         pool
@@ -284,8 +288,7 @@ impl Pool {
     /// The map of a volume as it would be built now, to compare.
     pub fn build_again(&self, id: VolumeId) -> Arc<VolumeMap> {
         let owner = self.volumes[&id].owner;
-        let bytes = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
-        Arc::clone(self.build(owner, bytes).0.map())
+        Arc::clone(self.build(owner).map())
     }
 
     /// Goes on with another tail, which is empty as the one before is.
@@ -358,6 +361,12 @@ impl Pool {
         for (member, index, change) in changes {
             let id = RecordId { member: *member, index: *index };
             unit += if matches!(change, Change::Owner { .. }) { OWNER_UNITS as u64 } else { 1 };
+            if !self.builds.is_empty() {
+                self.note_for_builds(id, change);
+            }
+            if self.fold.is_some() {
+                self.note_for_fold(change);
+            }
             match change {
                 Change::Record { record } => self.state.set(id, record, unit),
                 Change::Slot { slot, block, record } => {

@@ -5,6 +5,7 @@
 
 mod accounting;
 mod admin;
+mod build;
 mod checkpoint;
 mod commit;
 mod diff;

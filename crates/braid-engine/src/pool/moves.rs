@@ -13,6 +13,7 @@ use braid_format::pool::{Change, Owner, Placing, Record, RecordKind};
 
 use super::admin::AdminError;
 use super::commit::{For, PoolIo, PoolOp};
+use super::fold::Fold;
 use super::home::Pool;
 use super::map::MovedBlock;
 use super::owners::OwnerId;
@@ -453,6 +454,13 @@ impl Pool {
             let owner = pool.state.records.owner(source) & !OWNER_HELD;
             pool.fold.as_ref().is_some_and(|fold| owner != 0 && fold.owner() == owner)
         };
+        let has_to_wait = |(source, _): &(ExtentId, u16)| {
+            let owner = self.state.records.owner(*source) & !OWNER_HELD;
+            self.is_looked_at(owner) || folds(self, *source) && self.fold.as_ref().is_some_and(Fold::is_gathering)
+        };
+        if one.sources.iter().any(has_to_wait) {
+            return Some(one);
+        }
         for (source, _) in &one.sources {
             if folds(self, *source) && !planted(Planted::MoveOvertakesFold) {
                 if !self.tail.has_room(16) {

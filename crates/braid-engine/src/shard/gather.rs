@@ -109,7 +109,7 @@ impl Shard {
     /// Whether [`Shard::end_turn`] is to be called before the driver sleeps.
     #[inline]
     pub fn is_turn_open(&self) -> bool {
-        self.gathers.open
+        self.gathers.open || self.pools.goes_on()
     }
 
     /// Tells the shard that its driver has taken in all that there was: what waited for company goes on.
@@ -117,6 +117,9 @@ impl Shard {
     pub fn end_turn(&mut self, sink: &mut impl LeafSink) {
         if self.gathers.open {
             self.gather_turn(sink);
+        }
+        if self.pools.goes_on() {
+            self.pools_go_on(sink);
         }
     }
 

@@ -92,6 +92,8 @@ pub struct Known {
     pub until: u64,
     life: Life,
     served: Option<Served>,
+    /// Its map is being built.
+    serving: bool,
 }
 
 impl Known {
@@ -122,7 +124,11 @@ enum Then {
     Nothing,
     Come(Vec<Uuid>),
     Go(Uuid),
+    Serve(Uuid, Arc<Mutex<Option<AtHome>>>),
 }
+
+/// What the home says of what is served.
+type AtHome = (VolumeId, Arc<VolumeShared>, Arc<braid_engine::pool::PoolShared>);
 
 pub struct World {
     pub rig: Rig,
@@ -316,6 +322,7 @@ impl World {
                     until: u64::MAX,
                     life: Life::Coming,
                     served: None,
+                    serving: false,
                 };
                 self.known.insert(uuid, known);
             }
@@ -370,6 +377,7 @@ impl World {
                 until,
                 life: Life::Coming,
                 served: None,
+                serving: false,
             };
             self.known.insert(uuid, known);
         }
@@ -424,10 +432,41 @@ impl World {
 
     pub fn serve(&mut self, uuid: Uuid) {
         let owner = self.known[&uuid].owner;
-        let (id, volume, pool) = self.look(move |pool| {
+        let at_home = self.look(move |pool| {
             let id = pool.serve(owner).expect("it is there, and not served");
             (id, Arc::clone(pool.volume(id).expect("served")), Arc::clone(pool.shared()))
         });
+        self.is_served_by(uuid, at_home);
+    }
+
+    /// The same in slices, while everything else goes on.
+    pub fn serve_slowly(&mut self, uuid: Uuid) {
+        let known = self.known.get_mut(&uuid).expect("known");
+        known.serving = true;
+        let (owner, blocks) = (known.owner, known.blocks.len() as u64);
+        let slice = 1 + [3, 40][self.rig.random.below(2) as usize] * self.rig.random.below(100) as u32 / 100;
+        let run = self.run.clone();
+        let served = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&served);
+        self.call(Then::Serve(uuid, served), move |pool| match pool.serve_step(owner, slice) {
+            Ok(None) => (PoolNext::GoOn, ()),
+            Ok(Some(id)) => {
+                let volume = Arc::clone(pool.volume(id).expect("served"));
+                let again = pool.build_again(id);
+                let records = &pool.shared().records;
+                for block in 0..blocks {
+                    let (slow, at_once) = (volume.map.find(records, block, 64), again.find(records, block, 64));
+                    assert_eq!(slow, at_once, "block {block} is found elsewhere, {run}");
+                }
+                *into.lock().expect("one thread") = Some((id, volume, Arc::clone(pool.shared())));
+                (PoolNext::Done, ())
+            }
+            Err(AdminError::TailFull) => (PoolNext::Done, ()),
+            Err(why) => panic!("it cannot be served: {why}, {run}"),
+        });
+    }
+
+    fn is_served_by(&mut self, uuid: Uuid, (id, volume, pool): AtHome) {
         let device = DeviceId(self.next_device);
         self.next_device = if self.next_device + 1 == DEVICES { 100 } else { self.next_device + 1 };
         assert!(!self.known.values().any(|k| k.served.as_ref().is_some_and(|s| s.device == device)));
@@ -521,6 +560,11 @@ impl World {
 
     pub fn is_served(&self, uuid: Uuid) -> bool {
         self.known[&uuid].served.is_some()
+    }
+
+    /// Whether its map is being built.
+    pub fn is_serving(&self, uuid: Uuid) -> bool {
+        self.known[&uuid].serving
     }
 
     pub fn is_published(&self, uuid: Uuid) -> bool {
@@ -642,6 +686,14 @@ impl World {
             Then::Go(uuid) => {
                 if self.known[&uuid].life == Life::Going {
                     self.known.remove(&uuid);
+                }
+            }
+            Then::Serve(uuid, served) => {
+                self.known.get_mut(&uuid).expect("nobody may take it away").serving = false;
+                let served = served.lock().expect("one thread").take();
+                if let Some(at_home) = served {
+                    self.count("served in slices");
+                    self.is_served_by(uuid, at_home);
                 }
             }
             Then::Come(uuids) => {

@@ -35,7 +35,7 @@ impl World {
     pub(super) fn fold(&mut self) {
         let records = 1 + self.rng.below(40) as u32;
         match self.fold_step(records) {
-            Folded::Nothing => {}
+            Folded::Nothing | Folded::Later => {}
             Folded::Some => {
                 self.count("folds");
                 self.happens(Moment::Folded);

@@ -59,7 +59,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::MoveForgetsMaps, 100, 4),
     (Planted::LookupFallsThrough, 100, 4),
     (Planted::ReturnBelieved, 100, 8),
-    (Planted::VerdictNotDurable, 1700, 557),
+    (Planted::VerdictNotDurable, 7000, 557),
     (Planted::FoldWhileAbsent, 100, 8),
     // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
     (Planted::LeftBeforeCheckpoint, 0, 0),

@@ -467,7 +467,7 @@ impl World {
                         let commit = self.pool().request_commit();
                         self.add_job(Uuid::nil(), VolumeId(u32::MAX), 0, 0, JobKind::Flush { commit }, false);
                     }
-                    Folded::Some => {}
+                    Folded::Some | Folded::Later => {}
                     Folded::TailFull => {
                         self.pool().request_commit();
                     }

@@ -26,6 +26,8 @@ pub enum PoolNext {
     DrainAndCommit,
     /// It is to be made again when something was committed.
     Again,
+    /// It is to be made again when others had their turn.
+    GoOn,
 }
 
 /// A call of the control plane, carried out at the pool's home.
@@ -41,6 +43,8 @@ struct Called {
 enum Wait {
     /// To be made, once more than so many commits have ended.
     Make(Option<u64>),
+    /// To be made once more when this turn has ended.
+    Turn(u64),
     Commit(u64),
     /// This barrier, which may not have begun.
     Barrier(u64),
@@ -63,6 +67,8 @@ pub(super) struct Home {
     barrier_wanted: bool,
     barriers_done: u64,
     retried: u64,
+    /// Turns in which a call went on.
+    turns: u64,
     /// For each shard how far the pool had come when somebody there was told to come again; nobody was where there is none.
     away: Box<[Away]>,
     /// Requests that have ended while the kernel still has what may change their places, and the pool's own discards: the barrier for
@@ -93,6 +99,7 @@ impl Home {
             barrier_wanted: false,
             barriers_done: 0,
             retried: 0,
+            turns: 0,
             away: vec![Away::default(); usize::from(shards)].into(),
             late: 0,
         }
@@ -234,6 +241,18 @@ impl Shard {
         self.work_off(sink);
     }
 
+    /// The turn has ended: calls that were to let others go first go on.
+    #[cold]
+    pub(in super::super) fn pools_go_on(&mut self, sink: &mut impl LeafSink) {
+        while let Some(key) = self.pools.going_on.pop_front() {
+            if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+                home.turns += 1;
+                self.pools.driven.push_back(key);
+            }
+        }
+        self.work_off(sink);
+    }
+
     /// All requests that had begun on a shard before a barrier have ended.
     pub(in super::super) fn pool_turned(&mut self, key: PoolKey, number: u64) {
         let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else { return };
@@ -273,7 +292,7 @@ impl Shard {
     pub(super) fn drive_pool(&mut self, key: PoolKey, sink: &mut impl LeafSink) {
         let at = usize::from(key.0);
         let Some(mut home) = self.pools.sides[at].home.take() else { return };
-        self.make_calls(&mut home);
+        self.make_calls(key, &mut home);
         self.retry_waiting(&mut home);
         home.pool.commit_if_due();
         if home.away.iter().any(|away| away.space.is_some()) {
@@ -370,9 +389,15 @@ impl Shard {
         }
     }
 
-    fn make_calls(&mut self, home: &mut Home) {
-        let Home { pool, calls, barriers, barrier_wanted, barriers_done, .. } = home;
+    fn make_calls(&mut self, key: PoolKey, home: &mut Home) {
+        let Home { pool, calls, barriers, barrier_wanted, barriers_done, turns, .. } = home;
+        let mut goes_on = false;
         for called in calls.iter_mut() {
+            if let Wait::Turn(turn) = called.wait
+                && *turns > turn
+            {
+                called.wait = Wait::Make(None);
+            }
             if let Wait::Make(after) = called.wait
                 && (after.is_none_or(|commits| pool.commits_done() > commits) || pool.has_failed())
             {
@@ -386,6 +411,10 @@ impl Shard {
                     PoolNext::DrainAndCommit => {
                         *barrier_wanted = true;
                         Wait::Barrier(*barriers + 1)
+                    }
+                    PoolNext::GoOn => {
+                        goes_on = true;
+                        Wait::Turn(*turns)
                     }
                     PoolNext::Again if pool.has_failed() => Wait::Ended(false),
                     PoolNext::Again => {
@@ -405,6 +434,9 @@ impl Shard {
             {
                 called.wait = Wait::Ended(pool.is_committed(number).is_ok());
             }
+        }
+        if goes_on && !self.pools.going_on.contains(&key) {
+            self.pools.going_on.push_back(key);
         }
         let ended = &mut self.pools.calls_done;
         calls.retain(|called| {

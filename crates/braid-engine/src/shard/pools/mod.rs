@@ -137,6 +137,8 @@ pub(crate) struct Pools {
     resumed: VecDeque<u32>,
     calls_done: VecDeque<(u64, bool)>,
     driven: VecDeque<PoolKey>,
+    /// Pools of which a call goes on at the end of the turn.
+    going_on: VecDeque<PoolKey>,
     /// Pools that had no place or no memory for an I/O, as others had them all.
     short: VecDeque<PoolKey>,
     /// Barriers that begin on this shard, too.
@@ -160,6 +162,7 @@ impl Pools {
             resumed: VecDeque::with_capacity(slots as usize),
             calls_done: VecDeque::with_capacity(64),
             driven: VecDeque::with_capacity(POOLS_MAX),
+            going_on: VecDeque::new(),
             short: VecDeque::with_capacity(POOLS_MAX),
             turning: VecDeque::with_capacity(POOLS_MAX),
             copies: VecDeque::with_capacity(POOL_IOS_MAX as usize),
@@ -171,6 +174,12 @@ impl Pools {
         let users: u32 = self.sides.iter().flat_map(|side| side.users).sum();
         let places = PARTS_MAX as usize - self.parts_free.len() + POOL_IOS_MAX as usize - self.ios_free.len();
         users + places as u32 + self.memory.as_ref().map_or(0, Scratch::in_use)
+    }
+
+    /// Whether a call goes on at the end of the turn.
+    #[inline]
+    pub fn goes_on(&self) -> bool {
+        !self.going_on.is_empty()
     }
 
     /// Whether somebody may go on.

@@ -48,7 +48,7 @@ impl Control {
     pub(in super::super) async fn serve_volume(&self, pool: Uuid, volume: Uuid) -> Result<Option<Source>, ErrorDetail> {
         let Ok(reach) = self.reach(&pool.to_string()) else { return Ok(None) };
         let _one_at_a_time = reach.work.lock().await;
-        let asked = move |pool: &mut Pool| (PoolNext::Done, at_home(pool, volume));
+        let asked = move |pool: &mut Pool| at_home_in_slices(pool, volume);
         let at_home =
             self.call(&reach, asked).await?.map_err(|error| volumes::of_admin(error, &reach, "the volume"))?;
         let known = self.read().pools.get(&pool).and_then(|e| e.served()?.volumes.get(&volume).cloned());
@@ -123,7 +123,7 @@ impl Control {
     pub(super) async fn resize_served(&self, pool: &Reach, volume: Uuid) -> Result<(), ErrorDetail> {
         let known = self.read().pools.get(&pool.uuid).and_then(|e| e.served()?.volumes.get(&volume).cloned());
         let Some(known) = known else { return Ok(()) };
-        let asked = move |pool: &mut Pool| (PoolNext::Done, at_home(pool, volume));
+        let asked = move |pool: &mut Pool| at_home_in_slices(pool, volume);
         let at_home = self.call(pool, asked).await?.map_err(|error| volumes::of_admin(error, pool, "the volume"))?;
         let layout = self.publish_size(pool, known.device, &at_home).await?;
         self.note_served(pool.uuid, volume, ServedVolume { layout: Arc::clone(&layout), ..known });
@@ -184,8 +184,20 @@ impl Control {
     }
 }
 
-/// Serves a volume at its home, unless it is already.
-fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<AtHome, AdminError> {
+/// Serves a volume at its home, little by little.
+fn at_home_in_slices(pool: &mut Pool, uuid: Uuid) -> (PoolNext, Result<AtHome, AdminError>) {
+    match at_home(pool, uuid) {
+        Ok(Some(at_home)) => (PoolNext::Done, Ok(at_home)),
+        Ok(None) => (PoolNext::GoOn, Err(AdminError::TailFull)),
+        Err(error) => (PoolNext::Done, Err(error)),
+    }
+}
+
+/// Loads of memory of one slice of building a volume's map: some 100 µs, which others wait for.
+const SERVE_LOADS: u32 = 8192;
+
+/// Serves a volume at its home, unless it is already. `None`: its map is not built yet, to be asked again.
+fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     let named = |owner: &&braid_format::pool::Owner| {
         owner.uuid == uuid && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot)
     };
@@ -194,8 +206,11 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<AtHome, AdminError> {
     let name = volumes::name_in_pool(pool.state(), owner);
     let id = match pool.served(owner_id) {
         Some(id) => id,
-        None => pool.serve(owner_id)?,
+        None => match pool.serve_step(owner_id, SERVE_LOADS)? {
+            Some(id) => id,
+            None => return Ok(None),
+        },
     };
     let volume = Arc::clone(pool.volume(id).ok_or(AdminError::NoSuch)?);
-    Ok(AtHome { id, volume, size_bytes, read_only, name })
+    Ok(Some(AtHome { id, volume, size_bytes, read_only, name }))
 }

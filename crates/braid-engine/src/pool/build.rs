@@ -1,0 +1,328 @@
+//! Building the map of a volume or snapshot in slices: it looks at all records, and the pool's home has others to serve meanwhile.
+//!
+//! What shows through an owner is what it states, then what its parent does, and so on: its ancestors are gone through one after the other,
+//! the nearest first. None of them changes while that goes on: nobody writes under one that is not served, and those before it are snapshots
+//! that were acknowledged, so that nothing is on its way to places of theirs. Folds that would relabel what they have wait. Whatever changes such a record
+//! nevertheless makes the building begin anew, and after a few times be done at once.
+
+use braid_format::pool::{Change, Owner, OwnerKind, RecordKind};
+
+use super::admin::{AdminError, extents_for};
+use super::home::{Pool, VolumeId, mask};
+use super::map::MapWriter;
+use super::owners::OwnerId;
+use super::records::OWNER_HELD;
+use super::state::{RecordId, State};
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
+use crate::planted::{Planted, planted};
+
+/// So often the building of a map begins anew before it is done at once.
+const ANEW_MAX: u32 = 3;
+
+/// What an owner states.
+pub(super) enum Said {
+    /// Blocks at their own positions in an extent; those that read as zeros after those that stand there.
+    Whole(ExtentId, u32, u64, u64),
+    /// A block in a slot of a packed extent.
+    Slot(ExtentId, u8, u64),
+    /// So many logical extents from one on, and which blocks of each read as zeros.
+    Zeros(u32, u64, u64),
+}
+
+/// A way through all that one owner states: its records, and last what it says of zeros.
+pub(super) struct Scan {
+    owner: OwnerId,
+    next: RecordId,
+    /// From which logical extent on; none where all was told.
+    zeros: Option<u32>,
+}
+
+impl Scan {
+    pub fn new(owner: OwnerId) -> Scan {
+        Scan { owner, next: RecordId { member: 0, index: 0 }, zeros: Some(0) }
+    }
+
+    /// Goes on, for about so many loads of memory. True: that was all.
+    pub fn step(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
+        self.records(state, budget, &mut tell) && self.zeros(state, budget, tell)
+    }
+
+    /// The same of what stands in extents.
+    fn records(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
+        let members = state.members().count();
+        while usize::from(self.next.member) < members {
+            let RecordId { member, index } = self.next;
+            let extents = state.records.extents(member);
+            let last = extents.min(index.saturating_add(*budget));
+            for index in index..last {
+                let extent = ExtentId { member, index };
+                if state.records.owner(extent) & !OWNER_HELD == self.owner {
+                    *budget = budget.saturating_sub(tell_record(state, extent, &mut tell));
+                }
+            }
+            *budget = budget.saturating_sub(last - index);
+            self.next = RecordId { member, index: last };
+            if last < extents {
+                return false;
+            }
+            self.next = RecordId { member: member + 1, index: 0 };
+        }
+        true
+    }
+
+    /// The same of zeros without an extent: what is in one counts before them.
+    fn zeros(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
+        let Some(from) = self.zeros else { return true };
+        for ((owner, logical), record) in state.zeros_from((self.owner, from)) {
+            if owner != self.owner {
+                break;
+            }
+            // All that begin with one extent are told together.
+            if *budget == 0 && logical != from {
+                self.zeros = Some(logical);
+                return false;
+            }
+            *budget = budget.saturating_sub(1 + u32::try_from(record.present / 16).unwrap_or(u32::MAX));
+            tell(Said::Zeros(logical, record.present, record.zero));
+        }
+        self.zeros = None;
+        true
+    }
+}
+
+/// Tells what one extent says. Returns how much there was to look at.
+fn tell_record(state: &State, extent: ExtentId, tell: &mut impl FnMut(Said)) -> u32 {
+    let record = state.record(extent.into());
+    if record.kind != RecordKind::Packed {
+        tell(Said::Whole(extent, record.logical, record.present, record.zero));
+        return 4;
+    }
+    let addresses = state.addresses(extent.into()).expect("a packed extent has addresses");
+    for slot in (0..EXTENT_BLOCKS as u8).filter(|slot| record.present >> slot & 1 == 1) {
+        tell(Said::Slot(extent, slot, addresses.0[usize::from(slot)]));
+    }
+    EXTENT_BLOCKS
+}
+
+/// Adds to what is stated, by logical extent, what lies inside.
+pub(super) fn add_stated(stated: &mut [u64], said: &Said) {
+    match said {
+        Said::Whole(_, logical, present, zero) => {
+            if let Some(word) = stated.get_mut(*logical as usize) {
+                *word |= present | zero;
+            }
+        }
+        Said::Slot(_, _, block) => {
+            if let Some(word) = stated.get_mut((block / u64::from(EXTENT_BLOCKS)) as usize) {
+                *word |= 1 << (block % u64::from(EXTENT_BLOCKS));
+            }
+        }
+        Said::Zeros(first, count, zero) => {
+            let first = (*first as usize).min(stated.len());
+            let last = first.saturating_add(*count as usize).min(stated.len());
+            stated[first..last].iter_mut().for_each(|word| *word |= zero);
+        }
+    }
+}
+
+/// A map that is being built.
+pub(super) struct Build {
+    /// The owner and its ancestors, the nearest first; and at which of them it is.
+    chain: Vec<OwnerId>,
+    at: usize,
+    scan: Scan,
+    /// Which blocks somebody nearer, or a record before, has spoken of, by logical extent. No two of an owner speak of the same one.
+    stated: Vec<u64>,
+    writer: MapWriter,
+    /// Bytes of it, and whether a member is absent on which one of the chain may state something, when it began.
+    size_bytes: u64,
+    lacks: bool,
+    /// Of some blocks nobody knows who states them.
+    in_doubt: bool,
+    anew: u32,
+    spoiled: bool,
+}
+
+impl Build {
+    fn new(state: &State, owner: OwnerId) -> Build {
+        let size_bytes = state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
+        let extents = extents_for(size_bytes);
+        Build {
+            chain: state.owners.chain(owner),
+            at: 0,
+            scan: Scan::new(owner),
+            stated: vec![0; extents as usize],
+            writer: MapWriter::new(extents),
+            size_bytes,
+            lacks: lacks(state, owner),
+            in_doubt: false,
+            anew: 0,
+            spoiled: false,
+        }
+    }
+
+    fn step(&mut self, state: &State, budget: &mut u32) -> bool {
+        let Build { chain, at, scan, stated, writer, size_bytes, in_doubt, .. } = self;
+        while let Some(owner) = chain.get(*at) {
+            if scan.owner != *owner {
+                *scan = Scan::new(*owner);
+            }
+            let nearest = *at == 0;
+            let mut show = |said| {
+                match said {
+                    Said::Whole(extent, logical, present, _) if (logical as usize) < stated.len() => {
+                        let seen = present & !stated[logical as usize];
+                        if seen != 0 {
+                            writer.set_blocks(&state.records, logical, seen, extent, nearest && seen == present);
+                        }
+                    }
+                    Said::Slot(extent, slot, block) => {
+                        let each = u64::from(EXTENT_BLOCKS);
+                        if stated.get((block / each) as usize).is_some_and(|word| word >> (block % each) & 1 == 0) {
+                            writer.set_packed(&state.records, block, extent, slot);
+                        }
+                    }
+                    Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => return,
+                    Said::Whole(..) | Said::Zeros(..) => {}
+                }
+                add_stated(stated, &said);
+            };
+            if !scan.records(state, budget, &mut show) {
+                return false;
+            }
+            if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
+                // An owner states a block once, so what it states on a member that is here is certain. Of what it does not state there
+                // nobody knows whether it states it on an absent one, and it is never looked up further down.
+                *in_doubt = rest_in_doubt(state, writer, stated, size_bytes.div_ceil(BLOCK_BYTES));
+                *at = chain.len();
+                return true;
+            }
+            if !scan.zeros(state, budget, show) {
+                return false;
+            }
+            *at += 1;
+        }
+        true
+    }
+}
+
+/// Whether a member is absent on which the owner, or one before it, may state something.
+fn lacks(state: &State, id: OwnerId) -> bool {
+    state.may_lack(id) || state.chain_may_lack(id)
+}
+
+/// What nobody has spoken of, of so many blocks, is in doubt. False: there is no such block.
+fn rest_in_doubt(state: &State, writer: &mut MapWriter, stated: &[u64], blocks: u64) -> bool {
+    let mut any = false;
+    for (logical, stated) in (0u32..).zip(stated) {
+        let there = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
+        let rest = !stated & mask(0, there.min(u64::from(EXTENT_BLOCKS)) as u32);
+        if rest != 0 {
+            writer.set_blocks(&state.records, logical, rest, ExtentId::IN_DOUBT, false);
+            any = true;
+        }
+    }
+    any
+}
+
+impl Pool {
+    /// Builds the map of a volume or snapshot, and serves it. Looks at all records.
+    ///
+    /// # Errors
+    /// `NoSuch`, `InUse`; `TailFull`: something is on its way to it, to be asked again when something was committed.
+    pub fn serve(&mut self, id: OwnerId) -> Result<VolumeId, AdminError> {
+        loop {
+            if let Some(id) = self.serve_step(id, u32::MAX)? {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// Goes on building the map of a volume or snapshot, for about so many loads of memory, and serves it when it is built. `None`: to be
+    /// called again, when others had their turn.
+    ///
+    /// # Errors
+    /// As [`Pool::serve`].
+    pub fn serve_step(&mut self, id: OwnerId, mut budget: u32) -> Result<Option<VolumeId>, AdminError> {
+        let owner = self.to_serve(id)?;
+        let at = self.builds.iter().position(|build| build.chain[0] == id);
+        let mut build = match at {
+            Some(at) => self.builds.swap_remove(at),
+            None => Build::new(&self.state, id),
+        };
+        if build.spoiled || build.lacks != lacks(&self.state, id) || build.lacks && build.size_bytes != owner.size_bytes
+        {
+            build = Build { anew: build.anew + 1, ..Build::new(&self.state, id) };
+        }
+        if build.anew > ANEW_MAX {
+            budget = u32::MAX;
+        }
+        while !build.step(&self.state, &mut budget) {
+            if budget == 0 {
+                self.builds.push(build);
+                return Ok(None);
+            }
+        }
+        let mut writer = build.writer;
+        // It may have grown meanwhile; nobody has anything there.
+        let extents = extents_for(owner.size_bytes);
+        if extents as usize > build.stated.len() {
+            writer.resize(extents);
+        }
+        // What its owner states is not all known: what it stated newly might be stated twice.
+        let frozen = build.in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
+        Ok(Some(self.add_volume(id, writer, frozen)))
+    }
+
+    /// Whether it may be served now.
+    fn to_serve(&self, id: OwnerId) -> Result<Owner, AdminError> {
+        let owner = self.state.owners.get(id).ok_or(AdminError::NoSuch)?;
+        if !matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {
+            return Err(AdminError::NoSuch);
+        }
+        if self.served(id).is_some() {
+            return Err(AdminError::InUse);
+        }
+        // A snapshot that was not acknowledged: what had begun before it is not in its records yet.
+        if self.awaits_data(id) {
+            return Err(AdminError::TailFull);
+        }
+        Ok(owner.clone())
+    }
+
+    /// Whether the map of this owner is being built.
+    pub(super) fn is_building(&self, id: OwnerId) -> bool {
+        self.builds.iter().any(|build| build.chain[0] == id)
+    }
+
+    /// Whether a map is being built of what this owner has, too: then nothing of that is to be moved or relabelled, if it can wait.
+    pub fn is_looked_at(&self, id: OwnerId) -> bool {
+        self.builds.iter().any(|build| build.chain.contains(&id)) && !planted(Planted::RelabelledWhileBuilt)
+    }
+
+    /// A record is about to be changed: maps that are being built may have seen what it was.
+    #[cold]
+    pub(super) fn note_for_builds(&mut self, id: RecordId, change: &Change) {
+        if planted(Planted::RelabelledWhileBuilt) {
+            return;
+        }
+        let new = match change {
+            Change::Record { record } | Change::Slot { record, .. } => record,
+            Change::Owner { .. } | Change::Padding => return,
+        };
+        let old = self.state.record(id);
+        // What holds nothing is in no map.
+        let says = |record: &braid_format::pool::Record| record.present | record.zero != 0;
+        for build in &mut self.builds {
+            build.spoiled |= says(&old) && build.chain.contains(&old.owner);
+            build.spoiled |= says(new) && build.chain.contains(&new.owner);
+        }
+    }
+
+    /// What shows through an owner, built at once.
+    pub(super) fn build(&self, id: OwnerId) -> MapWriter {
+        let mut build = Build::new(&self.state, id);
+        while !build.step(&self.state, &mut u32::MAX.clone()) {}
+        build.writer
+    }
+}
