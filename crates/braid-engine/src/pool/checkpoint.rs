@@ -8,6 +8,7 @@ use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingSt
 
 use super::commit::{For, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
+use super::open::PoolDevice;
 use super::seats::Seats;
 use super::state::{NO_BLOCK, RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
@@ -122,15 +123,8 @@ impl Checkpoint {
         owner_slots: u32,
         generations: Vec<u64>,
     ) -> Checkpoint {
-        let dirty = || {
-            let each = |(extents, zero_slots): &(u32, u32)| Dirty {
-                table: Blocks::new((extents + zero_slots).div_ceil(RECORDS_EACH)),
-                addresses: Blocks::new(extents.div_ceil(SECTORS_EACH)),
-                owners: Blocks::new(owner_slots.div_ceil(OWNERS_EACH)),
-                from: [0; 3],
-            };
-            records.iter().map(each).collect::<Vec<_>>()
-        };
+        let each = |(extents, zero_slots): &(u32, u32)| Dirty::none(*extents, *zero_slots, owner_slots);
+        let dirty = || records.iter().map(each).collect::<Vec<_>>();
         Checkpoint {
             seats,
             places,
@@ -190,6 +184,18 @@ impl Checkpoint {
     /// An owner's change is committed.
     pub fn note_owner(&mut self, slot: u32) {
         self.dirty.iter_mut().for_each(|dirty| dirty.owners.add(slot / OWNERS_EACH));
+    }
+
+    /// One more member, which has nothing but a ring start of this generation. It is to get all owners.
+    pub fn add_member(&mut self, device: &PoolDevice, generation: u64) {
+        self.seats.add(device.number);
+        self.places.push(device.places);
+        for all in [&mut self.dirty, &mut self.writing] {
+            all.push(Dirty::none(device.extents, device.zero_slots, self.owner_slots));
+        }
+        self.heads.push((0, 0));
+        self.generations.push(generation);
+        self.note_all_owners(device.number);
     }
 
     /// A member is to get all owners.
@@ -389,6 +395,15 @@ pub(super) fn generation_after(generation: u64, next: u64) -> u64 {
 }
 
 impl Dirty {
+    fn none(extents: u32, zero_slots: u32, owner_slots: u32) -> Dirty {
+        Dirty {
+            table: Blocks::new((extents + zero_slots).div_ceil(RECORDS_EACH)),
+            addresses: Blocks::new(extents.div_ceil(SECTORS_EACH)),
+            owners: Blocks::new(owner_slots.div_ceil(OWNERS_EACH)),
+            from: [0; 3],
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.table.count + self.addresses.count + self.owners.count == 0
     }

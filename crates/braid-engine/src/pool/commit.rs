@@ -231,6 +231,19 @@ impl Commits {
         self.stage != Stage::Idle || self.is_wanted() || self.ios.iter().any(Option::is_some)
     }
 
+    /// Whether neither a commit nor a checkpoint is under way.
+    pub fn is_between(&self) -> bool {
+        let own = |whose: &For| matches!(whose, For::Commit | For::Checkpoint);
+        let out = self.ios.iter().flatten().any(|(whose, _)| own(whose));
+        self.stage == Stage::Idle && self.checkpoint.is_idle() && !out
+    }
+
+    /// One more member has a ring.
+    pub fn add_ring(&mut self, ring: Ring) {
+        self.rings.push(ring);
+        self.units.push((0, 0, 0));
+    }
+
     /// The extents of a member that are being discarded.
     pub fn discarding(&self, of: u8) -> impl Iterator<Item = u32> + '_ {
         self.ios.iter().flatten().filter_map(move |(whose, _)| match whose {

@@ -57,6 +57,7 @@ impl World {
         self.pool = None;
         self.closed.clear();
         self.ill = None;
+        self.growing = None;
         self.jobs.clear();
         self.asked.clear();
         self.barrier = None;

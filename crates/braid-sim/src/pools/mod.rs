@@ -8,6 +8,7 @@ mod admin;
 mod bugs;
 mod crash;
 mod disk;
+mod grow;
 mod kinds;
 mod moves;
 mod nature;

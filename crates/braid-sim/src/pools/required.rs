@@ -21,6 +21,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("", "growth"),
     ("", "growth in use"),
     ("", "kills"),
+    ("", "members added"),
     ("", "members fall ill"),
     ("", "members lost"),
     ("", "members returned"),

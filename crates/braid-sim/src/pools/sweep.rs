@@ -98,6 +98,8 @@ impl World {
             ill: None,
             away: self.away.clone(),
             coming: self.coming.clone(),
+            growing: None,
+            grows: self.grows,
             copied: self.copied.clone(),
             life: self.life,
             lived: self.lived.clone(),

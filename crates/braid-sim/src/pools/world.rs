@@ -12,6 +12,7 @@ use braid_engine::pool::{
 use super::absent::{Away, Copied};
 use super::admin::Asked;
 use super::disk::Disk;
+use super::grow::Growing;
 use super::nature::{Focus, Moment, Nature};
 use super::oracle::{Block, Rule};
 use super::report::{Counters, Outcome};
@@ -172,6 +173,9 @@ pub struct World {
     /// Members that are away; of those that are here, who has come back since the pool was opened last.
     pub(super) away: BTreeMap<u8, Away>,
     pub(super) coming: Vec<u8>,
+    /// A member that is being added; and how often something of that is done.
+    pub(super) growing: Option<Growing>,
+    pub(super) grows: u32,
     /// Copies that somebody made.
     pub(super) copied: Vec<Copied>,
     /// Which life this is.
@@ -251,6 +255,9 @@ impl World {
             ill: None,
             away: BTreeMap::new(),
             coming: Vec::new(),
+            growing: None,
+            // Not drawn: others stay as they were.
+            grows: if mix(seed ^ 0x6772_6f77).is_multiple_of(8) { 60_000 } else { 0 },
             copied: Vec::new(),
             life: 0,
             lived: BTreeMap::new(),
@@ -276,7 +283,9 @@ impl World {
 
     /// A member by its number.
     pub(super) fn device(&self, number: u8) -> &PoolDevice {
-        self.devices.iter().chain(&self.parted).find(|device| device.number == number).expect("a member that there is")
+        let growing = self.growing.iter().map(|growing| &growing.device);
+        let mut all = self.devices.iter().chain(&self.parted).chain(growing);
+        all.find(|device| device.number == number).expect("a member that there is")
     }
 
     pub(super) fn pool(&mut self) -> &mut Pool {
@@ -311,6 +320,9 @@ impl World {
         }
         if self.rng.chance(self.nature.moves) {
             self.move_something();
+        }
+        if self.grows > 0 && self.rng.chance(self.grows) {
+            self.grow_pool();
         }
         if self.rng.chance(self.nature.falls_ill) && self.ill.is_none() {
             let member = usize::from(*self.rng.pick(&self.here()));
