@@ -88,6 +88,8 @@ pub enum Planted {
     MoveOvertakesFold,
     /// Of what has moved only one volume is told.
     MoveForgetsMaps,
+    /// What an extent says is zero is not said where it has moved.
+    MoveLosesZeros,
     /// What an owner may have on an absent member is looked up in its parent.
     LookupFallsThrough,
     /// A member that returns is believed, whatever it has.
@@ -255,7 +257,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 33] = [
+    pub const POOLS: [Planted; 34] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -284,6 +286,7 @@ impl Planted {
         Planted::MoveNotDrained,
         Planted::MoveOvertakesFold,
         Planted::MoveForgetsMaps,
+        Planted::MoveLosesZeros,
         Planted::LookupFallsThrough,
         Planted::ReturnBelieved,
         Planted::VerdictNotDurable,

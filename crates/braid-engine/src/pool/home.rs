@@ -12,6 +12,7 @@ use braid_format::pool::{Change, OWNER_UNITS, Owner, Record, RecordKind};
 
 use super::build::Build;
 use super::commit::Commits;
+use super::compact::Compaction;
 use super::fold::Fold;
 use super::keyed::Keyed;
 use super::map::{MapWriter, Visible, VolumeMap};
@@ -173,6 +174,7 @@ pub struct Pool {
     pub(super) moves: Moves,
     /// Maps that are being built.
     pub(super) builds: Vec<Build>,
+    pub(super) compaction: Option<Compaction>,
 }
 
 impl Pool {
@@ -209,6 +211,7 @@ impl Pool {
             fold: None,
             moves: Moves::default(),
             builds: Vec::new(),
+            compaction: None,
         };
         pool.find_free();
         pool

@@ -8,6 +8,7 @@ mod admin;
 mod build;
 mod checkpoint;
 mod commit;
+mod compact;
 mod diff;
 mod discard;
 mod fold;

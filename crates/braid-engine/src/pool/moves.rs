@@ -44,11 +44,11 @@ pub enum Moving {
 
 /// One block of a move.
 #[derive(Clone, Copy)]
-struct Part {
-    from: ExtentId,
-    slot: u8,
-    to_slot: u8,
-    block: u64,
+pub(super) struct Part {
+    pub from: ExtentId,
+    pub slot: u8,
+    pub to_slot: u8,
+    pub block: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ enum Stage {
 }
 
 /// Blocks of one owner that go to one extent.
-struct Move {
+pub(super) struct Move {
     target: ExtentId,
     packed: bool,
     /// Of whole ones.
@@ -77,6 +77,14 @@ struct Move {
     failed: bool,
 }
 
+impl Move {
+    /// To a free extent that was taken for it: of a logical extent, or packed.
+    pub fn new(target: ExtentId, logical: Option<u32>, sources: Vec<(ExtentId, u16)>, parts: Vec<Part>) -> Move {
+        let (packed, logical) = (logical.is_none(), logical.unwrap_or(u32::MAX));
+        Move { target, packed, logical, sources, parts, stage: Stage::Held, out: 0, failed: false }
+    }
+}
+
 /// All moves of a pool.
 #[derive(Default)]
 pub(super) struct Moves {
@@ -87,6 +95,9 @@ pub(super) struct Moves {
     scan: Option<Scan>,
     /// Blocks that have moved.
     moved: u64,
+    /// Extents into which what was scattered was put together: whole, and packed ones.
+    pub gathered: u64,
+    pub merged: u64,
 }
 
 /// A look at all records.
@@ -104,6 +115,11 @@ impl Moves {
     /// Extents to which something is moved.
     pub fn is_target(&self, extent: ExtentId) -> bool {
         self.list.iter().flatten().any(|one| one.target == extent)
+    }
+
+    /// Whether another one can begin.
+    pub fn has_place(&self) -> bool {
+        self.list.iter().any(Option::is_none)
     }
 
     /// Whether none is under way.
@@ -362,19 +378,11 @@ impl Pool {
         let slots = (0..EXTENT_BLOCKS as u8).filter(|slot| record.present >> slot & 1 == 1);
         let parts = slots.map(|slot| Part { from: extent, slot, to_slot: slot, block: block(slot) }).collect();
         let sources = vec![(extent, record.life)];
-        self.begin_move(Move {
-            target,
-            packed,
-            logical: record.logical,
-            sources,
-            parts,
-            stage: Stage::Held,
-            out: 0,
-            failed: false,
-        });
+        let logical = (!packed).then_some(record.logical);
+        self.begin_move(Move::new(target, logical, sources, parts));
     }
 
-    fn begin_move(&mut self, one: Move) {
+    pub(super) fn begin_move(&mut self, one: Move) {
         for (source, _) in &one.sources {
             let owner = self.state.records.owner(*source);
             if !planted(Planted::MoveNotHeld) {
@@ -487,6 +495,9 @@ impl Pool {
         self.take_in(&changes[own..], before + own as u64);
         self.moves.moved += self.state.record(one.target.into()).present.count_ones() as u64;
         debug_assert_eq!(self.state.records.owner(one.target), owner);
+        if one.sources.len() > 1 {
+            *if one.packed { &mut self.moves.merged } else { &mut self.moves.gathered } += 1;
+        }
         // The member may have been closed since, and the scan have passed.
         if self.is_misplaced(owner, one.target.member)
             && let Some(scan) = &mut self.moves.scan
@@ -533,7 +544,7 @@ impl Pool {
             for (_, source) in left.iter_mut().filter(|(_, source)| source.kind == RecordKind::Whole) {
                 record.zero |= std::mem::take(&mut source.zero);
             }
-            record.zero &= !record.present;
+            record.zero &= if planted(Planted::MoveLosesZeros) { 0 } else { !record.present };
             changes.push((member, index, Change::Record { record }));
         }
         if record.present | record.zero == 0 {

@@ -56,6 +56,7 @@ impl World {
     pub(super) fn forget(&mut self) {
         self.pool = None;
         self.closed.clear();
+        self.put_together = (0, 0);
         self.ill = None;
         self.growing = None;
         self.jobs.clear();

@@ -12,6 +12,7 @@ impl World {
             0 => self.close_or_open(),
             1 => self.place_otherwise(),
             2 => self.let_one_go(),
+            3 => self.compact(),
             _ => {
                 let records = 1 + self.rng.below(60) as u32;
                 self.move_on(records);
@@ -49,6 +50,29 @@ impl World {
             self.counters.add("move", "members closed", 1);
         }
         self.note(|| format!("close or open member {member}"), member as u64);
+    }
+
+    /// Counts what was put together since this was asked last.
+    pub(super) fn count_put_together(&mut self) {
+        let now = self.pool().put_together_so_far();
+        let (gathered, merged) = std::mem::replace(&mut self.put_together, now);
+        self.counters.add("compact", "into whole ones", now.0.saturating_sub(gathered));
+        self.counters.add("compact", "into packed ones", now.1.saturating_sub(merged));
+    }
+
+    /// What somebody has scattered is put together.
+    fn compact(&mut self) {
+        if self.pool().compacts() {
+            let records = 1 + self.rng.below(200) as u32;
+            let moving = self.watched("compact", |pool| pool.compact_step(records));
+            let what = if moving == Moving::Full { "no space" } else { "steps" };
+            return self.counters.add("compact", what, 1);
+        }
+        let owners: Vec<_> = self.pool().state().owners.iter().map(|owner| owner.id).collect();
+        if !owners.is_empty() {
+            self.note(|| format!("compact {owners:?}"), owners.len() as u64);
+            self.pool().compact(owners);
+        }
     }
 
     /// A member on which nothing stands any more leaves the pool, for good.

@@ -16,6 +16,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         | Planted::MoveNotDrained
         | Planted::MoveOvertakesFold
         | Planted::MoveForgetsMaps
+        | Planted::MoveLosesZeros
         | Planted::LeftBeforeCheckpoint => Some(Focus::Moves),
         Planted::LookupFallsThrough
         | Planted::ReturnBelieved
@@ -57,6 +58,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::MoveNotDrained, 100, 4),
     (Planted::MoveOvertakesFold, 100, 1),
     (Planted::MoveForgetsMaps, 100, 4),
+    (Planted::MoveLosesZeros, 200, 21),
     (Planted::LookupFallsThrough, 100, 4),
     (Planted::ReturnBelieved, 100, 8),
     (Planted::VerdictNotDurable, 7000, 557),

@@ -67,6 +67,8 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("fold", "zeros: freed"),
     ("fold", "zeros: given"),
     ("", "copies"),
+    ("compact", "into packed ones"),
+    ("compact", "into whole ones"),
     ("move", "all is where it should be"),
     ("move", "members closed"),
     ("move", "members gone"),

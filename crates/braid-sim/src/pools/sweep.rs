@@ -95,6 +95,7 @@ impl World {
             placed_otherwise: self.placed_otherwise,
             gone: self.gone.clone(),
             parted: self.parted.clone(),
+            put_together: (0, 0),
             ill: None,
             away: self.away.clone(),
             coming: self.coming.clone(),

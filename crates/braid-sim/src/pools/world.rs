@@ -168,6 +168,7 @@ pub struct World {
     /// Those that the labels do not have any more.
     pub(super) gone: BTreeSet<u8>,
     pub(super) parted: Vec<PoolDevice>,
+    pub(super) put_together: (u64, u64),
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
     /// Members that are away; of those that are here, who has come back since the pool was opened last.
@@ -252,6 +253,7 @@ impl World {
             placed_otherwise: false,
             gone: BTreeSet::new(),
             parted: Vec::new(),
+            put_together: (0, 0),
             ill: None,
             away: BTreeMap::new(),
             coming: Vec::new(),
@@ -459,6 +461,7 @@ impl World {
         self.count(if fails { "copies failed" } else { "copies" });
         self.pool().io_done(io.token, !fails);
         self.happens(Moment::Copied);
+        self.count_put_together();
     }
 
     /// Ends everything that is under way, and lets deletions be carried out.
