@@ -131,8 +131,11 @@ pub(super) struct Build {
     chain: Vec<OwnerId>,
     at: usize,
     scan: Scan,
-    /// Which blocks somebody nearer, or a record before, has spoken of, by logical extent. No two of an owner speak of the same one.
+    /// Which blocks somebody nearer, or a record before, has spoken of, by logical extent. No two of an owner say that they have the same one.
     stated: Vec<u64>,
+    /// What extents of the owner that is looked at say is zero, to be added when all have been seen: where another one has the block,
+    /// that is the newer word. (A fold may leave an extent that says nothing but zeros, which nobody finds who writes these.)
+    zeros: Vec<(u32, u64)>,
     writer: MapWriter,
     /// Bytes of it, and whether a member is absent on which one of the chain may state something, when it began.
     size_bytes: u64,
@@ -152,6 +155,7 @@ impl Build {
             at: 0,
             scan: Scan::new(owner),
             stated: vec![0; extents as usize],
+            zeros: Vec::new(),
             writer: MapWriter::new(extents),
             size_bytes,
             lacks: lacks(state, owner),
@@ -162,7 +166,7 @@ impl Build {
     }
 
     fn step(&mut self, state: &State, budget: &mut u32) -> bool {
-        let Build { chain, at, scan, stated, writer, size_bytes, in_doubt, .. } = self;
+        let Build { chain, at, scan, stated, zeros, writer, size_bytes, in_doubt, .. } = self;
         while let Some(owner) = chain.get(*at) {
             if scan.owner != *owner {
                 *scan = Scan::new(*owner);
@@ -182,13 +186,25 @@ impl Build {
                             writer.set_packed(&state.records, block, extent, slot);
                         }
                     }
-                    Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => return,
                     Said::Whole(..) | Said::Zeros(..) => {}
                 }
-                add_stated(stated, &said);
+                match said {
+                    Said::Whole(extent, logical, present, zero) => {
+                        if zero != 0 {
+                            zeros.push((logical, zero));
+                        }
+                        add_stated(stated, &Said::Whole(extent, logical, present, 0));
+                    }
+                    said => add_stated(stated, &said),
+                }
             };
             if !scan.records(state, budget, &mut show) {
                 return false;
+            }
+            for (logical, zero) in zeros.drain(..) {
+                if let Some(word) = stated.get_mut(logical as usize) {
+                    *word |= zero;
+                }
             }
             if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
                 // An owner states a block once, so what it states on a member that is here is certain. Of what it does not state there
@@ -197,7 +213,11 @@ impl Build {
                 *at = chain.len();
                 return true;
             }
-            if !scan.zeros(state, budget, show) {
+            let told = scan.zeros(state, budget, |said| match said {
+                Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}
+                said => add_stated(stated, &said),
+            });
+            if !told {
                 return false;
             }
             *at += 1;
@@ -324,5 +344,51 @@ impl Pool {
         let mut build = Build::new(&self.state, id);
         while !build.step(&self.state, &mut u32::MAX.clone()) {}
         build.writer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::Uuid;
+    use braid_format::pool::{OwnerName, Placing, Record};
+
+    use super::*;
+    use crate::pool::map::Found;
+
+    #[test]
+    fn what_an_owner_has_beats_what_another_extent_of_it_says_is_zero() {
+        let mut state = State::new(16, 100);
+        state.add_member(0, 4, 4);
+        let owner = Owner {
+            id: 1,
+            kind: OwnerKind::Volume,
+            place: Placing::Spread,
+            on: 0,
+            also_on: 0,
+            thick: false,
+            parent: 0,
+            uuid: Uuid::from_u128(1),
+            volume: Uuid::nil(),
+            size_bytes: 1 << 20,
+            created_unix_s: 0,
+            limit_iops: 0,
+            limit_bytes_per_s: 0,
+            name: OwnerName::new("db").unwrap(),
+            policy: None,
+        };
+        state.set_owner(0, Some(owner), 0);
+        let whole = |present, zero| Record { kind: RecordKind::Whole, life: 1, owner: 1, logical: 2, present, zero };
+        for (first, second) in [((0, 0b110), (0b100, 0)), ((0b100, 0), (0, 0b110))] {
+            for (index, (present, zero)) in (0..).zip([first, second]) {
+                state.set(RecordId { member: 0, index }, &whole(present, zero), 0);
+            }
+            let mut build = Build::new(&state, 1);
+            // In steps of one record, too.
+            while !build.step(&state, &mut 1) {}
+            let at = if first.0 == 0 { 1 } else { 0 };
+            let extent = ExtentId { member: 0, index: at };
+            let found = build.writer.map().find(&state.records, 2 * 64 + 2, 1);
+            assert_eq!(found, Found::At { extent, position: 2, blocks: 1 });
+        }
     }
 }
