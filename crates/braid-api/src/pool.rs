@@ -288,3 +288,31 @@ pub struct CloneSnapshot {
     /// The name of the volume that begins as the snapshot is, in the same pool: `tank/trial`, or `trial`.
     pub name: String,
 }
+
+/// Neighbouring blocks that have changed.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChangedRange {
+    /// Where, in bytes.
+    pub offset_bytes: u64,
+    /// How long, in bytes.
+    pub length_bytes: u64,
+    /// It is known to read as zeros now. What is not known so may do so as well.
+    pub zeros: bool,
+}
+
+/// In what one volume or snapshot differs from another.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotDiff {
+    /// What it is compared with, as in `tank/db@monday`.
+    pub from: String,
+    /// What is compared, as in `tank/db@tuesday`, or `tank/db` as it is now.
+    pub to: String,
+    /// The size of the latter, in bytes.
+    pub size_bytes: u64,
+    /// How much has changed, in bytes: the sum of the ranges here.
+    pub changed_bytes: u64,
+    /// What was written or discarded on the way from one to the other, in order, also if it is the same again.
+    pub ranges: Vec<ChangedRange>,
+    /// There are more, from this byte on; absent where these are all.
+    pub next_offset_bytes: Option<u64>,
+}

@@ -204,7 +204,19 @@ pub mod state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// Name of the one metadata context that is known here.
+/// States of an extent in the contexts [`DIFFERENCE`].
+pub mod difference {
+    /// It has changed.
+    pub const CHANGED: u32 = 1;
+    /// It reads as zeros now; told where that is known.
+    pub const ZERO: u32 = 1 << 1;
+}
+
+/// What the names of contexts begin with that tell differences; what it differs from follows.
+pub const DIFFERENCE: &str = "braid:diff:";
+/// The number of the first such context in replies; further ones follow it.
+pub const DIFFERENCE_ID: u32 = 2;
+/// Name of the metadata context that tells holes.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// The number that stands for [`BASE_ALLOCATION`] in replies.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -494,17 +506,24 @@ pub fn encode_offset_hole(out: &mut [u8], cookie: u64, done: bool, offset: u64, 
     CHUNK_BYTES + 12
 }
 
-/// Writes the front of a last chunk with `bytes` of extents of one context; they follow it, each as
+/// Writes the front of a chunk with `bytes` of extents of one context, the last one if it is `done`; they follow it, each as
 /// [`encode_extent`] writes it, or [`encode_extent_ext`] with extended headers. Returns its bytes.
-pub fn encode_block_status(out: &mut [u8], style: ChunkStyle, cookie: u64, context: u32, bytes: u32) -> usize {
+pub fn encode_block_status(
+    out: &mut [u8],
+    style: ChunkStyle,
+    cookie: u64,
+    context: u32,
+    bytes: u32,
+    done: bool,
+) -> usize {
     match style {
         ChunkStyle::Structured => {
-            let at = encode_chunk(out, style, chunk::BLOCK_STATUS, true, cookie, 4 + bytes);
+            let at = encode_chunk(out, style, chunk::BLOCK_STATUS, done, cookie, 4 + bytes);
             out[at..at + 4].copy_from_slice(&context.to_be_bytes());
             at + 4
         }
         ChunkStyle::Extended(_) => {
-            let at = encode_chunk(out, style, chunk::BLOCK_STATUS_EXT, true, cookie, 8 + bytes);
+            let at = encode_chunk(out, style, chunk::BLOCK_STATUS_EXT, done, cookie, 8 + bytes);
             out[at..at + 4].copy_from_slice(&context.to_be_bytes());
             out[at + 4..at + 8].copy_from_slice(&(bytes / EXTENT_EXT_BYTES as u32).to_be_bytes());
             at + 8

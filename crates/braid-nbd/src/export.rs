@@ -33,6 +33,30 @@ pub trait Allocation: Send + Sync {
     fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool);
 }
 
+/// How far somebody is with finding out what differs.
+pub enum Found<'a> {
+    /// Not yet.
+    Pending,
+    /// It cannot be told.
+    Failed,
+    /// This; states are those of [`crate::codec::difference`].
+    Map(&'a dyn Allocation),
+}
+
+/// What an export's content differs in from something else.
+pub trait Difference: Send + Sync {
+    /// How far it is known. Must not wait.
+    fn found(&self) -> Found<'_>;
+}
+
+/// What an export can be compared with: its contexts `braid:diff:NAME`. Nothing of this may wait.
+pub trait Differences: Send + Sync {
+    /// The names there are, some of them where there are many.
+    fn names(&self) -> Vec<String>;
+    /// Begins to find out how the content differs from what has this name. `None`: there is none, or too much is being found out.
+    fn begin(&self, name: &str) -> Option<Arc<dyn Difference>>;
+}
+
 /// How an export is to be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExportTls {
@@ -88,6 +112,8 @@ pub struct ExportInfo {
     pub uuid: Option<[u8; 16]>,
     /// Where the holes are, if that is known.
     pub allocation: Option<Arc<dyn Allocation>>,
+    /// What it can be compared with, if it can.
+    pub differences: Option<Arc<dyn Differences>>,
 }
 
 impl ExportInfo {
@@ -105,6 +131,7 @@ impl ExportInfo {
             limits: ExportLimits::default(),
             uuid: None,
             allocation: None,
+            differences: None,
         }
     }
 

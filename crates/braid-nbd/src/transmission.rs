@@ -20,7 +20,7 @@ pub struct Terms {
     pub structured: bool,
     /// Headers are extended, which makes replies structured, too.
     pub extended: bool,
-    /// The context `base:allocation` was chosen for this export.
+    /// Metadata contexts were chosen for this export.
     pub allocation: bool,
 }
 

@@ -18,6 +18,7 @@ use crate::event::Cause;
 use crate::export::{Export, ExportTable, ExportTls, OpenExport};
 use crate::transmission::Terms;
 
+pub use context::{Contexts, DIFFERENCES_MAX};
 use parse::{Fields, Name};
 
 /// Longest data of one option that is looked at; whoever calls [`Handshake::feed`] can hold this and a header.
@@ -40,6 +41,8 @@ pub struct Session {
     pub export: OpenExport,
     /// What requests are judged by.
     pub terms: Terms,
+    /// What BLOCK_STATUS tells.
+    pub contexts: Contexts,
 }
 
 /// What comes next.
@@ -116,8 +119,8 @@ pub struct Handshake {
     no_zeroes: bool,
     structured: bool,
     extended: bool,
-    /// The export for which `base:allocation` was chosen.
-    context: Option<String>,
+    /// The export for which contexts were chosen, and these.
+    context: Option<(String, Contexts)>,
     /// The last export of a list that is told in parts.
     listed: Option<String>,
     options: u32,
@@ -387,14 +390,16 @@ impl Handshake {
     /// `size_bytes`: as the client was told; it keeps that.
     fn session(&self, export: &Export, open: OpenExport, size_bytes: u64) -> Session {
         let info = export.info();
+        let chosen = self.context.as_ref().filter(|(name, _)| self.structured && *name == info.name);
+        let contexts = chosen.map(|(_, contexts)| contexts.clone());
         let terms = Terms {
             size_bytes,
             block_bytes_min: info.block_bytes_min,
             read_only: info.read_only,
             structured: self.structured,
             extended: self.extended,
-            allocation: self.structured && self.context.as_deref() == Some(&info.name),
+            allocation: contexts.is_some(),
         };
-        Session { export: open, terms }
+        Session { export: open, terms, contexts: contexts.unwrap_or_default() }
     }
 }

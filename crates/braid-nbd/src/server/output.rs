@@ -24,7 +24,8 @@ fn encode(out: &mut [u8], slot: &Slot, terms: &Terms) -> (usize, bool) {
         }
         (None, Kind::Read) => (codec::encode_simple(out, slot.cookie, 0), true),
         (None, Kind::Status) => {
-            (codec::encode_block_status(out, style, slot.cookie, codec::BASE_ALLOCATION_ID, slot.data), true)
+            let (context, bytes, only) = slot.first_context;
+            (codec::encode_block_status(out, style, slot.cookie, context, bytes, only), true)
         }
         (None, _) if terms.extended => (codec::encode_chunk(out, style, chunk::NONE, true, slot.cookie, 0), false),
         (None, _) => (codec::encode_simple(out, slot.cookie, 0), false),

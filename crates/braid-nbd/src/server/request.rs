@@ -41,6 +41,8 @@ pub(super) struct Slot {
     pub len: u64,
     /// Bytes of data in the reply, if it is no error.
     pub data: u32,
+    /// Of a block status: the first context, how many bytes its extents take, and whether it is the only one. Others follow in the data.
+    pub first_context: (u32, u32, bool),
     pub kind: Kind,
     pub op: Op,
     pub flags: Flags,
@@ -80,6 +82,7 @@ const EMPTY_SLOT: Slot = Slot {
     offset: 0,
     len: 0,
     data: 0,
+    first_context: (0, 0, true),
     kind: Kind::Other,
     op: Op::Flush,
     flags: Flags::NONE,

@@ -1,19 +1,30 @@
-//! BLOCK_STATUS: the extents of `base:allocation`.
+//! BLOCK_STATUS: the extents of `base:allocation`, and of what differs.
 
 use braid_engine::{Flags, Op};
 
-use super::config::EXTENTS_MAX;
+use super::config::{EXTENTS_MAX, HEAD_BYTES};
 use super::connection::Connection;
 use super::host::Host;
 use super::input::{Turn, Wait};
 use super::request::{Failure, Kind, Slot};
 use super::shared::Shared;
-use crate::codec::{Asked, EXTENT_BYTES, EXTENT_EXT_BYTES, encode_extent, encode_extent_ext};
+use crate::codec::{
+    Asked, BASE_ALLOCATION_ID, CHUNK_BYTES, ChunkStyle, DIFFERENCE_ID, EXTENDED_BYTES, EXTENT_BYTES, EXTENT_EXT_BYTES,
+    encode_block_status, encode_extent, encode_extent_ext,
+};
 use crate::errno::Errno;
-use crate::export::Allocation;
+use crate::export::{Allocation, Found};
 
 /// Longest extent that its field can hold and that is a multiple of every block size.
 const EXTENT_BYTES_MAX: u64 = u32::MAX as u64 & !0xffff;
+
+/// Until it is asked again whether a difference is known, in nanoseconds.
+const PENDING_NS: u64 = 2_000_000;
+
+/// What stands before the extents of a context.
+const fn chunk_front_bytes(extended: bool) -> usize {
+    if extended { EXTENDED_BYTES + 8 } else { CHUNK_BYTES + 4 }
+}
 
 const fn extent_bytes(extended: bool) -> usize {
     if extended { EXTENT_EXT_BYTES } else { EXTENT_BYTES }
@@ -61,17 +72,17 @@ impl Gather<'_> {
     }
 }
 
-/// Puts extents for a range into `out`; returns how many bytes they take. `one`: no more than one, not
+/// Puts extents for a range into `out`, up to so many; returns how many bytes they take. If one is wanted, it is not
 /// longer than asked. Of `size_bytes` in all, as the client knows it.
 fn describe(
     allocation: Option<&dyn Allocation>,
     size_bytes: u64,
     (offset, len): (u64, u64),
-    one: bool,
+    limit: usize,
     extended: bool,
     out: &mut [u8],
 ) -> usize {
-    let limit = if one { 1 } else { EXTENTS_MAX };
+    let one = limit == 1;
     let mut gather = Gather { out, used: 0, limit, extended, open: None };
     match allocation {
         Some(map) => {
@@ -106,6 +117,11 @@ impl<S: Copy> Connection<S> {
     ) -> Turn {
         let session = self.session.as_ref().expect("there are no requests before transmission");
         let extended = session.terms.extended;
+        if session.contexts.differences.iter().any(|difference| matches!(difference.found(), Found::Pending)) {
+            // Whoever finds it out tells nobody.
+            shared.throttle(host.now_ns() + PENDING_NS, self.index);
+            return Turn::Wait(Wait::Limits);
+        }
         let room = EXTENTS_MAX * extent_bytes(extended);
         let Some(buf) = self.alloc(host, shared, room as u32) else {
             if shared.giving_up != Some(self.index) {
@@ -119,16 +135,45 @@ impl<S: Copy> Connection<S> {
         };
         let session = self.session.as_ref().expect("there are no requests before transmission");
         let (allocation, size_bytes) = (session.export.allocation(), session.terms.size_bytes);
+        let contexts = &session.contexts;
+        let count = usize::from(contexts.allocation) + contexts.differences.len();
+        // The front of the first stands with the other headers, those of the others between the extents.
+        let limit =
+            if one { 1 } else { (room / count - if count > 1 { HEAD_BYTES } else { 0 }) / extent_bytes(extended) };
         let out = host.memory(buf, room);
-        let used = describe(allocation.as_deref(), size_bytes, (header.offset, header.len), one, extended, out);
+        let style = if extended { ChunkStyle::Extended(header.offset) } else { ChunkStyle::Structured };
+        let range = (header.offset, header.len);
+        let (mut used, mut first, mut told, mut failed) = (0, (0, 0, true), 0, false);
+        let base = contexts.allocation.then_some((BASE_ALLOCATION_ID, Some(allocation.as_deref())));
+        let found = contexts.differences.iter().map(|difference| match difference.found() {
+            Found::Map(map) => Some(Some(map)),
+            Found::Pending | Found::Failed => None,
+        });
+        for (id, map) in base.into_iter().chain((DIFFERENCE_ID..).zip(found)) {
+            let Some(map) = map else {
+                failed = true;
+                break;
+            };
+            told += 1;
+            let front = if told == 1 { 0 } else { chunk_front_bytes(extended) };
+            let bytes = describe(map, size_bytes, range, limit, extended, &mut out[used + front..]);
+            failed |= bytes == 0;
+            if told == 1 {
+                first = (id, bytes as u32, count == 1);
+            } else {
+                encode_block_status(&mut out[used..], style, header.cookie, id, bytes as u32, told == count);
+            }
+            used += front + bytes;
+        }
         let slot = self.open(host, Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
-        if used == 0 {
+        if failed {
             // A map that says nothing is wrong; the client gets an error, not a broken stream.
-            let failure = Failure { errno: Errno::Io, text: "the map of holes failed", offset: None };
+            let failure = Failure { errno: Errno::Io, text: "the map failed", offset: None };
             self.requests.slot(slot).failure = Some(failure);
         }
         self.requests.push_segment(slot, buf, 0, room as u32);
         self.requests.slot(slot).data = used as u32;
+        self.requests.slot(slot).first_context = first;
         self.finish_part(host, slot);
         Turn::Again
     }

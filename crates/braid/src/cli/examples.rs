@@ -116,6 +116,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("snapshot list", &["braid snapshot list", "braid snapshot list tank/db"]),
     ("snapshot show", &["braid snapshot show tank/db@monday"]),
     ("snapshot rename", &["braid snapshot rename tank/db@monday first"]),
+    (
+        "snapshot diff",
+        &[
+            "braid snapshot diff tank/db@monday",
+            "braid snapshot diff tank/db@monday @tuesday --json",
+            "braid snapshot diff tank/db@monday tank/trial",
+        ],
+    ),
     ("snapshot delete", &["braid snapshot delete tank/db@monday"]),
     ("job list", &["braid job list"]),
     ("job watch", &["braid job watch", "braid job watch safe:1"]),

@@ -3,8 +3,8 @@
 use super::output;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolList, Snapshot, SnapshotList, Status, Volume,
-    VolumeList,
+    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolList, Snapshot, SnapshotDiff, SnapshotList,
+    Status, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -57,6 +57,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("snapshot list", "SnapshotList"),
     ("snapshot show", "Snapshot"),
     ("snapshot rename", "Snapshot"),
+    ("snapshot diff", "SnapshotDiff"),
     ("snapshot delete", "Snapshot"),
     ("job list", "JobList"),
     ("job watch", "JobList"),
@@ -176,6 +177,7 @@ struct PlanMap {
     Pool,
     PoolList,
     Snapshot,
+    SnapshotDiff,
     SnapshotList,
     Status,
     Volume,

@@ -2,7 +2,7 @@
 
 use super::volume::snapshot;
 use super::{Ask, output, segment};
-use braid_api::{CreateSnapshots, RenameVolume, Snapshot, SnapshotList, names};
+use braid_api::{CreateSnapshots, RenameVolume, Snapshot, SnapshotDiff, SnapshotList, names};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -22,6 +22,8 @@ pub enum Verb {
     Rename(RenameArgs),
     /// Delete a snapshot, in any order, whatever was cloned from it
     Delete(DeleteArgs),
+    /// Show in what a volume or a later snapshot differs from a snapshot
+    Diff(DiffArgs),
 }
 
 #[derive(Args)]
@@ -73,6 +75,19 @@ pub struct DeleteArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct DiffArgs {
+    /// The snapshot that is compared with, by name or UUID
+    #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
+    from: String,
+    /// What is compared with it: another snapshot (of this volume @SNAPSHOT is enough), a volume, a clone; the volume as it is now
+    /// unless given
+    #[arg(value_name = "SNAPSHOT-OR-VOLUME")]
+    to: Option<String>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -133,8 +148,57 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 format!("snapshot {} is deleted; its space becomes free little by little\n", snapshot.name)
             });
         }
+        Verb::Diff(args) => {
+            let diff = all_of_diff(&args).await?;
+            output::show(args.ask.json, &diff, changes);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks until there is no more.
+async fn all_of_diff(args: &DiffArgs) -> anyhow::Result<SnapshotDiff> {
+    let client = args.ask.client()?;
+    let to = args.to.as_deref().map(|to| format!("&to={}", segment(to))).unwrap_or_default();
+    let mut all: Option<SnapshotDiff> = None;
+    loop {
+        let offset = all.as_ref().and_then(|all| all.next_offset_bytes).unwrap_or(0);
+        let part: SnapshotDiff = client.get(&format!("{}/diff?offset_bytes={offset}{to}", path(&args.from))).await?;
+        let all = match &mut all {
+            None => all.insert(part),
+            Some(all) => {
+                all.changed_bytes += part.changed_bytes;
+                all.ranges.extend(part.ranges);
+                // A volume that shrinks meanwhile cannot make it go backwards.
+                all.next_offset_bytes = part.next_offset_bytes.filter(|next| *next > offset);
+                all
+            }
+        };
+        if all.next_offset_bytes.is_none() {
+            return Ok(all.clone());
+        }
+    }
+}
+
+fn changes(diff: &SnapshotDiff) -> String {
+    let bytes = format!("{} ({} bytes)", format_size(diff.changed_bytes), output::thousands(diff.changed_bytes));
+    let mut text = format!("from {} to {}: {bytes} changed\n", diff.from, diff.to);
+    if diff.ranges.is_empty() {
+        return text;
+    }
+    let mut table = output::table(["OFFSET", "LENGTH", "SIZE", "NOW"]);
+    for range in &diff.ranges {
+        table.add_row([
+            range.offset_bytes.to_string(),
+            range.length_bytes.to_string(),
+            format_size(range.length_bytes),
+            if range.zeros { "zeros" } else { "data" }.to_owned(),
+        ]);
+    }
+    output::right(&mut table, [0, 1, 2]);
+    text.push('\n');
+    text.push_str(&output::render(&table));
+    text
 }
 
 fn table(list: &SnapshotList) -> String {

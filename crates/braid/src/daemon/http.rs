@@ -66,6 +66,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/volumes/{volume}/rollback", post(pools::rollback_volume))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
+        .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
         .route("/v1/snapshots/{snapshot}/rename", post(pools::rename_snapshot))
         .route("/v1/snapshots/{snapshot}/clone", post(pools::clone_snapshot))
         .route("/v1/jobs", get(jobs))
@@ -126,6 +127,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::create_snapshots,
         pools::snapshot,
         pools::delete_snapshot,
+        pools::diff,
         pools::rename_snapshot,
         pools::clone_snapshot,
         jobs,

@@ -7,6 +7,7 @@
 use braid_api::{ErrorDetail, ExportTls, Findings, Kind};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -33,6 +34,12 @@ pub struct State {
     /// The same of pools.
     #[serde(default)]
     pub pool_disks: Vec<SavedPoolDisk>,
+    /// In which boot of the machine pools were opened last: what a session left in shared memory is there until the next one.
+    #[serde(default)]
+    pub pool_boots: BTreeMap<Uuid, Uuid>,
+    /// Arrays that were members of pools.
+    #[serde(default)]
+    pub pool_arrays: Vec<SavedPoolArray>,
     /// Arrays that a command stopped, and that stay so.
     #[serde(default)]
     pub stopped: Vec<Uuid>,
@@ -136,6 +143,22 @@ pub struct SavedPoolDisk {
     /// Its name.
     pub disk: String,
     /// The pool that it was a member of.
+    pub pool: Uuid,
+    /// That pool's name.
+    pub pool_name: String,
+    /// Its number there.
+    pub member: u8,
+}
+
+/// An array that is a member of a pool, as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedPoolArray {
+    /// Its identity.
+    pub array: Uuid,
+    /// Its name.
+    pub array_name: String,
+    /// The pool.
     pub pool: Uuid,
     /// That pool's name.
     pub pool_name: String,
@@ -336,6 +359,14 @@ mod tests {
                 array: Uuid::from_u128(2),
                 array_name: "fast".into(),
                 role: 0,
+            }],
+            pool_boots: BTreeMap::from([(Uuid::from_u128(9), Uuid::from_u128(7))]),
+            pool_arrays: vec![SavedPoolArray {
+                array: Uuid::from_u128(8),
+                array_name: "safe".into(),
+                pool: Uuid::from_u128(9),
+                pool_name: "tank".into(),
+                member: 1,
             }],
             pool_disks: vec![SavedPoolDisk {
                 disk: "/dev/sdd".into(),

@@ -118,6 +118,7 @@ fn every_command_prints_what_its_schema_says() {
         ("snapshot create", &["snapshot", "create", "tank/db@one"]),
         ("snapshot list", &["snapshot", "list", "tank/db"]),
         ("snapshot show", &["snapshot", "show", "tank/db@one"]),
+        ("snapshot diff", &["snapshot", "diff", "tank/db@one"]),
         ("volume clone", &["volume", "clone", "tank/db@one", "tank/trial"]),
         ("export add", &["export", "add", "tank/trial", "--nbd", &nbd]),
         ("export list", &["export", "list"]),

@@ -283,7 +283,7 @@ impl Control {
         let failed = |entry: &ArrayEntry| entry.active().is_some_and(Active::has_failed).then_some(entry.uuid);
         let Some(uuid) = self.read().array(name).ok().and_then(failed) else { return };
         // A pool that serves would lose its ground.
-        if self.read().pool_on(uuid).is_some() {
+        if self.read().served_on(uuid).is_some() {
             return;
         }
         let Some(_claim) = self.claim_found(uuid, "started") else { return };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Longest that a stop waits for what is in flight: beyond the time limit of an I/O.
-const DRAINING_MAX: Duration = Duration::from_secs(33);
+pub(super) const DRAINING_MAX: Duration = Duration::from_secs(33);
 
 impl Control {
     /// Gives an active array another name. Its exports keep theirs.

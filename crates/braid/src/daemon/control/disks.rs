@@ -69,6 +69,9 @@ impl Control {
         self.note_leaving(&disks);
         let mut all = JoinSet::new();
         for disk in disks {
+            if self.draining.lock().unwrap_or_else(PoisonError::into_inner).contains(&disk.leaf) {
+                continue;
+            }
             let (leaf, answer, leaving) = (disk.leaf, self.ring.remove_leaf(disk.leaf), Arc::clone(&self.leaving));
             drop(disk);
             all.spawn(async move {

@@ -22,6 +22,9 @@ use uuid::Uuid;
 /// Longest that an export waits for the files of its array to be opened once more, to know their holes.
 const HOLES_MAX: Duration = Duration::from_secs(2);
 
+/// Nobody else changes what is listened on.
+pub(super) type Listens<'a> = tokio::sync::MutexGuard<'a, ()>;
+
 impl Control {
     /// Lets clients use an array.
     ///
@@ -39,7 +42,7 @@ impl Control {
         let tls = self.encryption.of_export(ask.tls, is_tcp)?;
         let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
         let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
-        let _one_at_a_time = self.listening.lock().await;
+        let listening = self.listening.lock().await;
         let volume = self.volume_to_export(&ask.array).await?;
         let saved = {
             let tables = self.read();
@@ -78,7 +81,7 @@ impl Control {
         let serving = match self.listen(&saved).await {
             Ok(serving) => serving,
             Err(error) => {
-                self.release(&saved).await;
+                self.release(&listening, &saved).await;
                 return Err(error);
             }
         };
@@ -87,7 +90,7 @@ impl Control {
         if let Err(error) = self.save() {
             self.silence(&name);
             self.write().exports.remove(&name);
-            self.release(&saved).await;
+            self.release(&listening, &saved).await;
             return Err(error);
         }
         let array = &saved.array_name;
@@ -133,7 +136,9 @@ impl Control {
             let table = match &entry.serving {
                 Serving::Listening(open) => tables.listener_of(&entry.saved).map(|table| {
                     // The limits as they are now, not as they were when it was offered.
-                    (table, ExportInfo { limits: limits_of(&entry.saved), ..open.info().clone() })
+                    let (size_bytes, allocation) = (open.size_bytes(), open.allocation());
+                    let limits = limits_of(&entry.saved);
+                    (table, ExportInfo { limits, size_bytes, allocation, ..open.info().clone() })
                 }),
                 _ => None,
             };
@@ -213,9 +218,9 @@ impl Control {
     ///
     /// # Errors
     /// [`Kind::NotFound`].
-    pub async fn remove_export(&self, name: &str) -> Result<Export, ErrorDetail> {
+    pub async fn remove_export(self: &Arc<Self>, name: &str) -> Result<Export, ErrorDetail> {
         self.is_open()?;
-        let _one_at_a_time = self.listening.lock().await;
+        let listening = self.listening.lock().await;
         let (name, shown) = {
             let tables = self.read();
             let entry = tables.export(name)?;
@@ -224,7 +229,7 @@ impl Control {
         self.silence(&name);
         let removed = self.write().exports.remove(&name);
         if let Some(removed) = removed {
-            self.release(&removed.saved).await;
+            self.release(&listening, &removed.saved).await;
         }
         self.save_or_warn();
         self.events().info("export_removed", format!("export {name} was removed"), &[("export", &name)]);
@@ -232,7 +237,7 @@ impl Control {
     }
 
     /// Restores the exports of an array that has just become active.
-    pub(super) async fn restore_exports(&self, array: Uuid) {
+    pub(super) async fn restore_exports(self: &Arc<Self>, array: Uuid) {
         let _one_at_a_time = self.listening.lock().await;
         let names = self.read().exports_of(array);
         for name in names {
@@ -255,7 +260,7 @@ impl Control {
     }
 
     /// Tries again what could not be listened on: whoever had the address may have gone.
-    pub(super) async fn retry_exports(&self) {
+    pub(super) async fn retry_exports(self: &Arc<Self>) {
         let failed: Vec<String> = {
             let tables = self.read();
             let failed = tables.exports.values().filter(|entry| matches!(entry.serving, Serving::Failed(_)));
@@ -279,7 +284,7 @@ impl Control {
     }
 
     /// Offers an export at its address, which is taken now unless others listen there already.
-    async fn listen(&self, saved: &SavedExport) -> Result<Serving, ErrorDetail> {
+    async fn listen(self: &Arc<Self>, saved: &SavedExport) -> Result<Serving, ErrorDetail> {
         // An array may still become active while the daemon ends; clients would only be cut off again.
         if self.is_open().is_err() {
             return Ok(Serving::Waiting);
@@ -310,6 +315,7 @@ impl Control {
                 limits: limits_of(saved),
                 uuid: Some(*saved.uuid.as_bytes()),
                 allocation: source.allocation,
+                differences: source.differences,
                 ..ExportInfo::new(saved.name.clone(), source.device, source.size_bytes)
             };
             if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
@@ -367,8 +373,10 @@ impl Control {
         }
         if let Some((pool, number)) = tables.pool_on(entry.uuid) {
             let message = format!(
-                "array {} is member {number} of pool {}: its clients would write over the pool",
-                entry.name, pool.name
+                "array {} is member {number} of pool {}{}: its clients would write over the pool",
+                entry.name,
+                pool.name,
+                pool.idle_word()
             );
             return Err(ErrorDetail::new(Kind::InUse, message)
                 .with("array", &entry.name)
@@ -404,13 +412,14 @@ impl Control {
                     .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
                     .map(|holes| Arc::new(holes) as _),
             },
+            differences: None,
         })
     }
 
     /// An export is gone: what it was of is served no more, if it was the last of a volume or snapshot.
-    async fn release(&self, saved: &SavedExport) {
+    async fn release(self: &Arc<Self>, listening: &Listens<'_>, saved: &SavedExport) {
         if let Some(pool) = saved.pool {
-            self.release_volume(pool, saved.array).await;
+            self.release_volume(listening, pool, saved.array).await;
         }
     }
 
@@ -461,7 +470,12 @@ impl Control {
 
     /// Forgets all exports of an array, which are silent already.
     pub(super) async fn remove_exports_of(&self, array: Uuid) {
-        let _one_at_a_time = self.listening.lock().await;
+        let listening = self.listening.lock().await;
+        self.remove_exports_now(&listening, array);
+    }
+
+    /// The same for those who have the lock already.
+    pub(super) fn remove_exports_now(&self, _listening: &Listens<'_>, array: Uuid) {
         let names = self.read().exports_of(array);
         for name in names {
             self.silence(&name);

@@ -33,7 +33,7 @@ use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
 use braid_ring::{RingHandle, RingMeta};
 use complaints::Complaints;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -70,6 +70,8 @@ pub struct Control {
     changes: signal::Sender<usize>,
     /// Disks that are being let go of, and have I/O that has not ended: their names, by number.
     leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
+    /// Those of them that hang as devices of their own: whoever waits for that closes them.
+    draining: Arc<Mutex<BTreeSet<LeafId>>>,
     started: Instant,
     started_unix_ms: u64,
     start_ms: OnceLock<u64>,
@@ -116,6 +118,7 @@ impl Control {
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
             leaving: Arc::default(),
+            draining: Arc::default(),
             started,
             started_unix_ms: unix_ms().saturating_sub(started.elapsed().as_millis() as u64),
             start_ms: OnceLock::new(),

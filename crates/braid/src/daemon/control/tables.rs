@@ -1,9 +1,9 @@
 //! What the control plane knows: arrays, exports, where disks were. Plain data, changed under one short lock.
 
 use super::keeping::Keeping;
-use super::pools::PoolEntry;
+use super::pools::{PoolEntry, Served, WITH_POOL};
 use crate::daemon::address::Address;
-use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolDisk, State};
+use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, State};
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
@@ -237,6 +237,10 @@ pub struct Tables {
     pub disks: BTreeMap<String, SavedDisk>,
     /// Disks that were members of pools, by name.
     pub pool_disks: BTreeMap<String, SavedPoolDisk>,
+    /// In which boot pools were opened last.
+    pub pool_boots: BTreeMap<Uuid, Uuid>,
+    /// Arrays that were members of pools.
+    pub pool_arrays: Vec<SavedPoolArray>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
     /// Checks of arrays that do not serve now: they go on when those do again.
@@ -271,6 +275,8 @@ impl Tables {
             exports: state.exports.iter().map(|saved| (saved.name.clone(), serving(saved))).collect(),
             disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             pool_disks: state.pool_disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
+            pool_boots: state.pool_boots.clone(),
+            pool_arrays: state.pool_arrays.clone(),
             stopped: state.stopped.iter().copied().collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
@@ -289,6 +295,8 @@ impl Tables {
             exports: exports.cloned().collect(),
             disks: self.disks.values().cloned().collect(),
             pool_disks: self.pool_disks.values().cloned().collect(),
+            pool_boots: self.pool_boots.clone(),
+            pool_arrays: self.pool_arrays.clone(),
             stopped: self.stopped.iter().copied().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
             lost_journals: self
@@ -348,7 +356,7 @@ impl Tables {
 
     /// What is being done to an array after which nobody may export it, if so.
     pub fn ending(&self, array: Uuid) -> Option<&'static str> {
-        let ends = |doing: &&str| matches!(*doing, "stopped" | "deleted" | "made a member of a pool");
+        let ends = |doing: &&str| matches!(*doing, "stopped" | "deleted" | "made a member of a pool" | WITH_POOL);
         self.busy.get(&array).copied().filter(ends)
     }
 
@@ -407,13 +415,30 @@ impl Tables {
     /// # Errors
     /// [`Kind::LimitReached`].
     pub fn take_device(&mut self) -> Result<DeviceId, ErrorDetail> {
-        let free = (0..DEVICES_MAX as u32).find(|device| !self.devices.contains(device)).ok_or_else(|| {
+        let used = self.devices_used();
+        let is_free = |device: &u32| !self.devices.contains(device) && !used.contains(device);
+        let free = (0..DEVICES_MAX as u32).find(is_free).ok_or_else(|| {
             let what = "arrays, disks of pools, and exported volumes and snapshots";
             ErrorDetail::new(Kind::LimitReached, format!("there are {DEVICES_MAX} {what} already"))
                 .remedy("stop an array with `braid array stop`, or remove exports of volumes")
         })?;
         self.devices.insert(free);
         Ok(DeviceId(free))
+    }
+
+    /// Devices that somebody would write to: exports that listen, and pools that serve. Also one that was given back by mistake, or whose
+    /// array was lost under a pool, is nobody else's as long as they are there.
+    fn devices_used(&self) -> BTreeSet<u32> {
+        let exports = self.exports.values().filter_map(|export| match &export.serving {
+            Serving::Listening(export) => Some(export.info().device.0),
+            _ => None,
+        });
+        let served = self.pools.values().filter_map(PoolEntry::served);
+        let of_pool = |served: &Served| -> Vec<u32> {
+            let volumes = served.volumes.values().map(|volume| volume.device.0);
+            served.parts.iter().map(|part| part.device.0).chain(volumes).collect()
+        };
+        exports.chain(served.flat_map(of_pool)).collect()
     }
 
     /// Gives a device back that no shard knows any more.

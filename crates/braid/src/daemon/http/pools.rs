@@ -5,7 +5,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
     CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RenamePool,
-    RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotList, Volume, VolumeList,
+    RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotDiff, SnapshotList, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -247,6 +247,37 @@ pub(super) async fn create_snapshots(State(control): Shared, Ask(ask): Ask<Creat
 )]
 pub(super) async fn snapshot(State(control): Shared, Named(name): Named) -> Answer<Snapshot> {
     Ok(Json(control.snapshot(&name).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DiffQuery {
+    to: Option<String>,
+    #[serde(default)]
+    offset_bytes: u64,
+}
+
+/// In what a volume or snapshot differs from a snapshot: up to 65,536 ranges at a time.
+#[utoipa::path(
+    get, path = "/v1/snapshots/{snapshot}/diff",
+    params(
+        ("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday"),
+        ("to" = Option<String>, Query, description = "the volume or snapshot that is compared; without it the volume as it is now"),
+        ("offset_bytes" = Option<u64>, Query, description = "from this byte on")
+    ),
+    responses(
+        (status = 200, body = SnapshotDiff),
+        (status = 400, body = ErrorBody, description = "they have nothing in common"),
+        (status = 404, body = ErrorBody)
+    )
+)]
+pub(super) async fn diff(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<DiffQuery>, QueryRejection>,
+) -> Answer<SnapshotDiff> {
+    let DiffQuery { to, offset_bytes } = read_query(query)?;
+    Ok(Json(control.diff(&name, to.as_deref(), offset_bytes).await?))
 }
 
 /// Deletes a snapshot, whatever was cloned from it.

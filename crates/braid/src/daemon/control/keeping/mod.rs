@@ -238,7 +238,13 @@ impl Control {
         }
         self.silence_exports(uuid).await;
         let _ = self.ring.publish_and_drain(taken.device, None).await;
-        self.write().give_device(taken.device);
+        {
+            // A pool that stands on it, or that is being opened or made on it, writes to that number still.
+            let mut tables = self.write();
+            if tables.served_on(uuid).is_none() && !tables.busy.contains_key(&uuid) {
+                tables.give_device(taken.device);
+            }
+        }
         drop(entry);
         self.close_disks(taken.disks).await;
     }

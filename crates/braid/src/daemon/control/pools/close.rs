@@ -2,13 +2,14 @@
 
 use super::super::Control;
 use super::super::create::check_name;
-use super::{Condition, Part, PoolEntry, Reach, Served, labels};
+use super::super::exports::Listens;
+use super::{Condition, Part, PoolEntry, Reach, Served, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool};
 use braid_engine::PoolNext;
 use braid_format::Name;
-use braid_format::pool::PoolState;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -18,19 +19,27 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(5);
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
 impl Control {
-    /// Closes every pool in order, one after the other. Nothing of them is exported any more. Returns what could not be done in time, a
+    /// Closes every pool in order. Nothing of them is exported any more. Returns what could not be done in time, a
     /// sentence each: what was acknowledged is still there, and the next start writes it down.
     pub(in super::super) async fn close_pools(self: &Arc<Self>, deadline: Instant) -> Vec<String> {
         let pools: Vec<Uuid> =
             self.read().pools.values().filter(|entry| entry.served().is_some()).map(|entry| entry.uuid).collect();
-        let mut left = Vec::new();
+        // All at once: one that is slow is no reason for the others.
+        let mut all = JoinSet::new();
         for uuid in pools {
             let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
-            match tokio::time::timeout_at(deadline, self.close_pool(uuid, true)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => left.push(format!("pool {name} was not closed in order: {}", error.message)),
-                Err(_) => left.push(format!("pool {name} was not closed in time; the next start does the rest")),
-            }
+            let control = Arc::clone(self);
+            all.spawn(async move {
+                match tokio::time::timeout_at(deadline, control.close_pool(uuid, true)).await {
+                    Ok(Ok(_)) => None,
+                    Ok(Err(error)) => Some(format!("pool {name} was not closed in order: {}", error.message)),
+                    Err(_) => Some(format!("pool {name} was not closed in time; the next start does the rest")),
+                }
+            });
+        }
+        let mut left = Vec::new();
+        while let Some(closed) = all.join_next().await {
+            left.extend(closed.unwrap_or_else(|error| Some(format!("a pool was not closed: {error}"))));
         }
         left
     }
@@ -48,7 +57,8 @@ impl Control {
             }
         };
         for volume in volumes.into_values() {
-            self.unpublish_volume(volume.device).await;
+            self.drain_volume(volume.device).await;
+            self.write().give_device(volume.device);
             let id = volume.id;
             self.call(&pool, move |pool| (PoolNext::Done, pool.leave(id))).await?;
         }
@@ -71,10 +81,9 @@ impl Control {
             let marked = labels::write(&io, &mut parts, |label| label.clean = true).await;
             marked.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))?;
         }
-        match tokio::task::block_in_place(|| self.tails(uuid)) {
-            Ok(tails) => tokio::task::block_in_place(|| tails.remove_all()),
-            Err(error) => tracing::warn!("{}", error.message),
-        }
+        self.remove_tails(uuid);
+        self.write().pool_boots.remove(&uuid);
+        self.save_or_warn();
         Ok(parts)
     }
 
@@ -119,6 +128,8 @@ impl Control {
         let claim = self.claim_pool(name, "deleted")?;
         let uuid = claim.uuid;
         let shown = self.pool(&uuid.to_string()).await?;
+        // To the end: an export that began before is seen, and none begins.
+        let listening = self.listening.lock().await;
         let exports = self.exports_of_pool(uuid);
         if let Some(first) = exports.first().filter(|_| !force) {
             return Err(ErrorDetail::new(
@@ -130,35 +141,79 @@ impl Control {
             .remedy(format!("braid export remove {first} first, or add --force (they are removed)")));
         }
         let serves = self.read().pools.get(&uuid).is_some_and(|entry| entry.served().is_some());
-        self.remove_exports_of_pool(uuid).await;
+        // Nobody stops them, or gives them to others, before the labels are gone.
+        let arrays: Vec<Uuid> = {
+            let tables = self.read();
+            let bases = tables.pools.get(&uuid).and_then(PoolEntry::served).map(|served| served.parts.clone());
+            bases.unwrap_or_default().iter().filter_map(Part::array).collect()
+        };
+        let mut claims = Vec::new();
+        for array in arrays {
+            let busy = || {
+                let name = self.name_of(&super::Base::Array(array));
+                ErrorDetail::new(Kind::InUse, format!("{name}, a member of pool {}, is being changed", shown.name))
+                    .remedy("wait until that is done, and try again")
+            };
+            claims.push(self.claim_found(array, WITH_POOL).ok_or_else(busy)?);
+        }
+        self.remove_exports_of_pool(&listening, uuid);
         let parts = if serves {
-            self.close_pool(uuid, false).await?
+            let parts = self.close_pool(uuid, false).await?;
+            drop(listening);
+            parts
         } else {
-            self.parts_to_delete(uuid, &shown, force).await?
+            // Who looks at disks may have to restore exports.
+            drop(listening);
+            let (parts, held) = self.parts_to_delete(uuid, &shown, force).await?;
+            claims.extend(held);
+            parts
         };
         let erased = self.erase_pool(&shown.name, parts).await;
         self.forget_pool(uuid);
         self.write().pools.remove(&uuid);
         self.save_or_warn();
+        drop(claims);
         erased?;
         self.events().info("pool_deleted", format!("pool {} was deleted", shown.name), &[("pool", &shown.name)]);
         Ok(shown)
     }
 
     /// Removes the labels from members that are devices, and lets go of the disks.
-    pub(super) async fn erase_pool(&self, name: &str, mut parts: Vec<Part>) -> Result<(), ErrorDetail> {
+    pub(super) async fn erase_pool(self: &Arc<Self>, name: &str, mut parts: Vec<Part>) -> Result<(), ErrorDetail> {
         let io = self.ring.devices();
         // If that is cut off, the next start finishes it.
-        let result = match labels::write(&io, &mut parts, |label| label.state = PoolState::Deleting).await {
-            Ok(()) => labels::erase(&io, &parts).await,
-            Err(error) => Err(error),
-        };
+        labels::doom(&io, &mut parts).await;
+        let result = labels::erase(&io, &parts).await.map_err(|left| {
+            let named = self.left_labels(&parts, &left);
+            let (member, error) = left[0];
+            labels::failed(name, "removing the label of", member, error).remedy(format!(
+                "{named} may bear labels of it still: braid disk wipe DISK when they can be written; what else there was is free"
+            ))
+        });
+        if let Some(part) = parts.first() {
+            self.remove_tails(part.label.uuid);
+        }
         self.drop_parts(parts).await;
-        result.map_err(|(member, error)| labels::failed(name, "removing the label of", member, error))
+        result
+    }
+
+    /// Members whose labels are still there, in words.
+    pub(super) fn left_labels(&self, parts: &[Part], left: &[(u8, braid_engine::IoError)]) -> String {
+        let of =
+            |number: &u8| parts.iter().find(|part| part.label.member == *number).map(|part| self.name_of(&part.base));
+        left.iter().filter_map(|(number, _)| of(number)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a pool that is gone has in shared memory goes, too.
+    pub(super) fn remove_tails(&self, uuid: Uuid) {
+        match tokio::task::block_in_place(|| self.tails(uuid)) {
+            Ok(tails) => tokio::task::block_in_place(|| tails.remove_all()),
+            Err(error) => tracing::warn!("{}", error.message),
+        }
     }
 
     /// Lets go of members: their disks are free when this returns.
-    pub(super) async fn drop_parts(&self, parts: Vec<Part>) {
+    pub(super) async fn drop_parts(self: &Arc<Self>, parts: Vec<Part>) {
         let seats: Vec<_> = parts.iter().map(|part| (part.base.clone(), part.device)).collect();
         self.let_go(&seats).await;
         let disks = parts.into_iter().filter_map(|part| match part.base {
@@ -174,14 +229,14 @@ impl Control {
         of.map(|export| export.saved.name.clone()).collect()
     }
 
-    async fn remove_exports_of_pool(&self, pool: Uuid) {
+    fn remove_exports_of_pool(&self, listening: &Listens<'_>, pool: Uuid) {
         let volumes: std::collections::BTreeSet<Uuid> = {
             let tables = self.read();
             let of = tables.exports.values().filter(|export| export.saved.pool == Some(pool));
             of.map(|export| export.saved.array).collect()
         };
         for volume in volumes {
-            self.remove_exports_of(volume).await;
+            self.remove_exports_now(listening, volume);
         }
     }
 
@@ -207,13 +262,18 @@ impl Control {
         };
         let io = self.ring.devices();
         let written = labels::write(&io, &mut parts, |label| label.name = label_name.clone()).await;
+        // Where a disk fails, some labels may say so, and the newest count at the next start: then it is called so.
+        let renamed = parts.first().is_some_and(|part| part.label.name == label_name);
         {
             let mut tables = self.write();
-            for saved in tables.pool_disks.values_mut().filter(|saved| saved.pool == pool.uuid && written.is_ok()) {
+            for saved in tables.pool_disks.values_mut().filter(|saved| saved.pool == pool.uuid && renamed) {
+                new_name.clone_into(&mut saved.pool_name);
+            }
+            for saved in tables.pool_arrays.iter_mut().filter(|saved| saved.pool == pool.uuid && renamed) {
                 new_name.clone_into(&mut saved.pool_name);
             }
             if let Some(entry) = tables.pools.get_mut(&pool.uuid) {
-                if written.is_ok() {
+                if renamed {
                     new_name.clone_into(&mut entry.name);
                     entry.label = parts.first().map(|part| part.label.clone());
                 }
@@ -223,8 +283,15 @@ impl Control {
                 }
             }
         }
-        written.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))?;
-        self.note_new_names(&pool).await?;
+        if renamed {
+            self.note_new_names(&pool).await?;
+        }
+        written.map_err(|(member, error)| {
+            let error = labels::failed(&pool.name, "writing the label of", member, error);
+            let now = if renamed { new_name } else { &pool.name };
+            let remedy = format!("it is called {now} now; {}", error.remedy);
+            error.remedy(remedy)
+        })?;
         let message = format!("pool {} is now called {new_name}", pool.name);
         self.events().info("pool_renamed", message, &[("pool", new_name), ("old_name", &pool.name)]);
         self.pool(&pool.uuid.to_string()).await

@@ -1,12 +1,13 @@
 //! Making a pool of disks and arrays.
 
+use super::super::change::DRAINING_MAX;
 use super::super::create::{check_name, read_disk};
 use super::super::disks::remove_files;
 use super::super::tables::OpenDisk;
 use super::super::{Claim, Control, counted, random, random_uuid};
 use super::{Base, Part, labels};
 use crate::daemon::errors::of_lifecycle;
-use crate::daemon::state::SavedPoolDisk;
+use crate::daemon::state::{SavedPoolArray, SavedPoolDisk};
 use braid_api::limits::{ARRAY_MEMBERS_MAX, POOLS_MAX};
 use braid_api::{CreatePool, ErrorDetail, Kind, Pool, names};
 use braid_engine::{DeviceId, DeviceIo, DeviceLayout, Flags, IoError, Node, Op, lifecycle};
@@ -16,8 +17,9 @@ use braid_format::pool::{
 };
 use braid_format::{BLOCK_BYTES, Features, Name, foreign};
 use braid_ring::{DiskSpec, RingDevices};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Bytes that are zeroed at a time.
@@ -55,7 +57,7 @@ impl Control {
         let (_paths, absent) = checked.map_err(|error| {
             ErrorDetail::new(Kind::Internal, format!("looking at the disks ended unexpectedly: {error}"))
         })??;
-        let arrays = self.take_arrays(&asked)?;
+        let arrays = self.take_arrays(&asked).await?;
         let disks = self.open_disks(&specs, &absent).await?;
         let seats = match self.seat_members(&asked, &disks, &arrays).await {
             Ok(seats) => seats,
@@ -86,10 +88,15 @@ impl Control {
     }
 
     /// The arrays that are to be members, which nobody stops or exports meanwhile.
-    fn take_arrays(&self, asked: &[Asked]) -> Result<Vec<TakenArray<'_>>, ErrorDetail> {
+    async fn take_arrays(&self, asked: &[Asked]) -> Result<Vec<TakenArray<'_>>, ErrorDetail> {
         let mut arrays = Vec::new();
+        let mut claims = Vec::new();
         for name in asked.iter().filter_map(Asked::array) {
-            let claim = self.claim(name, "made a member of a pool")?;
+            claims.push((name, self.claim(name, "made a member of a pool")?));
+        }
+        // An export that began before is in the tables by then; what begins later sees the claim.
+        drop(self.listening.lock().await);
+        for (name, claim) in claims {
             let tables = self.read();
             let entry = tables.array(name)?;
             let active = entry.active().ok_or_else(|| super::super::change::inactive(entry, "a member of a pool"))?;
@@ -110,7 +117,7 @@ impl Control {
 
     /// Makes a device of each disk. On an error none is left.
     async fn seat_members(
-        &self,
+        self: &Arc<Self>,
         asked: &[Asked],
         disks: &[Arc<OpenDisk>],
         arrays: &[TakenArray<'_>],
@@ -155,13 +162,36 @@ impl Control {
         Ok(device)
     }
 
-    /// Takes the devices of disks from the shards. Nothing is in flight on them when this returns.
-    pub(super) async fn let_go(&self, seats: &[(Base, DeviceId)]) {
-        for (_, device) in seats.iter().filter(|(base, _)| matches!(base, Base::Disk(_))) {
-            // An error says that the shards have ended: then nothing is in flight either.
-            let _ = self.ring.publish_and_drain(*device, None).await;
-            self.write().give_device(*device);
+    /// Takes the devices of disks from the shards. Nothing is in flight on them when this returns, unless a disk hangs: then, after the time
+    /// limit of an I/O, that disk is left to the shards, and closed when it answers.
+    pub(super) async fn let_go(self: &Arc<Self>, seats: &[(Base, DeviceId)]) {
+        let mut all = JoinSet::new();
+        for (base, device) in seats {
+            let Base::Disk(disk) = base else { continue };
+            let (control, disk, device) = (Arc::clone(self), Arc::clone(disk), *device);
+            all.spawn(async move { control.let_go_of(disk, device).await });
         }
+        while all.join_next().await.is_some() {}
+    }
+
+    async fn let_go_of(self: Arc<Self>, disk: Arc<OpenDisk>, device: DeviceId) {
+        let ring = self.ring.clone();
+        // An error says that the shards have ended: then nothing is in flight either.
+        let mut drained = Box::pin(async move { drop(ring.publish_and_drain(device, None).await) });
+        if tokio::time::timeout(DRAINING_MAX, &mut drained).await.is_ok() {
+            return self.write().give_device(device);
+        }
+        let message =
+            format!("disk {} of a pool hangs; it becomes free when it answers, or when the daemon ends", disk.name);
+        self.events().warning("disk_hangs", message, &[("disk", &disk.name)]);
+        self.note_leaving(std::slice::from_ref(&disk));
+        self.draining.lock().unwrap_or_else(PoisonError::into_inner).insert(disk.leaf);
+        tokio::spawn(async move {
+            drained.await;
+            self.write().give_device(device);
+            self.draining.lock().unwrap_or_else(PoisonError::into_inner).remove(&disk.leaf);
+            self.close_disks(vec![disk]).await;
+        });
     }
 
     async fn create_pool_on(
@@ -172,11 +202,16 @@ impl Control {
     ) -> Result<Uuid, ErrorDetail> {
         let io = self.ring.devices();
         let mut sizes = Vec::with_capacity(seats.len());
+        let mut contents = Vec::with_capacity(seats.len());
         for (base, device) in seats {
-            self.look_at_content(&io, base, *device, force).await?;
+            contents.push(self.look_at_content(&io, base, *device, force).await?);
             sizes.push(io.size_bytes(*device));
         }
         let mut parts = self.plan_pool(&io, name, seats, &sizes)?;
+        // Nothing is refused any more.
+        for ((base, device), found) in seats.iter().zip(contents) {
+            self.clear_content(&io, base, *device, found).await?;
+        }
         let uuid = parts[0].label.uuid;
         for part in &parts {
             begin(&io, part).await.map_err(|e| labels::failed(name.as_str(), "writing", part.label.member, e))?;
@@ -199,8 +234,18 @@ impl Control {
             Err(error) => Err(error),
         };
         if let Err(error) = opened {
-            // Best effort: what stays is listed at the next start, and can be deleted.
-            let _ = labels::erase(&io, &parts).await;
+            // What is half done is finished by the next start.
+            labels::doom(&io, &mut parts).await;
+            let error = match labels::erase(&io, &parts).await {
+                Ok(()) => error,
+                Err(left) => {
+                    let named = self.left_labels(&parts, &left);
+                    let remedy =
+                        format!("{}; then: braid disk wipe of {named}, which may bear labels of it", error.remedy);
+                    error.remedy(remedy)
+                }
+            };
+            self.remove_tails(uuid);
             self.forget_pool(uuid);
             self.save_or_warn();
             return Err(error);
@@ -214,20 +259,17 @@ impl Control {
         Ok(uuid)
     }
 
-    /// Refuses a member that bears something; with `force` removes what it would be known by.
+    /// What a member bears; with something on it, it is refused unless `force` is set. Writes nothing.
     async fn look_at_content(
         &self,
         io: &RingDevices,
         base: &Base,
         device: DeviceId,
         force: bool,
-    ) -> Result<(), ErrorDetail> {
+    ) -> Result<Option<foreign::Found>, ErrorDetail> {
         let name = self.name_of(base);
         let size = io.size_bytes(device);
-        let broken = |error: IoError| {
-            ErrorDetail::new(Kind::DiskError, format!("{name}: looking at what is on it failed: {error}"))
-                .remedy("look at the disk and at the kernel's log (dmesg)")
-        };
+        let broken = |error: IoError| not_looked_at(&name, error);
         let mut pieces = Vec::new();
         for range in foreign::ranges(size) {
             pieces.push((range.start, io.read(device, range.start, range.bytes as usize).await.map_err(broken)?));
@@ -238,6 +280,19 @@ impl Control {
                 .with("found", found)
                 .remedy("look at it; add --force if what is on it may be destroyed"));
         }
+        Ok(found)
+    }
+
+    /// Removes what a member would be known by.
+    async fn clear_content(
+        &self,
+        io: &RingDevices,
+        base: &Base,
+        device: DeviceId,
+        found: Option<foreign::Found>,
+    ) -> Result<(), ErrorDetail> {
+        let name = self.name_of(base);
+        let broken = |error: IoError| not_looked_at(&name, error);
         if let Base::Disk(disk) = base {
             let wiped = lifecycle::wipe(&self.meta, disk.leaf).await;
             wiped.map_err(|error| of_lifecycle(&error, &name, &|_| Some(disk.name.clone())))?;
@@ -311,6 +366,8 @@ impl Control {
             base: base.clone(),
             device: *device,
             label: label(number, places),
+            behind: false,
+            copy_first: false,
         };
         let parts: Vec<Part> = (0u8..).zip(seats.iter().zip(places)).map(part).collect();
         // Refused before the first write what a label cannot hold.
@@ -320,22 +377,33 @@ impl Control {
         Ok(parts)
     }
 
-    /// Notes where a pool's disks are.
+    /// Notes where a pool's members are.
     pub(super) fn remember_pool(&self, parts: &[Part]) {
         let mut tables = self.write();
         for part in parts {
             let (uuid, name, member) = (part.label.uuid, part.label.name.to_string(), part.label.member);
             tables.pool_disks.retain(|_, saved| saved.pool != uuid || saved.member != member);
-            if let Base::Disk(disk) = &part.base {
-                let saved = SavedPoolDisk { disk: disk.name.clone(), pool: uuid, pool_name: name, member };
-                tables.pool_disks.insert(disk.name.clone(), saved);
+            tables.pool_arrays.retain(|saved| saved.pool != uuid || saved.member != member);
+            match &part.base {
+                Base::Disk(disk) => {
+                    let saved = SavedPoolDisk { disk: disk.name.clone(), pool: uuid, pool_name: name, member };
+                    tables.pool_disks.insert(disk.name.clone(), saved);
+                }
+                Base::Array(array) => {
+                    let array_name = tables.arrays.get(array).map(|entry| entry.name.clone()).unwrap_or_default();
+                    let saved = SavedPoolArray { array: *array, array_name, pool: uuid, pool_name: name, member };
+                    tables.pool_arrays.push(saved);
+                }
             }
         }
     }
 
     /// Forgets where they were.
     pub(super) fn forget_pool(&self, uuid: Uuid) {
-        self.write().pool_disks.retain(|_, saved| saved.pool != uuid);
+        let mut tables = self.write();
+        tables.pool_disks.retain(|_, saved| saved.pool != uuid);
+        tables.pool_arrays.retain(|saved| saved.pool != uuid);
+        tables.pool_boots.remove(&uuid);
     }
 }
 
@@ -355,6 +423,11 @@ impl Asked {
     }
 }
 
+fn not_looked_at(member: &str, error: IoError) -> ErrorDetail {
+    ErrorDetail::new(Kind::DiskError, format!("{member}: looking at what is on it failed: {error}"))
+        .remedy("look at the disk and at the kernel's log (dmesg)")
+}
+
 fn invalid(pool: &str, what: String) -> ErrorDetail {
     ErrorDetail::new(Kind::InvalidArgument, what).with("pool", pool)
 }
@@ -367,7 +440,9 @@ fn understand(ask: &CreatePool) -> Result<Vec<Asked>, ErrorDetail> {
     }
     let mut asked: Vec<Asked> = Vec::with_capacity(ask.members.len());
     for (at, text) in ask.members.iter().enumerate() {
-        if ask.members[..at].contains(text) {
+        // Each of these is another one, however it is written.
+        let anew = ["mem:", "null:"].iter().any(|kind| text.starts_with(kind));
+        if !anew && ask.members[..at].contains(text) {
             return Err(invalid(&ask.name, format!("{text} is named twice")).remedy("name each member once"));
         }
         if names::VolumeName::parse(text).is_some() {

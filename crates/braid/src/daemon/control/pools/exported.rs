@@ -1,17 +1,22 @@
 //! Volumes and snapshots as devices: served from the first export on, until the last one is gone.
 
 use super::super::Control;
+use super::super::exports::Listens;
 use super::super::tables::Serving;
+use super::diff::VolumeDifferences;
 use super::holes::VolumeHoles;
 use super::{Condition, Reach, ServedVolume, volumes};
 use braid_api::ErrorDetail;
 use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
 use braid_engine::{DeviceId, DeviceLayout, Node, PoolNext, VolumeNode};
 use braid_format::pool::OwnerKind;
-use braid_nbd::export::Allocation;
-use std::sync::Arc;
+use braid_nbd::export::{Allocation, Differences};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use uuid::Uuid;
 
+/// Longest that a command waits for what is in flight on a volume that is exported no more, or has another size.
+const RELEASING_MAX: Duration = Duration::from_secs(5);
 /// The logical block of a volume, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -29,6 +34,8 @@ pub struct Source {
     pub description: String,
     /// Where it holds nothing.
     pub allocation: Option<Arc<dyn Allocation>>,
+    /// What it can be compared with.
+    pub differences: Option<Arc<dyn Differences>>,
 }
 
 /// What the home says of a volume that is served.
@@ -37,6 +44,8 @@ struct AtHome {
     volume: Arc<VolumeShared>,
     size_bytes: u64,
     read_only: bool,
+    /// The volume that it is, or is of.
+    of: Uuid,
     name: String,
 }
 
@@ -45,9 +54,20 @@ impl Control {
     ///
     /// # Errors
     /// It is not there; there is no room for another device.
-    pub(in super::super) async fn serve_volume(&self, pool: Uuid, volume: Uuid) -> Result<Option<Source>, ErrorDetail> {
+    pub(in super::super) async fn serve_volume(
+        self: &Arc<Self>,
+        pool: Uuid,
+        volume: Uuid,
+    ) -> Result<Option<Source>, ErrorDetail> {
         let Ok(reach) = self.reach(&pool.to_string()) else { return Ok(None) };
         let _one_at_a_time = reach.work.lock().await;
+        let releasing = |entry: &super::PoolEntry| Some(entry.served()?.releasing.contains(&volume));
+        if self.read().pools.get(&pool).and_then(releasing) == Some(true) {
+            let message = format!("a disk of pool {} hangs with requests to what was exported before", reach.name);
+            return Err(ErrorDetail::new(braid_api::Kind::InUse, message)
+                .with("pool", &reach.name)
+                .remedy("try again when the disk answers; look at the kernel's log (dmesg)"));
+        }
         let asked = move |pool: &mut Pool| at_home_in_slices(pool, volume);
         let at_home =
             self.call(&reach, asked).await?.map_err(|error| volumes::of_admin(error, &reach, "the volume"))?;
@@ -69,6 +89,15 @@ impl Control {
             read_only: at_home.read_only,
             description: format!("Braid volume {}/{}", reach.name, at_home.name),
             allocation: Some(Arc::new(VolumeHoles(known.layout))),
+            differences: Some(Arc::new(VolumeDifferences {
+                control: Arc::downgrade(self),
+                runtime: tokio::runtime::Handle::current(),
+                pool,
+                of: volume,
+                volume: at_home.of,
+                is_snapshot: at_home.read_only,
+                known: Mutex::default(),
+            })),
         }))
     }
 
@@ -114,7 +143,9 @@ impl Control {
             read_only: volume.read_only,
         }));
         let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES, &node));
-        let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout))).await;
+        // It counts from now on. What began before may wait for a disk that hangs; who changes the size need not.
+        let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout)));
+        let Ok(published) = tokio::time::timeout(RELEASING_MAX, published).await else { return Ok(layout) };
         published.map_err(|error| crate::daemon::errors::of_ring(&error, &volume.name))?;
         Ok(layout)
     }
@@ -137,8 +168,9 @@ impl Control {
         Ok(())
     }
 
-    /// Serves a volume or snapshot no more, if nothing exports it any more.
-    pub(in super::super) async fn release_volume(&self, pool: Uuid, volume: Uuid) {
+    /// Serves a volume or snapshot no more, if nothing exports it any more. An export that is being added is not in the tables yet: only who
+    /// may change what is listened on knows that there is none.
+    pub(in super::super) async fn release_volume(self: &Arc<Self>, _listening: &Listens<'_>, pool: Uuid, volume: Uuid) {
         let Ok(reach) = self.reach(&pool.to_string()) else { return };
         let _one_at_a_time = reach.work.lock().await;
         let known = {
@@ -151,17 +183,38 @@ impl Control {
                 _ => None,
             }
         };
-        if let Some(known) = known {
-            self.unpublish_volume(known.device).await;
-            self.leave_volume(&reach, known.id).await;
+        let Some(known) = known else { return };
+        let (control, pool) = (Arc::clone(self), reach.clone());
+        let mut left = Box::pin(async move {
+            control.drain_volume(known.device).await;
+            control.write().give_device(known.device);
+            control.leave_volume(&pool, known.id).await;
+        });
+        if tokio::time::timeout(RELEASING_MAX, &mut left).await.is_err() {
+            // A disk hangs. Nobody else waits for that; until it answers the volume cannot be served again.
+            self.note_released(reach.uuid, volume, true);
+            let (control, pool) = (Arc::clone(self), reach.uuid);
+            tokio::spawn(async move {
+                left.await;
+                control.note_released(pool, volume, false);
+            });
+        }
+    }
+
+    fn note_released(&self, pool: Uuid, volume: Uuid, waits: bool) {
+        if let Some(Condition::Serves(pool)) = self.write().pools.get_mut(&pool).map(|entry| &mut entry.condition) {
+            if waits {
+                pool.releasing.insert(volume);
+            } else {
+                pool.releasing.remove(&volume);
+            }
         }
     }
 
     /// Takes a volume's device from the shards. Nothing is in flight on it when this returns.
-    pub(super) async fn unpublish_volume(&self, device: DeviceId) {
+    pub(super) async fn drain_volume(&self, device: DeviceId) {
         // An error says that the shards have ended: then nothing is in flight either.
         let _ = self.ring.publish_and_drain(device, None).await;
-        self.write().give_device(device);
     }
 
     async fn leave_volume(&self, pool: &Reach, id: VolumeId) {
@@ -172,7 +225,7 @@ impl Control {
     }
 
     /// Restores the exports of all volumes of a pool that has just begun to serve.
-    pub(super) async fn restore_pool_exports(&self, pool: Uuid) {
+    pub(super) async fn restore_pool_exports(self: &Arc<Self>, pool: Uuid) {
         let volumes: std::collections::BTreeSet<Uuid> = {
             let tables = self.read();
             let of = tables.exports.values().filter(|export| export.saved.pool == Some(pool));
@@ -203,6 +256,7 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     };
     let owner = pool.state().owners.iter().find(named).ok_or(AdminError::NoSuch)?;
     let (owner_id, size_bytes, read_only) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
+    let of = if read_only { owner.volume } else { uuid };
     let name = volumes::name_in_pool(pool.state(), owner);
     let id = match pool.served(owner_id) {
         Some(id) => id,
@@ -212,5 +266,5 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
         },
     };
     let volume = Arc::clone(pool.volume(id).ok_or(AdminError::NoSuch)?);
-    Ok(Some(AtHome { id, volume, size_bytes, read_only, name }))
+    Ok(Some(AtHome { id, volume, size_bytes, read_only, of, name }))
 }

@@ -1,14 +1,15 @@
 //! Finding pools again, from the labels of disks and of arrays, and opening those that are complete.
 
-use super::super::Control;
 use super::super::search::Harvest;
 use super::super::tables::OpenDisk;
-use super::{Base, Condition, Idle, Part, PoolEntry, labels};
+use super::super::{Claim, Control};
+use super::{Base, Condition, Idle, Part, PoolEntry, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool, PoolState};
 use braid_engine::DeviceId;
 use braid_format::pool::{PoolLabel, PoolState as LabelState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Labels that are so far behind the newest have missed a change.
@@ -41,10 +42,20 @@ impl Control {
         // What was listed as waiting and is not there at all now is told anew.
         let gone = |uuid: &Uuid, entry: &mut PoolEntry| entry.served().is_some() || pools.contains_key(uuid);
         self.write().pools.retain(gone);
+        // All at once: one whose disk hangs is no reason for the others.
+        let troubles = Arc::new(std::mem::take(&mut harvest.troubles));
+        let mut all = JoinSet::new();
         for (uuid, here) in pools {
-            self.judge_pool(uuid, here, &harvest.troubles).await;
+            let (control, troubles) = (Arc::clone(self), Arc::clone(&troubles));
+            all.spawn(async move { control.judge_pool(uuid, here, &troubles).await });
         }
-        self.list_absent_pools(&harvest.troubles);
+        while let Some(judged) = all.join_next().await {
+            if let Err(error) = judged {
+                self.events().error("pool_failed", format!("looking at a pool ended unexpectedly: {error}"), &[]);
+            }
+        }
+        self.list_absent_pools(&troubles);
+        harvest.troubles = Arc::unwrap_or_clone(troubles);
     }
 
     /// Active arrays that bear the label of a pool that does not serve.
@@ -52,7 +63,7 @@ impl Control {
         let arrays: Vec<(Uuid, DeviceId)> = {
             let tables = self.read();
             let active = tables.arrays.values().filter_map(|entry| Some((entry.uuid, entry.active()?.device)));
-            active.filter(|(uuid, _)| tables.pool_on(*uuid).is_none() && !tables.busy.contains_key(uuid)).collect()
+            active.filter(|(uuid, _)| tables.served_on(*uuid).is_none() && !tables.busy.contains_key(uuid)).collect()
         };
         let io = self.ring.devices();
         let mut here = Vec::new();
@@ -77,6 +88,10 @@ impl Control {
     /// Judges one pool: opens it, or lists it with the reason why not.
     async fn judge_pool(self: &Arc<Self>, uuid: Uuid, here: Vec<Here>, troubles: &BTreeMap<String, ErrorDetail>) {
         let Some(_claim) = self.claim_found(uuid, "opened") else { return self.close_here(here).await };
+        let (here, _arrays) = self.hold_arrays(here).await;
+        if here.is_empty() {
+            return;
+        }
         let serving = self.read().pools.get(&uuid).filter(|e| e.served().is_some()).map(|e| e.name.clone());
         if let Some(name) = serving {
             for member in &here {
@@ -104,6 +119,7 @@ impl Control {
                         attention: vec![error.message],
                         remedy: error.remedy,
                         present: self.present(&here),
+                        arrays: arrays_of(&here),
                     };
                     self.close_here(here).await;
                     idle
@@ -125,6 +141,7 @@ impl Control {
                         attention: vec![error.message],
                         remedy: error.remedy,
                         present: BTreeMap::new(),
+                        arrays: BTreeMap::new(),
                     },
                 }
             }
@@ -147,8 +164,20 @@ impl Control {
         }
         let failed = |attention: String, remedy: String| {
             let present = self.present(here);
-            Verdict::No(Idle { state: PoolState::Failed, attention: vec![attention], remedy, present })
+            let (state, attention, arrays) = (PoolState::Failed, vec![attention], arrays_of(here));
+            Verdict::No(Idle { state, attention, remedy, present, arrays })
         };
+        let exported = here.iter().filter_map(|member| match member.base {
+            Base::Array(uuid) => Some((member, self.read().exports_of(uuid).first()?.clone())),
+            Base::Disk(_) => None,
+        });
+        if let Some((member, export)) = exported.last() {
+            let what = self.name_of(&member.base);
+            return failed(
+                format!("{what} is exported as {export}, and its clients would write over the pool"),
+                format!("braid export remove {export}, then: braid array assemble"),
+            );
+        }
         if label.state == LabelState::Forming {
             return failed(
                 "its creation was interrupted and never completed".to_owned(),
@@ -165,6 +194,25 @@ impl Control {
             return failed(
                 format!("another {what}, {other}, is called {name}, too"),
                 format!("rename that one (braid {what} rename {other} NEW-NAME), then: braid array assemble"),
+            );
+        }
+        if !label.features.writable() {
+            return failed(
+                "it has features of a newer version, with which this one may not write to it".to_owned(),
+                "use that version of braid".to_owned(),
+            );
+        }
+        let said = |other: &PoolLabel| PoolLabel { member: label.member, places: label.places, ..other.clone() };
+        let apart = here.iter().find(|h| h.label.sequence == label.sequence && said(&h.label) != *label);
+        if let Some(one) = apart {
+            let what = self.name_of(&one.base);
+            return failed(
+                format!(
+                    "{what} says something else under the same number, {}: the members were used apart, as copies of each other",
+                    label.sequence
+                ),
+                "detach the disks of one side (braid disk examine shows session and name), then: braid array assemble"
+                    .to_owned(),
             );
         }
         let mut missing = Vec::new();
@@ -204,7 +252,29 @@ impl Control {
             attention: missing,
             remedy: "attach what is missing (of an array: braid array assemble), or name the disk: braid array assemble --disk DISK".to_owned(),
             present: self.present(here),
+            arrays: arrays_of(here),
         })
+    }
+
+    /// Takes the arrays among what was found: nobody stops them, exports them or gives them to others meanwhile. Those that cannot be had,
+    /// or are gone since, are not here.
+    async fn hold_arrays(&self, here: Vec<Here>) -> (Vec<Here>, Vec<Claim<'_>>) {
+        let (mut held, mut claims) = (Vec::with_capacity(here.len()), Vec::new());
+        for member in here {
+            let Base::Array(uuid) = member.base else {
+                held.push(member);
+                continue;
+            };
+            let Some(claim) = self.claim_found(uuid, WITH_POOL) else { continue };
+            let device = self.read().arrays.get(&uuid).and_then(|entry| Some(entry.active()?.device));
+            if device.is_some() && device == member.device {
+                claims.push(claim);
+                held.push(member);
+            }
+        }
+        // An export that began before is in the tables by then; what begins later sees the claims.
+        drop(self.listening.lock().await);
+        (held, claims)
     }
 
     fn missing(
@@ -217,9 +287,9 @@ impl Control {
         let size = braid_geometry::units::format_size(member.size_bytes);
         let mut text = format!("member {number} (id {}, {size}) is missing", member.uuid);
         let tables = self.read();
-        if let Some(saved) = tables.pool_disks.values().find(|saved| saved.pool == pool && saved.member == number) {
-            text.push_str(&format!("; it was last seen on {}", saved.disk));
-            if let Some(trouble) = troubles.get(&saved.disk) {
+        if let Some(seen) = tables.last_seen_of(pool).get(&number) {
+            text.push_str(&format!("; it was last seen on {seen}"));
+            if let Some(trouble) = troubles.get(seen) {
                 text.push_str(&format!(" ({})", trouble.message));
             }
         }
@@ -260,14 +330,20 @@ impl Control {
                 (_, device) => device,
             };
             match device {
-                Some(device) => parts.push(Part { base: member.base, device, label: member.label }),
+                Some(device) => parts.push(Part {
+                    base: member.base,
+                    device,
+                    label: member.label,
+                    behind: false,
+                    copy_first: false,
+                }),
                 None => rest.push(member),
             }
         }
         (parts, rest)
     }
 
-    async fn unseat(&self, parts: &[Part]) {
+    async fn unseat(self: &Arc<Self>, parts: &[Part]) {
         let seats: Vec<_> = parts.iter().map(|part| (part.base.clone(), part.device)).collect();
         self.let_go(&seats).await;
     }
@@ -284,24 +360,26 @@ impl Control {
     /// Lists pools of which nobody is here, but which are known from the state.
     fn list_absent_pools(&self, troubles: &BTreeMap<String, ErrorDetail>) {
         let mut tables = self.write();
-        let unknown: BTreeSet<Uuid> = tables.pool_disks.values().map(|saved| saved.pool).collect();
-        for uuid in unknown {
+        let mut unknown: BTreeMap<Uuid, String> = BTreeMap::new();
+        unknown.extend(tables.pool_disks.values().map(|saved| (saved.pool, saved.pool_name.clone())));
+        unknown.extend(tables.pool_arrays.iter().map(|saved| (saved.pool, saved.pool_name.clone())));
+        for (uuid, name) in unknown {
             if tables.pools.contains_key(&uuid) {
                 continue;
             }
-            let mut saved: Vec<_> = tables.pool_disks.values().filter(|saved| saved.pool == uuid).cloned().collect();
-            saved.sort_by_key(|saved| saved.member);
-            let attention = saved.iter().map(|saved| {
-                let trouble = troubles.get(&saved.disk).map(|t| format!(" ({})", t.message)).unwrap_or_default();
-                format!("member {} is missing; it was last seen on {}{trouble}", saved.member, saved.disk)
+            let seen = tables.last_seen_of(uuid);
+            let attention = seen.iter().map(|(member, seen)| {
+                let trouble = troubles.get(seen).map(|t| format!(" ({})", t.message)).unwrap_or_default();
+                format!("member {member} is missing; it was last seen on {seen}{trouble}")
             });
             let idle = Idle {
                 state: PoolState::Incomplete,
                 attention: attention.collect(),
-                remedy: "attach its disks, or name them: braid array assemble --disk DISK".to_owned(),
+                remedy: "attach its disks, or name them: braid array assemble --disk DISK; arrays: braid array assemble NAME"
+                    .to_owned(),
                 present: BTreeMap::new(),
+                arrays: BTreeMap::new(),
             };
-            let name = saved.first().map(|saved| saved.pool_name.clone()).unwrap_or_default();
             tables.pools.insert(uuid, PoolEntry { uuid, name, label: None, condition: Condition::Idle(idle) });
         }
     }
@@ -312,7 +390,7 @@ impl Control {
         uuid: Uuid,
         shown: &Pool,
         force: bool,
-    ) -> Result<Vec<Part>, ErrorDetail> {
+    ) -> Result<(Vec<Part>, Vec<Claim<'_>>), ErrorDetail> {
         if !force {
             let message = format!("pool {} is {}, and not all of it may be here", shown.name, shown.state.word());
             return Err(ErrorDetail::new(Kind::NeedsConfirmation, message)
@@ -333,10 +411,31 @@ impl Control {
         others.extend(harvest.arrays.into_values().flatten().map(|looked| looked.disk));
         self.close_disks(others).await;
         here.extend(self.arrays_of_pools().await.into_iter().filter(|member| member.label.uuid == uuid));
+        let (here, claims) = self.hold_arrays(here).await;
+        let exported = |member: &Here| match member.base {
+            Base::Array(uuid) => self.read().exports_of(uuid).first().cloned(),
+            Base::Disk(_) => None,
+        };
+        if let Some((what, export)) = here.iter().find_map(|h| Some((self.name_of(&h.base), exported(h)?))) {
+            self.close_here(here).await;
+            let message = format!("{what} is exported as {export}: its clients may have other use for it by now");
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("pool", &shown.name)
+                .remedy(format!("braid export remove {export} first, if what is there may be overwritten")));
+        }
         let (parts, rest) = self.seat_here(here).await;
         self.close_here(rest).await;
-        Ok(parts)
+        Ok((parts, claims))
     }
+}
+
+/// The arrays among what is here.
+fn arrays_of(here: &[Here]) -> BTreeMap<Uuid, u8> {
+    let array = |member: &Here| match member.base {
+        Base::Array(uuid) => Some((uuid, member.label.member)),
+        Base::Disk(_) => None,
+    };
+    here.iter().filter_map(array).collect()
 }
 
 /// What is to be done with a pool that was found.

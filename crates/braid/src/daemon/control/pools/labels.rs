@@ -1,7 +1,7 @@
 //! Labels of pools on devices: judged, written, removed.
 //!
-//! Every change is written to all members twice, under two numbers, the second only when the first is durable everywhere. So a crash
-//! leaves labels that are one apart at most, and one that is two behind has missed a change: it is an old copy.
+//! Every change is written to all members twice, under two numbers, the second only when the first is durable everywhere, and the first
+//! only when all have what was before. So labels are one apart at most, and one that is two behind has missed a change: it is an old copy.
 
 use super::Part;
 use braid_api::{ErrorDetail, Kind};
@@ -26,7 +26,19 @@ pub fn judge(device_bytes: u64, start: &[u8], end: &[u8]) -> Option<Result<PoolL
         return Some(Err(newer));
     }
     let whole = decoded.iter().filter_map(|(offset, label)| label.as_ref().ok().filter(|l| l.belongs_at(*offset)));
-    if let Some(label) = whole.max_by_key(|label| label.sequence) {
+    let whole: Vec<&PoolLabel> = whole.collect();
+    if let [one, other] = whole.as_slice() {
+        let of_one = (one.uuid, one.member, one.places) == (other.uuid, other.member, other.places);
+        if !of_one || one.sequence == other.sequence && one != other {
+            let who = |label: &PoolLabel| format!("member {} of pool {} ({})", label.member, label.name, label.uuid);
+            return Some(Err(format!(
+                "its label and the copy of it say different things: {}, and {}",
+                who(one),
+                who(other)
+            )));
+        }
+    }
+    if let Some(label) = whole.into_iter().max_by_key(|label| label.sequence) {
         return Some(label.fits(device_bytes).map(|()| label.clone()));
     }
     let damaged = decoded.iter().any(|(_, label)| label.as_ref().is_err_and(braid_format::LabelError::is_label));
@@ -49,48 +61,114 @@ pub async fn read(io: &RingDevices, device: DeviceId) -> Result<Option<Result<Po
     Ok(judge(size, &start, &end))
 }
 
-/// Changes the labels of all members: what `change` makes of each.
+/// Changes the labels of all members: they become what `change` makes of the newest, each with its own number and places. First, those that
+/// are behind become what the newest is: so none is ever more than one behind another one, however often this is cut off or fails.
+///
+/// A number says one thing only. Where a device fails, the parts have what was tried last, to be completed by the next change: some
+/// members may have it on the disk.
 ///
 /// # Errors
-/// A device's; then some members may have the new label.
-pub async fn write(io: &RingDevices, parts: &mut [Part], change: impl Fn(&mut PoolLabel)) -> Result<(), (u8, IoError)> {
-    let newest = parts.iter().map(|part| part.label.sequence).max().unwrap_or(0);
-    for round in 1..=2 {
+/// A device's.
+pub async fn write(
+    io: &impl DeviceIo,
+    parts: &mut [Part],
+    change: impl Fn(&mut PoolLabel),
+) -> Result<(), (u8, IoError)> {
+    let Some(newest) = parts.iter().map(|part| &part.label).max_by_key(|label| label.sequence).cloned() else {
+        return Ok(());
+    };
+    for part in parts.iter_mut() {
+        let label = of_member(&newest, part);
+        part.behind |= part.label != label;
+        part.label = label;
+        part.copy_first = is_copy_doubtful(io, part).await;
+    }
+    put_where(io, parts, |part| part.behind).await?;
+    let mut changed = newest;
+    change(&mut changed);
+    for _ in 1..=2 {
+        changed.sequence += 1;
         for part in parts.iter_mut() {
-            change(&mut part.label);
-            part.label.sequence = newest + round;
-            put(io, part).await.map_err(|error| (part.label.member, error))?;
+            (part.label, part.behind) = (of_member(&changed, part), true);
         }
-        for part in parts.iter() {
-            io.flush(part.device).await.map_err(|error| (part.label.member, error))?;
-        }
+        put_where(io, parts, |_| true).await?;
     }
     Ok(())
 }
 
-async fn put(io: &RingDevices, part: &Part) -> Result<(), IoError> {
+/// A label as this member has it.
+fn of_member(label: &PoolLabel, part: &Part) -> PoolLabel {
+    PoolLabel { member: part.label.member, places: part.label.places, ..label.clone() }
+}
+
+/// Writes the labels of some members, and makes them durable.
+async fn put_where(io: &impl DeviceIo, parts: &mut [Part], which: impl Fn(&Part) -> bool) -> Result<(), (u8, IoError)> {
+    let chosen: Vec<usize> = (0..parts.len()).filter(|at| which(&parts[*at])).collect();
+    for at in &chosen {
+        put(io, &parts[*at]).await.map_err(|error| (parts[*at].label.member, error))?;
+    }
+    for at in chosen {
+        io.flush(parts[at].device).await.map_err(|error| (parts[at].label.member, error))?;
+        parts[at].behind = false;
+    }
+    Ok(())
+}
+
+async fn put(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
     let bytes = part.label.encode().map_err(|_| IoError::of(braid_engine::ErrorKind::Invalid))?;
     let places = part.label.places;
-    // One after the other, with a flush between: a crash tears one of them at most.
-    for offset in [places.label_start, places.copy_start] {
+    let both = [places.label_start, places.copy_start];
+    // One after the other, with a flush between, and one that is torn or older first: a crash leaves one whole, always.
+    for offset in if part.copy_first { [both[1], both[0]] } else { both } {
         io.write(part.device, offset, bytes.to_vec(), true).await?;
     }
     Ok(())
 }
 
-/// Removes the labels: the copies first, as the label at the start says where they are.
+/// Whether a member's label is whole, and its copy is not, or is older.
+async fn is_copy_doubtful(io: &impl DeviceIo, part: &Part) -> bool {
+    let places = part.label.places;
+    let mut sequences = [None; 2];
+    for (found, offset) in sequences.iter_mut().zip([places.label_start, places.copy_start]) {
+        let bytes = io.read(part.device, offset, LABEL_BYTES).await.unwrap_or_default();
+        *found = PoolLabel::decode(&bytes).ok().filter(|label| label.uuid == part.label.uuid).map(|l| l.sequence);
+    }
+    sequences[0] > sequences[1]
+}
+
+/// Removes the labels: the copies first, as the label at the start says where they are. Goes on where a device fails.
 ///
 /// # Errors
-/// A device's.
-pub async fn erase(io: &RingDevices, parts: &[Part]) -> Result<(), (u8, IoError)> {
+/// Every member whose label may still be there, with the error of its device.
+pub async fn erase(io: &impl DeviceIo, parts: &[Part]) -> Result<(), Vec<(u8, IoError)>> {
+    let mut left = Vec::new();
     for part in parts {
-        let failed = |error| (part.label.member, error);
-        for offset in [part.label.places.copy_start, part.label.places.label_start] {
-            io.write(part.device, offset, vec![0; LABEL_BYTES], true).await.map_err(failed)?;
+        if let Err(error) = erase_one(io, part).await {
+            left.push((part.label.member, error));
         }
-        io.flush(part.device).await.map_err(failed)?;
     }
-    Ok(())
+    if left.is_empty() { Ok(()) } else { Err(left) }
+}
+
+async fn erase_one(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
+    for offset in [part.label.places.copy_start, part.label.places.label_start] {
+        io.write(part.device, offset, vec![0; LABEL_BYTES], true).await?;
+    }
+    io.flush(part.device).await
+}
+
+/// Says of all members that their pool is being deleted. Goes on where a device fails: what is said on one counts for all.
+pub async fn doom(io: &impl DeviceIo, parts: &mut [Part]) {
+    let doomed = |label: &mut PoolLabel| label.state = braid_format::pool::PoolState::Deleting;
+    if write(io, parts, doomed).await.is_ok() {
+        return;
+    }
+    for part in parts.iter_mut() {
+        part.label.state = braid_format::pool::PoolState::Deleting;
+        if let Err(error) = put(io, part).await {
+            tracing::warn!("the label of member {} of a pool that is being deleted: {error}", part.label.member);
+        }
+    }
 }
 
 /// What a device's error is to whoever asked.
@@ -103,4 +181,188 @@ pub fn failed(pool: &str, doing: &str, member: u8, error: IoError) -> ErrorDetai
     ErrorDetail::new(kind, format!("pool {pool}: {doing} member {member} failed: {error}"))
         .with("pool", pool)
         .remedy("look at the disk and at the kernel's log (dmesg); replace the disk if it is broken")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_engine::ErrorKind;
+    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
+    use braid_format::{Features, Name, Uuid};
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    const BYTES: u64 = 64 << 20;
+    const MEMBERS: u8 = 3;
+
+    /// Devices in memory. After so many writes the power goes: the one under way is torn, and nothing works any more.
+    #[derive(Default)]
+    struct Disks {
+        blocks: RefCell<BTreeMap<(u32, u64), Vec<u8>>>,
+        left: Cell<u32>,
+        /// This one alone refuses to be written.
+        broken: Cell<Option<u32>>,
+    }
+
+    impl DeviceIo for Disks {
+        fn size_bytes(&self, _device: DeviceId) -> u64 {
+            BYTES
+        }
+
+        fn block_bytes(&self, _device: DeviceId) -> u32 {
+            512
+        }
+
+        async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
+            let blocks = self.blocks.borrow();
+            Ok(blocks.get(&(device.0, offset)).cloned().unwrap_or_else(|| vec![0; len]))
+        }
+
+        async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
+            if self.broken.get() == Some(device.0) {
+                return Err(IoError::of(ErrorKind::Io));
+            }
+            let mut blocks = self.blocks.borrow_mut();
+            match self.left.get() {
+                0 => return Err(IoError::of(ErrorKind::Io)),
+                1 => {
+                    let old = blocks.entry((device.0, offset)).or_insert_with(|| vec![0; LABEL_BYTES]);
+                    old[..512].copy_from_slice(&data[..512]);
+                    old[512..].iter_mut().for_each(|byte| *byte ^= 0x55);
+                    self.left.set(0);
+                    return Err(IoError::of(ErrorKind::Io));
+                }
+                left => self.left.set(left - 1),
+            }
+            blocks.insert((device.0, offset), data);
+            Ok(())
+        }
+
+        async fn flush(&self, _device: DeviceId) -> Result<(), IoError> {
+            if self.left.get() == 0 { Err(IoError::of(ErrorKind::Io)) } else { Ok(()) }
+        }
+
+        async fn discard(&self, _device: DeviceId, _offset: u64, _len: u64) -> Result<(), IoError> {
+            Ok(())
+        }
+    }
+
+    fn label(member: u8) -> PoolLabel {
+        let member_of = |n: u8| {
+            let uuid = Uuid::from_u128(u128::from(n) + 10);
+            Some(PoolMember { uuid, size_bytes: BYTES, state: PoolMemberState::InUse })
+        };
+        PoolLabel {
+            features: Features::default(),
+            uuid: Uuid::from_u128(1),
+            sequence: 1,
+            name: Name::new("tank").unwrap(),
+            state: PoolState::Active,
+            clean: true,
+            created_unix_s: 0,
+            session: 1,
+            members: (0..MEMBERS).map(member_of).collect(),
+            member,
+            places: PoolPlaces::new(BYTES, 1024).unwrap(),
+            reserved: Reserved::NONE,
+        }
+    }
+
+    /// What is found on the disks, as a start finds it: none may be without a label.
+    fn found(disks: &Disks) -> Vec<Part> {
+        let one = |member: u8| {
+            let places = PoolPlaces::new(BYTES, 1024).unwrap();
+            let copies = [places.label_start, places.copy_start]
+                .map(|at| disks.blocks.borrow().get(&(u32::from(member), at)).cloned().unwrap_or_default());
+            let judged = judge(BYTES, &copies[0], &copies[1]).expect("there is a label");
+            let label = judged.unwrap_or_else(|why| panic!("member {member}: {why}"));
+            let device = DeviceId(member.into());
+            Part { base: super::super::Base::Array(Uuid::nil()), device, label, behind: false, copy_first: false }
+        };
+        (0..MEMBERS).map(one).collect()
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn however_often_a_change_is_cut_off_every_member_has_a_label_and_none_is_two_behind() {
+        for (first, second, third) in (1..16).flat_map(|a| (1..16).flat_map(move |b| (1..8).map(move |c| (a, b, c)))) {
+            let disks = Disks::default();
+            disks.left.set(u32::MAX);
+            let mut parts: Vec<Part> = (0..MEMBERS)
+                .map(|member| Part {
+                    base: super::super::Base::Array(Uuid::nil()),
+                    device: DeviceId(member.into()),
+                    label: label(member),
+                    behind: true,
+                    copy_first: false,
+                })
+                .collect();
+            block_on(write(&disks, &mut parts, |_| {})).unwrap();
+            for (session, cut) in (2..).zip([first, second, third]) {
+                let mut parts = found(&disks);
+                disks.left.set(cut);
+                let _ = block_on(write(&disks, &mut parts, |label| label.session = session));
+                disks.left.set(u32::MAX);
+                let parts = found(&disks);
+                let sequences: Vec<u64> = parts.iter().map(|part| part.label.sequence).collect();
+                let (least, most) = (sequences.iter().min().unwrap(), sequences.iter().max().unwrap());
+                assert!(most - least <= 1, "cut at {first}, {second}, {third}: {sequences:?}");
+                for one in &parts {
+                    let same = parts.iter().filter(|other| other.label.sequence == one.label.sequence);
+                    assert!(
+                        same.clone().all(|other| of_member(&other.label, one) == one.label),
+                        "one number, one label"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_cannot_be_written_stays_one_behind_and_is_brought_up_first() {
+        let disks = Disks::default();
+        disks.left.set(u32::MAX);
+        let mut parts: Vec<Part> = (0..MEMBERS)
+            .map(|member| Part {
+                base: super::super::Base::Array(Uuid::nil()),
+                device: DeviceId(member.into()),
+                label: label(member),
+                behind: true,
+                copy_first: false,
+            })
+            .collect();
+        block_on(write(&disks, &mut parts, |_| {})).unwrap();
+        disks.broken.set(Some(1));
+        let named = |name: &'static str| move |label: &mut PoolLabel| label.name = Name::new(name).unwrap();
+        for name in ["one", "two", "three"] {
+            assert_eq!(block_on(write(&disks, &mut parts, named(name))).unwrap_err().0, 1);
+        }
+        // What was tried first is what the next change has to complete.
+        assert!(parts.iter().all(|part| part.label.name.as_str() == "one"));
+        let sequences: Vec<u64> = found(&disks).iter().map(|part| part.label.sequence).collect();
+        assert_eq!(sequences, [4, 3, 3]);
+        disks.broken.set(None);
+        block_on(write(&disks, &mut parts, |label| label.clean = false)).unwrap();
+        assert!(found(&disks).iter().all(|part| part.label.sequence == 6 && part.label.name.as_str() == "one"));
+        // One that fails keeps no other from losing its label.
+        disks.broken.set(Some(0));
+        block_on(doom(&disks, &mut parts));
+        assert_eq!(block_on(erase(&disks, &parts)).unwrap_err().iter().map(|left| left.0).collect::<Vec<_>>(), [0]);
+        let start = parts[2].label.places.label_start;
+        assert!(disks.blocks.borrow()[&(2, start)].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_label_and_a_copy_of_somebody_else_are_not_believed() {
+        let (one, other) = (label(0), label(1));
+        let text = judge(BYTES, &one.encode().unwrap(), &other.encode().unwrap()).unwrap().unwrap_err();
+        assert!(text.contains("member 0 of pool tank") && text.contains("member 1"), "{text}");
+        let renamed = PoolLabel { name: Name::new("deep").unwrap(), ..one.clone() };
+        assert!(judge(BYTES, &one.encode().unwrap(), &renamed.encode().unwrap()).unwrap().is_err());
+        let newer = PoolLabel { sequence: 2, ..renamed };
+        assert_eq!(judge(BYTES, &one.encode().unwrap(), &newer.encode().unwrap()).unwrap().unwrap().sequence, 2);
+    }
 }

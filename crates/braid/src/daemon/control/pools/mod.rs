@@ -8,6 +8,7 @@
 
 mod close;
 mod create;
+mod diff;
 mod exported;
 mod find;
 mod holes;
@@ -23,6 +24,7 @@ mod volumes;
 
 use super::tables::{Active, ArrayEntry, OpenDisk, Tables};
 use super::{Claim, Control};
+use crate::daemon::state::SavedPoolArray;
 use braid_api::{ErrorDetail, Kind, PoolState};
 use braid_engine::pool::{Pool, PoolShared, VolumeId};
 use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolNext, PoolPlace, ShardId};
@@ -32,12 +34,15 @@ pub use exported::Source;
 pub(super) use find::FoundPart;
 pub(super) use labels::judge as judge_label;
 use space::Counted;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tend::Tending;
 use uuid::Uuid;
 pub use view::attention;
+
+/// What is done to an array that is a member of a pool that is being opened or deleted.
+pub const WITH_POOL: &str = "opened or deleted with its pool";
 
 /// What a member of a pool is.
 #[derive(Clone)]
@@ -55,8 +60,22 @@ pub struct Part {
     pub base: Base,
     /// The device that it is.
     pub device: DeviceId,
-    /// Its label.
+    /// Its label, as it is to be.
     pub label: PoolLabel,
+    /// It may not be so on the disk.
+    pub behind: bool,
+    /// Of the two places of the label the second is the worse one.
+    pub copy_first: bool,
+}
+
+impl Part {
+    /// The array that it is.
+    fn array(&self) -> Option<Uuid> {
+        match self.base {
+            Base::Array(uuid) => Some(uuid),
+            Base::Disk(_) => None,
+        }
+    }
 }
 
 /// A volume or snapshot that is exported.
@@ -84,12 +103,18 @@ pub struct Served {
     pub parts: Vec<Part>,
     /// What is exported of it, by identity.
     pub volumes: BTreeMap<Uuid, ServedVolume>,
+    /// What is exported no more, and waits for a disk that hangs.
+    pub releasing: BTreeSet<Uuid>,
     /// One change of its volumes at a time.
     pub work: Arc<tokio::sync::Mutex<()>>,
     /// Looks after it.
     pub tending: Tending,
     /// Nothing can be made durable any more.
     pub failed: Arc<AtomicBool>,
+    /// The session before did not end in order, and what it left in shared memory was not there.
+    pub tail_missed: bool,
+    /// Its snapshots, for clients that ask in what something differs from them.
+    pub snapshots: Vec<diff::KnownSnapshot>,
     /// What was counted of its space last.
     pub counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
 }
@@ -104,6 +129,8 @@ pub struct Idle {
     pub remedy: String,
     /// Members that were found, by number: the disk or the array, as it is called.
     pub present: BTreeMap<u8, String>,
+    /// Arrays that bear its label, with their numbers: they are its own although it does not serve.
+    pub arrays: BTreeMap<Uuid, u8>,
 }
 
 /// Whether a pool serves, and what belongs to that.
@@ -127,6 +154,14 @@ pub struct PoolEntry {
 }
 
 impl PoolEntry {
+    /// What to say beside its name where it does not serve.
+    pub fn idle_word(&self) -> String {
+        match &self.condition {
+            Condition::Serves(_) => String::new(),
+            Condition::Idle(idle) => format!(", which is {},", idle.state.word()),
+        }
+    }
+
     /// What belongs to it while it serves.
     pub fn served(&self) -> Option<&Served> {
         match &self.condition {
@@ -151,6 +186,17 @@ pub struct Reach {
 }
 
 impl Tables {
+    /// Where the members of a pool were seen last, as far as is known: number, and disk or array.
+    pub fn last_seen_of(&self, pool: Uuid) -> BTreeMap<u8, String> {
+        let disks = self.pool_disks.values().filter(|saved| saved.pool == pool);
+        let arrays = self.pool_arrays.iter().filter(|saved| saved.pool == pool);
+        let array = |saved: &SavedPoolArray| {
+            let now = self.arrays.get(&saved.array).map_or(&saved.array_name, |entry| &entry.name);
+            (saved.member, format!("array {now}"))
+        };
+        disks.map(|saved| (saved.member, saved.disk.clone())).chain(arrays.map(array)).collect()
+    }
+
     /// Whether a pool is found again after the daemon ends.
     pub fn is_pool_kept(&self, pool: &PoolEntry) -> bool {
         let keeps = |part: &Part| match &part.base {
@@ -185,8 +231,17 @@ impl Tables {
         }
     }
 
-    /// The pool that serves and has this array as a member, and which.
+    /// The pool that has this array as a member, whether it serves or not, and which.
     pub fn pool_on(&self, array: Uuid) -> Option<(&PoolEntry, u8)> {
+        let idle = |entry: &PoolEntry| match &entry.condition {
+            Condition::Idle(idle) => idle.arrays.get(&array).copied(),
+            Condition::Serves(_) => None,
+        };
+        self.served_on(array).or_else(|| self.pools.values().find_map(|entry| Some((entry, idle(entry)?))))
+    }
+
+    /// The same of one that serves.
+    pub fn served_on(&self, array: Uuid) -> Option<(&PoolEntry, u8)> {
         let of = |part: &Part| matches!(part.base, Base::Array(uuid) if uuid == array).then_some(part.label.member);
         self.pools.values().find_map(|entry| Some((entry, entry.served()?.parts.iter().find_map(of)?)))
     }
@@ -197,15 +252,24 @@ impl Tables {
     /// [`Kind::InUse`] naming both.
     pub fn refuse_under_pool(&self, array: Uuid, name: &str, done: &str) -> Result<(), ErrorDetail> {
         let Some((pool, number)) = self.pool_on(array) else { return Ok(()) };
+        // Stopping one changes nothing on it.
+        if pool.served().is_none() && done == "stopped" {
+            return Ok(());
+        }
         Err(ErrorDetail::new(
             Kind::InUse,
-            format!("array {name} is member {number} of pool {} and so cannot be {done}", pool.name),
+            format!(
+                "array {name} is member {number} of pool {}{} and so cannot be {done}",
+                pool.name,
+                pool.idle_word()
+            ),
         )
         .with("array", name)
         .with("pool", &pool.name)
         .remedy(format!(
-            "braid pool delete {} first, if its volumes are not needed any more; --force does not override this",
-            pool.name
+            "braid pool delete {}{} first, if its volumes are not needed any more; --force does not override this",
+            pool.name,
+            if pool.served().is_some() { "" } else { " --force" }
         )))
     }
 

@@ -7,7 +7,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{PoolPlace, ShardId};
 use braid_format::pool::PoolLabel;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -23,10 +23,7 @@ impl Control {
         let tails = tokio::task::block_in_place(|| self.tails(uuid))?;
         let io = self.ring.devices();
         let newest = newest(&parts).clone();
-        let written = labels::write(&io, &mut parts, |label| {
-            let (member, places) = (label.member, label.places);
-            *label = PoolLabel { member, places, session, clean: false, ..newest.clone() };
-        });
+        let written = labels::write(&io, &mut parts, |label| (label.session, label.clean) = (session, false));
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
         let members: Vec<PoolDevice> = parts.iter().map(pool_device).collect();
@@ -34,6 +31,9 @@ impl Control {
         let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
         let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
+        let boot = tails.boot();
+        let same_boot = self.read().pool_boots.get(&uuid) == Some(&boot);
+        let tail_missed = tails.missed() && !newest.clean && same_boot;
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
@@ -47,14 +47,30 @@ impl Control {
             places,
             parts: parts.clone(),
             volumes: BTreeMap::new(),
+            releasing: BTreeSet::new(),
             work: Arc::default(),
             tending: Tending::default(),
             failed: Arc::new(AtomicBool::new(false)),
+            tail_missed,
+            snapshots: Vec::new(),
             counted: Arc::default(),
         };
-        let label = parts[0].label.clone();
+        let (label, pool) = (parts[0].label.clone(), name.clone());
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(served) };
-        self.write().pools.insert(uuid, entry);
+        {
+            let mut tables = self.write();
+            tables.pool_boots.insert(uuid, boot);
+            tables.pools.insert(uuid, entry);
+        }
+        if tail_missed {
+            let message = format!(
+                "the last session of pool {pool} did not end in order, and its tail is not in {}: what was acknowledged and not flushed in its last moments is lost, as after a loss of power",
+                self.shared_memory.display()
+            );
+            self.events().error("pool_tail_lost", message, &[("pool", &pool)]);
+        }
+        self.save_or_warn();
+        self.note_snapshots(uuid).await;
         self.tend(uuid, tail);
         self.restore_pool_exports(uuid).await;
         Ok(())

@@ -1,14 +1,17 @@
 //! Snapshots: taken, of several volumes at one instant; listed, renamed, deleted.
 
+use super::super::change::DRAINING_MAX;
 use super::super::{Control, random_uuid};
-use super::Reach;
 use super::create::unix_s;
+use super::diff::KnownSnapshot;
 use super::volumes::{Told, checked, find, not_found, told};
+use super::{Condition, Reach};
 use braid_api::names::VolumeName;
 use braid_api::{CreateSnapshots, ErrorDetail, Kind, Snapshot, SnapshotList};
 use braid_engine::PoolNext;
-use braid_engine::pool::AdminError;
-use braid_format::pool::{OwnerKind, OwnerName};
+use braid_engine::pool::{AdminError, Pool};
+use braid_format::pool::{Owner, OwnerKind, OwnerName};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Snapshots that one command takes at most: they stand in the tail together.
@@ -67,8 +70,17 @@ impl Control {
                 let (next, result) = told(result);
                 (if result.is_ok() { PoolNext::DrainAndCommit } else { next }, result)
             });
-            done.await?.map_err(|error| error.into_detail(&pool, &ask.snapshots.join(", ")))?;
+            let done = tokio::time::timeout(DRAINING_MAX, done).await.map_err(|_| {
+                ErrorDetail::new(
+                    Kind::TimedOut,
+                    format!("a disk of pool {} hangs: the snapshots are durable when it answers", pool.name),
+                )
+                .with("pool", &pool.name)
+                .remedy("look at its disks (braid pool show), and then at whether they are there (braid snapshot list)")
+            })?;
+            done?.map_err(|error| error.into_detail(&pool, &ask.snapshots.join(", ")))?;
         }
+        self.note_snapshots(pool.uuid).await;
         let message =
             format!("{} of pool {} taken", super::super::counted(taken.len(), "snapshot", "snapshots"), pool.name);
         self.events().info("snapshots_taken", message, &[("pool", &pool.name)]);
@@ -76,6 +88,29 @@ impl Control {
         let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None) };
         list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
         Ok(list)
+    }
+
+    /// Notes which snapshots a pool has, for those who must not wait for its home.
+    pub(super) async fn note_snapshots(&self, pool: Uuid) {
+        let Ok(reach) = self.reach(&pool.to_string()) else { return };
+        let asked = |pool: &mut Pool| {
+            let owners = &pool.state().owners;
+            let known = |owner: &Owner| KnownSnapshot {
+                uuid: owner.uuid,
+                volume: (
+                    owner.volume,
+                    find(pool.state(), owner.volume, OwnerKind::Volume)
+                        .map_or_else(String::new, |v| v.name.to_string()),
+                ),
+                name: owner.name.to_string(),
+            };
+            let known = owners.iter().filter(|owner| owner.kind == OwnerKind::Snapshot).map(known);
+            (PoolNext::Done, known.collect::<Vec<_>>())
+        };
+        let Ok(known) = self.call(&reach, asked).await else { return };
+        if let Some(Condition::Serves(served)) = self.write().pools.get_mut(&pool).map(|entry| &mut entry.condition) {
+            served.snapshots = known;
+        }
     }
 
     /// Every snapshot, or those of one pool or volume.
@@ -92,7 +127,10 @@ impl Control {
             None => {
                 let mut snapshots = Vec::new();
                 for pool in self.reach_all() {
-                    snapshots.extend(self.snapshots_of(&pool, None).await?.snapshots);
+                    match self.snapshots_of(&pool, None).await {
+                        Err(error) if error.kind == Kind::Inactive => {}
+                        list => snapshots.extend(list?.snapshots),
+                    }
                 }
                 Ok(SnapshotList { snapshots })
             }
@@ -144,7 +182,7 @@ impl Control {
     ///
     /// # Errors
     /// It is exported, and `force` is not set.
-    pub async fn delete_snapshot(&self, snapshot: &str, force: bool) -> Result<Snapshot, ErrorDetail> {
+    pub async fn delete_snapshot(self: &Arc<Self>, snapshot: &str, force: bool) -> Result<Snapshot, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
         let shown = self.snapshot_of(&located.pool, located.uuid).await?;

@@ -13,11 +13,12 @@ use braid_format::pool::Owner;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Looks of one step at memory: some fifty microseconds.
+/// Looks of one step at memory, and about how long that takes.
 const STEP_LOADS: u32 = 5_000;
+const STEP: Duration = Duration::from_micros(50);
 /// Statements that are kept at a time: 48 MB.
 const STATEMENTS_MAX: usize = 2 << 20;
-/// An answer is given again for so many times as long as it took: counting never takes more than a tenth of the home's time.
+/// An answer is given again for so many times as long as the home was busy with it: counting never takes more than a tenth of its time.
 const AGAIN: u32 = 10;
 
 /// What was counted last.
@@ -41,13 +42,13 @@ impl Control {
         if let Some(last) = last.as_ref().filter(|last| last.at.elapsed() < last.took * AGAIN) {
             return Ok(Arc::clone(&last.accounts));
         }
-        let begun = Instant::now();
-        let accounts = Arc::new(self.count(pool).await?);
-        *last = Some(Counted { at: Instant::now(), took: begun.elapsed(), accounts: Arc::clone(&accounts) });
+        let mut steps = 0;
+        let accounts = Arc::new(self.count(pool, &mut steps).await?);
+        *last = Some(Counted { at: Instant::now(), took: STEP * steps, accounts: Arc::clone(&accounts) });
         Ok(accounts)
     }
 
-    async fn count(&self, pool: &Reach) -> Result<Accounts, ErrorDetail> {
+    async fn count(&self, pool: &Reach, steps: &mut u32) -> Result<Accounts, ErrorDetail> {
         let owners = |pool: &mut Pool| (PoolNext::Done, pool.state().owners.iter().cloned().collect::<Vec<Owner>>());
         let owners = self.call(pool, owners).await?;
         let end = owners.iter().map(|owner| owner.size_bytes.div_ceil(EXTENT_BYTES)).max().unwrap_or(0).max(1);
@@ -55,7 +56,7 @@ impl Control {
         let (mut start, mut len) = (0, end);
         while start < end {
             let walk = Walk::new(start..(start + len).min(end), Vec::new());
-            let Some(mut walk) = self.walk(pool, walk, len > 1).await? else {
+            let Some(mut walk) = self.walk(pool, walk, len > 1, steps).await? else {
                 len = (len / 2).max(1);
                 continue;
             };
@@ -69,9 +70,16 @@ impl Control {
     }
 
     /// Goes a whole way through a pool's records. `None`: there is more in the window than can be kept, and it may be smaller.
-    pub(super) async fn walk(&self, pool: &Reach, mut walk: Walk, narrows: bool) -> Result<Option<Walk>, ErrorDetail> {
+    pub(super) async fn walk(
+        &self,
+        pool: &Reach,
+        mut walk: Walk,
+        narrows: bool,
+        steps: &mut u32,
+    ) -> Result<Option<Walk>, ErrorDetail> {
         let mut all = Vec::new();
         loop {
+            *steps += 1;
             let ended;
             (walk, ended) = self.walk_step(pool, walk).await?;
             // Here, as memory for more of them takes time.

@@ -6,6 +6,7 @@ use braid_api::ErrorDetail;
 use braid_engine::pool::TailMemory;
 use braid_ring::{SharedTail, TailFolder};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
 
@@ -19,6 +20,8 @@ pub struct Tails {
     /// Those that earlier sessions of this boot left, by session.
     old: Mutex<BTreeMap<u64, Arc<SharedTail>>>,
     new: Mutex<Option<Arc<SharedTail>>>,
+    /// A session was asked for that has left nothing.
+    missed: AtomicBool,
 }
 
 impl Control {
@@ -37,7 +40,7 @@ impl Control {
                 old.insert(name.session, Arc::new(tail));
             }
         }
-        Ok(Tails { folder, pool, old: Mutex::new(old), new: Mutex::new(None) })
+        Ok(Tails { folder, pool, old: Mutex::new(old), new: Mutex::new(None), missed: AtomicBool::new(false) })
     }
 }
 
@@ -45,7 +48,19 @@ impl Tails {
     /// What this session left.
     pub fn old(&self, session: u64) -> Option<Arc<dyn TailMemory>> {
         let old = self.old.lock().unwrap_or_else(PoisonError::into_inner);
-        old.get(&session).map(|tail| Arc::clone(tail) as Arc<dyn TailMemory>)
+        let found = old.get(&session).map(|tail| Arc::clone(tail) as Arc<dyn TailMemory>);
+        self.missed.store(found.is_none(), Ordering::Relaxed);
+        found
+    }
+
+    /// Whether the session that was asked for last has left nothing here.
+    pub fn missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    /// Which boot of the machine this is.
+    pub fn boot(&self) -> Uuid {
+        self.folder.name(self.pool, 0).boot
     }
 
     /// Memory for this session, of about so many bytes.

@@ -5,7 +5,7 @@ use super::Condition;
 use braid_engine::PoolNext;
 use braid_engine::pool::{Folded, Moving, Pool};
 use braid_ring::SharedTail;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_millis(50);
 const BUSY: Duration = Duration::from_millis(1);
 /// What is not committed for so long is, then.
 const UNCOMMITTED_MAX: Duration = Duration::from_secs(1);
-/// Between two looks whether the tail is still there.
-const TAIL_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks whether the tail is still there, and the pool well.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Records that are looked at in one step of folding: requests of clients wait for it.
 const FOLD_RECORDS: u32 = 2000;
 /// The same of moving.
@@ -37,6 +37,17 @@ pub struct Tending {
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
     /// The tail is not where the next start would look for it.
     tail_lost: Arc<AtomicBool>,
+    /// So many want nothing to be folded for a while.
+    holds: Arc<AtomicU32>,
+}
+
+/// As long as this lives nothing is folded, but for a step that is under way.
+pub struct Unfolded(Arc<AtomicU32>);
+
+impl Drop for Unfolded {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Tending {
@@ -50,6 +61,12 @@ impl Tending {
     pub fn moves(&self) {
         self.moves.store(true, Ordering::Release);
         self.wake.notify_one();
+    }
+
+    /// Lets nothing be folded.
+    pub fn hold(&self) -> Unfolded {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        Unfolded(Arc::clone(&self.holds))
     }
 
     /// Whether what is acknowledged would be lost with the process.
@@ -95,7 +112,8 @@ impl Control {
         while !tending.ending.load(Ordering::Acquire) {
             let wait = if busy { BUSY } else { EVERY };
             let _ = tokio::time::timeout(wait, tending.wake.notified()).await;
-            if looked.elapsed() >= TAIL_EVERY {
+            let look = looked.elapsed() >= LOOK_EVERY;
+            if look {
                 looked = Instant::now();
                 let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
                 if lost && !tending.tail_lost.swap(lost, Ordering::Relaxed) {
@@ -106,10 +124,11 @@ impl Control {
             let old = hot_since.is_some_and(|since| since.elapsed() >= UNCOMMITTED_MAX)
                 || hot_since.is_some() && tending.has_lost_tail();
             // Whatever is deleted from here on sets it again.
-            let fold = tending.fold.swap(false, Ordering::AcqRel);
+            let fold = tending.holds.load(Ordering::Acquire) == 0 && tending.fold.swap(false, Ordering::AcqRel);
             let moves = tending.moves.swap(false, Ordering::AcqRel);
             busy = false;
-            if !old && !fold && !moves {
+            // A flush may fail although nothing was to be committed.
+            if !old && !fold && !moves && !look {
                 continue;
             }
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };

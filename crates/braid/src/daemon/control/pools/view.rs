@@ -187,15 +187,12 @@ impl Control {
     }
 
     fn show_members(&self, tables: &Tables, entry: &PoolEntry, listed: Option<&Listed>) -> Vec<PoolMember> {
-        let last_seen = |number: u8| {
-            let of = tables.pool_disks.values().find(|saved| saved.pool == entry.uuid && saved.member == number);
-            of.map(|saved| saved.disk.clone())
-        };
+        let seen = tables.last_seen_of(entry.uuid);
         let blank = |number: u8| PoolMember {
             number,
             uuid: String::new(),
-            disk: last_seen(number),
-            array: None,
+            disk: seen.get(&number).filter(|seen| !seen.starts_with("array ")).cloned(),
+            array: seen.get(&number).and_then(|seen| seen.strip_prefix("array ")).map(str::to_owned),
             present: false,
             size_bytes: 0,
             data_bytes: None,
@@ -203,8 +200,7 @@ impl Control {
             stats: None,
         };
         let Some(label) = &entry.label else {
-            let known = tables.pool_disks.values().filter(|saved| saved.pool == entry.uuid);
-            return known.map(|saved| blank(saved.member)).collect();
+            return seen.keys().map(|number| blank(*number)).collect();
         };
         let served = entry.served();
         let member = |(number, member): (u8, &braid_format::pool::PoolMember)| {
@@ -213,7 +209,7 @@ impl Control {
             let part = served.and_then(|served| served.parts.iter().find(|part| part.label.member == number));
             match part.map(|part| &part.base) {
                 Some(Base::Disk(disk)) => {
-                    (shown.disk, shown.present) = (Some(disk.name.clone()), true);
+                    (shown.disk, shown.array, shown.present) = (Some(disk.name.clone()), None, true);
                     shown.stats = Some(self.stats_of(disk));
                 }
                 Some(Base::Array(uuid)) => {
@@ -227,7 +223,7 @@ impl Control {
                         shown.present = true;
                         match found.split_once(' ') {
                             Some(("array", array)) => (shown.disk, shown.array) = (None, Some(array.to_owned())),
-                            Some((_, disk)) => shown.disk = Some(disk.to_owned()),
+                            Some((_, disk)) => (shown.disk, shown.array) = (Some(disk.to_owned()), None),
                             None => {}
                         }
                     }
@@ -290,6 +286,9 @@ fn troubles(entry: &PoolEntry) -> Vec<String> {
     let mut troubles = Vec::new();
     if served.failed.load(Ordering::Relaxed) {
         troubles.push("a member has failed a write or a flush: nothing more can be made durable".to_owned());
+    }
+    if served.tail_missed {
+        troubles.push("at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost".to_owned());
     }
     if served.tending.has_lost_tail() {
         troubles.push("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost".to_owned());

@@ -10,6 +10,7 @@ use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, Ro
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool, State};
 use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Volumes have blocks of so many bytes.
@@ -53,13 +54,18 @@ impl Control {
     /// # Errors
     /// There is no such pool, or it does not serve.
     pub async fn volumes(&self, pool: Option<&str>) -> Result<VolumeList, ErrorDetail> {
+        let several = pool.is_none();
         let pools = match pool {
             Some(name) => vec![self.reach(name)?],
             None => self.reach_all(),
         };
         let mut volumes = Vec::new();
         for pool in pools {
-            let listed = self.list_counted(&pool).await?;
+            // One that was deleted in this moment has none.
+            let listed = match self.list_counted(&pool).await {
+                Err(error) if error.kind == Kind::Inactive && several => continue,
+                listed => listed?,
+            };
             volumes.extend(self.show_volumes(&pool, &listed));
         }
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -191,7 +197,7 @@ impl Control {
     ///
     /// # Errors
     /// It has snapshots; it is exported, and `force` is not set.
-    pub async fn delete_volume(&self, volume: &str, force: bool) -> Result<Volume, ErrorDetail> {
+    pub async fn delete_volume(self: &Arc<Self>, volume: &str, force: bool) -> Result<Volume, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
         let shown = self.volume_of(&located.pool, located.uuid).await?;
@@ -205,19 +211,26 @@ impl Control {
     }
 
     /// Deletes a volume or snapshot, with its exports if `force` is set.
-    pub(super) async fn delete_owner(&self, what: &Located, kind: OwnerKind, force: bool) -> Result<(), ErrorDetail> {
+    pub(super) async fn delete_owner(
+        self: &Arc<Self>,
+        what: &Located,
+        kind: OwnerKind,
+        force: bool,
+    ) -> Result<(), ErrorDetail> {
         if !force {
             self.refuse_exported_volume(what, "deleted").map_err(|error| {
                 let remedy = format!("{}, or add --force (its exports are removed)", error.remedy);
                 error.remedy(remedy)
             })?;
         }
-        self.remove_exports_of(what.uuid).await;
-        self.release_volume(what.pool.uuid, what.uuid).await;
-        let _listening = self.listening.lock().await;
+        // To the end: an export that began before is seen, and none begins.
+        let listening = self.listening.lock().await;
+        if !force {
+            self.refuse_exported_volume(what, "deleted")?;
+        }
+        self.remove_exports_now(&listening, what.uuid);
+        self.release_volume(&listening, what.pool.uuid, what.uuid).await;
         let _one_at_a_time = what.pool.work.lock().await;
-        // One that came in between.
-        self.refuse_exported_volume(what, "deleted")?;
         let uuid = what.uuid;
         let done = self.call(&what.pool, move |pool| {
             let id = find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
@@ -227,9 +240,12 @@ impl Control {
             });
             told(result.map_err(Told::Admin))
         });
-        done.await?.map_err(|error| error.into_detail(&what.pool, &what.name))?;
-        self.fold_soon(&what.pool);
+        let done = done.await;
+        // The exports are gone, whatever came of the rest.
         self.save_or_warn();
+        done?.map_err(|error| error.into_detail(&what.pool, &what.name))?;
+        self.note_snapshots(what.pool.uuid).await;
+        self.fold_soon(&what.pool);
         Ok(())
     }
 
@@ -292,7 +308,11 @@ impl Control {
                     let found = find(pool.state(), uuid, kind).map(|owner| name_in_pool(pool.state(), owner));
                     (PoolNext::Done, found)
                 });
-                if let Some(name) = name.await? {
+                let name = match name.await {
+                    Err(error) if error.kind == Kind::Inactive => continue,
+                    name => name?,
+                };
+                if let Some(name) = name {
                     let name = format!("{}/{name}", pool.name);
                     return Ok(Located { pool, uuid, name });
                 }
@@ -343,6 +363,7 @@ impl Control {
 
     /// Exports of a pool's volumes say by what names these go now.
     pub(super) async fn note_new_names(&self, pool: &Reach) -> Result<(), ErrorDetail> {
+        self.note_snapshots(pool.uuid).await;
         let listed = self.list_pool(pool).await?;
         {
             let mut tables = self.write();

@@ -1,0 +1,305 @@
+//! In what volumes and snapshots differ: told to whoever asks, and to NBD's clients (`braid:diff:SNAPSHOT`).
+
+use super::super::Control;
+use super::Reach;
+use super::volumes::{Located, name_in_pool, not_found};
+use braid_api::names::{VolumeName, is_uuid};
+use braid_api::{ChangedRange, ErrorDetail, Kind, SnapshotDiff};
+use braid_engine::PoolNext;
+use braid_engine::pool::{BLOCK_BYTES, Changed, Difference, EXTENT_BYTES, Pool, Run, Walk};
+use braid_format::pool::OwnerKind;
+use braid_nbd::codec::difference;
+use braid_nbd::export::{Allocation, Found};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use uuid::Uuid;
+
+/// Changed ranges in one answer.
+const RANGES_MAX: usize = 65_536;
+/// Differences that are known to clients at a time, in the whole daemon: each takes 24 bytes for each extent that differs.
+const DIFFERENCES_MAX: usize = 64;
+/// So often a walk is made again, where more moved than can be kept in mind.
+const TRIES: u32 = 3;
+
+/// How many differences clients have.
+static DIFFERENCES: AtomicUsize = AtomicUsize::new(0);
+
+/// What differs, and what it was asked of.
+struct Answer {
+    changed: Changed,
+    size_bytes: u64,
+    names: [String; 2],
+}
+
+impl Control {
+    /// In what a volume or snapshot differs from a snapshot, from an offset on. Without another name, the volume as it is now.
+    ///
+    /// # Errors
+    /// One of them is not there; they are in different pools, or have nothing in common.
+    pub async fn diff(&self, from: &str, to: Option<&str>, offset_bytes: u64) -> Result<SnapshotDiff, ErrorDetail> {
+        let from = self.locate(from, OwnerKind::Snapshot).await?;
+        let to = match to {
+            Some(text) => self.locate_any(text, &from).await?,
+            None => {
+                let volume = from.name.rsplit_once('@').map_or("", |(volume, _)| volume);
+                self.locate(volume, OwnerKind::Volume).await?
+            }
+        };
+        if to.pool.uuid != from.pool.uuid {
+            let message = format!("{} and {} are in different pools, and have nothing in common", from.name, to.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("name two of one pool"));
+        }
+        let first = offset_bytes / BLOCK_BYTES;
+        let answer = self.difference(&from.pool, from.uuid, to.uuid, first, RANGES_MAX).await?;
+        let (mut ranges, mut next, mut bytes) = (Vec::new(), None, 0);
+        answer.changed.runs(first, &mut |run: Run| {
+            let offset = run.block * BLOCK_BYTES;
+            let end = ((run.block + run.blocks) * BLOCK_BYTES).min(answer.size_bytes);
+            if offset >= end {
+                return false;
+            }
+            if ranges.len() == RANGES_MAX {
+                next = Some(offset);
+                return false;
+            }
+            bytes += end - offset;
+            ranges.push(ChangedRange { offset_bytes: offset, length_bytes: end - offset, zeros: run.zeros });
+            true
+        });
+        let [from, to] = answer.names.map(|name| format!("{}/{name}", from.pool.name));
+        Ok(SnapshotDiff {
+            from,
+            to,
+            size_bytes: answer.size_bytes,
+            changed_bytes: bytes,
+            ranges,
+            next_offset_bytes: next,
+        })
+    }
+
+    /// A volume or snapshot of the same pool, as `tank/db`, `tank/db@monday`, `@monday` or a UUID.
+    async fn locate_any(&self, text: &str, beside: &Located) -> Result<Located, ErrorDetail> {
+        if let Some(own) = text.strip_prefix('@') {
+            let volume = beside.name.rsplit_once('@').map_or("", |(volume, _)| volume);
+            return self.locate(&format!("{volume}@{own}"), OwnerKind::Snapshot).await;
+        }
+        let is_snapshot = VolumeName::parse(text).is_some_and(|name| name.snapshot.is_some());
+        let kind = if is_snapshot { OwnerKind::Snapshot } else { OwnerKind::Volume };
+        match self.locate(text, kind).await {
+            Err(error) if error.kind == Kind::NotFound && is_uuid(text) => self.locate(text, OwnerKind::Snapshot).await,
+            located => located,
+        }
+    }
+
+    /// What differs from a block on; may stop after so many ranges. Nobody takes or deletes snapshots meanwhile, and nothing is folded.
+    async fn difference(
+        &self,
+        pool: &Reach,
+        from: Uuid,
+        to: Uuid,
+        first_block: u64,
+        enough: usize,
+    ) -> Result<Answer, ErrorDetail> {
+        let _one_at_a_time = pool.work.lock().await;
+        let tending = self.read().pools.get(&pool.uuid).and_then(|entry| Some(entry.served()?.tending.clone()));
+        let _unfolded = tending.as_ref().map(super::tend::Tending::hold);
+        let begin = move |pool: &mut Pool| (PoolNext::Done, begin(pool, from, to));
+        let (between, names, size_bytes) = self.call(pool, begin).await?.map_err(|missing| match missing {
+            Missing::Owner(uuid) => not_found(&uuid.to_string(), OwnerKind::Snapshot),
+            Missing::Ancestor([from, to]) => ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("{from} and {to} have nothing in common: neither goes back to what the other one was"),
+            )
+            .with("pool", &pool.name)
+            .remedy("name two snapshots of one volume, or of a volume and its clone"),
+        })?;
+        let (mut changed, owners) = (Changed::default(), between.owners());
+        let end = size_bytes.div_ceil(EXTENT_BYTES);
+        let mut start = (first_block * BLOCK_BYTES / EXTENT_BYTES).min(end);
+        let (mut len, mut tries) = ((end - start).max(1), 0);
+        while start < end && !owners.is_empty() {
+            let (window, of) = (start..(start + len).min(end), owners.clone());
+            self.call(pool, move |pool| (PoolNext::Done, pool.watch(of.clone()))).await?;
+            let walked = self.walk(pool, Walk::new(window, owners.clone()), len > 1, &mut 0).await;
+            let watch = self.call(pool, |pool| (PoolNext::Done, pool.end_watch())).await?;
+            let Some(mut walk) = walked? else {
+                len = (len / 2).max(1);
+                continue;
+            };
+            if !watch.is_some_and(|watch| watch.add_to(&mut walk)) {
+                tries += 1;
+                if tries < TRIES {
+                    continue;
+                }
+                let message = format!("pool {} changes faster than it can be looked at", pool.name);
+                return Err(ErrorDetail::new(Kind::InUse, message).remedy("try again later"));
+            }
+            tokio::task::block_in_place(|| {
+                walk.sort();
+                changed.append(between.changed(&walk));
+            });
+            start += len;
+            let mut runs = 0;
+            changed.runs(first_block, &mut |_| {
+                runs += 1;
+                runs <= enough
+            });
+            if runs > enough {
+                break;
+            }
+        }
+        Ok(Answer { changed, size_bytes, names })
+    }
+}
+
+enum Missing {
+    Owner(Uuid),
+    Ancestor([String; 2]),
+}
+
+fn begin(pool: &mut Pool, from: Uuid, to: Uuid) -> Result<(Difference, [String; 2], u64), Missing> {
+    let state = pool.state();
+    let named = |uuid: Uuid| {
+        let found = state.owners.iter().find(|owner| owner.uuid == uuid && !owner.name.is_empty());
+        found.ok_or(Missing::Owner(uuid))
+    };
+    let (one, other) = (named(from)?, named(to)?);
+    let names = [name_in_pool(state, one), name_in_pool(state, other)];
+    match Difference::between(&state.owners, one.id, other.id) {
+        Ok(between) => Ok((between, names, other.size_bytes)),
+        Err(_) => Err(Missing::Ancestor(names)),
+    }
+}
+
+/// A snapshot, as exports of its volume and of its other snapshots know it.
+#[derive(Clone)]
+pub struct KnownSnapshot {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The volume that it is of, and what that is called.
+    pub volume: (Uuid, String),
+    /// Its name alone.
+    pub name: String,
+}
+
+/// What a volume or snapshot that is exported can be compared with.
+pub struct VolumeDifferences {
+    /// Whoever finds it out.
+    pub control: Weak<Control>,
+    /// Where that happens.
+    pub runtime: tokio::runtime::Handle,
+    /// The pool.
+    pub pool: Uuid,
+    /// The volume or snapshot.
+    pub of: Uuid,
+    /// The volume that it is, or is of.
+    pub volume: Uuid,
+    /// It is a snapshot: what it differs in stays so, and several connections may have the same answer.
+    pub is_snapshot: bool,
+    /// Answers that somebody has.
+    pub known: Mutex<Vec<(Uuid, Weak<Asked>)>>,
+}
+
+/// A difference that a client has asked for.
+pub struct Asked {
+    found: OnceLock<Option<Changed>>,
+}
+
+impl Asked {
+    /// One more, if there may be.
+    fn new() -> Option<Asked> {
+        let more = |count: usize| (count < DIFFERENCES_MAX).then_some(count + 1);
+        DIFFERENCES.try_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Asked { found: OnceLock::new() })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        DIFFERENCES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl VolumeDifferences {
+    fn snapshots(&self) -> Vec<KnownSnapshot> {
+        let Some(control) = self.control.upgrade() else { return Vec::new() };
+        let tables = control.read();
+        let known =
+            tables.pools.get(&self.pool).and_then(super::PoolEntry::served).map(|served| served.snapshots.clone());
+        known.unwrap_or_default()
+    }
+}
+
+impl braid_nbd::export::Differences for VolumeDifferences {
+    fn names(&self) -> Vec<String> {
+        let own = |known: &KnownSnapshot| known.volume.0 == self.volume && known.uuid != self.of;
+        self.snapshots().into_iter().filter(own).map(|known| known.name).collect()
+    }
+
+    fn begin(&self, name: &str) -> Option<Arc<dyn braid_nbd::export::Difference>> {
+        // Of this volume, or of another one: VOLUME@SNAPSHOT.
+        let is = |known: &KnownSnapshot| match name.split_once('@') {
+            Some((volume, own)) => known.volume.1 == volume && known.name == own,
+            None => known.volume.0 == self.volume && known.name == name,
+        };
+        let from = self.snapshots().into_iter().find(is)?.uuid;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, asked)| asked.strong_count() > 0);
+        if let Some(asked) = known.iter().find(|(of, _)| *of == from && self.is_snapshot).and_then(|(_, a)| a.upgrade())
+        {
+            return Some(asked);
+        }
+        let asked = Arc::new(Asked::new()?);
+        known.push((from, Arc::downgrade(&asked)));
+        let (control, pool, of, into) = (Weak::clone(&self.control), self.pool, self.of, Arc::clone(&asked));
+        self.runtime.spawn(async move {
+            let found = match control.upgrade() {
+                Some(control) => match control.reach(&pool.to_string()) {
+                    Ok(pool) => control.difference(&pool, from, of, 0, usize::MAX).await,
+                    Err(error) => Err(error),
+                },
+                None => Err(ErrorDetail::new(Kind::Internal, "the daemon ends")),
+            };
+            let found = found.inspect_err(|error| tracing::warn!("a difference cannot be told: {}", error.message));
+            let _ = into.found.set(found.ok().map(|answer| answer.changed));
+        });
+        Some(asked)
+    }
+}
+
+impl braid_nbd::export::Difference for Asked {
+    fn found(&self) -> Found<'_> {
+        match self.found.get() {
+            None => Found::Pending,
+            Some(None) => Found::Failed,
+            Some(Some(_)) => Found::Map(self),
+        }
+    }
+}
+
+impl Allocation for Asked {
+    fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool) {
+        let Some(Some(changed)) = self.found.get() else { return };
+        let (mut at, end) = (offset, offset + len);
+        let mut wanted = true;
+        changed.runs(offset / BLOCK_BYTES, &mut |run| {
+            let (start, until) = (run.block * BLOCK_BYTES, (run.block + run.blocks) * BLOCK_BYTES);
+            if start >= end {
+                return false;
+            }
+            if start > at {
+                wanted = extent(start - at, 0);
+                at = start;
+            }
+            let state = if run.zeros { difference::CHANGED | difference::ZERO } else { difference::CHANGED };
+            if wanted && until > at {
+                wanted = extent(until.min(end) - at, state);
+                at = until.min(end);
+            }
+            wanted && at < end
+        });
+        if wanted && at < end {
+            extent(end - at, 0);
+        }
+    }
+}

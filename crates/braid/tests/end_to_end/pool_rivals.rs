@@ -1,0 +1,97 @@
+//! Commands at the same moment, and arrays under pools: nobody gets what is somebody else's.
+
+use crate::pools::{check, client, export, free, names, pool, socket, write};
+use crate::support::*;
+
+/// Every export that listens is of something that is there.
+#[track_caller]
+fn check_exports(daemon: &Daemon) {
+    let mut there = names(&daemon.json(&["volume", "list"]), "volumes");
+    there.extend(names(&daemon.json(&["array", "list"]), "arrays"));
+    let list = daemon.json(&["export", "list"]);
+    for export in list["exports"].as_array().expect("a list") {
+        let of = export["array"].as_str().expect("a name").to_owned();
+        assert!(there.contains(&of) || export["state"] != "listening", "{export} of what is not there: {there:?}");
+    }
+}
+
+#[test]
+fn an_export_never_outlives_its_volume_or_pool() {
+    let daemon = Daemon::start();
+    drop(pool(&daemon));
+    let at = format!("unix:{}", socket(&daemon));
+    let mut outcomes = [0; 2];
+    for round in 0..24 {
+        daemon.braid(&["volume", "create", "tank/short", "64M"]);
+        let add = ["export", "add", "tank/short", "--nbd", &at];
+        let force = ["volume", "delete", "tank/short", "--yes", "--force"];
+        let delete = if round % 2 == 0 { &force[..] } else { &force[..4] };
+        std::thread::scope(|scope| {
+            let adding = scope.spawn(|| daemon.any(&add));
+            let deleting = scope.spawn(|| daemon.any(delete));
+            let (added, deleted) = (adding.join().unwrap(), deleting.join().unwrap());
+            outcomes[0] += u32::from(added.status.success());
+            outcomes[1] += u32::from(deleted.status.success());
+        });
+        check_exports(&daemon);
+        // Where the export came first, the deletion was refused, or took it along.
+        daemon.any(&force);
+    }
+    assert!(outcomes[1] > 0, "{outcomes:?}");
+    let spare = daemon.folder.sparse("spare.img", 64 * MIB);
+    for _ in 0..8 {
+        daemon.braid(&["pool", "create", "brief", &spare, "--force", "--yes"]);
+        daemon.braid(&["volume", "create", "brief/one", "1G"]);
+        let add = ["export", "add", "brief/one", "--nbd", &at];
+        std::thread::scope(|scope| {
+            let adding = scope.spawn(|| daemon.any(&add));
+            let deleted = daemon.any(&["pool", "delete", "brief", "--yes", "--force"]);
+            assert!(deleted.status.success(), "{deleted:?}");
+            adding.join().unwrap();
+        });
+        check_exports(&daemon);
+        daemon.any(&["export", "remove", "brief/one"]);
+    }
+    write(&mut client(&daemon, "tank/db"), 0..4, 1);
+}
+
+#[test]
+fn an_array_of_a_pool_that_waits_is_still_the_pools() {
+    let mut daemon = Daemon::start();
+    let disks: Vec<String> = ["a", "b", "c"].map(|name| daemon.folder.sparse(name, 96 * MIB)).into();
+    daemon.braid(&["array", "create", "one", "--level", "raid0", &disks[0]]);
+    daemon.braid(&["array", "create", "two", "--level", "raid0", &disks[1]]);
+    daemon.braid(&["pool", "create", "tank", "one", "two"]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    export(&daemon, "tank/db");
+    write(&mut client(&daemon, "tank/db"), 0..100, 1);
+    daemon.kill();
+    std::fs::create_dir(daemon.folder.join("elsewhere")).expect("it can be made");
+    let away = daemon.folder.join("elsewhere/away");
+    std::fs::rename(&disks[1], &away).expect("it is a file");
+    daemon.start_again();
+    let shown = daemon.json(&["pool", "show", "tank"]);
+    assert_eq!(shown["state"], "incomplete", "{shown}");
+    assert!(shown["attention"][0].as_str().expect("a sentence").contains("array two"), "{shown}");
+    // Whoever exported it, or gave it to somebody else, would write over the pool.
+    let refused = |arguments: &[&str]| {
+        let said = daemon.refused(4, arguments);
+        assert!(said.contains("member 0 of pool tank, which is incomplete"), "{said}");
+    };
+    refused(&["export", "add", "one", "--nbd", &format!("unix:{}", socket(&daemon))]);
+    refused(&["array", "delete", "one", "--yes", "--force"]);
+    refused(&["pool", "create", "other", "one", "--force", "--yes"]);
+    daemon.refused(4, &["array", "create", "tank", "--level", "raid0", &disks[2]]);
+    // To stop it changes nothing on it; the pool is remembered even where nothing of it is here.
+    daemon.braid(&["array", "stop", "one"]);
+    daemon.restart(false);
+    let shown = daemon.json(&["pool", "show", "tank"]);
+    assert_eq!(shown["state"], "incomplete", "{shown}");
+    assert_eq!(shown["members"].as_array().map(Vec::len), Some(2), "{shown}");
+    daemon.refused(4, &["pool", "create", "tank", &disks[2]]);
+    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    daemon.braid(&["array", "assemble", "one"]);
+    daemon.braid(&["array", "assemble"]);
+    check(&mut client(&daemon, "tank/db"), 0..100, 1);
+    assert!(free(&daemon) > 0);
+}
