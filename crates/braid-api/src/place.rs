@@ -55,6 +55,18 @@ pub struct MoveVolume {
     pub place: Place,
 }
 
+/// `POST /v1/pools/{pool}/remove`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"member": "/dev/sdb"}))]
+pub struct RemoveMember {
+    /// The member: the disk or the array as the pool shows it, or its number in the pool.
+    pub member: String,
+    /// Let it stay: what has moved already is not moved back.
+    #[serde(default)]
+    pub cancel: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,8 @@ pub struct PoolMember {
     pub array: Option<String>,
     /// Whether it is here.
     pub present: bool,
+    /// Whether it is being removed: what it has moves to the others.
+    pub leaves: bool,
     /// Its size, in bytes.
     pub size_bytes: u64,
     /// What of it holds data of volumes, or could, in bytes; absent while the pool does not serve.

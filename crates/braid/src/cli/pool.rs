@@ -4,7 +4,9 @@ use super::array::{name, name_or_uuid};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::{Ask, output};
-use braid_api::{CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RenamePool, names};
+use braid_api::{
+    CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember, RenamePool, names,
+};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -18,6 +20,8 @@ pub enum Verb {
     List(Ask),
     /// Show everything about a pool
     Show(NameArgs),
+    /// Remove a disk or array from a pool, while its volumes are used: what it has moves to the others
+    Remove(RemoveArgs),
     /// Give a pool another name
     Rename(RenameArgs),
     /// Delete a pool with all of its volumes and snapshots: its labels are removed, its content is lost
@@ -47,6 +51,20 @@ pub struct NameArgs {
     /// The pool, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     pool: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RemoveArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// The member: its disk, its array, or its number in the pool
+    member: String,
+    /// Let it stay after all
+    #[arg(long)]
+    cancel: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -89,6 +107,22 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Show(args) => {
             let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
             output::show(args.ask.json, &pool, show);
+        }
+        Verb::Remove(args) => {
+            let member = match names::check_name(&args.member) {
+                // An array, a number, or what cannot be a member: the daemon says which.
+                Ok(()) => args.member.clone(),
+                Err(_) => absolute_for(&args.ask.reach, &args.member)?.to_string(),
+            };
+            let body = RemoveMember { member, cancel: args.cancel };
+            let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/remove", args.pool), &body).await?;
+            output::show(args.ask.json, &pool, |pool| match args.cancel {
+                true => format!("{} stays in pool {}\n", args.member, pool.name),
+                false => format!(
+                    "{} leaves pool {}: what it has moves to the others (braid pool show {1})\n",
+                    args.member, pool.name
+                ),
+            });
         }
         Verb::Rename(args) => {
             let body = RenamePool { name: args.new_name };

@@ -109,3 +109,70 @@ fn places_that_are_none_are_refused_and_what_does_not_fit_stays() {
     wait_for("it to be back", || (volume(&daemon)["moves"] == false).then_some(()));
     check(&mut db, 0..1400, 1);
 }
+
+#[test]
+fn a_member_leaves_under_clients_and_through_kills() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 160 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    daemon.braid(&["volume", "create", "tank/held", "1G", "--place", &format!("on={}", disks[0])]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..1000, 1);
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    write(&mut db, 0..100, 50_000);
+    let here = |daemon: &Daemon| -> Vec<String> {
+        let pool = daemon.json(&["pool", "show", "tank"]);
+        let members = pool["members"].as_array().expect("members").iter();
+        members.map(|member| member["disk"].as_str().expect("a disk").to_owned()).collect()
+    };
+
+    // Not where a volume could go nowhere else, and not who is none.
+    let refused = daemon.refused(4, &["pool", "remove", "tank", &disks[0]]);
+    assert!(refused.contains("held in pool tank may have blocks on") && refused.contains("volume move"), "{refused}");
+    let refused = daemon.refused(3, &["pool", "remove", "tank", "/dev/nobody"]);
+    assert!(refused.contains("its members are: 0 "), "{refused}");
+    daemon.braid(&["volume", "move", "tank/held", "--place", "spread"]);
+
+    daemon.braid(&["pool", "remove", "tank", &disks[0]]);
+    write(&mut db, 900..1100, 100_000);
+    drop(db);
+    // It goes on with that by itself.
+    daemon.restart(true);
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 1100..1150, 100_000);
+    wait_for("the first member to be gone", || (here(&daemon) == disks[1..]).then_some(()));
+    check(&mut db, 0..100, 50_000);
+    check(&mut db, 100..900, 1);
+    check(&mut db, 900..1150, 100_000);
+    // Its disk is anybody's, and a start needs nothing of it.
+    daemon.braid(&["array", "create", "other", "--level", "concat", &disks[0]]);
+    drop(db);
+    daemon.restart(true);
+    let mut db = client(&daemon, "tank/db");
+    check(&mut db, 0..100, 50_000);
+    check(&mut db, 900..1150, 100_000);
+    write(&mut db, 1150..1200, 100_000);
+    assert_eq!(here(&daemon), disks[1..]);
+
+    // What has more than the other can take stays; so does the last one.
+    write(&mut db, 1200..3000, 100_000);
+    let refused = daemon.refused(1, &["pool", "remove", "tank", "1"]);
+    assert!(refused.contains("the other members of pool tank have"), "{refused}");
+    export(&daemon, "tank/db@monday");
+    check(&mut client(&daemon, "tank/db@monday"), 0..1000, 1);
+    drop(db);
+    for name in ["tank/db@monday", "tank/db"] {
+        let what = if name.contains('@') { "snapshot" } else { "volume" };
+        daemon.braid(&[what, "delete", name, "--yes", "--force"]);
+    }
+    wait_for("the second member to be removable", || {
+        daemon.try_json(&["pool", "remove", "tank", "1"]).is_ok().then_some(())
+    });
+    wait_for("the second member to be gone", || (here(&daemon) == disks[2..]).then_some(()));
+    let refused = daemon.refused(2, &["pool", "remove", "tank", "2"]);
+    assert!(refused.contains("is the last member of pool tank"), "{refused}");
+    daemon.restart(false);
+    assert_eq!(daemon.json(&["pool", "show", "tank"])["state"], "active");
+}

@@ -303,7 +303,7 @@ impl Daemon {
         String::from_utf8_lossy(&out.stderr).into_owned()
     }
 
-    fn try_json(&self, arguments: &[&str]) -> Result<Value, String> {
+    pub fn try_json(&self, arguments: &[&str]) -> Result<Value, String> {
         let out = self.command(arguments).arg("--json").output().map_err(|error| error.to_string())?;
         if !out.status.success() {
             return Err(said(&out));

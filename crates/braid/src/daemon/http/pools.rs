@@ -4,8 +4,8 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RenamePool,
-    RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotDiff, SnapshotList, Volume, VolumeList,
+    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RemoveMember,
+    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotDiff, SnapshotList, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -70,6 +70,25 @@ pub(super) async fn delete_pool(
 )]
 pub(super) async fn rename_pool(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenamePool>) -> Answer<Pool> {
     to_the_end(control, |control| async move { control.rename_pool(&name, &ask.name).await }).await
+}
+
+/// Removes a member from a pool, while its volumes are used: what it has moves to the others.
+#[utoipa::path(
+    post, path = "/v1/pools/{pool}/remove", request_body = RemoveMember,
+    params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses(
+        (status = 200, body = Pool, description = "it leaves; when it is not among the members any more that is done"),
+        (status = 400, body = ErrorBody, description = "it is the only one"),
+        (status = 404, body = ErrorBody, description = "no such pool, or no such member of it"),
+        (status = 409, body = ErrorBody, description = "volumes are placed on it alone")
+    )
+)]
+pub(super) async fn remove_pool_member(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<RemoveMember>,
+) -> Answer<Pool> {
+    to_the_end(control, |control| async move { control.remove_pool_member(&name, ask).await }).await
 }
 
 #[derive(Deserialize)]

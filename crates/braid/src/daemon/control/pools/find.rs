@@ -106,6 +106,7 @@ impl Control {
         let newest = here.iter().map(|member| &member.label).max_by_key(|label| label.sequence);
         let label = newest.expect("somebody bears its label").clone();
         let name = label.name.to_string();
+        let here = self.without_those_that_left(&label, here).await;
         let idle = match self.verdict(&label, &here, troubles) {
             Verdict::Open => match self.open_here(here).await {
                 Ok(()) => {
@@ -154,6 +155,22 @@ impl Control {
         self.events().warning("pool_waits", message, &[("pool", &name)]);
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Idle(idle) };
         self.write().pools.insert(uuid, entry);
+    }
+
+    /// Those whose number nobody has any more were removed; only their own label does not say so yet.
+    async fn without_those_that_left(&self, label: &PoolLabel, here: Vec<Here>) -> Vec<Here> {
+        let is_member = |one: &Here| label.members.get(usize::from(one.label.member)).is_some_and(Option::is_some);
+        let (here, left): (Vec<Here>, Vec<Here>) = here.into_iter().partition(is_member);
+        for one in &left {
+            let what = self.name_of(&one.base);
+            let message = format!(
+                "{what} bears the label of pool {} still, which it was removed from; wipe it (braid disk wipe {what})",
+                label.name
+            );
+            self.events().warning("pool_member_left", message, &[("pool", label.name.as_str())]);
+        }
+        self.close_here(left).await;
+        here
     }
 
     /// Whether a pool can be opened with what is here.

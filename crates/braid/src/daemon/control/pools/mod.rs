@@ -15,6 +15,7 @@ mod holes;
 mod labels;
 mod open;
 mod place;
+mod remove;
 mod snapshots;
 mod space;
 mod tails;

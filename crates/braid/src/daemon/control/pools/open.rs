@@ -1,12 +1,13 @@
 //! Opening a pool whose members are all here, and serving it.
 
 use super::super::{Control, random};
+use super::remove::state_of;
 use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{PoolPlace, ShardId};
-use braid_format::pool::PoolLabel;
+use braid_format::pool::{PoolLabel, PoolMemberState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -37,8 +38,11 @@ impl Control {
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
-        let places: Arc<[PoolPlace]> =
-            parts.iter().map(|part| PoolPlace { device: part.device, data: part.label.places.data.start }).collect();
+        let places = places(&parts);
+        let mut pool = pool;
+        for part in parts.iter().filter(|part| state_of(part) == Some(PoolMemberState::Removing)) {
+            pool.close_member(part.label.member, true);
+        }
         self.ring.serve_pool(key, home, Box::new(pool), Arc::clone(&places)).await;
         let served = Served {
             key,
@@ -75,6 +79,17 @@ impl Control {
         self.restore_pool_exports(uuid).await;
         Ok(())
     }
+}
+
+/// Where the members' extents begin, by number. Nobody asks for those that there are not.
+fn places(parts: &[Part]) -> Arc<[PoolPlace]> {
+    let nobody = PoolPlace { device: parts[0].device, data: u64::MAX };
+    let last = parts.iter().map(|part| part.label.member).max().unwrap_or(0);
+    let mut places = vec![nobody; usize::from(last) + 1];
+    for part in parts {
+        places[usize::from(part.label.member)] = PoolPlace { device: part.device, data: part.label.places.data.start };
+    }
+    places.into()
 }
 
 /// The newest of the labels.

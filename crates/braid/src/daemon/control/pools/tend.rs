@@ -146,6 +146,10 @@ impl Control {
                 busy = true;
             }
             let Ok((_, moving, failed)) = called else { continue };
+            // What stands nowhere it should not may leave a member with nothing.
+            if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
+                tending.moves.store(true, Ordering::Release);
+            }
             match moving {
                 Moving::Done => {}
                 Moving::Some => {

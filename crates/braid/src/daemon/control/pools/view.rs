@@ -194,6 +194,7 @@ impl Control {
             disk: seen.get(&number).filter(|seen| !seen.starts_with("array ")).cloned(),
             array: seen.get(&number).and_then(|seen| seen.strip_prefix("array ")).map(str::to_owned),
             present: false,
+            leaves: false,
             size_bytes: 0,
             data_bytes: None,
             allocated_bytes: None,
@@ -206,6 +207,7 @@ impl Control {
         let member = |(number, member): (u8, &braid_format::pool::PoolMember)| {
             let mut shown =
                 PoolMember { uuid: member.uuid.to_string(), size_bytes: member.size_bytes, ..blank(number) };
+            shown.leaves = member.state == braid_format::pool::PoolMemberState::Removing;
             let part = served.and_then(|served| served.parts.iter().find(|part| part.label.member == number));
             match part.map(|part| &part.base) {
                 Some(Base::Disk(disk)) => {

@@ -1,0 +1,239 @@
+//! Members that leave a pool: what stands there moves to the others while volumes are used, then the labels lack it.
+//!
+//! The labels say first that the member is being removed, so that a start goes on with it; and when nothing stands there any more and the
+//! pool does not need it, that it is gone. Only then its own label is taken away.
+
+use super::super::Control;
+use super::labels;
+use super::{Condition, Part, PoolEntry, Reach};
+use braid_api::{ErrorDetail, Kind, Pool as ShownPool, RemoveMember};
+use braid_engine::PoolNext;
+use braid_engine::pool::{AdminError, EXTENT_BYTES, Leaving, Pool};
+use braid_format::pool::{PoolMember, PoolMemberState};
+use braid_geometry::units::format_size;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Between two looks whether a pool has let go of a member, and how many of them there are at most.
+const GOING_EVERY: Duration = Duration::from_millis(5);
+const LOOKS_MAX: u32 = 2000;
+
+/// Why a member cannot be emptied.
+enum Refusal {
+    /// Volumes and snapshots that are placed on it alone.
+    Bound(Vec<String>),
+    /// Extents that stand on it, and those that are free elsewhere.
+    NoSpace(u64, u64),
+    Admin(AdminError),
+}
+
+impl Control {
+    /// Begins to remove a member, or gives that up (`cancel`).
+    ///
+    /// # Errors
+    /// It is none, or the only one; volumes are placed on it alone; the others have no space for what it has.
+    pub async fn remove_pool_member(self: &Arc<Self>, name: &str, ask: RemoveMember) -> Result<ShownPool, ErrorDetail> {
+        let claim = self.claim_pool(name, "changed")?;
+        let pool = self.reach(&claim.uuid.to_string())?;
+        let _one_at_a_time = pool.work.lock().await;
+        let names = self.read().member_names(&pool);
+        let is = |number: &u8, called: &String| *called == ask.member || number.to_string() == ask.member;
+        let Some(number) = names.iter().find(|(number, called)| is(number, called)).map(|(number, _)| *number) else {
+            return Err(self.no_member(&pool, &ask.member));
+        };
+        let parts = self.parts_of(&pool);
+        let removing = |part: &Part| state_of(part) == Some(PoolMemberState::Removing);
+        let is_removing = parts.iter().any(|part| part.label.member == number && removing(part));
+        if ask.cancel {
+            if !is_removing {
+                let message = format!("{} is not being removed from pool {}", ask.member, pool.name);
+                return Err(ErrorDetail::new(Kind::InvalidArgument, message).with("pool", &pool.name));
+            }
+            self.mark(&pool, number, PoolMemberState::InUse).await?;
+            self.call(&pool, move |pool| (PoolNext::Done, pool.close_member(number, false))).await?;
+            let message = format!("{} stays in pool {}", names[&number], pool.name);
+            self.events().info("pool_member_stays", message, &[("pool", &pool.name)]);
+            return self.pool(&pool.uuid.to_string()).await;
+        }
+        if parts.iter().filter(|part| part.label.member != number && !removing(part)).count() == 0 {
+            let message = format!("{} is the last member of pool {}", names[&number], pool.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("pool", &pool.name)
+                .remedy(format!("braid pool delete {} removes the pool with all that is in it", pool.name)));
+        }
+        if !is_removing {
+            let refused = self.call(&pool, move |pool| (PoolNext::Done, refusal(pool, number))).await?;
+            if let Some(refusal) = refused {
+                return Err(refusal.into_detail(&pool, &names[&number]));
+            }
+            self.mark(&pool, number, PoolMemberState::Removing).await?;
+        }
+        let emptied = self.call(&pool, move |pool| match pool.empty_member(number) {
+            Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
+            result => (PoolNext::Commit, result),
+        });
+        if let Err(error) = emptied.await? {
+            self.mark(&pool, number, PoolMemberState::InUse).await?;
+            return Err(Refusal::Admin(error).into_detail(&pool, &names[&number]));
+        }
+        self.move_soon(&pool);
+        let message =
+            format!("{} is being removed from pool {}: what it has moves to the others", names[&number], pool.name);
+        self.events().info("pool_member_leaves", message, &[("pool", &pool.name)]);
+        self.pool(&pool.uuid.to_string()).await
+    }
+
+    fn parts_of(&self, pool: &Reach) -> Vec<Part> {
+        let tables = self.read();
+        tables.pools.get(&pool.uuid).and_then(PoolEntry::served).map(|served| served.parts.clone()).unwrap_or_default()
+    }
+
+    /// What stands in the labels is what counts.
+    fn keep_parts(&self, uuid: Uuid, parts: Vec<Part>) {
+        let mut tables = self.write();
+        if let Some(entry) = tables.pools.get_mut(&uuid) {
+            entry.label = parts.first().map(|part| part.label.clone());
+            if let Condition::Serves(served) = &mut entry.condition {
+                served.parts = parts;
+            }
+        }
+    }
+
+    /// Says in all labels what the pool thinks of a member.
+    async fn mark(&self, pool: &Reach, number: u8, state: PoolMemberState) -> Result<(), ErrorDetail> {
+        let mut parts = self.parts_of(pool);
+        let io = self.ring.devices();
+        let written = labels::write(&io, &mut parts, |label| {
+            if let Some(Some(member)) = label.members.get_mut(usize::from(number)) {
+                member.state = state;
+            }
+        });
+        let written = written.await;
+        self.keep_parts(pool.uuid, parts);
+        written.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))
+    }
+
+    /// Goes on with members that are being removed. True: there is one, to be looked at again.
+    pub(super) async fn go_on_removing(self: &Arc<Self>, uuid: Uuid) -> bool {
+        let Ok(pool) = self.reach(&uuid.to_string()) else { return false };
+        let removing = |part: &&Part| state_of(part) == Some(PoolMemberState::Removing);
+        let Some(member) = self.parts_of(&pool).iter().find(removing).map(|part| part.label.member) else {
+            return false;
+        };
+        // Whoever has the pool's lock may wait for the task that this is done by.
+        let Ok(_one_at_a_time) = pool.work.try_lock() else { return true };
+        let ready = self.call(&pool, move |pool| (PoolNext::Done, pool.leave_step(member))).await;
+        if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
+            self.let_member_go(&pool, member).await;
+        }
+        true
+    }
+
+    /// Nothing stands there any more: the labels of the others lack it from now on, and it has none.
+    async fn let_member_go(self: &Arc<Self>, pool: &Reach, number: u8) {
+        let mut parts = self.parts_of(pool);
+        let Some(at) = parts.iter().position(|part| part.label.member == number) else { return };
+        let mut gone = parts.remove(at);
+        let called = self.read().member_names(pool).remove(&number).unwrap_or_default();
+        let entry: Option<PoolMember> = gone.label.own().copied();
+        let io = self.ring.devices();
+        let written = labels::write(&io, &mut parts, |label| label.members[usize::from(number)] = None).await;
+        if let Err((member, error)) = written {
+            // Some may lack it, some not. All have it again, under numbers of their own; where that fails as well, either is right.
+            for part in &mut parts {
+                part.label.members[usize::from(number)] = entry;
+                (part.label.sequence, part.behind) = (part.label.sequence + 1, true);
+            }
+            let (member_number, places) = (gone.label.member, gone.label.places);
+            gone.label = parts[0].label.clone();
+            (gone.label.member, gone.label.places, gone.behind) = (member_number, places, true);
+            parts.insert(at, gone);
+            let again = labels::write(&io, &mut parts, |_| {}).await;
+            self.keep_parts(pool.uuid, parts);
+            let error = labels::failed(&pool.name, "writing the label of", member, error);
+            let more = if again.is_err() { "; a restart of the daemon decides whether it is gone" } else { "" };
+            let message = format!("{called} could not be removed from pool {}: {}{more}", pool.name, error.message);
+            return self.events().error("pool_member_stays", message, &[("pool", &pool.name)]);
+        }
+        self.keep_parts(pool.uuid, parts);
+        for _ in 0..LOOKS_MAX {
+            let dropped = self.call(pool, move |pool| (PoolNext::Done, pool.drop_member(number) || pool.has_failed()));
+            if dropped.await.unwrap_or(true) {
+                break;
+            }
+            tokio::time::sleep(GOING_EVERY).await;
+        }
+        if let Err(left) = labels::erase(&io, std::slice::from_ref(&gone)).await {
+            for (_, error) in left {
+                let message =
+                    format!("the label of {called}, which left pool {}, could not be removed: {error}", pool.name);
+                self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
+            }
+        }
+        {
+            let mut tables = self.write();
+            tables.pool_disks.retain(|_, saved| saved.pool != pool.uuid || saved.member != number);
+            tables.pool_arrays.retain(|saved| saved.pool != pool.uuid || saved.member != number);
+        }
+        self.drop_parts(vec![gone]).await;
+        self.save_or_warn();
+        let message = format!("{called} is not in pool {} any more", pool.name);
+        self.events().info("pool_member_left", message, &[("pool", &pool.name)]);
+    }
+
+    fn no_member(&self, pool: &Reach, given: &str) -> ErrorDetail {
+        let members = self.read().member_names(pool);
+        let known: Vec<String> = members.iter().map(|(number, name)| format!("{number} {name}")).collect();
+        ErrorDetail::new(Kind::NotFound, format!("{given} is no member of pool {}", pool.name))
+            .with("pool", &pool.name)
+            .with("member", given)
+            .remedy(format!("its members are: {}", known.join(", ")))
+    }
+}
+
+/// What the pool thinks of a member.
+pub(super) fn state_of(part: &Part) -> Option<PoolMemberState> {
+    part.label.own().map(|member| member.state)
+}
+
+/// Why what stands on a member cannot go elsewhere.
+fn refusal(pool: &Pool, member: u8) -> Option<Refusal> {
+    let state = pool.state();
+    let bound: Vec<String> = pool
+        .bound_to(member)
+        .into_iter()
+        .filter_map(|id| state.owners.get(id))
+        .filter(|owner| !owner.name.is_empty())
+        .map(|owner| super::volumes::name_in_pool(state, owner))
+        .collect();
+    if !bound.is_empty() {
+        return Some(Refusal::Bound(bound));
+    }
+    let (used, free) = pool.used_and_free_elsewhere(member);
+    (used > free).then_some(Refusal::NoSpace(used, free))
+}
+
+impl Refusal {
+    fn into_detail(self, pool: &Reach, member: &str) -> ErrorDetail {
+        let (kind, message, remedy) = match self {
+            Refusal::Bound(names) => (
+                Kind::InUse,
+                format!("{} in pool {} may have blocks on {member} alone", names.join(", "), pool.name),
+                format!("move the volumes first: braid volume move {}/VOLUME --place spread", pool.name),
+            ),
+            Refusal::NoSpace(used, free) => (
+                Kind::NoSpace,
+                format!(
+                    "{} stand on {member}, and the other members of pool {} have {} free",
+                    format_size(used * EXTENT_BYTES),
+                    pool.name,
+                    format_size(free * EXTENT_BYTES)
+                ),
+                "delete snapshots or volumes first".to_owned(),
+            ),
+            Refusal::Admin(error) => return super::volumes::of_admin(error, pool, member),
+        };
+        ErrorDetail::new(kind, message).with("pool", &pool.name).with("member", member).remedy(remedy)
+    }
+}
