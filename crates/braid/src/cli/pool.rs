@@ -245,7 +245,12 @@ fn members(members: &[PoolMember]) -> String {
         table.add_row([
             member.number.to_string(),
             name,
-            if member.present { "in_use" } else { "missing" }.to_owned(),
+            match (member.present, member.leaves) {
+                (false, _) => "missing",
+                (true, true) => "leaves",
+                (true, false) => "in_use",
+            }
+            .to_owned(),
             format_size(member.size_bytes),
             bytes(member.data_bytes),
             bytes(member.allocated_bytes),
