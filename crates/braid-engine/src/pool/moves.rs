@@ -167,6 +167,10 @@ impl Pool {
             self.open_packed.iter().filter(|(_, open)| open.extent.member == member).map(|(owner, _)| *owner).collect();
         open.into_iter().for_each(|owner| self.close_packed(owner));
         self.moves.begin_anew();
+        // A checkpoint that was made for it says nothing of what comes there from now on.
+        if self.commits.leaving.is_some_and(|(leaving, _)| leaving == member) {
+            self.commits.leaving = None;
+        }
     }
 
     /// Whether nothing stands on a member, nothing is on its way there, and all of that is committed.
@@ -184,7 +188,7 @@ impl Pool {
     /// Places an owner, of any kind, otherwise. What it has elsewhere is to be moved ([`Pool::move_step`]).
     ///
     /// # Errors
-    /// `NoSuch`; `TailFull`.
+    /// `NoSuch`; `TailFull`; `InDoubt`: it would be on a member that is absent.
     pub fn place_owner(&mut self, id: OwnerId, place: Placing, on: u128) -> Result<(), AdminError> {
         let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
         let old = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
@@ -196,9 +200,12 @@ impl Pool {
         }
         // What it has stays where it is until it has been moved.
         let also_on = if place == Placing::Spread { 0 } else { old.may_be_on() & !on };
-        let image = Owner { place, on, also_on, ..old };
+        let image = Owner { place, on, also_on, ..old.clone() };
         if !image.is_sound() {
             return Err(AdminError::NoNumber);
+        }
+        if image.may_be_on() & !old.may_be_on() & self.state.absent != 0 {
+            return Err(AdminError::InDoubt);
         }
         self.close_packed(id);
         self.moves.begin_anew();

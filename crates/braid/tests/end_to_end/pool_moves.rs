@@ -136,6 +136,10 @@ fn a_member_leaves_under_clients_and_through_kills() {
     daemon.braid(&["volume", "move", "tank/held", "--place", "spread"]);
 
     daemon.braid(&["pool", "remove", "tank", &disks[0]]);
+    // Nobody is placed on what leaves, nor on what has left.
+    let place = format!("on={}", disks[0]);
+    let refused = daemon.any(&["volume", "create", "tank/late", "1G", "--place", &place]);
+    assert!(!refused.status.success(), "a volume was placed on a member that leaves");
     // It may be gone by now, or not.
     let shown = daemon.braid(&["pool", "show", "tank"]);
     assert!(shown.contains("leaves") || !shown.contains(&disks[0]), "{shown}");

@@ -41,7 +41,11 @@ impl Control {
         let places = places(&parts);
         let mut pool = pool;
         for part in parts.iter().filter(|part| state_of(part) == Some(PoolMemberState::Removing)) {
-            pool.close_member(part.label.member, true);
+            // Where its owners were not told so before the last end they are now. Nothing has to wait: the tail is empty.
+            if let Err(error) = pool.empty_member(part.label.member) {
+                tracing::warn!("pool {name}: member {} leaves, and is used: {error}", part.label.member);
+                pool.close_member(part.label.member, true);
+            }
         }
         self.ring.serve_pool(key, home, Box::new(pool), Arc::clone(&places)).await;
         let served = Served {

@@ -17,7 +17,7 @@ impl Control {
     /// What a place is in a pool.
     ///
     /// # Errors
-    /// It names what is no member of the pool.
+    /// It names what is no member of the pool, or one that is being removed.
     pub(super) async fn placed(&self, pool: &Reach, place: &Place) -> Result<Placed, ErrorDetail> {
         let names = match place {
             Place::Spread => return Ok((Placing::Spread, 0)),
@@ -32,18 +32,16 @@ impl Control {
             }
             Place::On(names) => names,
         };
-        let members = self.read().member_names(pool);
         let mut on = 0u128;
         for name in names {
-            let is = |(number, of): (&u8, &String)| of == name || number.to_string() == *name;
-            let Some((number, _)) = members.iter().find(|(number, of)| is((number, of))) else {
-                let known: Vec<String> = members.iter().map(|(number, name)| format!("{number} {name}")).collect();
-                let message = format!("{name} is no member of pool {}", pool.name);
-                return Err(ErrorDetail::new(Kind::NotFound, message)
+            let (number, _) = self.member_called(pool, name)?;
+            if self.is_leaving(pool, number) {
+                let message = format!("{name} is being removed from pool {}", pool.name);
+                return Err(ErrorDetail::new(Kind::InUse, message)
                     .with("pool", &pool.name)
                     .with("member", name)
-                    .remedy(format!("its members are: {}", known.join(", "))));
-            };
+                    .remedy(format!("name another member, or: braid pool remove {} {name} --cancel", pool.name)));
+            }
             on |= 1 << number;
         }
         Ok((if on.count_ones() == 1 { Placing::Single } else { Placing::Chosen }, on))

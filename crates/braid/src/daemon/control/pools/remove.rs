@@ -37,27 +37,25 @@ impl Control {
         let claim = self.claim_pool(name, "changed")?;
         let pool = self.reach(&claim.uuid.to_string())?;
         let _one_at_a_time = pool.work.lock().await;
-        let names = self.read().member_names(&pool);
-        let is = |number: &u8, called: &String| *called == ask.member || number.to_string() == ask.member;
-        let Some(number) = names.iter().find(|(number, called)| is(number, called)).map(|(number, _)| *number) else {
-            return Err(self.no_member(&pool, &ask.member));
-        };
+        let (number, called) = self.member_called(&pool, &ask.member)?;
         let parts = self.parts_of(&pool);
         let removing = |part: &Part| state_of(part) == Some(PoolMemberState::Removing);
-        let is_removing = parts.iter().any(|part| part.label.member == number && removing(part));
+        let is_removing = self.is_leaving(&pool, number);
         if ask.cancel {
             if !is_removing {
                 let message = format!("{} is not being removed from pool {}", ask.member, pool.name);
-                return Err(ErrorDetail::new(Kind::InvalidArgument, message).with("pool", &pool.name));
+                return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                    .with("pool", &pool.name)
+                    .remedy(format!("braid pool show {} shows which member leaves", pool.name)));
             }
             self.mark(&pool, number, PoolMemberState::InUse).await?;
             self.call(&pool, move |pool| (PoolNext::Done, pool.close_member(number, false))).await?;
-            let message = format!("{} stays in pool {}", names[&number], pool.name);
+            let message = format!("{} stays in pool {}", called, pool.name);
             self.events().info("pool_member_stays", message, &[("pool", &pool.name)]);
             return self.pool(&pool.uuid.to_string()).await;
         }
         if parts.iter().filter(|part| part.label.member != number && !removing(part)).count() == 0 {
-            let message = format!("{} is the last member of pool {}", names[&number], pool.name);
+            let message = format!("{} is the last member of pool {}", called, pool.name);
             return Err(ErrorDetail::new(Kind::InvalidArgument, message)
                 .with("pool", &pool.name)
                 .remedy(format!("braid pool delete {} removes the pool with all that is in it", pool.name)));
@@ -65,7 +63,7 @@ impl Control {
         if !is_removing {
             let refused = self.call(&pool, move |pool| (PoolNext::Done, refusal(pool, number))).await?;
             if let Some(refusal) = refused {
-                return Err(refusal.into_detail(&pool, &names[&number]));
+                return Err(refusal.into_detail(&pool, &called));
             }
             self.mark(&pool, number, PoolMemberState::Removing).await?;
         }
@@ -75,11 +73,10 @@ impl Control {
         });
         if let Err(error) = emptied.await? {
             self.mark(&pool, number, PoolMemberState::InUse).await?;
-            return Err(Refusal::Admin(error).into_detail(&pool, &names[&number]));
+            return Err(Refusal::Admin(error).into_detail(&pool, &called));
         }
         self.move_soon(&pool);
-        let message =
-            format!("{} is being removed from pool {}: what it has moves to the others", names[&number], pool.name);
+        let message = format!("{} is being removed from pool {}: what it has moves to the others", called, pool.name);
         self.events().info("pool_member_leaves", message, &[("pool", &pool.name)]);
         self.pool(&pool.uuid.to_string()).await
     }
@@ -157,12 +154,15 @@ impl Control {
             return self.events().error("pool_member_stays", message, &[("pool", &pool.name)]);
         }
         self.keep_parts(pool.uuid, parts);
-        for _ in 0..LOOKS_MAX {
-            let dropped = self.call(pool, move |pool| (PoolNext::Done, pool.drop_member(number) || pool.has_failed()));
-            if dropped.await.unwrap_or(true) {
-                break;
-            }
-            tokio::time::sleep(GOING_EVERY).await;
+        if !self.drops(pool, number).await {
+            // The pool may yet flush it: its device stays what it is until the daemon ends.
+            let message = format!(
+                "{called} is not in pool {} any more, but the pool does not let go of it, as a disk hangs or has failed: its disk is free when \
+                 the daemon was restarted, then wipe it (braid disk wipe)",
+                pool.name
+            );
+            std::mem::forget(gone);
+            return self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
         }
         if let Err(left) = labels::erase(&io, std::slice::from_ref(&gone)).await {
             for (_, error) in left {
@@ -182,13 +182,38 @@ impl Control {
         self.events().info("pool_member_left", message, &[("pool", &pool.name)]);
     }
 
-    fn no_member(&self, pool: &Reach, given: &str) -> ErrorDetail {
+    /// Whether the pool has let go of a member.
+    async fn drops(&self, pool: &Reach, number: u8) -> bool {
+        for _ in 0..LOOKS_MAX {
+            match self.call(pool, move |pool| (PoolNext::Done, (pool.drop_member(number), pool.has_failed()))).await {
+                Ok((true, _)) => return true,
+                Ok((false, false)) => tokio::time::sleep(GOING_EVERY).await,
+                Ok((false, true)) | Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// The member that a user names, by number, and what it is called.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn member_called(&self, pool: &Reach, given: &str) -> Result<(u8, String), ErrorDetail> {
         let members = self.read().member_names(pool);
+        if let Some((number, name)) = members.iter().find(|(n, name)| *name == given || n.to_string() == given) {
+            return Ok((*number, name.clone()));
+        }
         let known: Vec<String> = members.iter().map(|(number, name)| format!("{number} {name}")).collect();
-        ErrorDetail::new(Kind::NotFound, format!("{given} is no member of pool {}", pool.name))
+        Err(ErrorDetail::new(Kind::NotFound, format!("{given} is no member of pool {}", pool.name))
             .with("pool", &pool.name)
             .with("member", given)
-            .remedy(format!("its members are: {}", known.join(", ")))
+            .remedy(format!("its members are: {}", known.join(", "))))
+    }
+
+    /// Whether a member is being removed.
+    pub(super) fn is_leaving(&self, pool: &Reach, number: u8) -> bool {
+        let leaves = |part: &Part| part.label.member == number && state_of(part) == Some(PoolMemberState::Removing);
+        self.parts_of(pool).iter().any(leaves)
     }
 }
 

@@ -168,6 +168,8 @@ impl Control {
                 hot_since = None;
             }
             if failed {
+                // Nothing moves any more.
+                busy = false;
                 self.on_pool_failed(uuid);
             }
         }
