@@ -207,7 +207,7 @@ fn volume(extents: u64) -> Node {
         pool: Arc::clone(pool.shared()),
         volume: Arc::clone(pool.volume(id).unwrap()),
         id,
-        members: vec![PoolPlace { device, data: PLACES.data }].into(),
+        members: Arc::new(PoolMembers::new([(0, PoolPlace { device, data: PLACES.data })])),
         size_bytes: extents * EXTENT_BYTES,
         read_only: false,
     }))

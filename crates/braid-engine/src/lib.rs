@@ -47,4 +47,4 @@ pub use shard::{
     Shard, ShardMessage, Shared,
 };
 pub use trouble::Trouble;
-pub use volume::{PoolKey, PoolPlace, VolumeNode};
+pub use volume::{PoolKey, PoolMembers, PoolPlace, VolumeNode};

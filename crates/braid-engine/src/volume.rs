@@ -1,9 +1,9 @@
 //! A volume of a pool, in a layout: what every shard needs to find its blocks.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::io::{DeviceId, ShardId};
-use crate::pool::{BLOCK_BYTES, EXTENT_BYTES, ExtentId, PoolShared, VolumeId, VolumeShared};
+use crate::pool::{BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared};
 
 /// Names a pool that is served, the same on every shard. Below [`crate::limits::POOLS_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -16,6 +16,40 @@ pub struct PoolPlace {
     pub device: DeviceId,
     /// The first byte of its first extent.
     pub data: u64,
+}
+
+/// The members of a pool that is served, by number. All shards read them while members are added. A number stands for one member only
+/// as long as the pool serves, as somebody may still have it in mind.
+#[derive(Debug)]
+pub struct PoolMembers([OnceLock<PoolPlace>; MEMBERS_MAX]);
+
+impl PoolMembers {
+    /// Of these members, each with its number.
+    ///
+    /// # Panics
+    /// See [`PoolMembers::add`].
+    pub fn new(members: impl IntoIterator<Item = (u8, PoolPlace)>) -> PoolMembers {
+        let all = PoolMembers([const { OnceLock::new() }; MEMBERS_MAX]);
+        members.into_iter().for_each(|(number, place)| all.add(number, place));
+        all
+    }
+
+    /// One more. To be called before the pool knows of it: from then on it may have blocks.
+    ///
+    /// # Panics
+    /// When the number is none, or is taken.
+    pub fn add(&self, number: u8, place: PoolPlace) {
+        assert!(self.0[usize::from(number)].set(place).is_ok(), "member {number} has a place already");
+    }
+
+    /// Where a member is that the pool has spoken of.
+    ///
+    /// # Panics
+    /// When it is nowhere.
+    #[inline(always)]
+    pub(crate) fn of(&self, number: u8) -> PoolPlace {
+        *self.0[usize::from(number)].get().expect("a member has a place before the pool speaks of it")
+    }
 }
 
 /// A volume or a snapshot.
@@ -32,7 +66,7 @@ pub struct VolumeNode {
     /// Its name at home.
     pub id: VolumeId,
     /// The pool's members, by number.
-    pub members: Arc<[PoolPlace]>,
+    pub members: Arc<PoolMembers>,
     /// Bytes, whole blocks of 4096.
     pub size_bytes: u64,
     /// A snapshot.
@@ -43,7 +77,7 @@ impl VolumeNode {
     /// Where a block of an extent is: device and byte.
     #[inline(always)]
     pub(crate) fn place(&self, extent: ExtentId, position: u32) -> (DeviceId, u64) {
-        let member = &self.members[usize::from(extent.member)];
+        let member = self.members.of(extent.member);
         (member.device, member.data + u64::from(extent.index) * EXTENT_BYTES + u64::from(position) * BLOCK_BYTES)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::pool::Pool;
-use braid_engine::{PoolCall, PoolKey, PoolNext, PoolPlace, ShardId};
+use braid_engine::{PoolCall, PoolKey, PoolMembers, PoolNext, ShardId};
 
 use crate::link::Control;
 use crate::pending::{Promise, pending};
@@ -37,7 +37,7 @@ impl std::error::Error for PoolCallError {}
 pub(crate) struct Served {
     pub(crate) key: PoolKey,
     pub(crate) pool: Box<Pool>,
-    pub(crate) members: Arc<[PoolPlace]>,
+    pub(crate) members: Arc<PoolMembers>,
     pub(crate) done: Promise<()>,
 }
 
@@ -72,7 +72,7 @@ impl RingHandle {
     ///
     /// # Panics
     /// When there is no such shard.
-    pub async fn serve_pool(&self, key: PoolKey, home: ShardId, pool: Box<Pool>, members: Arc<[PoolPlace]>) {
+    pub async fn serve_pool(&self, key: PoolKey, home: ShardId, pool: Box<Pool>, members: Arc<PoolMembers>) {
         let mut known = Vec::new();
         for link in &self.inner.links {
             let (done, answer) = pending();

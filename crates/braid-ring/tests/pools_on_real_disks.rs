@@ -11,8 +11,8 @@ use braid_engine::allocation;
 use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, owner_slots_for};
 use braid_engine::pool::{MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolNext, PoolPlace,
-    RegionMap, Role, ShardId, Uuid, VolumeNode,
+    DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolMembers, PoolNext,
+    PoolPlace, RegionMap, Role, ShardId, Uuid, VolumeNode,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
@@ -38,7 +38,7 @@ struct Pool {
     bed: Bed,
     uuid: Uuid,
     devices: Vec<PoolDevice>,
-    places: Arc<[PoolPlace]>,
+    places: Arc<PoolMembers>,
     owner_slots: u32,
     tails: Tails,
     version: u32,
@@ -89,8 +89,8 @@ impl Pool {
             }
         };
         let devices: Vec<PoolDevice> = [(0, bare), (1, mirror)].map(member).to_vec();
-        let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
-        let places = devices.iter().map(place).collect();
+        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+        let places = Arc::new(PoolMembers::new(devices.iter().map(place)));
         let uuid = Uuid::from_u128(0x55aa);
         let pool = Pool {
             bed,

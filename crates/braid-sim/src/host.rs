@@ -13,7 +13,7 @@ use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
 use braid_engine::pool::Pool;
 use braid_engine::{
-    Compared, Limits, PoolCall, PoolKey, PoolPlace, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage,
+    Compared, Limits, PoolCall, PoolKey, PoolMembers, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage,
     Shared, SyncRequest, Trouble,
 };
 
@@ -286,7 +286,7 @@ impl Host {
         key: PoolKey,
         home: u16,
         pool: Box<Pool>,
-        places: Arc<[PoolPlace]>,
+        places: Arc<PoolMembers>,
     ) {
         self.shards.iter_mut().for_each(|shard| shard.know_pool(key, braid_engine::io::ShardId(home)));
         self.with(world, home, |shard, sink| shard.serve_pool(key, pool, places, sink));

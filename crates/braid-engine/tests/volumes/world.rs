@@ -134,7 +134,7 @@ pub struct World {
     pub rig: Rig,
     pub setup: Setup,
     pub devices: Vec<PoolDevice>,
-    places: Arc<[PoolPlace]>,
+    places: Arc<PoolMembers>,
     pub home: ShardId,
     pub known: BTreeMap<Uuid, Known>,
     asked: BTreeMap<u64, Asked>,
@@ -173,10 +173,10 @@ impl World {
             let number = devices.len() as u8;
             devices.push(PoolDevice { number, device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
         }
-        let place = |device: &PoolDevice| PoolPlace { device: device.device, data: device.places.data };
+        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
         let home = ShardId(rig.random.below(u64::from(setup.shards)) as u16);
         let mut world = World {
-            places: devices.iter().map(place).collect(),
+            places: Arc::new(PoolMembers::new(devices.iter().map(place))),
             rig,
             devices,
             home,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
-use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
+use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
 
 use super::{Bed, block_on};
 
@@ -52,7 +52,8 @@ pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (
         open(&io, &what, |_| None, tail).await.unwrap()
     });
     let home = ShardId(0);
-    let members: Arc<[PoolPlace]> = Arc::new([PoolPlace { device: member, data: of.places.data }]);
+    let members: Arc<PoolMembers> =
+        Arc::new(PoolMembers::new([(0, PoolPlace { device: member, data: of.places.data })]));
     block_on(bed.handle.serve_pool(key, home, Box::new(pool), Arc::clone(&members)));
     let bytes = (u64::from(places.extents) - 8) * EXTENT_BYTES;
     let owner = Owner {

@@ -8,7 +8,7 @@ use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
 use braid_engine::keeper::{EngineIo, Keeper, KeeperOptions, Kept, Order};
 use braid_engine::lifecycle::{self, StartOptions};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, PoolDevice};
-use braid_engine::{DeviceLayout, Node, Uuid};
+use braid_engine::{DeviceLayout, Node, PoolMembers, PoolPlace, Uuid};
 use braid_format::Places;
 use braid_geometry::{Level, Spec};
 
@@ -302,8 +302,8 @@ impl Admin {
 
 impl Scene {
     /// Where the data of each member begin.
-    pub fn pool_places(&self) -> Arc<[braid_engine::PoolPlace]> {
-        let place = |of: &PoolDevice| braid_engine::PoolPlace { device: of.device, data: of.places.data };
-        self.members.iter().map(|member| place(&member.of_pool)).collect()
+    pub fn pool_places(&self) -> Arc<PoolMembers> {
+        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+        Arc::new(PoolMembers::new(self.members.iter().map(|member| place(&member.of_pool))))
     }
 }

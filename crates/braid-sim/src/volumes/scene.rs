@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::pool::{Pool, PoolDevice, VolumeId};
-use braid_engine::{DeviceId, PoolCall, PoolPlace, Uuid};
+use braid_engine::{DeviceId, PoolCall, PoolMembers, Uuid};
 
 use super::clients::Asked;
 use super::members::Member;
@@ -63,7 +63,7 @@ pub(super) struct Served {
 
 /// What tasks want of the shards.
 pub(super) enum Wish {
-    Serve(Box<Pool>, Arc<[PoolPlace]>),
+    Serve(Box<Pool>, Arc<PoolMembers>),
     Call(u64, PoolCall, Then),
     Leave,
 }

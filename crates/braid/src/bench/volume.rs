@@ -12,7 +12,7 @@ use braid_engine::pool::{
     EXTENT_BLOCKS, EXTENT_BYTES, MemberPlaces, OpenPool, Placement, Pool, PoolDevice, TailMemory, open,
 };
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, IoError, Node, PoolKey, PoolNext, PoolPlace, ShardId, VolumeNode,
+    DeviceId, DeviceIo, DeviceLayout, IoError, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, VolumeNode,
 };
 use braid_format::Uuid;
 use braid_ring::RingHandle;
@@ -115,7 +115,7 @@ pub async fn make(
             begin(&heap, &member, false).await?
         }
     };
-    let members: Arc<[PoolPlace]> = Arc::new([PoolPlace { device, data: member.places.data }]);
+    let members = Arc::new(PoolMembers::new([(0, PoolPlace { device, data: member.places.data })]));
     handle.serve_pool(KEY, ShardId(0), Box::new(pool), Arc::clone(&members)).await;
     // A little is left, so that nothing is full.
     let extents = u64::from(places.extents) - u64::from(places.extents) / 64 - 1;

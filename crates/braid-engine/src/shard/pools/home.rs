@@ -8,7 +8,7 @@ use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
 use crate::planted::{Planted, planted};
 use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp, VolumeId};
-use crate::volume::{PoolKey, PoolPlace};
+use crate::volume::{PoolKey, PoolMembers};
 
 /// Pages of one write of a pool's own, at most.
 const WRITE_PAGES: u32 = 16;
@@ -54,7 +54,7 @@ enum Wait {
 /// A pool at its home.
 pub(super) struct Home {
     pub pool: Box<Pool>,
-    members: Arc<[PoolPlace]>,
+    members: Arc<PoolMembers>,
     shards: u16,
     /// Who waits for room in the tail, in order.
     waiting: VecDeque<(Who, PoolAsk)>,
@@ -86,7 +86,7 @@ struct Away {
 }
 
 impl Home {
-    pub fn new(pool: Box<Pool>, members: Arc<[PoolPlace]>, shards: u16) -> Home {
+    pub fn new(pool: Box<Pool>, members: Arc<PoolMembers>, shards: u16) -> Home {
         Home {
             pool,
             members,
@@ -320,7 +320,7 @@ impl Shard {
                 memory.give(run);
             }
             let Some(io) = io else { break };
-            let mut device = home.members[usize::from(io.member)].device;
+            let mut device = home.members.of(io.member).device;
             let mut offset = io.offset;
             let mut own = OwnIo { token: io.token, ..OwnIo::default() };
             let (op, buf) = match io.op {
@@ -329,7 +329,7 @@ impl Shard {
                 PoolOp::Copy { from_member, from_offset } => {
                     own.memory = Some(run);
                     own.copy = Copying::Reads { to: device, offset, len: io.len };
-                    (device, offset) = (home.members[usize::from(from_member)].device, from_offset);
+                    (device, offset) = (home.members.of(from_member).device, from_offset);
                     (Op::Read, self.pools.memory.as_ref().expect("it gave the run").page(run.first))
                 }
                 PoolOp::Write { .. } => {

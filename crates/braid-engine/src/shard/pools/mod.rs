@@ -23,7 +23,7 @@ use crate::io::{DeviceId, ErrorKind, LeafSink, ShardId};
 use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX};
 use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
-use crate::volume::{PoolKey, PoolPlace};
+use crate::volume::{PoolKey, PoolMembers};
 
 use home::Home;
 pub use home::{PoolCall, PoolNext};
@@ -197,7 +197,7 @@ fn again_key(key: PoolKey) -> u64 {
 
 impl Shard {
     /// Makes this shard the home of a pool that was opened. On the others, [`Shard::know_pool`] is called before any of its volumes is published.
-    pub fn serve_pool(&mut self, key: PoolKey, pool: Box<Pool>, members: Arc<[PoolPlace]>, sink: &mut impl LeafSink) {
+    pub fn serve_pool(&mut self, key: PoolKey, pool: Box<Pool>, members: Arc<PoolMembers>, sink: &mut impl LeafSink) {
         self.prepare_rows(sink);
         if self.pools.staging.is_empty() {
             self.pools.staging = vec![0; 64 << 10].into();

@@ -127,18 +127,14 @@ impl Control {
         device: DeviceId,
         volume: &AtHome,
     ) -> Result<Arc<DeviceLayout>, ErrorDetail> {
-        let (version, members) = {
-            let mut tables = self.write();
-            let places = tables.pools.get(&pool.uuid).and_then(|entry| Some(Arc::clone(&entry.served()?.places)));
-            (tables.next_version(), places.unwrap_or_default())
-        };
+        let version = self.write().next_version();
         let node = Node::Volume(Box::new(VolumeNode {
             key: pool.key,
             home: pool.home,
             pool: Arc::clone(&pool.shared),
             volume: Arc::clone(&volume.volume),
             id: volume.id,
-            members,
+            members: Arc::clone(&pool.places),
             size_bytes: volume.size_bytes,
             read_only: volume.read_only,
         }));

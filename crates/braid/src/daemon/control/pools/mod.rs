@@ -28,7 +28,7 @@ use super::{Claim, Control};
 use crate::daemon::state::SavedPoolArray;
 use braid_api::{ErrorDetail, Kind, PoolState};
 use braid_engine::pool::{Pool, PoolShared, VolumeId};
-use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolNext, PoolPlace, ShardId};
+use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolMembers, PoolNext, ShardId};
 use braid_format::pool::PoolLabel;
 use braid_ring::PoolCallError;
 pub use exported::Source;
@@ -99,7 +99,7 @@ pub struct Served {
     /// What all shards read of it.
     pub shared: Arc<PoolShared>,
     /// Where its members' extents begin.
-    pub places: Arc<[PoolPlace]>,
+    pub places: Arc<PoolMembers>,
     /// Its members, by number.
     pub parts: Vec<Part>,
     /// What is exported of it, by identity.
@@ -182,6 +182,7 @@ pub struct Reach {
     key: PoolKey,
     home: ShardId,
     shared: Arc<PoolShared>,
+    places: Arc<PoolMembers>,
     work: Arc<tokio::sync::Mutex<()>>,
     counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
 }
@@ -301,6 +302,7 @@ impl Control {
                 key: served.key,
                 home: served.home,
                 shared: Arc::clone(&served.shared),
+                places: Arc::clone(&served.places),
                 work: Arc::clone(&served.work),
                 counted: Arc::clone(&served.counted),
             }),

@@ -6,7 +6,7 @@ use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
-use braid_engine::{PoolPlace, ShardId};
+use braid_engine::{PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,15 +85,14 @@ impl Control {
     }
 }
 
-/// Where the members' extents begin, by number. Nobody asks for those that there are not.
-fn places(parts: &[Part]) -> Arc<[PoolPlace]> {
-    let nobody = PoolPlace { device: parts[0].device, data: u64::MAX };
-    let last = parts.iter().map(|part| part.label.member).max().unwrap_or(0);
-    let mut places = vec![nobody; usize::from(last) + 1];
-    for part in parts {
-        places[usize::from(part.label.member)] = PoolPlace { device: part.device, data: part.label.places.data.start };
-    }
-    places.into()
+/// Where the members' extents begin.
+fn places(parts: &[Part]) -> Arc<PoolMembers> {
+    Arc::new(PoolMembers::new(parts.iter().map(|part| (part.label.member, pool_place(part)))))
+}
+
+/// Where a member's extents begin.
+pub(super) fn pool_place(part: &Part) -> PoolPlace {
+    PoolPlace { device: part.device, data: part.label.places.data.start }
 }
 
 /// The newest of the labels.
