@@ -184,6 +184,10 @@ pub struct Volume {
     pub parent: Option<String>,
     /// How many snapshots of it there are.
     pub snapshots: u64,
+    /// Most requests a second, over all of its exports together; absent: as many as there are.
+    pub iops_max: Option<u64>,
+    /// Most bytes a second, likewise.
+    pub bandwidth_bytes_max: Option<u64>,
     /// On which members of the pool its new blocks go.
     pub place: Place,
     /// Whether it, or one of its snapshots, has blocks elsewhere: they are being moved.
@@ -213,6 +217,25 @@ pub struct CreateVolume {
     /// On which members of the pool it has its blocks; on all if nothing is said.
     #[serde(default)]
     pub place: Place,
+    /// Most requests a second, over all of its exports together; 0, or nothing: as many as there are.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second, likewise.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
+}
+
+/// `PATCH /v1/volumes/{volume}`. What is absent stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"iops_max": 3000}))]
+pub struct SetVolume {
+    /// Most requests a second, over all of its exports together; 0: as many as there are.
+    #[serde(default)]
+    pub iops_max: Option<u64>,
+    /// Most bytes a second, likewise.
+    #[serde(default)]
+    pub bandwidth_bytes_max: Option<u64>,
 }
 
 /// `POST /v1/volumes/{volume}/rename`, and the same of snapshots.

@@ -114,6 +114,8 @@ pub struct ExportInfo {
     pub allocation: Option<Arc<dyn Allocation>>,
     /// What it can be compared with, if it can.
     pub differences: Option<Arc<dyn Differences>>,
+    /// What all exports of the same thing may take together, besides what this one may.
+    pub shared_throttle: Option<Arc<Throttle>>,
 }
 
 impl ExportInfo {
@@ -132,6 +134,7 @@ impl ExportInfo {
             uuid: None,
             allocation: None,
             differences: None,
+            shared_throttle: None,
         }
     }
 

@@ -6,6 +6,7 @@
 //! received straight into it.
 
 use braid_engine::{Buf, ErrorKind, Flags, Op, Request};
+use braid_ring::Throttle;
 use zerocopy::FromBytes;
 
 use super::config::*;
@@ -245,7 +246,7 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Whether the export's limits let this request wait. One that waits has its turn: with only the first request of
+    /// Whether the limits of the export, or of what it is of, let this request wait. One that waits has its turn: with only the first request of
     /// each connection in the queue, connections take turns.
     #[inline]
     fn is_held_back<H: Host<Socket = S>>(
@@ -255,8 +256,10 @@ impl<S: Copy> Connection<S> {
         command: Command,
         len: u64,
     ) -> bool {
-        let throttle = self.session.as_ref().expect("there are no requests before transmission").export.throttle();
-        if !throttle.is_limited() {
+        let export = &self.session.as_ref().expect("there are no requests before transmission").export;
+        let own = Some(export.throttle()).filter(|throttle| throttle.is_limited());
+        let shared_by_all = export.info().shared_throttle.as_deref().filter(|throttle| throttle.is_limited());
+        if own.is_none() && shared_by_all.is_none() {
             return false;
         }
         let now = host.now_ns();
@@ -268,7 +271,9 @@ impl<S: Copy> Connection<S> {
         let due = match self.due_ns {
             Some(due) => due,
             None => {
-                let (due, _) = throttle.admit(now, op, len);
+                let admit =
+                    |throttle: Option<&Throttle>| throttle.map_or(now, |throttle| throttle.admit(now, op, len).0);
+                let due = admit(own).max(admit(shared_by_all));
                 self.due_ns = Some(due);
                 if due > now {
                     shared.throttle(due, self.index);

@@ -97,7 +97,11 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool show", &["braid pool show tank"]),
     ("pool rename", &["braid pool rename tank deep"]),
     ("pool delete", &["braid pool delete tank", "braid pool delete tank --force --yes"]),
-    ("volume create", &["braid volume create tank/db 100G"]),
+    (
+        "volume create",
+        &["braid volume create tank/db 100G", "braid volume create tank/guest 20G --limit iops=500,bw=50M"],
+    ),
+    ("volume set", &["braid volume set tank/db --limit iops=3000,bw=125M", "braid volume set tank/db --limit none"]),
     ("volume list", &["braid volume list", "braid volume list tank --json"]),
     ("volume show", &["braid volume show tank/db"]),
     ("volume rename", &["braid volume rename tank/db sales"]),

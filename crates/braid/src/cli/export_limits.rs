@@ -37,7 +37,8 @@ fn allow(text: &str) -> Result<Allow, String> {
     text.split(',').map(network).collect::<Result<_, _>>().map(Allow)
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+/// Reads limits, for clap.
+pub fn limit(text: &str) -> Result<Limit, String> {
     const RIGHT: &str = "right ones: iops=3000,bw=125M, iops=500, bw=1G, none";
     let mut limit = Limit { iops: 0, bandwidth_bytes: 0 };
     if text == "none" {
@@ -59,6 +60,14 @@ fn limit(text: &str) -> Result<Limit, String> {
         *place = value;
     }
     Ok(limit)
+}
+
+/// Limits, for people.
+pub fn words(iops: Option<u64>, bandwidth_bytes: Option<u64>) -> String {
+    let iops = iops.map(|iops| format!("{iops} requests a second"));
+    let bandwidth = bandwidth_bytes.map(|bytes| format!("{} a second", braid_geometry::units::format_size(bytes)));
+    let words: Vec<String> = iops.into_iter().chain(bandwidth).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("volume create", "Volume"),
     ("volume list", "VolumeList"),
     ("volume show", "Volume"),
+    ("volume set", "Volume"),
     ("volume rename", "Volume"),
     ("volume resize", "Volume"),
     ("volume clone", "Volume"),

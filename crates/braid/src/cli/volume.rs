@@ -3,10 +3,11 @@
 use super::array::name_or_uuid;
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
+use super::export_limits::{Limit, limit, words};
 use super::{Ask, output, segment};
 use braid_api::{
-    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, Volume, VolumeList,
-    names,
+    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Volume,
+    VolumeList, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -21,6 +22,8 @@ pub enum Verb {
     List(ListArgs),
     /// Show everything about a volume
     Show(NameArgs),
+    /// Change what the exports of a volume may take together, while they are used
+    Set(SetArgs),
     /// Give a volume another name
     Rename(RenameArgs),
     /// Let a volume grow, while it is used
@@ -46,6 +49,21 @@ pub struct CreateArgs {
     /// Where its blocks go: on all members of the pool (spread), on the one with most free space (single), or on these (on=MEMBER,…)
     #[arg(long, value_name = "PLACE", default_value = "spread")]
     place: Place,
+    /// Most requests and bytes a second, over all of its exports together: iops=3000,bw=125M, one of them, or none
+    #[arg(long, value_name = "LIMITS", value_parser = limit)]
+    limit: Option<Limit>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct SetArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Most requests and bytes a second, over all of its exports together: iops=3000,bw=125M, one of them, or none
+    #[arg(long, value_name = "LIMITS", value_parser = limit)]
+    limit: Limit,
     #[command(flatten)]
     ask: Ask,
 }
@@ -194,7 +212,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Create(args) => {
             let place = absolute(args.place, &args.ask)?;
-            let body = CreateVolume { name: args.name, size_bytes: args.size, place };
+            let (iops_max, bandwidth_bytes_max) = asked(args.limit);
+            let body = CreateVolume { name: args.name, size_bytes: args.size, place, iops_max, bandwidth_bytes_max };
             let volume: Volume = args.ask.client()?.post("/v1/volumes", &body).await?;
             output::show(args.ask.json, &volume, made);
         }
@@ -206,6 +225,15 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Show(args) => {
             let volume: Volume = args.ask.client()?.get(&path(&args.volume)).await?;
             output::show(args.ask.json, &volume, show);
+        }
+        Verb::Set(args) => {
+            let (iops_max, bandwidth_bytes_max) = asked(Some(args.limit));
+            let body = SetVolume { iops_max, bandwidth_bytes_max };
+            let volume: Volume = args.ask.client()?.patch(&path(&args.volume), &body).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                let limits = words(volume.iops_max, volume.bandwidth_bytes_max);
+                format!("limits of volume {}, over all of its exports: {limits}\n", volume.name)
+            });
         }
         Verb::Rename(args) => {
             let body = RenameVolume { name: args.new_name };
@@ -266,6 +294,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn asked(limit: Option<Limit>) -> (Option<u64>, Option<u64>) {
+    (limit.map(|limit| limit.iops), limit.map(|limit| limit.bandwidth_bytes))
+}
+
 fn made(volume: &Volume) -> String {
     format!(
         "volume {} is there: {}\nexport it with: braid export add {} --nbd unix:PATH\n",
@@ -309,6 +341,7 @@ fn show(volume: &Volume) -> String {
     output::space(volume.space.as_ref(), &mut line);
     line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
     line("snapshots", volume.snapshots.to_string());
+    line("limits", words(volume.iops_max, volume.bandwidth_bytes_max));
     let moves = if volume.moves { "; it moves there: some blocks are elsewhere still" } else { "" };
     line("place", place(&volume.place) + moves);
     line("created", output::moment(volume.created_unix_s * 1000));

@@ -60,7 +60,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
         .route("/v1/pools/{pool}/remove", post(pools::remove_pool_member))
         .route("/v1/volumes", get(pools::volumes).post(pools::create_volume))
-        .route("/v1/volumes/{volume}", get(pools::volume).delete(pools::delete_volume))
+        .route("/v1/volumes/{volume}", get(pools::volume).patch(pools::set_volume).delete(pools::delete_volume))
         .route("/v1/volumes/{volume}/rename", post(pools::rename_volume))
         .route("/v1/volumes/{volume}/resize", post(pools::resize_volume))
         .route("/v1/volumes/{volume}/move", post(pools::move_volume))
@@ -121,6 +121,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::create_volume,
         pools::volume,
         pools::delete_volume,
+        pools::set_volume,
         pools::rename_volume,
         pools::resize_volume,
         pools::move_volume,

@@ -35,6 +35,7 @@ mod parity_growing;
 mod parity_journal;
 mod pool_diff;
 mod pool_faults;
+mod pool_limits;
 mod pool_moves;
 mod pool_rivals;
 mod pool_space;

@@ -316,6 +316,7 @@ impl Control {
                 uuid: Some(*saved.uuid.as_bytes()),
                 allocation: source.allocation,
                 differences: source.differences,
+                shared_throttle: source.throttle,
                 ..ExportInfo::new(saved.name.clone(), source.device, source.size_bytes)
             };
             if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
@@ -413,6 +414,7 @@ impl Control {
                     .map(|holes| Arc::new(holes) as _),
             },
             differences: None,
+            throttle: None,
         })
     }
 
@@ -453,7 +455,7 @@ impl Control {
     }
 
     /// Has the shards look for connections whose export is gone.
-    fn tell_exports_changed(&self) {
+    pub(super) fn tell_exports_changed(&self) {
         for shard in 0..self.ring.shards() {
             self.ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
         }

@@ -5,7 +5,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
     CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RemoveMember,
-    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, Snapshot, SnapshotDiff, SnapshotList, Volume, VolumeList,
+    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff, SnapshotList, Volume,
+    VolumeList,
 };
 use serde::Deserialize;
 
@@ -153,6 +154,16 @@ pub(super) async fn delete_volume(
 ) -> Answer<Volume> {
     let force = read_query(query)?.force;
     to_the_end(control, |control| async move { control.delete_volume(&name, force).await }).await
+}
+
+/// Changes what a volume's exports may take together, while they are used.
+#[utoipa::path(
+    patch, path = "/v1/volumes/{volume}", request_body = SetVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses((status = 200, body = Volume), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn set_volume(State(control): Shared, Named(name): Named, Ask(ask): Ask<SetVolume>) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.set_volume(&name, ask).await }).await
 }
 
 /// Gives a volume another name.

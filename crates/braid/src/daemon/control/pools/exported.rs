@@ -5,12 +5,13 @@ use super::super::exports::Listens;
 use super::super::tables::Serving;
 use super::diff::VolumeDifferences;
 use super::holes::VolumeHoles;
-use super::{Condition, Reach, ServedVolume, volumes};
+use super::{Condition, Reach, ServedVolume, limits, volumes};
 use braid_api::ErrorDetail;
 use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
 use braid_engine::{DeviceId, DeviceLayout, Node, PoolNext, VolumeNode};
 use braid_format::pool::OwnerKind;
 use braid_nbd::export::{Allocation, Differences};
+use braid_ring::{Rates, Throttle};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
@@ -36,6 +37,8 @@ pub struct Source {
     pub allocation: Option<Arc<dyn Allocation>>,
     /// What it can be compared with.
     pub differences: Option<Arc<dyn Differences>>,
+    /// What all of its exports may take together.
+    pub throttle: Option<Arc<Throttle>>,
 }
 
 /// What the home says of a volume that is served.
@@ -47,6 +50,7 @@ struct AtHome {
     /// The volume that it is, or is of.
     of: Uuid,
     name: String,
+    rates: Rates,
 }
 
 impl Control {
@@ -89,6 +93,7 @@ impl Control {
             read_only: at_home.read_only,
             description: format!("Braid volume {}/{}", reach.name, at_home.name),
             allocation: Some(Arc::new(VolumeHoles(known.layout))),
+            throttle: Some(known.throttle),
             differences: Some(Arc::new(VolumeDifferences {
                 control: Arc::downgrade(self),
                 runtime: tokio::runtime::Handle::current(),
@@ -110,7 +115,8 @@ impl Control {
                 return Err(error);
             }
         };
-        let served = ServedVolume { id: volume.id, device, layout };
+        let throttle = Arc::new(Throttle::of_rates(&volume.rates));
+        let served = ServedVolume { id: volume.id, device, layout, throttle };
         self.note_served(pool.uuid, uuid, served.clone());
         Ok(served)
     }
@@ -253,7 +259,7 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     let owner = pool.state().owners.iter().find(named).ok_or(AdminError::NoSuch)?;
     let (owner_id, size_bytes, read_only) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
     let of = if read_only { owner.volume } else { uuid };
-    let name = volumes::name_in_pool(pool.state(), owner);
+    let (name, rates) = (volumes::name_in_pool(pool.state(), owner), limits::rates_of(owner));
     let id = match pool.served(owner_id) {
         Some(id) => id,
         None => match pool.serve_step(owner_id, SERVE_LOADS)? {
@@ -262,5 +268,5 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
         },
     };
     let volume = Arc::clone(pool.volume(id).ok_or(AdminError::NoSuch)?);
-    Ok(Some(AtHome { id, volume, size_bytes, read_only, of, name }))
+    Ok(Some(AtHome { id, volume, size_bytes, read_only, of, name, rates }))
 }

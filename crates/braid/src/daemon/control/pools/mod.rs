@@ -13,6 +13,7 @@ mod exported;
 mod find;
 mod holes;
 mod labels;
+mod limits;
 mod open;
 mod place;
 mod remove;
@@ -30,7 +31,7 @@ use braid_api::{ErrorDetail, Kind, PoolState};
 use braid_engine::pool::{Pool, PoolShared, VolumeId};
 use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolMembers, PoolNext, ShardId};
 use braid_format::pool::PoolLabel;
-use braid_ring::PoolCallError;
+use braid_ring::{PoolCallError, Throttle};
 pub use exported::Source;
 pub(super) use find::FoundPart;
 pub(super) use labels::judge as judge_label;
@@ -88,6 +89,8 @@ pub struct ServedVolume {
     pub device: DeviceId,
     /// As it was published last.
     pub layout: Arc<DeviceLayout>,
+    /// What its exports may take together.
+    pub throttle: Arc<Throttle>,
 }
 
 /// A pool that serves.

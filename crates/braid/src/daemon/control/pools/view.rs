@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::super::tables::Tables;
+use super::limits::rates_of;
 use super::{Base, Condition, PoolEntry, Reach};
 use braid_api::{
     Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, Space, Volume,
@@ -253,6 +254,8 @@ impl Control {
                 .parent_of(owner)
                 .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
             snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
+            iops_max: rates_of(owner).iops,
+            bandwidth_bytes_max: rates_of(owner).bandwidth_bytes,
             place: tables.place_of(pool, owner),
             moves: listed.owners.iter().any(|o| (o.uuid == owner.uuid || o.volume == owner.uuid) && o.also_on != 0),
             exports: tables.exports_of(owner.uuid),

@@ -2,6 +2,7 @@
 
 use super::super::{Control, random_uuid};
 use super::create::unix_s;
+use super::limits::with_limits;
 use super::view::Listed;
 use super::{Reach, tend};
 use braid_api::limits::{VOLUME_BYTES_MAX, VOLUMES_MAX};
@@ -37,6 +38,7 @@ impl Control {
         let _one_at_a_time = pool.work.lock().await;
         let (place, on) = self.placed(&pool, &ask.place).await?;
         let owner = Owner { place, on, ..owner(name, ask.size_bytes)? };
+        let owner = with_limits(owner, ask.iops_max, ask.bandwidth_bytes_max);
         let uuid = owner.uuid;
         let made = self.call(&pool, move |pool| {
             let result =
