@@ -78,6 +78,8 @@ pub enum Planted {
     TailDroppedEarly,
     /// The ring is not read to its end where it goes round.
     RingReadShort,
+    /// What stands in a ring behind a batch that is damaged is not looked for.
+    RingEndBelieved,
     /// What a crash left empty stays so.
     EmptiesForgotten,
     /// Blocks are moved under those who write over them.
@@ -257,7 +259,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 34] = [
+    pub const POOLS: [Planted; 35] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -281,6 +283,7 @@ impl Planted {
         Planted::ZerosForgottenByClones,
         Planted::TailDroppedEarly,
         Planted::RingReadShort,
+        Planted::RingEndBelieved,
         Planted::EmptiesForgotten,
         Planted::MoveNotHeld,
         Planted::MoveNotDrained,

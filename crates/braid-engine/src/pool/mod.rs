@@ -23,6 +23,7 @@ mod open;
 mod owners;
 mod records;
 mod regained;
+mod rings;
 mod seats;
 mod space;
 mod starts;

@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 
 use braid_format::journal::NUMBER_MAX;
 use braid_format::pool::{
-    Absence, Absences, BATCH_BYTES_MAX, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, entries,
-    open as open_batch, pool_tag, start_slot,
+    Absence, Absences, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, pool_tag, start_slot,
 };
 
 use super::checkpoint::generation_after;
-use super::commit::{BATCH_BLOCKS_MAX, Ring};
-use super::load::fits;
+use super::commit::BATCH_BLOCKS_MAX;
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::rings::read_ring;
 use super::units::MEMBERS_MAX;
 use crate::io::DeviceIo;
 use crate::planted::{Planted, planted};
@@ -125,47 +124,6 @@ async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevic
         start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
     });
     of_pool.max_by_key(|start| start.generation).ok_or(OpenError::NoStart(number))
-}
-
-/// The longest unbroken series of batches from the start on.
-async fn read_ring<I: DeviceIo>(
-    io: &I,
-    what: &OpenPool<'_>,
-    member: &PoolDevice,
-    start: &RingStart,
-) -> Result<Vec<(BatchHeader, Vec<Entry>)>, OpenError> {
-    let number = member.number;
-    let mut batches = Vec::new();
-    let mut position = u64::from(start.position);
-    let first = position;
-    let mut sequence = start.sequence;
-    loop {
-        let place = Ring::next_place(position, member.ring.1);
-        let offset = member.ring.0 + place % member.ring.1 * BLOCK;
-        let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
-        let Ok(header) = open_batch(&bytes) else { break };
-        let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
-        if planted(Planted::RingReadShort) && place + BATCH_BLOCKS_MAX > first + member.ring.1 {
-            break;
-        }
-        // Whoever writes never comes as far as the start that counts.
-        if !of_run || place + u64::from(header.blocks) > first + member.ring.1 {
-            break;
-        }
-        let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
-            let what = format!("an entry of batch {sequence} of its ring makes no sense");
-            return Err(OpenError::Damaged { member: number, what });
-        };
-        if let Some(entry) = list.iter().find(|entry| !fits(what, entry)) {
-            let what =
-                format!("batch {sequence} of its ring speaks of record {} of member {}", entry.index, entry.member);
-            return Err(OpenError::Damaged { member: number, what });
-        }
-        position = place + u64::from(header.blocks);
-        sequence += 1;
-        batches.push((header, list));
-    }
-    Ok(batches)
 }
 
 /// Which commits count: those of which every batch is there, one after the other.

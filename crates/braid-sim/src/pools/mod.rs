@@ -19,6 +19,7 @@ mod reopen;
 mod report;
 mod requests;
 pub mod required;
+mod rot;
 mod sweep;
 mod verify;
 mod world;

@@ -53,6 +53,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::ZerosForgottenByClones, 100, 0),
     (Planted::TailDroppedEarly, 200, 34),
     (Planted::RingReadShort, 2800, 917),
+    (Planted::RingEndBelieved, 100, 18),
     (Planted::EmptiesForgotten, 300, 96),
     (Planted::MoveNotHeld, 200, 44),
     (Planted::MoveNotDrained, 100, 4),

@@ -71,7 +71,7 @@ impl World {
     }
 
     /// The same world again, after a crash.
-    fn fork(&self) -> World {
+    pub(super) fn fork(&self) -> World {
         let shm = self.shm.iter().map(|(session, memory)| (*session, Shm::copy(memory))).collect();
         World {
             rng: self.rng.clone(),

@@ -519,6 +519,7 @@ fn story(world: &mut World, options: &Options) -> Check {
             }
         }
         let rule = world.crash();
+        world.rot()?;
         let rule = world.lose(rule);
         world.reopen(rule)?;
     }

@@ -1,0 +1,92 @@
+//! Reading a member's ring.
+
+use braid_format::pool::{BATCH_BYTES_MAX, BatchHeader, Entry, RingStart, entries, open as open_batch};
+
+use super::commit::{BATCH_BLOCKS_MAX, Ring};
+use super::load::fits;
+use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use crate::io::DeviceIo;
+use crate::planted::{Planted, planted};
+
+const BLOCK: u64 = 4096;
+/// Blocks of the ring that are read at a time.
+const SCAN_BLOCKS: u64 = 1024;
+
+/// The longest unbroken series of batches from the start on.
+pub(super) async fn read_ring<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    member: &PoolDevice,
+    start: &RingStart,
+) -> Result<Vec<(BatchHeader, Vec<Entry>)>, OpenError> {
+    let number = member.number;
+    let mut batches = Vec::new();
+    let mut position = u64::from(start.position);
+    let first = position;
+    let mut sequence = start.sequence;
+    loop {
+        let place = Ring::next_place(position, member.ring.1);
+        let offset = member.ring.0 + place % member.ring.1 * BLOCK;
+        let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
+        let Ok(header) = open_batch(&bytes) else { break };
+        let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
+        if planted(Planted::RingReadShort) && place + BATCH_BLOCKS_MAX > first + member.ring.1 {
+            break;
+        }
+        // Whoever writes never comes as far as the start that counts.
+        if !of_run || place + u64::from(header.blocks) > first + member.ring.1 {
+            break;
+        }
+        let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
+            let what = format!("an entry of batch {sequence} of its ring makes no sense");
+            return Err(OpenError::Damaged { member: number, what });
+        };
+        if let Some(entry) = list.iter().find(|entry| !fits(what, entry)) {
+            let what =
+                format!("batch {sequence} of its ring speaks of record {} of member {}", entry.index, entry.member);
+            return Err(OpenError::Damaged { member: number, what });
+        }
+        position = place + u64::from(header.blocks);
+        sequence += 1;
+        batches.push((header, list));
+    }
+    if !planted(Planted::RingEndBelieved) {
+        whole_behind(io, member, start, sequence).await?;
+    }
+    Ok(batches)
+}
+
+/// Looks at all of the ring for a commit behind batch `lacks`, which is not there. Such a commit was begun only when the batch was durable: it
+/// was not torn by a crash, but has been damaged since, or the newest start of the ring was. What it said is lost, and nothing may be
+/// served as if it had never been said.
+async fn whole_behind<I: DeviceIo>(
+    io: &I,
+    member: &PoolDevice,
+    start: &RingStart,
+    lacks: u64,
+) -> Result<(), OpenError> {
+    let (number, (ring, blocks)) = (member.number, member.ring);
+    let later = |bytes: &[u8]| {
+        let header = open_batch(bytes).ok()?;
+        let of_run = header.pool_tag == start.pool_tag && header.run == start.run;
+        // The first of its commit: those of one commit are written together.
+        (of_run && header.sequence.saturating_sub(header.index.into()) > lacks).then_some(header)
+    };
+    let mut at = 0;
+    while at < blocks {
+        let some = SCAN_BLOCKS.min(blocks - at);
+        // A batch that begins at the end of what is looked at is read whole.
+        let beyond = (BATCH_BLOCKS_MAX - 1).min(blocks - at - some);
+        let bytes = io.read(member.device, ring + at * BLOCK, ((some + beyond) * BLOCK) as usize).await;
+        let bytes = bytes.map_err(failed(number, "read"))?;
+        if let Some(header) = (0..some).find_map(|block| later(&bytes[(block * BLOCK) as usize..])) {
+            let what = format!(
+                "batch {lacks} of its ring is damaged, or the newest start of the ring is: commit {} came after it, and what was committed between them is lost",
+                header.commit
+            );
+            return Err(OpenError::Damaged { member: number, what });
+        }
+        at += some;
+    }
+    Ok(())
+}
