@@ -1,6 +1,7 @@
 //! Real file systems of the real kernel on an export: nbdfuse shows it as a file, a loop device as a disk.
 
 use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::*;
 
@@ -19,13 +20,14 @@ impl Block {
 
     /// With sectors of so many bytes, as the export's smallest block is larger.
     pub fn with_sectors(daemon: &Daemon, uri: &str, bytes: u64) -> Block {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         need_root();
-        let folder = daemon.folder.join("fuse");
+        let folder = daemon.folder.join(&format!("fuse{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).expect("a folder can be made");
         let file = format!("{folder}/nbd");
         let mut nbdfuse = command("nbdfuse");
         nbdfuse.args([&file, uri]);
-        let nbdfuse = Running::start(&daemon.folder, "nbdfuse", &mut nbdfuse);
+        let nbdfuse = Running::start(&daemon.folder, folder.rsplit('/').next().expect("a name"), &mut nbdfuse);
         wait_for("nbdfuse to mount", || fs::metadata(&file).ok().filter(|found| found.len() > 0));
         let device =
             run("losetup", &["--find", "--show", "--direct-io=on", "--sector-size", &bytes.to_string(), &file])
@@ -34,17 +36,24 @@ impl Block {
         Block { device, mounted: None, nbdfuse, folder }
     }
 
-    pub fn mount(&mut self, daemon: &Daemon, kind: &str) -> String {
-        let at = daemon.folder.join("mounted");
+    pub fn mount(&mut self, kind: &str) -> String {
+        self.mount_with(kind, "defaults")
+    }
+
+    pub fn mount_with(&mut self, kind: &str, options: &str) -> String {
+        let at = format!("{}-mounted", self.folder);
         fs::create_dir_all(&at).expect("a folder can be made");
-        run("mount", &["-t", kind, &self.device, &at]);
+        run("mount", &["-t", kind, "-o", options, &self.device, &at]);
         self.mounted = Some(at.clone());
         at
     }
 
     pub fn unmount(&mut self) {
         if let Some(at) = self.mounted.take() {
-            run("umount", &[&at]);
+            // A program that another test is starting has our open files until it runs: the kernel calls that busy.
+            wait_for("umount", || {
+                command("umount").arg(&at).output().expect("it can be started").status.success().then_some(())
+            });
         }
     }
 }
@@ -75,7 +84,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     let device = block.device.clone();
     run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
 
-    let at = block.mount(&daemon, kind);
+    let at = block.mount(kind);
     let mut sums = Vec::new();
     for i in 0..40u64 {
         let path = format!("{at}/file{i}");
@@ -92,7 +101,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     block.unmount();
     run(fsck[0], &[&fsck[1..], &[&device]].concat());
 
-    block.mount(&daemon, kind);
+    block.mount(kind);
     for (path, sum) in &sums {
         assert_eq!(checksum(path), *sum, "{path}");
     }

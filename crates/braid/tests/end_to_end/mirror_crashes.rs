@@ -6,6 +6,7 @@ use std::thread;
 
 use crate::mirrors::*;
 use crate::nbd::Client;
+use crate::patient::PatientFio;
 use crate::support::*;
 
 /// Bytes that say who they are.
@@ -208,27 +209,8 @@ fn fio_finds_what_it_wrote_through_kills_and_failed_members() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     drop(create(&daemon, "raid1", &[a, b], &[]));
-    // It tries again what the daemon did not answer: fio never notices.
-    let between = daemon.folder.join("retry.nbd");
-    let mut nbdkit = command("nbdkit");
-    nbdkit.args(["-f", "-U", &between, "--filter=retry", "nbd", &format!("uri={}", daemon.uri("data"))]);
-    nbdkit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
-    let _nbdkit = Running::start(&daemon.folder, "nbdkit", &mut nbdkit);
-    wait_for("nbdkit's socket", || std::fs::metadata(&between).ok());
-    let mut fio = command("fio");
-    fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={between}")]);
-    // Slow enough to be met in the middle, each block several times.
-    fio.args(["--rw=randwrite", "--bssplit=4k/70:16k/20:64k/10", "--iodepth=8", "--size=16M", "--io_size=40M"]);
-    fio.args([
-        "--rate_iops=500",
-        "--norandommap",
-        "--randseed=11",
-        "--fsync=64",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-    ]);
-    fio.args(["--verify_state_save=0", "--verify_backlog=128", "--do_verify=1", "--serialize_overlap=1"]);
-    let mut fio = Running::start(&daemon.folder, "fio", &mut fio);
+    let mut writer = PatientFio::start(&daemon, &daemon.uri("data"));
+    let fio = &mut writer.fio;
     let written = |daemon: &Daemon| show(daemon)["members"][0]["stats"]["writes"].as_u64().unwrap_or(0);
     let mut kills = 0;
     while fio.ended().is_none() && kills < 4 {
@@ -247,7 +229,7 @@ fn fio_finds_what_it_wrote_through_kills_and_failed_members() {
         }
     }
     assert!(kills >= 3, "it was over after {kills} kills: it is too fast for this test");
-    assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
+    writer.succeeds();
     wait_for("all members", || {
         out(&daemon).iter().for_each(|_| drop(daemon.any(&["array", "add", "data", b])));
         (health(&daemon) == "whole").then_some(())

@@ -58,7 +58,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
     );
     let device = block.device.clone();
     run(mkfs[0], &[&mkfs[1..], &[&device]].concat());
-    let at = block.mount(&daemon, kind);
+    let at = block.mount(kind);
     let mut author = Author { at, written: 0, sums: BTreeMap::new() };
     wait_for("the member to fail", || {
         author.write(10);
@@ -88,7 +88,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
     // The new member, alone at a mirror, with nothing in the kernel's memory.
     daemon.braid(&["array", "fail", "data", "0"]);
     fs::write("/proc/sys/vm/drop_caches", "1").ok();
-    block.mount(&daemon, kind);
+    block.mount(kind);
     author.check();
     block.unmount();
     run(fsck[0], &[&fsck[1..], &[&device]].concat());

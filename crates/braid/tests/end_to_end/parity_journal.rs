@@ -2,6 +2,7 @@
 
 use crate::mirror_crashes::out;
 use crate::mirrors::*;
+use crate::patient::PatientFio;
 use crate::support::*;
 use serde_json::Value;
 
@@ -41,19 +42,8 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
     let [a, b, c, one, other] = &files(&daemon, &["a", "b", "c", "one", "other"])[..] else { panic!("five files") };
     drop(create(&daemon, "raid5", &[a, b, c], &["--journal", one]));
     journal_is_on(&daemon, Some(one));
-    // It tries again what the daemon did not answer: fio never notices.
-    let between = daemon.folder.join("retry.nbd");
-    let mut nbdkit = command("nbdkit");
-    nbdkit.args(["-f", "-U", &between, "--filter=retry", "nbd", &format!("uri={}", daemon.uri("data"))]);
-    nbdkit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
-    let _nbdkit = Running::start(&daemon.folder, "nbdkit", &mut nbdkit);
-    wait_for("nbdkit's socket", || std::fs::metadata(&between).ok());
-    let mut fio = command("fio");
-    fio.args(WRITE).args(VERIFY).arg(format!("--uri=nbd+unix:///?socket={between}"));
-    // Slow enough to be met in the middle, each block several times.
-    fio.args(["--io_size=40M", "--rate_iops=500", "--norandommap", "--fsync=64", "--verify_backlog=128"]);
-    fio.args(["--do_verify=1", "--serialize_overlap=1"]);
-    let mut fio = Running::start(&daemon.folder, "fio", &mut fio);
+    let mut writer = PatientFio::start(&daemon, &daemon.uri("data"));
+    let fio = &mut writer.fio;
     let written = |daemon: &Daemon| show(daemon)["members"][0]["stats"]["writes"].as_u64().unwrap_or(0);
     let (mut kills, mut moved) = (0, 0);
     while fio.ended().is_none() && kills < 5 {
@@ -89,7 +79,7 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
             daemon.start_again();
         }
     }
-    assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
+    writer.succeeds();
     assert!(kills >= 3 && moved == 2, "it was over after {kills} kills: it is too fast for this test");
     wait_for_health(&daemon, "whole");
     parity_fits(&daemon);
