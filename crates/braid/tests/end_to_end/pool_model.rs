@@ -30,12 +30,12 @@ impl Image {
     }
 
     /// Compares, and knows from now on what it saw.
-    fn settle(&mut self, block: u64, data: &[u8], what: &dyn Fn() -> String) {
+    fn settle(&mut self, block: u64, data: &[u8], last: u64, what: &str) {
         let stamps = self.blocks.get(&block).map_or(&[0][..], |stamps| stamps);
         let is = |stamp: u64| if stamp == 0 { data.iter().all(|b| *b == 0) } else { data == noise(BLOCK, stamp) };
         let Some(found) = stamps.iter().copied().find(|stamp| is(*stamp)) else {
-            let head = &data[..16];
-            panic!("{}: block {block} holds {head:x?}… and is none of {stamps:?} (0: zeros)", what());
+            let found = (0..=last).find(|stamp| is(*stamp));
+            panic!("{what}: block {block} holds {found:?} and should be of {stamps:?} (0: zeros)");
         };
         self.put(block, found);
     }
@@ -73,6 +73,7 @@ struct World {
 /// A request whose answer is awaited: what it puts where.
 struct Sent {
     handle: u64,
+    command: u16,
     puts: Vec<(u64, u64)>,
 }
 
@@ -93,7 +94,7 @@ impl World {
             clients: BTreeMap::new(),
             full: 0,
         };
-        world.daemon.braid(&["volume", "create", "tank/v0", "24M"]);
+        world.braid(&["volume", "create", "tank/v0", "24M"]);
         world.appear("tank/v0".to_owned(), Image { size_blocks: 24 * MIB / BLOCK, ..Image::default() });
         world
     }
@@ -143,23 +144,30 @@ impl World {
             // The bit that says "no hole" with zeros.
             let flags = if kind == 9 { flags | 2 } else { flags };
             let to = self.clients.get_mut(name).expect("served");
+            println!("{}: request {command} flags {flags} blocks {first}+{count} stamp {}", self.step, stamps[0].1);
             let handle = to.send(flags, command, first * BLOCK, (count * BLOCK) as u32, &data).expect("sent");
-            sent.push(Sent { handle, puts: stamps });
+            sent.push(Sent { handle, command, puts: stamps });
         }
         sent
     }
 
     fn receive(&mut self, name: &str, mut sent: Vec<Sent>) {
+        println!("{}: answers of {name}", self.step);
         while !sent.is_empty() {
             let (error, handle) = reply(&mut self.clients.get_mut(name).expect("served").stream).expect("an answer");
             let at = sent.iter().position(|one| one.handle == handle).expect("one of those that were sent");
             let one = sent.swap_remove(at);
             let image = self.volumes.get_mut(name).expect("known");
             match error {
+                // A discard is a wish: where no record is free that could say so, it changes nothing.
+                0 if one.command == TRIM && self.full > 0 => {
+                    one.puts.iter().for_each(|(block, stamp)| image.may(*block, *stamp));
+                }
                 0 => one.puts.iter().for_each(|(block, stamp)| image.put(*block, *stamp)),
                 // Some of it may be there.
                 ENOSPC => {
                     self.full += 1;
+                    println!("{}: full at {}+{}", self.step, one.puts[0].0, one.puts.len());
                     one.puts.iter().for_each(|(block, stamp)| image.may(*block, *stamp));
                 }
                 error => panic!("{}: error {error}", self.what(name)),
@@ -168,12 +176,12 @@ impl World {
     }
 
     fn compare(&mut self, name: &str, first: u64, count: u64) {
-        let what = self.what(name);
+        let (what, last) = (self.what(name), self.next);
         let from = self.clients.get_mut(name).expect("served");
         let data = from.read(first * BLOCK, (count * BLOCK) as usize).expect("it reads");
         let image = self.volumes.get_mut(name).or_else(|| self.snapshots.get_mut(name)).expect("known");
         for (block, data) in (first..).zip(data.chunks(BLOCK as usize)) {
-            image.settle(block, data, &|| what.clone());
+            image.settle(block, data, last, &what);
         }
     }
 
@@ -189,7 +197,7 @@ impl World {
         self.clients.insert(name.to_owned(), client(&self.daemon, name));
         self.compare_all(name);
         self.clients.remove(name);
-        self.daemon.braid(&["export", "remove", name]);
+        self.braid(&["export", "remove", name]);
     }
 
     /// Taken while writes are under way: of each it has all, some blocks, or nothing.
@@ -205,7 +213,7 @@ impl World {
         let names: Vec<String> = of.iter().map(|volume| format!("{volume}@s{stamp}")).collect();
         let mut command = vec!["snapshot", "create"];
         command.extend(names.iter().map(String::as_str));
-        self.daemon.braid(&command);
+        self.braid(&command);
         for (volume, name) in of.iter().zip(&names) {
             let mut image = self.volumes[volume].clone();
             if *volume == busy {
@@ -222,7 +230,7 @@ impl World {
     }
 
     fn delete_snapshot(&mut self, name: &str) {
-        self.daemon.braid(&["snapshot", "delete", name, "--yes", "--force"]);
+        self.braid(&["snapshot", "delete", name, "--yes", "--force"]);
         self.snapshots.remove(name);
     }
 
@@ -231,12 +239,13 @@ impl World {
             self.snapshots.keys().filter(|snapshot| snapshot.starts_with(&format!("{name}@"))).cloned().collect();
         of.iter().for_each(|snapshot| self.delete_snapshot(snapshot));
         self.clients.remove(name);
-        self.daemon.braid(&["volume", "delete", name, "--yes", "--force"]);
+        self.braid(&["volume", "delete", name, "--yes", "--force"]);
         self.volumes.remove(name);
     }
 
     /// The daemon goes, in order or not, with writes under way.
     fn restart(&mut self, kill: bool) {
+        println!("{}: the daemon {}", self.step, if kill { "is killed" } else { "stops" });
         let busy = self.volume();
         let sent = self.send(&busy);
         if kill {
@@ -261,10 +270,16 @@ impl World {
         let own = to.split('@').next().expect("a volume").to_owned();
         let name = if self.volumes.contains_key(&own) && self.dice.below(3) > 0 { own } else { self.volume() };
         self.clients.remove(&name);
-        self.daemon.braid(&["export", "remove", &name]);
-        self.daemon.braid(&["volume", "rollback", &name, &to, "--yes"]);
+        self.braid(&["export", "remove", &name]);
+        self.braid(&["volume", "rollback", &name, &to, "--yes"]);
         let image = self.snapshots[&to].clone();
         self.appear(name, image);
+    }
+
+    /// A command, which a failed story tells with the rest.
+    fn braid(&self, arguments: &[&str]) {
+        println!("{}: {}", self.step, arguments.join(" "));
+        self.daemon.braid(arguments);
     }
 
     fn step(&mut self) {
@@ -298,7 +313,7 @@ impl World {
             90..93 if self.volumes.len() < 4 => {
                 if let Some(of) = self.any_snapshot() {
                     let name = format!("tank/v{}", self.stamp());
-                    self.daemon.braid(&["volume", "clone", &of, &name]);
+                    self.braid(&["volume", "clone", &of, &name]);
                     let image = self.snapshots[&of].clone();
                     self.appear(name, image);
                 }
@@ -313,7 +328,7 @@ impl World {
                 let image = self.volumes.get_mut(&name).expect("known");
                 image.size_blocks += 64;
                 let size = (image.size_blocks * BLOCK).to_string();
-                self.daemon.braid(&["volume", "resize", &name, &size]);
+                self.braid(&["volume", "resize", &name, &size]);
                 self.clients.insert(name.clone(), client(&self.daemon, &name));
             }
             98 => self.restart(true),
