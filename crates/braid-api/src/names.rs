@@ -99,6 +99,53 @@ pub fn is_uuid(text: &str) -> bool {
         })
 }
 
+/// What a policy's snapshots are called: `auto-20261122T140000Z`, the time in UTC.
+pub fn policy_name(unix_s: u64) -> String {
+    let (year, month, day) = civil(unix_s / 86_400);
+    let (h, m, s) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
+    format!("auto-{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}Z")
+}
+
+/// When a snapshot of this name was taken, if it is a policy's. Nobody else may use such names.
+pub fn policy_time(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("auto-")?.strip_suffix('Z')?;
+    let (date, time) = digits.split_once('T').filter(|(date, time)| date.len() == 8 && time.len() == 6)?;
+    if !date.bytes().chain(time.bytes()).all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number = |text: &str| text.parse::<u64>().ok();
+    let (year, month, day) = (number(&date[..4])?, number(&date[4..6])?, number(&date[6..])?);
+    let seconds = number(&time[..2])? * 3600 + number(&time[2..4])? * 60 + number(&time[4..])?;
+    // The first of January is not earlier than if no year had been a leap year.
+    let first = year.checked_sub(1970)? * 365;
+    let days = (first..).take_while(|days| civil(*days).0 <= year).find(|days| civil(*days) == (year, month, day))?;
+    let unix_s = days * 86_400 + seconds;
+    (policy_name(unix_s) == name).then_some(unix_s)
+}
+
+/// Year, month and day of a count of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
+pub fn civil(days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    let cycle = 146_097;
+    let mut year = 1970 + days / cycle * 400;
+    let mut left = days % cycle;
+    loop {
+        let length = if leap(year) { 366 } else { 365 };
+        if left < length {
+            break;
+        }
+        left -= length;
+        year += 1;
+    }
+    let lengths = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= lengths[month] {
+        left -= lengths[month];
+        month += 1;
+    }
+    (year, month as u64 + 1, left + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,5 +194,27 @@ mod tests {
         assert!(is_uuid("123E4567-e89b-12d3-a456-426614174000"));
         assert!(!is_uuid("123E4567-e89b-12d3-a456-42661417400g"));
         assert!(!is_uuid("123E4567e89b-12d3-a456-426614174000a"));
+    }
+
+    #[test]
+    fn names_of_policies_tell_their_time() {
+        assert_eq!(policy_name(0), "auto-19700101T000000Z");
+        assert_eq!(policy_name(1_795_356_000), "auto-20261122T140000Z");
+        for unix_s in (0..4_102_444_800).step_by(86_400 * 30 + 12_345) {
+            assert_eq!(policy_time(&policy_name(unix_s)), Some(unix_s));
+            assert_eq!(check_name(&policy_name(unix_s)), Ok(()));
+        }
+        for other in [
+            "auto-",
+            "auto-20261122T140000",
+            "monday",
+            "auto-20261322T140000Z",
+            "auto-20260230T000000Z",
+            "auto-2026112xT140000Z",
+            "auto-20261122T240000Z",
+            "auto-99991122T146000Z",
+        ] {
+            assert_eq!(policy_time(other), None, "{other}");
+        }
     }
 }

@@ -184,6 +184,8 @@ pub struct Volume {
     pub parent: Option<String>,
     /// How many snapshots of it there are.
     pub snapshots: u64,
+    /// How snapshots of it are taken by themselves; absent: they are not.
+    pub policy: Option<SnapshotPolicy>,
     /// Most requests a second, over all of its exports together; absent: as many as there are.
     pub iops_max: Option<u64>,
     /// Most bytes a second, likewise.
@@ -196,6 +198,17 @@ pub struct Volume {
     pub exports: Vec<String>,
     /// What it shows and shares; absent in the answer to a change.
     pub space: Option<Space>,
+}
+
+/// Snapshots that are taken by themselves, and `PUT /v1/volumes/{volume}/policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"every_s": 3600, "keep": 24}))]
+pub struct SnapshotPolicy {
+    /// One every so many seconds, 10 at least: at times of the clock that are multiples of it in UTC.
+    pub every_s: u32,
+    /// How many of them are kept, the newest.
+    pub keep: u32,
 }
 
 /// Volumes.

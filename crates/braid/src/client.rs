@@ -124,6 +124,14 @@ impl Client {
         self.read(self.send(Method::PATCH, path, Some(body)).await?).await
     }
 
+    /// Makes what is at `path` be this.
+    ///
+    /// # Errors
+    /// The daemon's, or [`Kind::Unreachable`].
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorDetail> {
+        self.read(self.send(Method::PUT, path, Some(body)).await?).await
+    }
+
     /// Removes what is at `path`.
     ///
     /// # Errors

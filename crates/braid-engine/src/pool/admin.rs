@@ -18,6 +18,9 @@ pub enum AdminError {
     /// All places for owners are taken.
     #[error("the pool has no place for a further volume or snapshot")]
     NoPlace,
+    /// More snapshots at one instant than the tail could ever hold together.
+    #[error("the pool cannot take so many snapshots at one instant")]
+    TooManyAtOnce,
     /// Changes have to be committed first.
     #[error("the pool has to commit first")]
     TailFull,
@@ -120,7 +123,7 @@ impl Pool {
         }
         // More at one instant than the tail could ever hold.
         if what.len() as u64 * 10 > self.tail.capacity() / 2 {
-            return Err(AdminError::NoPlace);
+            return Err(AdminError::TooManyAtOnce);
         }
         let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
         // Whoever builds the map of a volume wants that of the volume, not of its snapshot.

@@ -360,7 +360,9 @@ impl World {
         });
         let (owners, news) = match taken {
             Ok(taken) => taken,
-            Err(AdminError::TailFull | AdminError::NoPlace) => return self.count("calls refused"),
+            Err(AdminError::TailFull | AdminError::NoPlace | AdminError::TooManyAtOnce) => {
+                return self.count("calls refused");
+            }
             Err(why) => panic!("a snapshot is refused: {why}, {}", self.run),
         };
         self.count(if of.len() > 1 { "snapshots of several" } else { "snapshots" });

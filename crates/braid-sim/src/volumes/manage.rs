@@ -62,7 +62,7 @@ impl Admin {
 
     fn refused(&self, what: &str, error: AdminError) {
         self.count("admin", &format!("{what} refused: {error}"));
-        if !matches!(error, AdminError::TailFull | AdminError::NoPlace) {
+        if !matches!(error, AdminError::TailFull | AdminError::NoPlace | AdminError::TooManyAtOnce) {
             self.odd(format!("{what}: {error}"));
         }
     }

@@ -122,6 +122,10 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("snapshot show", &["braid snapshot show tank/db@monday"]),
     ("snapshot rename", &["braid snapshot rename tank/db@monday first"]),
     (
+        "snapshot policy",
+        &["braid snapshot policy tank/db --every 1h --keep 24", "braid snapshot policy tank/db --none"],
+    ),
+    (
         "snapshot diff",
         &[
             "braid snapshot diff tank/db@monday",

@@ -169,32 +169,9 @@ pub fn duration(ms: u64) -> String {
 /// A moment as `2026-11-21 14:03:59` in UTC.
 pub fn moment(unix_ms: u64) -> String {
     let seconds = unix_ms / 1000;
-    let (year, month, day) = civil(seconds / 86_400);
+    let (year, month, day) = braid_api::names::civil(seconds / 86_400);
     let (h, m, s) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}")
-}
-
-/// Year, month and day of a count of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
-    let cycle = 146_097;
-    let mut year = 1970 + days / cycle * 400;
-    let mut left = days % cycle;
-    loop {
-        let length = if leap(year) { 366 } else { 365 };
-        if left < length {
-            break;
-        }
-        left -= length;
-        year += 1;
-    }
-    let lengths = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while left >= lengths[month] {
-        left -= lengths[month];
-        month += 1;
-    }
-    (year, month as u64 + 1, left + 1)
 }
 
 #[cfg(test)]

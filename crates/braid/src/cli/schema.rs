@@ -58,6 +58,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("snapshot list", "SnapshotList"),
     ("snapshot show", "Snapshot"),
     ("snapshot rename", "Snapshot"),
+    ("snapshot policy", "Volume"),
     ("snapshot diff", "SnapshotDiff"),
     ("snapshot delete", "Snapshot"),
     ("job list", "JobList"),

@@ -2,7 +2,7 @@
 
 use super::volume::snapshot;
 use super::{Ask, output, segment};
-use braid_api::{CreateSnapshots, RenameVolume, Snapshot, SnapshotDiff, SnapshotList, names};
+use braid_api::{CreateSnapshots, RenameVolume, Snapshot, SnapshotDiff, SnapshotList, SnapshotPolicy, Volume, names};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -22,6 +22,8 @@ pub enum Verb {
     Rename(RenameArgs),
     /// Delete a snapshot, in any order, whatever was cloned from it
     Delete(DeleteArgs),
+    /// Take snapshots of a volume by themselves, or no more; without options show whether that is so
+    Policy(PolicyArgs),
     /// Show in what a volume or a later snapshot differs from a snapshot
     Diff(DiffArgs),
 }
@@ -77,6 +79,40 @@ pub struct DeleteArgs {
     yes: bool,
     #[command(flatten)]
     ask: Ask,
+}
+
+#[derive(Args)]
+pub struct PolicyArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = super::volume::volume)]
+    volume: String,
+    /// One every so often, at round times of the clock in UTC: 30s, 15m, 1h, 1d, 1w; 10 seconds at least. They are called
+    /// auto-20261122T140000Z; one that is renamed is the policy's no more
+    #[arg(long, value_name = "TIME", value_parser = every, requires = "keep")]
+    every: Option<u32>,
+    /// Keep the newest so many of them. One that is exported, or from which a volume was cloned, stays beside them
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..), requires = "every")]
+    keep: Option<u32>,
+    /// Take none any more; those that there are stay
+    #[arg(long, conflicts_with = "every")]
+    none: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+fn every(text: &str) -> Result<u32, String> {
+    const RIGHT: &str = "write 30s, 15m, 1h, 1d or 1w, for example";
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or(RIGHT)?;
+    let seconds: u32 = match &text[at..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return Err(RIGHT.into()),
+    };
+    let number: u32 = text[..at].parse().map_err(|_| RIGHT)?;
+    number.checked_mul(seconds).filter(|every| *every > 0).ok_or_else(|| RIGHT.into())
 }
 
 #[derive(Args)]
@@ -146,6 +182,20 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let snapshot: Snapshot = args.ask.client()?.delete(&url).await?;
             output::show(args.ask.json, &snapshot, |snapshot| {
                 format!("snapshot {} is deleted; its space becomes free little by little\n", snapshot.name)
+            });
+        }
+        Verb::Policy(args) => {
+            let url = format!("/v1/volumes/{}", segment(&args.volume));
+            let client = args.ask.client()?;
+            let volume: Volume = match (args.every, args.keep) {
+                (Some(every_s), Some(keep)) => {
+                    client.put(&format!("{url}/policy"), &SnapshotPolicy { every_s, keep }).await?
+                }
+                _ if args.none => client.delete(&format!("{url}/policy")).await?,
+                _ => client.get(&url).await?,
+            };
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {}: {}\n", volume.name, super::volume::policy(volume.policy))
             });
         }
         Verb::Diff(args) => {

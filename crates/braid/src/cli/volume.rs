@@ -6,8 +6,8 @@ use super::disk_names::absolute_for;
 use super::export_limits::{Limit, limit, words};
 use super::{Ask, output, segment};
 use braid_api::{
-    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Volume,
-    VolumeList, names,
+    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, SetVolume,
+    SnapshotPolicy, Volume, VolumeList, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -294,6 +294,19 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How snapshots are taken by themselves, for people.
+pub fn policy(policy: Option<SnapshotPolicy>) -> String {
+    let Some(SnapshotPolicy { every_s, keep }) = policy else { return "no snapshots by themselves".to_owned() };
+    let (number, unit) = match every_s {
+        s if s.is_multiple_of(86_400) => (s / 86_400, "day"),
+        s if s.is_multiple_of(3600) => (s / 3600, "hour"),
+        s if s.is_multiple_of(60) => (s / 60, "minute"),
+        s => (s, "second"),
+    };
+    let every = if number == 1 { format!("every {unit}") } else { format!("every {number} {unit}s") };
+    format!("a snapshot {every}, of which the newest {keep} are kept")
+}
+
 fn asked(limit: Option<Limit>) -> (Option<u64>, Option<u64>) {
     (limit.map(|limit| limit.iops), limit.map(|limit| limit.bandwidth_bytes))
 }
@@ -341,6 +354,7 @@ fn show(volume: &Volume) -> String {
     output::space(volume.space.as_ref(), &mut line);
     line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
     line("snapshots", volume.snapshots.to_string());
+    line("policy", policy(volume.policy));
     line("limits", words(volume.iops_max, volume.bandwidth_bytes_max));
     let moves = if volume.moves { "; it moves there: some blocks are elsewhere still" } else { "" };
     line("place", place(&volume.place) + moves);

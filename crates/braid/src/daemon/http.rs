@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
@@ -61,6 +61,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/pools/{pool}/remove", post(pools::remove_pool_member))
         .route("/v1/volumes", get(pools::volumes).post(pools::create_volume))
         .route("/v1/volumes/{volume}", get(pools::volume).patch(pools::set_volume).delete(pools::delete_volume))
+        .route("/v1/volumes/{volume}/policy", put(pools::set_policy).delete(pools::end_policy))
         .route("/v1/volumes/{volume}/rename", post(pools::rename_volume))
         .route("/v1/volumes/{volume}/resize", post(pools::resize_volume))
         .route("/v1/volumes/{volume}/move", post(pools::move_volume))
@@ -122,6 +123,8 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::volume,
         pools::delete_volume,
         pools::set_volume,
+        pools::set_policy,
+        pools::end_policy,
         pools::rename_volume,
         pools::resize_volume,
         pools::move_volume,

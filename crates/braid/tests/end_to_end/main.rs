@@ -41,6 +41,7 @@ mod pool_filesystems;
 mod pool_limits;
 mod pool_model;
 mod pool_moves;
+mod pool_policies;
 mod pool_rivals;
 mod pool_space;
 mod pools;

@@ -5,8 +5,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
     CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RemoveMember,
-    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff, SnapshotList, Volume,
-    VolumeList,
+    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff, SnapshotList,
+    SnapshotPolicy, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -164,6 +164,30 @@ pub(super) async fn delete_volume(
 )]
 pub(super) async fn set_volume(State(control): Shared, Named(name): Named, Ask(ask): Ask<SetVolume>) -> Answer<Volume> {
     to_the_end(control, |control| async move { control.set_volume(&name, ask).await }).await
+}
+
+/// Lets snapshots of a volume be taken by themselves.
+#[utoipa::path(
+    put, path = "/v1/volumes/{volume}/policy", request_body = SnapshotPolicy,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses((status = 200, body = Volume), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn set_policy(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<SnapshotPolicy>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.set_policy(&name, Some(ask)).await }).await
+}
+
+/// Lets snapshots of a volume be taken by themselves no more. Those that there are stay.
+#[utoipa::path(
+    delete, path = "/v1/volumes/{volume}/policy",
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses((status = 200, body = Volume), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn end_policy(State(control): Shared, Named(name): Named) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.set_policy(&name, None).await }).await
 }
 
 /// Gives a volume another name.

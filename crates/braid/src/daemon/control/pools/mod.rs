@@ -16,6 +16,7 @@ mod labels;
 mod limits;
 mod open;
 mod place;
+mod policies;
 mod remove;
 mod snapshots;
 mod space;
@@ -117,6 +118,12 @@ pub struct Served {
     pub failed: Arc<AtomicBool>,
     /// The session before did not end in order, and what it left in shared memory was not there.
     pub tail_missed: bool,
+    /// Its volumes of which snapshots are taken by themselves.
+    pub policies: Vec<policies::WithPolicy>,
+    /// Those of them of which none can be taken, by name.
+    pub policies_failing: BTreeSet<String>,
+    /// One at a time notes its snapshots, so that the last one to do so has seen all.
+    pub noting: Arc<tokio::sync::Mutex<()>>,
     /// Its snapshots, for clients that ask in what something differs from them.
     pub snapshots: Vec<diff::KnownSnapshot>,
     /// What was counted of its space last.
@@ -169,6 +176,14 @@ impl PoolEntry {
     /// What belongs to it while it serves.
     pub fn served(&self) -> Option<&Served> {
         match &self.condition {
+            Condition::Serves(served) => Some(served),
+            Condition::Idle(_) => None,
+        }
+    }
+
+    /// The same, to change it.
+    fn served_mut(&mut self) -> Option<&mut Served> {
+        match &mut self.condition {
             Condition::Serves(served) => Some(served),
             Condition::Idle(_) => None,
         }

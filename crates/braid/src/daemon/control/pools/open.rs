@@ -61,6 +61,9 @@ impl Control {
             failed: Arc::new(AtomicBool::new(false)),
             tail_missed,
             snapshots: Vec::new(),
+            policies: Vec::new(),
+            policies_failing: BTreeSet::new(),
+            noting: Arc::default(),
             counted: Arc::default(),
         };
         let (label, pool) = (parts[0].label.clone(), name.clone());

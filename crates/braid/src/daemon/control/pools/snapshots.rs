@@ -4,18 +4,22 @@ use super::super::change::DRAINING_MAX;
 use super::super::{Control, random_uuid};
 use super::create::unix_s;
 use super::diff::KnownSnapshot;
+use super::policies::{Taken, WithPolicy};
 use super::volumes::{Told, checked, find, not_found, told};
-use super::{Condition, Reach};
-use braid_api::names::VolumeName;
+use super::{PoolEntry, Reach};
+use braid_api::names::{VolumeName, policy_time};
 use braid_api::{CreateSnapshots, ErrorDetail, Kind, Snapshot, SnapshotList};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool};
 use braid_format::pool::{Owner, OwnerKind, OwnerName};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
 /// Snapshots that one command takes at most: they stand in the tail together.
-const AT_ONCE_MAX: usize = 64;
+pub(super) const AT_ONCE_MAX: usize = 64;
+/// Places for owners that are looked at in one step: others wait for it.
+const SLICE_SLOTS: u32 = 2048;
 
 impl Control {
     /// Takes snapshots, all at one instant. When this returns, all are durable, and nothing that had begun before is missing in them.
@@ -48,6 +52,7 @@ impl Control {
                     "one instant is one pool's: use a command for each",
                 );
             }
+            not_a_policys(own)?;
             if what.iter().any(|(uuid, ..)| *uuid == volume.uuid) {
                 return refused(format!("volume {} is named twice", volume.name), "name each volume once");
             }
@@ -56,10 +61,25 @@ impl Control {
         }
         let pool = pool.expect("at least one was named");
         let taken: Vec<Uuid> = what.iter().map(|(_, uuid, _)| *uuid).collect();
+        self.take_snapshots(&pool, what, &ask.snapshots.join(", ")).await?;
+        let listed = self.list_pool(&pool).await?;
+        let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None) };
+        list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
+        Ok(list)
+    }
+
+    /// The same of volumes of one pool, each with the identity and name of its snapshot.
+    pub(super) async fn take_snapshots(
+        &self,
+        pool: &Reach,
+        what: Vec<(Uuid, Uuid, OwnerName)>,
+        called: &str,
+    ) -> Result<(), ErrorDetail> {
+        let count = what.len();
         {
             let _one_at_a_time = pool.work.lock().await;
             let now = unix_s();
-            let done = self.call(&pool, move |pool| {
+            let done = self.call(pool, move |pool| {
                 let of = |volume: &Uuid| find(pool.state(), *volume, OwnerKind::Volume).map(|owner| owner.id);
                 let ids = what.iter().map(|(volume, uuid, name)| Some((of(volume)?, *uuid, *name)));
                 let ids: Option<Vec<(u32, Uuid, OwnerName)>> = ids.collect();
@@ -78,38 +98,65 @@ impl Control {
                 .with("pool", &pool.name)
                 .remedy("look at its disks (braid pool show), and then at whether they are there (braid snapshot list)")
             })?;
-            done?.map_err(|error| error.into_detail(&pool, &ask.snapshots.join(", ")))?;
+            done?.map_err(|error| error.into_detail(pool, called))?;
         }
         self.note_snapshots(pool.uuid).await;
-        let message =
-            format!("{} of pool {} taken", super::super::counted(taken.len(), "snapshot", "snapshots"), pool.name);
+        let message = format!("{} of pool {} taken", super::super::counted(count, "snapshot", "snapshots"), pool.name);
         self.events().info("snapshots_taken", message, &[("pool", &pool.name)]);
-        let listed = self.list_pool(&pool).await?;
-        let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None) };
-        list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
-        Ok(list)
+        Ok(())
     }
 
     /// Notes which snapshots a pool has, for those who must not wait for its home.
     pub(super) async fn note_snapshots(&self, pool: Uuid) {
         let Ok(reach) = self.reach(&pool.to_string()) else { return };
-        let asked = |pool: &mut Pool| {
-            let owners = &pool.state().owners;
-            let known = |owner: &Owner| KnownSnapshot {
-                uuid: owner.uuid,
-                volume: (
-                    owner.volume,
-                    find(pool.state(), owner.volume, OwnerKind::Volume)
-                        .map_or_else(String::new, |v| v.name.to_string()),
-                ),
-                name: owner.name.to_string(),
-            };
-            let known = owners.iter().filter(|owner| owner.kind == OwnerKind::Snapshot).map(known);
-            (PoolNext::Done, known.collect::<Vec<_>>())
+        let noting = self.read().pools.get(&pool).and_then(|entry| Some(Arc::clone(&entry.served()?.noting)));
+        let Some(noting) = noting else { return };
+        let _one_at_a_time = noting.lock().await;
+        let Ok(owners) = self.named_owners(&reach).await else { return };
+        let volumes: BTreeMap<Uuid, &Owner> = owners.iter().filter(|o| is_volume(o)).map(|o| (o.uuid, o)).collect();
+        let known = |owner: &Owner| KnownSnapshot {
+            uuid: owner.uuid,
+            volume: (owner.volume, volumes.get(&owner.volume).map_or_else(String::new, |v| v.name.to_string())),
+            name: owner.name.to_string(),
         };
-        let Ok(known) = self.call(&reach, asked).await else { return };
-        if let Some(Condition::Serves(served)) = self.write().pools.get_mut(&pool).map(|entry| &mut entry.condition) {
-            served.snapshots = known;
+        let known: Vec<KnownSnapshot> = owners.iter().filter(|owner| !is_volume(owner)).map(known).collect();
+        let mut policies: BTreeMap<Uuid, WithPolicy> = BTreeMap::new();
+        for (volume, owner) in &volumes {
+            if let Some(policy) = owner.policy {
+                let (volume, name) = (*volume, owner.name.to_string());
+                policies.insert(volume, WithPolicy { volume, name, policy, taken: Vec::new() });
+            }
+        }
+        for snapshot in &known {
+            if let Some(with) = policies.get_mut(&snapshot.volume.0) {
+                with.taken.extend(Taken::of(snapshot.uuid, &snapshot.name));
+            }
+        }
+        if let Some(served) = self.write().pools.get_mut(&pool).and_then(PoolEntry::served_mut) {
+            (served.snapshots, served.policies) = (known, policies.into_values().collect());
+        }
+    }
+
+    /// Every volume and snapshot, in the order in which they were made: asked for in slices, which keep nobody waiting. Whoever changes
+    /// some meanwhile notes them again.
+    async fn named_owners(&self, pool: &Reach) -> Result<Vec<Owner>, ErrorDetail> {
+        let (mut owners, mut from) = (Vec::new(), 0);
+        loop {
+            let asked = move |pool: &mut Pool| {
+                let all = &pool.state().owners;
+                let to = all.slots().min(from + SLICE_SLOTS);
+                let named = |owner: &&Owner| matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot);
+                let some = (from..to).filter_map(|slot| all.in_slot(slot)).filter(named).cloned();
+                (PoolNext::Done, (some.collect::<Vec<_>>(), to, all.slots()))
+            };
+            let (some, to, end) = self.call(pool, asked).await?;
+            owners.extend(some);
+            if to >= end {
+                // Numbers rise with time.
+                owners.sort_unstable_by_key(|owner| owner.id);
+                return Ok(owners);
+            }
+            from = to;
         }
     }
 
@@ -169,6 +216,7 @@ impl Control {
             Some(rest) if rest.starts_with('@') => checked(&rest[1..])?,
             _ => checked(new_name)?,
         };
+        not_a_policys(own.as_str())?;
         let _one_at_a_time = located.pool.work.lock().await;
         self.alter(&located, OwnerKind::Snapshot, move |owner| owner.name = own).await?;
         self.note_new_names(&located.pool).await?;
@@ -191,4 +239,17 @@ impl Control {
         self.events().info("snapshot_deleted", message, &[("snapshot", &shown.name)]);
         Ok(shown)
     }
+}
+
+fn is_volume(owner: &Owner) -> bool {
+    owner.kind == OwnerKind::Volume
+}
+
+/// Refuses names that only snapshots of policies have: such a one would be deleted by its policy.
+fn not_a_policys(own: &str) -> Result<(), ErrorDetail> {
+    if policy_time(own).is_none() {
+        return Ok(());
+    }
+    let message = format!("{own} is a name that only snapshots of a policy have, which deletes them");
+    Err(ErrorDetail::new(Kind::InvalidArgument, message).with("name", own).remedy("choose another name"))
 }

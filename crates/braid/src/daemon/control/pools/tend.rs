@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::Condition;
+use super::policies::Looked;
 use braid_engine::PoolNext;
 use braid_engine::pool::{Folded, Moving, Pool};
 use braid_ring::SharedTail;
@@ -109,12 +110,18 @@ impl Control {
         };
         let mut busy = false;
         let mut told = None;
+        let policies = Arc::new(tokio::sync::Mutex::new(Looked::default()));
         while !tending.ending.load(Ordering::Acquire) {
             let wait = if busy { BUSY } else { EVERY };
             let _ = tokio::time::timeout(wait, tending.wake.notified()).await;
             let look = looked.elapsed() >= LOOK_EVERY;
             if look {
                 looked = Instant::now();
+                // In a task of its own: a snapshot may wait for a disk, and the pool is looked after meanwhile.
+                if let Ok(mut looked) = Arc::clone(&policies).try_lock_owned() {
+                    let control = Arc::clone(&self);
+                    tokio::spawn(async move { control.run_policies(uuid, &mut looked).await });
+                }
                 let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
                 if lost && !tending.tail_lost.swap(lost, Ordering::Relaxed) {
                     self.tell_lost_tail(uuid);

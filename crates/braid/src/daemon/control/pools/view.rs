@@ -5,7 +5,8 @@ use super::super::tables::Tables;
 use super::limits::rates_of;
 use super::{Base, Condition, PoolEntry, Reach};
 use braid_api::{
-    Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, Space, Volume,
+    Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, SnapshotPolicy,
+    Space, Volume,
 };
 use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, OWNER_HELD, PoolShared};
 use braid_format::pool::{Owner, OwnerKind};
@@ -160,7 +161,7 @@ impl Control {
         let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
         let (state, attention) = match &entry.condition {
             Condition::Serves(_) => {
-                let attention = troubles(entry);
+                let attention: Vec<String> = troubles(entry).into_iter().map(|trouble| trouble.message).collect();
                 (if attention.is_empty() { PoolState::Active } else { state_of(entry) }, attention)
             }
             Condition::Idle(idle) => (idle.state, idle.attention.clone()),
@@ -254,6 +255,7 @@ impl Control {
                 .parent_of(owner)
                 .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
             snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
+            policy: owner.policy.map(|policy| SnapshotPolicy { every_s: policy.every_s, keep: policy.keep }),
             iops_max: rates_of(owner).iops,
             bandwidth_bytes_max: rates_of(owner).bandwidth_bytes,
             place: tables.place_of(pool, owner),
@@ -285,18 +287,51 @@ impl Control {
     }
 }
 
+/// Something about a pool that serves, and what to do about it.
+struct Trouble {
+    message: String,
+    meaning: &'static str,
+    remedy: String,
+    commands: Vec<String>,
+}
+
+impl Trouble {
+    /// One that only a restart ends.
+    fn until_restart(message: &str) -> Trouble {
+        Trouble {
+            message: message.to_owned(),
+            meaning: "Its volumes are served as far as that goes.",
+            remedy: "look at its members, then restart the daemon, which opens the pool anew".to_owned(),
+            commands: Vec::new(),
+        }
+    }
+}
+
 /// What is wrong with a pool that serves.
-fn troubles(entry: &PoolEntry) -> Vec<String> {
+fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
     let Some(served) = entry.served() else { return Vec::new() };
     let mut troubles = Vec::new();
     if served.failed.load(Ordering::Relaxed) {
-        troubles.push("a member has failed a write or a flush: nothing more can be made durable".to_owned());
+        troubles
+            .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
     }
     if served.tail_missed {
-        troubles.push("at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost".to_owned());
+        troubles.push(Trouble::until_restart("at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost"));
     }
     if served.tending.has_lost_tail() {
-        troubles.push("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost".to_owned());
+        troubles.push(Trouble::until_restart("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost"));
+    }
+    if let Some(first) = served.policies_failing.first() {
+        let others = match served.policies_failing.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {}", super::super::counted(others, "other", "others")),
+        };
+        troubles.push(Trouble {
+            message: format!("no snapshot of volume {}/{first}{others} could be taken by its policy", entry.name),
+            meaning: "The snapshots that there are stay. It is tried again, less and less often.",
+            remedy: "the event snapshot_policy_failed says why".to_owned(),
+            commands: vec!["braid events".to_owned()],
+        });
     }
     troubles
 }
@@ -320,10 +355,9 @@ pub fn attention(tables: &Tables) -> Vec<Attention> {
         match &entry.condition {
             Condition::Serves(_) => troubles(entry)
                 .into_iter()
-                .map(|message| {
-                    let meaning = "Its volumes are served as far as that goes.";
-                    let remedy = "look at its members, then restart the daemon, which opens the pool anew".to_owned();
-                    item(entry, message, meaning, remedy, vec![show.clone()])
+                .map(|Trouble { message, meaning, remedy, mut commands }| {
+                    commands.insert(0, show.clone());
+                    item(entry, message, meaning, remedy, commands)
                 })
                 .collect(),
             Condition::Idle(idle) => {

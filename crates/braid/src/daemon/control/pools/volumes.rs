@@ -524,6 +524,9 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
     let (kind, remedy) = match error {
         AdminError::NoSuch => (Kind::NotFound, "it was deleted meanwhile: `braid volume list`, `braid snapshot list`"),
         AdminError::NoPlace | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
+        AdminError::TooManyAtOnce => {
+            (Kind::LimitReached, "take fewer with one command: the journals of a pool of small members hold no more")
+        }
         AdminError::InUse => (Kind::InUse, "remove its exports first (braid export list)"),
         AdminError::NameTaken => (Kind::Exists, "choose another name, or rename that one first"),
         AdminError::HasSnapshots => return has_snapshots(what),
