@@ -197,6 +197,11 @@ fn a_pools_label_is_braids_own_too() {
     check("braid pool", Class::Braid, "Braid pool label", &[(0, b"BRAIDPL1")]);
     let uuid = disk(SIZE, &[(0, &bytes)]).unwrap().signatures[0].uuid.clone();
     assert_eq!(uuid, Some(label.uuid.to_string()));
+    // One that was to become a member, and did not.
+    let mut joining = label.clone();
+    joining.members[usize::from(label.member)].as_mut().unwrap().state = braid_format::pool::PoolMemberState::Joining;
+    let left = "Braid pool label \"tank (left from an addition that did not end)\"";
+    check("braid pool", Class::Braid, left, &[(0, &joining.encode().unwrap())]);
     // The disk has grown: the copy is in its middle, also where the label's last sectors are torn.
     for len in [4096, 512] {
         let grown = disk(SIZE * 2, &[(0, &bytes[..len]), (end, &bytes)]).unwrap();

@@ -33,6 +33,7 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
                     Some(PoolMember { uuid: Uuid::from_u128(number as u128 + 1), size_bytes, state })
                 };
                 match state {
+                    _ if number == own && bits % 4 == 0 => of(size_bytes, PoolMemberState::Joining),
                     _ if number == own => of(size_bytes, PoolMemberState::InUse),
                     0 => None,
                     1 => of(size, PoolMemberState::InUse),
@@ -106,6 +107,28 @@ proptest! {
 }
 
 #[test]
+fn one_that_is_being_added_is_a_member_where_others_say_so() {
+    let label = support::pool_of_three();
+    let mut joining = label.clone();
+    joining.members.push(Some(PoolMember {
+        uuid: Uuid::from_u128(99),
+        size_bytes: label.places.device_bytes,
+        state: PoolMemberState::Joining,
+    }));
+    joining.member = label.members.len() as u8;
+    let joining = PoolLabel::decode(&joining.encode().unwrap()).unwrap();
+    assert!(joining.is_joining() && !label.is_joining());
+    assert!(!label.has(&joining) && joining.has(&label) && label.has(&label));
+    let mut other = label.clone();
+    other.members.push(Some(PoolMember { uuid: Uuid::from_u128(98), size_bytes: 1, state: PoolMemberState::InUse }));
+    assert!(!other.has(&joining), "another one has the number");
+    other.members.pop();
+    let own = joining.own().copied().map(|own| PoolMember { state: PoolMemberState::InUse, ..own });
+    other.members.push(own);
+    assert!(other.has(&joining));
+}
+
+#[test]
 fn every_bit_that_changes_is_noticed() {
     let mut bytes = support::pool_of_three().encode().unwrap();
     for bit in 0..4096 * 8 {
@@ -165,6 +188,7 @@ fn each_nonsense_is_blamed_on_its_field() {
         ("members", 512, &[0; 16]),
         ("members", 512 + 16, &[0; 8]),
         ("members", 512 + 24, &[4]),
+        ("members", 512 + 24, &[5]),
         ("members", 512 + 24, &[0]),
         ("members", 512 + 25, &[1]),
         ("members", 512 + 50 + 24, &[3]),

@@ -22,9 +22,13 @@ pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
         Some(Known { name: header.name.to_string(), uuid: header.uuid, places })
     };
     let of_pool = |block: &[u8]| {
-        let header = PoolLabel::decode(block).map(|label| label.header()).ok().or_else(|| PoolHeader::decode(block))?;
+        let label = PoolLabel::decode(block).ok();
+        let joining = label.as_ref().is_some_and(PoolLabel::is_joining);
+        let header = label.map(|label| label.header()).or_else(|| PoolHeader::decode(block))?;
         let places = [header.places.label_start, header.places.copy_start];
-        Some(Known { name: header.name.to_string(), uuid: header.uuid, places })
+        // Of one whose addition has ended the labels of the pool's other members say so, not this.
+        let note = if joining { " (left from an addition that did not end)" } else { "" };
+        Some(Known { name: format!("{}{note}", header.name), uuid: header.uuid, places })
     };
     labels(view, "braid", &MAGIC, &of_array, found);
     labels(view, "braid pool", &POOL_MAGIC, &of_pool, found);

@@ -163,6 +163,13 @@ fn own_entry(header: &PoolHeader, members: &[Option<PoolMember>], found: Found<'
             if entry.state == PoolMemberState::Absent {
                 report(found, "members", format!("this member, number {}, is said to be absent", header.member));
             }
+            let joining = |(_, member): &(usize, &Option<PoolMember>)| {
+                member.is_some_and(|member| member.state == PoolMemberState::Joining)
+            };
+            let mut others = members.iter().enumerate().filter(|(number, _)| *number != usize::from(header.member));
+            if let Some((number, _)) = others.find(joining) {
+                report(found, "members", format!("member {number} is said to be added, which only its own label says"));
+            }
             let (table, own) = (entry.size_bytes, header.places.device_bytes);
             if table != own {
                 report(found, "device_bytes", format!("it is {own}, and {table} in the table of members"));

@@ -93,6 +93,8 @@ pub enum PoolMemberState {
     Removing,
     /// The pool goes on without it.
     Absent,
+    /// It was to be added, and is no member before another one's label says so. Only its own label says this of it.
+    Joining,
 }
 
 /// What the first sector alone says of a label. It survives a write that was torn between sectors.
@@ -205,6 +207,17 @@ impl PoolLabel {
     /// The member that this label stands on, as the table has it.
     pub fn own(&self) -> Option<&PoolMember> {
         self.members.get(usize::from(self.member))?.as_ref()
+    }
+
+    /// Whether the device that this label stands on was only about to become a member.
+    pub fn is_joining(&self) -> bool {
+        self.own().is_some_and(|own| own.state == PoolMemberState::Joining)
+    }
+
+    /// Whether the device that bears `other` is a member by this label.
+    pub fn has(&self, other: &PoolLabel) -> bool {
+        let known = self.members.get(usize::from(other.member)).and_then(Option::as_ref);
+        known.zip(other.own()).is_some_and(|(known, own)| known.uuid == own.uuid)
     }
 
     /// The members that there are, with their numbers.
