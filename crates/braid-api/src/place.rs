@@ -55,6 +55,18 @@ pub struct MoveVolume {
     pub place: Place,
 }
 
+/// `POST /v1/pools/{pool}/members`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"members": ["/dev/sdd"]}))]
+pub struct AddMembers {
+    /// Disks, and arrays by name, as for a new pool.
+    pub members: Vec<String>,
+    /// Take disks and arrays that carry somebody's data, and destroy it.
+    #[serde(default)]
+    pub force: bool,
+}
+
 /// `POST /v1/pools/{pool}/remove`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

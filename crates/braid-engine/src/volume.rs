@@ -34,7 +34,7 @@ impl PoolMembers {
         all
     }
 
-    /// One more. To be called before the pool knows of it: from then on it may have blocks.
+    /// One more. To be called before the pool puts anything there.
     ///
     /// # Panics
     /// When the number is none, or is taken.
@@ -48,7 +48,7 @@ impl PoolMembers {
     /// When it is nowhere.
     #[inline(always)]
     pub(crate) fn of(&self, number: u8) -> PoolPlace {
-        *self.0[usize::from(number)].get().expect("a member has a place before the pool speaks of it")
+        *self.0[usize::from(number)].get().expect("a member has a place before anything is there")
     }
 }
 

@@ -9,7 +9,7 @@ use braid_format::pool::RingStart;
 
 use super::commit::Ring;
 use super::home::{Pool, Room};
-use super::open::{PoolDevice, tail_units_for};
+use super::open::{PoolDevice, tail_units_of_ring};
 use super::space::{Free, Freed};
 use super::units::MEMBERS_MAX;
 
@@ -31,6 +31,11 @@ pub enum AddError {
 }
 
 impl Pool {
+    /// The most units that are in its tail at a time. The ring of a further member has to have room for as many.
+    pub fn tail_units(&self) -> u64 {
+        self.tail.capacity()
+    }
+
     /// What the ring start of a further member is to say. It counts as long as the pool is open.
     pub fn begin_member(&self) -> RingStart {
         let commits = &self.commits;
@@ -60,7 +65,7 @@ impl Pool {
         if at >= MEMBERS_MAX || at < self.rooms.len() {
             return Err(AddError::Number);
         }
-        if tail_units_for(std::slice::from_ref(device)) < self.tail.capacity() {
+        if tail_units_of_ring(device.ring.1) < self.tail_units() {
             return Err(AddError::Ring);
         }
         if self.commits.is_failed() {

@@ -48,7 +48,7 @@ pub use home::{Placement, Pool, PoolShared, Reservation, VolumeId, VolumeShared}
 pub use leaving::Leaving;
 pub use map::{Found, MapWriter, PackedBlock, Piece, Visible, VolumeMap};
 pub use moves::Moving;
-pub use open::{OpenError, OpenPool, PoolDevice, open, tail_units_for};
+pub use open::{OpenError, OpenPool, PoolDevice, open, tail_units_for, tail_units_of_ring};
 pub use owners::{OwnerId, Owners};
 pub use records::{LOGICAL_PACKED, OWNER_HELD, Records};
 pub use state::{RecordId, State};

@@ -127,8 +127,12 @@ impl TailMemory for OwnMemory {
 
 /// The most units that the tail of a pool with such rings may hold: a commit of all of it fits into each ring, beside what may be in the way.
 pub fn tail_units_for(members: &[PoolDevice]) -> u64 {
-    let least = members.iter().map(|member| member.ring.1).min().unwrap_or(0);
-    let batches = (least.saturating_sub(2 * BATCH_BLOCKS_MAX)) / BATCH_BLOCKS_MAX;
+    tail_units_of_ring(members.iter().map(|member| member.ring.1).min().unwrap_or(0))
+}
+
+/// The same where the smallest ring has so many blocks.
+pub fn tail_units_of_ring(blocks: u64) -> u64 {
+    let batches = (blocks.saturating_sub(2 * BATCH_BLOCKS_MAX)) / BATCH_BLOCKS_MAX;
     // What does not fit into a batch may leave a few units of it empty.
     (batches.saturating_sub(1) * 1016).clamp(TAIL_UNITS_MIN, TAIL_UNITS_MAX)
 }

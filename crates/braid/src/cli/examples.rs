@@ -105,6 +105,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume list", &["braid volume list", "braid volume list tank --json"]),
     ("volume show", &["braid volume show tank/db"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
+    ("pool add", &["braid pool add tank /dev/sdd", "braid pool add tank fast"]),
     ("pool remove", &["braid pool remove tank /dev/sdb", "braid pool remove tank /dev/sdb --cancel"]),
     ("volume resize", &["braid volume resize tank/db 200G"]),
     ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),

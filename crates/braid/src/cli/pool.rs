@@ -5,7 +5,8 @@ use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::{Ask, output};
 use braid_api::{
-    CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember, RenamePool, names,
+    AddMembers, CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember,
+    RenamePool, names,
 };
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
@@ -20,6 +21,8 @@ pub enum Verb {
     List(Ask),
     /// Show everything about a pool
     Show(NameArgs),
+    /// Add disks and arrays to a pool, while its volumes are used
+    Add(AddArgs),
     /// Remove a disk or array from a pool, while its volumes are used: what it has moves to the others
     Remove(RemoveArgs),
     /// Give a pool another name
@@ -51,6 +54,24 @@ pub struct NameArgs {
     /// The pool, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     pool: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct AddArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// Take disks and arrays that carry somebody's data, and destroy it
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// The new members: disks as for arrays, and arrays by name. A file in this folder is written ./FILE
+    #[arg(required = true, value_name = "DISK-OR-ARRAY")]
+    members: Vec<String>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -108,6 +129,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
             output::show(args.ask.json, &pool, show);
         }
+        Verb::Add(args) => add(args).await?,
         Verb::Remove(args) => {
             let member = match names::check_name(&args.member) {
                 // An array, a number, or what cannot be a member: the daemon says which.
@@ -136,17 +158,34 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn create(args: CreateArgs) -> anyhow::Result<()> {
+/// Members as the daemon is to know them. Asks before it is to destroy what is on them.
+fn asked_members(given: &[String], ask: &Ask, force: bool, yes: bool) -> anyhow::Result<Vec<String>> {
     let is_volume = |text: &str| names::VolumeName::parse(text).is_some() && !std::path::Path::new(text).exists();
     let member = |text: &String| match names::is_uuid(text) || names::check_name(text).is_ok() || is_volume(text) {
         // An array, or what cannot be a member: the daemon says which.
         true => Ok(text.clone()),
-        false => anyhow::Ok(absolute_for(&args.ask.reach, text)?.to_string()),
+        false => anyhow::Ok(absolute_for(&ask.reach, text)?.to_string()),
     };
-    let members = args.members.iter().map(member).collect::<anyhow::Result<Vec<String>>>()?;
-    if args.force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        confirm(&format!("Whatever is on {} will be lost", args.members.join(", ")), args.yes)?;
+    let members = given.iter().map(member).collect::<anyhow::Result<Vec<String>>>()?;
+    if force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        confirm(&format!("Whatever is on {} will be lost", given.join(", ")), yes)?;
     }
+    Ok(members)
+}
+
+async fn add(args: AddArgs) -> anyhow::Result<()> {
+    let members = asked_members(&args.members, &args.ask, args.force, args.yes)?;
+    let body = AddMembers { members, force: args.force };
+    let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/members", args.pool), &body).await?;
+    output::show(args.ask.json, &pool, |pool| {
+        let (size, free) = (format_size(pool.size_bytes), format_size(pool.free_bytes));
+        format!("pool {} has {} members now: {size}, {free} free\n", pool.name, pool.members.len())
+    });
+    Ok(())
+}
+
+async fn create(args: CreateArgs) -> anyhow::Result<()> {
+    let members = asked_members(&args.members, &args.ask, args.force, args.yes)?;
     let body = CreatePool { name: args.name, members, force: args.force };
     let pool: Pool = args.ask.client()?.post("/v1/pools", &body).await?;
     output::show(args.ask.json, &pool, |pool| {

@@ -58,6 +58,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/pools", get(pools::pools).post(pools::create_pool))
         .route("/v1/pools/{pool}", get(pools::pool).delete(pools::delete_pool))
         .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
+        .route("/v1/pools/{pool}/members", post(pools::add_pool_members))
         .route("/v1/pools/{pool}/remove", post(pools::remove_pool_member))
         .route("/v1/volumes", get(pools::volumes).post(pools::create_volume))
         .route("/v1/volumes/{volume}", get(pools::volume).patch(pools::set_volume).delete(pools::delete_volume))
@@ -117,6 +118,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::pool,
         pools::delete_pool,
         pools::rename_pool,
+        pools::add_pool_members,
         pools::remove_pool_member,
         pools::volumes,
         pools::create_volume,

@@ -38,6 +38,7 @@ mod pool_crashes;
 mod pool_diff;
 mod pool_faults;
 mod pool_filesystems;
+mod pool_grows;
 mod pool_limits;
 mod pool_model;
 mod pool_moves;

@@ -4,9 +4,9 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList, RemoveMember,
-    RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff, SnapshotList,
-    SnapshotPolicy, Volume, VolumeList,
+    AddMembers, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList,
+    RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff,
+    SnapshotList, SnapshotPolicy, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -71,6 +71,25 @@ pub(super) async fn delete_pool(
 )]
 pub(super) async fn rename_pool(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenamePool>) -> Answer<Pool> {
     to_the_end(control, |control| async move { control.rename_pool(&name, &ask.name).await }).await
+}
+
+/// Adds disks and arrays to a pool, while its volumes are used: one after the other, each of them for good when the next one begins.
+#[utoipa::path(
+    post, path = "/v1/pools/{pool}/members", request_body = AddMembers,
+    params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses(
+        (status = 200, body = Pool, description = "all of them are members"),
+        (status = 400, body = ErrorBody, description = "too small, too large, or blocks that are too large"),
+        (status = 404, body = ErrorBody, description = "no such pool, or no such array"),
+        (status = 409, body = ErrorBody, description = "in_use, would_destroy")
+    )
+)]
+pub(super) async fn add_pool_members(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<AddMembers>,
+) -> Answer<Pool> {
+    to_the_end(control, |control| async move { control.add_pool_members(&name, ask).await }).await
 }
 
 /// Removes a member from a pool, while its volumes are used: what it has moves to the others.

@@ -91,7 +91,20 @@ impl Control {
     async fn write_down(&self, pool: &Reach) -> Result<(), ErrorDetail> {
         self.call(pool, |_| (PoolNext::Commit, ())).await?;
         let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;
-        let until = Instant::now() + CLOSING_MAX;
+        self.wait_for_checkpoint(pool, number, CLOSING_MAX).await
+    }
+
+    /// Waits for a checkpoint that was asked for.
+    ///
+    /// # Errors
+    /// A member has failed, or it takes too long.
+    pub(super) async fn wait_for_checkpoint(
+        &self,
+        pool: &Reach,
+        number: u64,
+        limit: Duration,
+    ) -> Result<(), ErrorDetail> {
+        let until = Instant::now() + limit;
         loop {
             let asked = move |pool: &mut braid_engine::pool::Pool| {
                 (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed()))

@@ -92,9 +92,14 @@ impl Control {
         if here.is_empty() {
             return;
         }
-        let serving = self.read().pools.get(&uuid).filter(|e| e.served().is_some()).map(|e| e.name.clone());
-        if let Some(name) = serving {
+        let serving = |e: &PoolEntry| e.served().is_some().then(|| (e.name.clone(), e.label.clone()));
+        let serving = self.read().pools.get(&uuid).and_then(serving);
+        if let Some((name, label)) = serving {
             for member in &here {
+                if label.as_ref().is_some_and(|label| is_left(label, member)) {
+                    self.tell_left(&name, member);
+                    continue;
+                }
                 let what = self.name_of(&member.base);
                 let message = format!(
                     "{what} bears the label of a member of pool {name}, which is active: it is a copy; wipe its label, or detach it"
@@ -103,10 +108,14 @@ impl Control {
             }
             return self.close_here(here).await;
         }
-        let newest = here.iter().map(|member| &member.label).max_by_key(|label| label.sequence);
+        let newest = labels::newest(here.iter().map(|member| &member.label));
         let label = newest.expect("somebody bears its label").clone();
         let name = label.name.to_string();
         let here = self.without_those_that_left(&label, here).await;
+        if here.is_empty() {
+            // Nobody who is here was ever a member.
+            return;
+        }
         let idle = match self.verdict(&label, &here, troubles) {
             Verdict::Open => match self.open_here(here).await {
                 Ok(()) => {
@@ -157,20 +166,34 @@ impl Control {
         self.write().pools.insert(uuid, entry);
     }
 
-    /// Those whose number nobody has any more were removed; only their own label does not say so yet.
+    /// Those that the newest label does not have were removed, and only their own label does not say so yet; or they were to be added, and that
+    /// did not end.
     async fn without_those_that_left(&self, label: &PoolLabel, here: Vec<Here>) -> Vec<Here> {
-        let is_member = |one: &Here| label.members.get(usize::from(one.label.member)).is_some_and(Option::is_some);
-        let (here, left): (Vec<Here>, Vec<Here>) = here.into_iter().partition(is_member);
+        let (left, here): (Vec<Here>, Vec<Here>) = here.into_iter().partition(|one| is_left(label, one));
         for one in &left {
-            let what = self.name_of(&one.base);
-            let message = format!(
-                "{what} bears the label of pool {} still, which it was removed from; wipe it (braid disk wipe {what})",
-                label.name
-            );
-            self.events().warning("pool_member_left", message, &[("pool", label.name.as_str())]);
+            self.tell_left(label.name.as_str(), one);
         }
         self.close_here(left).await;
         here
+    }
+
+    /// A device bears the label of a pool that it is no member of.
+    fn tell_left(&self, pool: &str, one: &Here) {
+        let what = self.name_of(&one.base);
+        // An array has no command of its own that takes a label away.
+        let (called, wipe) = match &one.base {
+            Base::Disk(disk) => (disk.name.clone(), format!("wipe its label (braid disk wipe {})", disk.name)),
+            Base::Array(_) => (what.trim_start_matches("array ").to_owned(), "put it to another use".to_owned()),
+        };
+        let message = if one.label.is_joining() {
+            format!(
+                "{what} was to be added to pool {pool}, and that did not end: nothing of the pool is on it; add it again (braid pool add {pool} \
+                 {called}), or {wipe}"
+            )
+        } else {
+            format!("{what} bears the label of pool {pool} still, which it was removed from; {wipe}")
+        };
+        self.events().warning("pool_member_left", message, &[("pool", pool)]);
     }
 
     /// Whether a pool can be opened with what is here.
@@ -444,6 +467,11 @@ impl Control {
         self.close_here(rest).await;
         Ok((parts, claims))
     }
+}
+
+/// Whether a device bears the label of a pool that it is no member of by the newest label.
+fn is_left(label: &PoolLabel, one: &Here) -> bool {
+    !label.has(&one.label) || label.is_joining()
 }
 
 /// The arrays among what is here.

@@ -2,6 +2,8 @@
 //!
 //! Every change is written to all members twice, under two numbers, the second only when the first is durable everywhere, and the first
 //! only when all have what was before. So labels are one apart at most, and one that is two behind has missed a change: it is an old copy.
+//!
+//! Whoever is to be added has a label that says so before the others have him in theirs, under the number that these have then.
 
 use super::Part;
 use braid_api::{ErrorDetail, Kind};
@@ -74,10 +76,8 @@ pub async fn write(
     parts: &mut [Part],
     change: impl Fn(&mut PoolLabel),
 ) -> Result<(), (u8, IoError)> {
-    let Some(newest) = parts.iter().map(|part| &part.label).max_by_key(|label| label.sequence).cloned() else {
-        return Ok(());
-    };
-    for part in parts.iter_mut() {
+    let Some(newest) = newest(parts.iter().map(|part| &part.label)).cloned() else { return Ok(()) };
+    for part in parts.iter_mut().filter(|part| newest.has(&part.label)) {
         let label = of_member(&newest, part);
         part.behind |= part.label != label;
         part.label = label;
@@ -94,6 +94,20 @@ pub async fn write(
         put_where(io, parts, |_| true).await?;
     }
     Ok(())
+}
+
+/// What counts: the newest of the labels, but for those of devices that are only about to become members.
+pub fn newest<'a>(labels: impl Iterator<Item = &'a PoolLabel>) -> Option<&'a PoolLabel> {
+    labels.max_by_key(|label| (!label.is_joining(), label.sequence))
+}
+
+/// Writes the label of one that is about to become a member, durably: the others' come next.
+///
+/// # Errors
+/// The device's.
+pub async fn announce(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
+    put(io, part).await?;
+    io.flush(part.device).await
 }
 
 /// A label as this member has it.
@@ -319,6 +333,65 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A part of so many, as it is before anything was written.
+    fn part(member: u8, label: PoolLabel) -> Part {
+        let base = super::super::Base::Array(Uuid::nil());
+        Part { base, device: DeviceId(member.into()), label, behind: true, copy_first: false }
+    }
+
+    /// Which of the three a start takes for members; none of them has missed a change.
+    fn members_at_a_start(disks: &Disks) -> Vec<Part> {
+        let bears = |member: &u8| {
+            let at = [0, PoolPlaces::new(BYTES, 1024).unwrap().copy_start];
+            at.iter().any(|at| disks.blocks.borrow().get(&(u32::from(*member), *at)).is_some_and(|b| b[0] != 0))
+        };
+        let one = |member: u8| {
+            let copies = [0, PoolPlaces::new(BYTES, 1024).unwrap().copy_start]
+                .map(|at| disks.blocks.borrow().get(&(u32::from(member), at)).cloned().unwrap_or_default());
+            Some(part(member, judge(BYTES, &copies[0], &copies[1])?.ok()?))
+        };
+        let here: Vec<Part> = (0..MEMBERS).filter(bears).filter_map(one).collect();
+        let newest = newest(here.iter().map(|part| &part.label)).unwrap().clone();
+        let here: Vec<Part> = here.into_iter().filter(|part| newest.has(&part.label)).collect();
+        assert_eq!(here.len(), newest.numbered().count(), "who is a member has a label");
+        assert!(here.iter().all(|part| part.label.sequence + 1 >= newest.sequence), "and has missed nothing");
+        here
+    }
+
+    #[test]
+    fn an_addition_that_is_cut_off_leaves_a_member_or_none() {
+        let (mut joined, mut left) = (0, 0);
+        for (first, second) in (1..24).flat_map(|a| (1..12).map(move |b| (a, b))) {
+            let disks = Disks::default();
+            disks.left.set(u32::MAX);
+            let short = |member| PoolLabel { members: label(0).members[..2].to_vec(), ..label(member) };
+            let mut parts: Vec<Part> = [0, 1].map(|member| part(member, short(member))).into();
+            block_on(write(&disks, &mut parts, |_| {})).unwrap();
+            let mut joining = PoolLabel { sequence: parts[0].label.sequence, ..label(2) };
+            joining.members[2].as_mut().unwrap().state = PoolMemberState::Joining;
+            let joining = part(2, joining);
+            disks.left.set(first);
+            if block_on(announce(&disks, &joining)).is_ok() {
+                parts.push(joining);
+                let _ = block_on(write(&disks, &mut parts, |l| l.members = label(0).members));
+            }
+            // Two starts after that, the first of them cut off as well.
+            disks.left.set(u32::MAX);
+            let mut parts = members_at_a_start(&disks);
+            let count = parts.len();
+            disks.left.set(second);
+            let _ = block_on(write(&disks, &mut parts, |label| label.session = 2));
+            disks.left.set(u32::MAX);
+            let mut parts = members_at_a_start(&disks);
+            assert_eq!(parts.len(), count, "cut at {first}, {second}: what it was it stays");
+            block_on(write(&disks, &mut parts, |label| label.session = 3)).unwrap();
+            let parts = members_at_a_start(&disks);
+            assert!(parts.len() == count && parts.iter().all(|part| !part.label.is_joining()));
+            if count == 3 { joined += 1 } else { left += 1 }
+        }
+        assert!(joined > 50 && left > 50, "{joined} and {left}");
     }
 
     #[test]

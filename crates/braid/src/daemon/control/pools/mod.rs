@@ -6,6 +6,7 @@
 //!
 //! Locks: whoever needs the lock of what is listened on takes it before that of a pool.
 
+mod add;
 mod close;
 mod create;
 mod diff;
@@ -14,6 +15,7 @@ mod find;
 mod holes;
 mod labels;
 mod limits;
+mod members;
 mod open;
 mod place;
 mod policies;

@@ -7,7 +7,7 @@ use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{PoolMembers, PoolPlace, ShardId};
-use braid_format::pool::{PoolLabel, PoolMemberState};
+use braid_format::pool::PoolMemberState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ impl Control {
         // Whoever served it until now, and what that left, before anything is changed.
         let tails = tokio::task::block_in_place(|| self.tails(uuid))?;
         let io = self.ring.devices();
-        let newest = newest(&parts).clone();
+        let newest = labels::newest(parts.iter().map(|part| &part.label)).expect("a pool has members").clone();
         let written = labels::write(&io, &mut parts, |label| (label.session, label.clean) = (session, false));
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
@@ -98,13 +98,8 @@ pub(super) fn pool_place(part: &Part) -> PoolPlace {
     PoolPlace { device: part.device, data: part.label.places.data.start }
 }
 
-/// The newest of the labels.
-pub(super) fn newest(parts: &[Part]) -> &PoolLabel {
-    let newest = parts.iter().map(|part| &part.label).max_by_key(|label| label.sequence);
-    newest.expect("a pool has members")
-}
-
-fn pool_device(part: &Part) -> PoolDevice {
+/// What the core knows of a member.
+pub(super) fn pool_device(part: &Part) -> PoolDevice {
     let places = &part.label.places;
     PoolDevice {
         number: part.label.member,

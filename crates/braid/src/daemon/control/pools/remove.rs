@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Between two looks whether a pool has let go of a member, and how many of them there are at most.
-const GOING_EVERY: Duration = Duration::from_millis(5);
-const LOOKS_MAX: u32 = 2000;
+/// Longest that a pool may take to let go of a member.
+pub(super) const GOING_MAX: Duration = Duration::from_secs(10);
 
 /// Why a member cannot be emptied.
 enum Refusal {
@@ -81,13 +80,13 @@ impl Control {
         self.pool(&pool.uuid.to_string()).await
     }
 
-    fn parts_of(&self, pool: &Reach) -> Vec<Part> {
+    pub(super) fn parts_of(&self, pool: &Reach) -> Vec<Part> {
         let tables = self.read();
         tables.pools.get(&pool.uuid).and_then(PoolEntry::served).map(|served| served.parts.clone()).unwrap_or_default()
     }
 
     /// What stands in the labels is what counts.
-    fn keep_parts(&self, uuid: Uuid, parts: Vec<Part>) {
+    pub(super) fn keep_parts(&self, uuid: Uuid, parts: Vec<Part>) {
         let mut tables = self.write();
         if let Some(entry) = tables.pools.get_mut(&uuid) {
             entry.label = parts.first().map(|part| part.label.clone());
@@ -171,11 +170,7 @@ impl Control {
                 self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
             }
         }
-        {
-            let mut tables = self.write();
-            tables.pool_disks.retain(|_, saved| saved.pool != pool.uuid || saved.member != number);
-            tables.pool_arrays.retain(|saved| saved.pool != pool.uuid || saved.member != number);
-        }
+        self.forget_member(pool.uuid, number);
         self.drop_parts(vec![gone]).await;
         self.save_or_warn();
         let message = format!("{called} is not in pool {} any more", pool.name);
@@ -183,15 +178,13 @@ impl Control {
     }
 
     /// Whether the pool has let go of a member.
-    async fn drops(&self, pool: &Reach, number: u8) -> bool {
-        for _ in 0..LOOKS_MAX {
-            match self.call(pool, move |pool| (PoolNext::Done, (pool.drop_member(number), pool.has_failed()))).await {
-                Ok((true, _)) => return true,
-                Ok((false, false)) => tokio::time::sleep(GOING_EVERY).await,
-                Ok((false, true)) | Err(_) => return false,
-            }
-        }
-        false
+    pub(super) async fn drops(&self, pool: &Reach, number: u8) -> bool {
+        // Between two commits, of which there may always be one.
+        let dropped = self.call(pool, move |pool| match pool.drop_member(number) {
+            true => (PoolNext::Done, ()),
+            false => (PoolNext::Again, ()),
+        });
+        matches!(tokio::time::timeout(GOING_MAX, dropped).await, Ok(Ok(())))
     }
 
     /// The member that a user names, by number, and what it is called.

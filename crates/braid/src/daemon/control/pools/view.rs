@@ -156,7 +156,10 @@ impl Control {
     }
 
     fn show_pool(&self, tables: &Tables, entry: &PoolEntry, listed: Option<&Listed>) -> Pool {
-        let extents: u64 = listed.iter().flat_map(|listed| &listed.members).map(|(all, _)| u64::from(*all)).sum();
+        // The records of one that was removed are there as long as the pool serves.
+        let numbers = entry.label.iter().flat_map(|label| label.numbered()).map(|(number, _)| usize::from(number));
+        let of = |number| listed.and_then(|listed| listed.members.get(number)).map_or(0, |(all, _)| u64::from(*all));
+        let extents: u64 = numbers.map(of).sum();
         let free = listed.map_or(0, |listed| listed.free_extents);
         let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
         let (state, attention) = match &entry.condition {
