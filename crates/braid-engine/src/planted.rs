@@ -80,6 +80,12 @@ pub enum Planted {
     RingReadShort,
     /// What stands in a ring behind a batch that is damaged is not looked for.
     RingEndBelieved,
+    /// What a damaged record may have said is looked up in a parent.
+    DamageFallsThrough,
+    /// The extent of a damaged record is given out.
+    DamagedGivenOut,
+    /// A checkpoint writes over what is damaged.
+    DamageWrittenOver,
     /// What a crash left empty stays so.
     EmptiesForgotten,
     /// Blocks are moved under those who write over them.
@@ -259,7 +265,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 35] = [
+    pub const POOLS: [Planted; 38] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -284,6 +290,9 @@ impl Planted {
         Planted::TailDroppedEarly,
         Planted::RingReadShort,
         Planted::RingEndBelieved,
+        Planted::DamageFallsThrough,
+        Planted::DamagedGivenOut,
+        Planted::DamageWrittenOver,
         Planted::EmptiesForgotten,
         Planted::MoveNotHeld,
         Planted::MoveNotDrained,

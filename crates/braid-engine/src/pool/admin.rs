@@ -42,6 +42,9 @@ pub enum AdminError {
     /// A member is absent that may have blocks of it: nobody knows all that it has.
     #[error("a member is absent on which it may have blocks")]
     InDoubt,
+    /// Records of the pool are damaged that may have been of it: nobody knows all that it has.
+    #[error("records of the pool are damaged, and some may have been of it")]
+    Damaged,
     /// The owner numbers are used up, or what is said of the volume makes no sense: its size, its name, its identity.
     #[error("the pool has no number for it, or its size, name or identity makes no sense")]
     NoNumber,
@@ -139,7 +142,7 @@ impl Pool {
             }
             // Nobody could tell that it has nothing yet under its new owner.
             if self.state.may_lack(*id) {
-                return Err(AdminError::InDoubt);
+                return Err(self.why_in_doubt(*id));
             }
             if !self.name_is_free(OwnerKind::Snapshot, volume.uuid, *name) {
                 return Err(AdminError::NameTaken);
@@ -205,7 +208,7 @@ impl Pool {
             return Err(AdminError::InUse);
         }
         if self.state.may_lack(id) {
-            return Err(AdminError::InDoubt);
+            return Err(self.why_in_doubt(id));
         }
         if !self.tail.has_room(5) || self.awaits_data(id) {
             return Err(AdminError::TailFull);
@@ -236,7 +239,7 @@ impl Pool {
             return Err(AdminError::InUse);
         }
         if self.state.may_lack(volume) || self.state.chain_may_lack(snapshot) {
-            return Err(AdminError::InDoubt);
+            return Err(self.why_in_doubt(volume));
         }
         let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
         if !self.tail.has_room(10) {
@@ -270,6 +273,9 @@ impl Pool {
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
         if (old.place, old.on) != (owner.place, owner.on) {
+            if self.state.damage.has_owner(id) {
+                return Err(AdminError::Damaged);
+            }
             self.close_packed(id);
             self.moves.begin_anew();
         }
@@ -281,7 +287,7 @@ impl Pool {
         }
         let lacks_more = owner.may_be_on() & !old.may_be_on() & self.state.absent != 0;
         if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_lack(id) {
-            return Err(AdminError::InDoubt);
+            return Err(if lacks_more { AdminError::InDoubt } else { self.why_in_doubt(id) });
         }
         if let Some(served) = self.served(id)
             && owner.size_bytes > old.size_bytes

@@ -309,7 +309,7 @@ impl Pool {
                 let id = RecordId { member: number, index };
                 let image = match index < records {
                     true if planted_table => state.record(id).encode(number, index),
-                    true => state.committed(id).encode(number, index),
+                    true => image(state, id),
                     false => [0; RECORD_BYTES],
                 };
                 piece(bytes, index - first * RECORDS_EACH, &image);
@@ -414,11 +414,25 @@ fn piece(bytes: &mut [u8], number: u32, image: &[u8]) {
     bytes[at..at + image.len()].copy_from_slice(image);
 }
 
+/// A record as it was committed, or as it stands there where that is none.
+fn image(state: &State, id: RecordId) -> [u8; RECORD_BYTES] {
+    if let Some(bytes) = state.damage.bytes(id).filter(|_| !planted(Planted::DamageWrittenOver)) {
+        return *bytes;
+    }
+    state.committed(id).encode(id.member, id.index)
+}
+
 /// The addresses of an extent, of the slots that its committed record says are in use.
 fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
     let mut bytes = [0xff; ADDRESS_SECTOR_BYTES];
     let id = RecordId { member, index };
     if index >= state.records.extents(member) {
+        return bytes;
+    }
+    if let Some(words) = state.damage.sector(id) {
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
         return bytes;
     }
     let record = state.committed(id);
@@ -427,8 +441,11 @@ fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
     };
     for slot in (0..EXTENT_BLOCKS).filter(|slot| record.present >> slot & 1 == 1) {
         let block = addresses.0[slot as usize];
-        debug_assert_ne!(block, NO_BLOCK, "what is in use has an address");
-        let word = encode_address(member, index, slot as u8, block, record.life);
+        let word = match block {
+            // What is in use has an address, if it is not damaged: then it stays as it is.
+            NO_BLOCK => state.damage.word(id, slot as u8),
+            block => encode_address(member, index, slot as u8, block, record.life),
+        };
         let at = slot as usize * 8;
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }

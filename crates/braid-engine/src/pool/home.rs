@@ -223,8 +223,12 @@ impl Pool {
         for (room, (member, extents)) in self.rooms.iter_mut().zip(self.state.members()) {
             room.free = Free::none(extents);
             room.freed = Freed::default();
+            let given_out = planted(Planted::DamagedGivenOut);
+            let damaged = |index: u32| self.state.damage.has(RecordId { member, index }) && !given_out;
             for index in (0..extents).filter(|index| records.owner(ExtentId { member, index: *index }) == 0) {
-                room.free.give(index);
+                if !damaged(index) {
+                    room.free.give(index);
+                }
             }
         }
     }
@@ -271,7 +275,8 @@ impl Pool {
                 let opened = self.opening.values().any(|other| *other == extent.bits())
                     || self.open_packed.values().any(|open| open.extent == extent)
                     || self.is_pending(extent)
-                    || self.moves.is_target(extent);
+                    || self.moves.is_target(extent)
+                    || self.state.damage.has(extent.into());
                 let free = room.free.has(index);
                 let good = match (used, free, waits) {
                     (true, false, false) | (false, true, false) | (false, false, true) => true,

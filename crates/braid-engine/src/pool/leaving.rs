@@ -40,10 +40,14 @@ impl Pool {
     /// ([`Pool::move_step`]).
     ///
     /// # Errors
-    /// `TailFull`: call again. `InUse`: somebody may have blocks there alone ([`Pool::bound_to`]).
+    /// `TailFull`: call again. `InUse`: somebody may have blocks there alone ([`Pool::bound_to`]). `Damaged`: nobody knows what stands in some
+    /// of its extents.
     pub fn empty_member(&mut self, member: u8) -> Result<(), AdminError> {
         if !self.bound_to(member).is_empty() {
             return Err(AdminError::InUse);
+        }
+        if self.state.damage.members() >> member & 1 == 1 {
+            return Err(AdminError::Damaged);
         }
         let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
         for (id, on) in on_it.map(|owner| (owner.id, owner.on)).collect::<Vec<_>>() {

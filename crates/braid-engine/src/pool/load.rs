@@ -1,29 +1,36 @@
 //! Reading the tables: records, addresses, owners.
 
-use braid_format::pool::{
-    ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind, decode_address,
-};
+use braid_format::pool::{ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind};
 
 use super::checkpoint::Checkpoint;
+use super::damage::{UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
 use super::starts::{Found, Standing};
-use super::state::{NO_BLOCK, RecordId, State};
+use super::state::{RecordId, State};
 use super::tail::TAIL_UNITS_MAX;
 use super::units::EXTENT_BLOCKS;
-use crate::io::DeviceIo;
+use crate::io::{DeviceIo, ErrorKind, IoError};
 
 const BLOCK: u64 = 4096;
 /// Bytes of one read of a table.
 const READ_BYTES: u64 = 8 << 20;
+/// A disk that cannot read more pages of one such read is failing, and nothing is made of what it says.
+const UNREAD_PAGES_MAX: u32 = 64;
 
 /// Reads the tables.
-pub(super) async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Found]) -> Result<State, OpenError> {
+///
+/// Returns also whose list of owners is damaged and is to be written again.
+pub(super) async fn load<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    found: &[Found],
+) -> Result<(State, Vec<u8>), OpenError> {
     let mut state = State::new(what.owner_slots, TAIL_UNITS_MAX);
     // Who was away has not heard of all owners.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
     let newest = stayed.max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
     let first = newest.map_or(0, |(seat, _)| seat);
-    load_owners(io, what, found, &mut state, first).await?;
+    let mend = load_owners(io, what, found, &mut state, first).await?;
     for (number, member) in what.numbered() {
         state.add_member(number, member.extents, member.zero_slots);
         let records = u64::from(member.extents) + u64::from(member.zero_slots);
@@ -31,60 +38,77 @@ pub(super) async fn load<I: DeviceIo>(io: &I, what: &OpenPool<'_>, found: &[Foun
         let mut at = 0;
         while at < bytes {
             let len = READ_BYTES.min(bytes - at);
-            let read = io.read(member.device, member.places.table + at, len as usize).await;
-            let read = read.map_err(failed(number, "read"))?;
+            let read = read_pages(io, member, member.places.table + at, len).await?;
             for (k, image) in (at / RECORD_BYTES as u64..records).zip(read.as_chunks::<RECORD_BYTES>().0) {
-                let record = Record::decode(image, number, k as u32).map_err(|error| OpenError::Damaged {
-                    member: number,
-                    what: format!("record {k} of its table: {error}"),
-                })?;
-                if !of_its_kind(member, k as u32, &record) {
-                    let what = format!("record {k} of its table is of a kind that does not belong there");
-                    return Err(OpenError::Damaged { member: number, what });
-                }
-                if record != Record::free(0) {
-                    state.set(RecordId { member: number, index: k as u32 }, &record, 0);
+                let id = RecordId { member: number, index: k as u32 };
+                match Record::decode(image, number, id.index) {
+                    Ok(record) if record == Record::free(0) => {}
+                    Ok(record) if of_its_kind(member, id.index, &record) => state.set(id, &record, 0),
+                    _ => state.damage.note_record(id, *image),
                 }
             }
             at += len;
         }
         load_addresses(io, &mut state, number, member).await?;
     }
-    Ok(state)
+    Ok((state, mend))
 }
 
+/// Reads all owners. All members have them: where one cannot be believed, another one's word counts.
 async fn load_owners<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
     found: &[Found],
     state: &mut State,
     first: usize,
-) -> Result<(), OpenError> {
+) -> Result<Vec<u8>, OpenError> {
     let bytes = (u64::from(what.owner_slots) * OWNER_BYTES as u64).next_multiple_of(BLOCK);
-    let mut problem = None;
-    // All members have them: one that is damaged is read from another.
     let (before, from) = what.members.split_at(first);
     let away =
         |number: u8| found.iter().any(|found| found.number == number && matches!(found.standing, Standing::Returns(_)));
+    let (mut lacks, mut mend): (Vec<u32>, _) = ((0..what.owner_slots).collect(), Vec::new());
     for member in from.iter().chain(before).filter(|member| !away(member.number)) {
-        let number = member.number;
-        let read = io.read(member.device, member.places.owners, bytes as usize).await;
-        let read = read.map_err(failed(number, "read"))?;
-        let images = (0..what.owner_slots).zip(read.as_chunks::<OWNER_BYTES>().0);
-        match images.map(|(slot, image)| Owner::decode(image, slot)).collect::<Result<Vec<_>, _>>() {
-            Ok(owners) => {
-                for (slot, owner) in (0u32..).zip(owners) {
-                    if owner.is_some() {
-                        state.set_owner(slot, owner, 0);
-                    }
+        let read = read_pages(io, member, member.places.owners, bytes).await?;
+        let images = read.as_chunks::<OWNER_BYTES>().0;
+        lacks.retain(|slot| match Owner::decode(&images[*slot as usize], *slot) {
+            Ok(owner) => {
+                if owner.is_some() {
+                    state.set_owner(*slot, owner, 0);
                 }
-                return Ok(());
+                false
             }
-            Err(error) => problem = Some((number, error)),
+            Err(_) => true,
+        });
+        if lacks.is_empty() {
+            break;
+        }
+        mend.push(member.number);
+    }
+    // A ring may say what they are.
+    state.unread_owners = lacks.into_iter().collect();
+    Ok(mend)
+}
+
+/// Reads whole pages of a member's tables. What the disk cannot read is told from what it has: no structure is made of such bytes.
+async fn read_pages<I: DeviceIo>(io: &I, member: &PoolDevice, offset: u64, len: u64) -> Result<Vec<u8>, OpenError> {
+    let is_bad = |error: &IoError| matches!(error.kind, ErrorKind::Io | ErrorKind::Unreadable);
+    let error = match io.read(member.device, offset, len as usize).await {
+        Ok(bytes) => return Ok(bytes),
+        Err(error) => error,
+    };
+    let mut bytes = Vec::with_capacity(len as usize);
+    let mut unread = 0;
+    for at in (0..len).step_by(BLOCK as usize) {
+        match io.read(member.device, offset + at, BLOCK as usize).await {
+            Ok(page) => bytes.extend(page),
+            Err(one) if is_bad(&one) && unread < UNREAD_PAGES_MAX => {
+                unread += 1;
+                bytes.resize(bytes.len() + BLOCK as usize, UNREAD);
+            }
+            Err(_) => return Err(failed(member.number, "read")(error)),
         }
     }
-    let (member, error) = problem.expect("a pool has members");
-    Err(OpenError::Damaged { member, what: format!("its list of owners: {error}") })
+    Ok(bytes)
 }
 
 /// Reads the addresses of packed extents. Those that are not there yet are in the ring.
@@ -97,23 +121,30 @@ async fn load_addresses<I: DeviceIo>(
     let mut page: Option<(u64, Vec<u8>)> = None;
     for index in 0..member.extents {
         let id = RecordId { member: number, index };
-        let record = state.record(id);
-        if record.kind != RecordKind::Packed {
+        let (record, damaged) = (state.record(id), state.damage.has(id));
+        if record.kind != RecordKind::Packed && !damaged {
             continue;
         }
         let at = u64::from(index) * ADDRESS_SECTOR_BYTES as u64;
         let block = at / BLOCK * BLOCK;
         if page.as_ref().is_none_or(|(of, _)| *of != block) {
-            let read = io.read(member.device, member.places.addresses + block, BLOCK as usize).await;
-            page = Some((block, read.map_err(failed(number, "read"))?));
+            page = Some((block, read_pages(io, member, member.places.addresses + block, BLOCK).await?));
         }
         let (_, bytes) = page.as_ref().expect("just read");
         let sector = &bytes[(at - block) as usize..][..ADDRESS_SECTOR_BYTES];
-        for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(sector.as_chunks::<8>().0) {
-            let word = u64::from_le_bytes(*word);
-            if let Ok(Some(block)) = decode_address(word, number, index, slot, record.life) {
-                state.set_address(id, slot, block);
+        let (words, _) = sector.as_chunks::<8>();
+        let words: Words = std::array::from_fn(|slot| u64::from_le_bytes(words[slot]));
+        // Nobody knows what it is of such a record: it stays as it is.
+        let mut all = !damaged;
+        for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(words) {
+            match state.read_address(word, id, slot, record.life) {
+                _ if damaged => break,
+                Some(block) => state.set_address(id, slot, block),
+                None => all &= record.present >> slot & 1 == 0,
             }
+        }
+        if !all {
+            state.damage.note_sector(id, words);
         }
     }
     Ok(())
@@ -154,6 +185,7 @@ pub(super) fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entr
         }
         Change::Owner { owner } => {
             checkpoint.note_owner(entry.index);
+            state.unread_owners.remove(&entry.index);
             state.set_owner(entry.index, owner.clone(), 0);
         }
         Change::Padding => {}
@@ -161,7 +193,11 @@ pub(super) fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entr
 }
 
 /// What must be true of every pool that was opened.
-pub(super) fn verify(state: &State) -> Result<(), OpenError> {
+pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
+    if let Some(slot) = state.unread_owners.first() {
+        let what = format!("slot {slot} of its list of owners cannot be believed, here and on all other members");
+        return Err(OpenError::Damaged { member: first, what });
+    }
     let most = state.owners.iter().count();
     let endless = |id: u32| {
         let mut at = id;
@@ -173,7 +209,7 @@ pub(super) fn verify(state: &State) -> Result<(), OpenError> {
     };
     if let Some(owner) = state.owners.iter().find(|owner| endless(owner.id)) {
         let what = format!("owner {} stands on itself", owner.id);
-        return Err(OpenError::Damaged { member: 0, what });
+        return Err(OpenError::Damaged { member: first, what });
     }
     for (member, extents) in state.members() {
         for index in 0..extents + state.zero_slots(member) {
@@ -188,16 +224,6 @@ pub(super) fn verify(state: &State) -> Result<(), OpenError> {
                     "record {index} of its table is of owner {}, who is nobody",
                     record.owner
                 )));
-            }
-            if record.kind == RecordKind::Packed {
-                let addresses = state.addresses(id);
-                let missing = |slot: &u32| {
-                    record.present >> slot & 1 == 1
-                        && addresses.is_none_or(|addresses| addresses.0[*slot as usize] == NO_BLOCK)
-                };
-                if let Some(slot) = (0..EXTENT_BLOCKS).find(missing) {
-                    return Err(damaged(format!("slot {slot} of its packed extent {index} has no address")));
-                }
             }
         }
     }

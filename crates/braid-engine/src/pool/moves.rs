@@ -195,6 +195,9 @@ impl Pool {
         if (old.place, old.on) == (place, on) {
             return Ok(());
         }
+        if self.state.damage.has_owner(id) {
+            return Err(AdminError::Damaged);
+        }
         if !self.tail.has_room(5) {
             return Err(AdminError::TailFull);
         }
@@ -323,8 +326,8 @@ impl Pool {
     fn forget_members(&mut self, id: OwnerId, seen: u128) {
         let Some(slot) = self.state.owners.slot_of(id) else { return };
         let mut image = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
-        // Of a member that is absent nothing can be seen.
-        let seen = seen | self.state.absent;
+        // Of a member that is absent nothing can be seen, and not all of one whose tables are damaged.
+        let seen = seen | self.state.absent | self.state.damage.members();
         if image.also_on & !seen != 0 && self.tail.has_room(8) {
             image.also_on &= seen;
             self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);

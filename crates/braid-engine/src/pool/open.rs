@@ -153,7 +153,7 @@ pub async fn open<I: DeviceIo>(
     flush(io, what).await?;
     let (newest, found) = find(io, what).await?;
     let judged = judge(what, &newest, &found)?;
-    let mut state = load(io, what, &found).await?;
+    let (mut state, mend) = load(io, what, &found).await?;
     let generations = settle(io, what, &newest, &found, &judged).await?;
     let Judged { commit, mark, .. } = judged;
     let places = what.members.iter().map(|member| member.places).collect();
@@ -166,7 +166,8 @@ pub async fn open<I: DeviceIo>(
     for found in found.iter().filter(|found| matches!(found.standing, Standing::Returns(_))) {
         checkpoint.note_all_owners(found.number);
     }
-    verify(&state)?;
+    mend.into_iter().for_each(|member| checkpoint.note_all_owners(member));
+    verify(&state, what.members[0].number)?;
     state.go_without(what.absent);
 
     let lacks = found.iter().any(|found| found.standing != Standing::Here) || what.absent != 0;
@@ -243,6 +244,7 @@ pub async fn open<I: DeviceIo>(
         pool.find_free();
     }
     let mark = pool.tail.published();
+    pool.state.judge_damage();
     pool.use_tail(Tail::begin(memory, what.uuid, newest.session + 1, mark));
     pool.find_empties();
     Ok(pool)

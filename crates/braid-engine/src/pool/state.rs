@@ -1,10 +1,11 @@
 //! The records of a pool as its home knows them: what all shards read ([`Records`]), and what only the home needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use braid_format::pool::{Owner, Record, RecordKind};
 
+use super::damage::Damage;
 use super::keyed::Keyed;
 use super::owners::{OwnerId, Owners};
 use super::records::{LOGICAL_PACKED as PACKED, OWNER_HELD, Records};
@@ -81,6 +82,10 @@ pub struct State {
     uncommitted: Keyed<Uncommitted>,
     /// Bit *i*: member *i* is not here, and what it has nobody knows.
     pub absent: u128,
+    /// What of the tables cannot be believed.
+    pub(super) damage: Damage,
+    /// Slots of owners that no member's list has whole; none in a pool that is open.
+    pub(super) unread_owners: BTreeSet<u32>,
     /// The same of owners, by slot.
     uncommitted_owners: BTreeMap<u32, (u64, Option<Owner>)>,
     /// Somebody goes through the records, and must not miss what moves meanwhile.
@@ -101,6 +106,8 @@ impl State {
             packed: BTreeMap::new(),
             uncommitted: Keyed::new(units_max as usize + 1),
             absent: 0,
+            damage: Damage::default(),
+            unread_owners: BTreeSet::new(),
             uncommitted_owners: BTreeMap::new(),
             watch: None,
         }
@@ -180,6 +187,7 @@ impl State {
             watch.note(self, id, record);
             self.watch = Some(watch);
         }
+        self.damage.stated(id, sequence);
         if sequence != 0 {
             let committed = self.committed(id);
             self.uncommitted.insert(id.key(), Uncommitted { sequence, committed });
@@ -243,6 +251,7 @@ impl State {
 
     /// The unit `sequence`, by which a record got this image, is committed.
     pub fn record_committed(&mut self, id: RecordId, sequence: u64, image: &Record) {
+        self.damage.committed(id, sequence);
         if let Some(entry) = self.uncommitted.get_mut(id.key()) {
             if entry.sequence <= sequence {
                 self.uncommitted.remove(id.key());
@@ -275,6 +284,16 @@ impl State {
         let members = members.filter(|(member, _)| on >> member & 1 == 1);
         let (member, free) = members.max_by_key(|entry| (most(entry), usize::MAX - entry.0))?;
         Some(RecordId { member: member as u8, index: *free.last()? })
+    }
+
+    /// This one, which is free, is not to be given out; or is again.
+    pub(super) fn take_zero_slot(&mut self, id: RecordId) {
+        self.zero_slots[usize::from(id.member)].1.retain(|index| *index != id.index);
+    }
+
+    /// See [`State::take_zero_slot`].
+    pub(super) fn give_zero_slot(&mut self, id: RecordId) {
+        self.zero_slots[usize::from(id.member)].1.push(id.index);
     }
 
     /// How many of them are free.
@@ -317,12 +336,19 @@ impl State {
 
     /// Whether the owner may have blocks that nobody sees now: what it states is not all known.
     pub fn may_lack(&self, owner: OwnerId) -> bool {
-        self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
+        self.damage.has_owner(owner) || self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
     }
 
     /// The same of any whose blocks show through it.
     pub fn chain_may_lack(&self, owner: OwnerId) -> bool {
-        self.absent != 0 && self.owners.chain(owner).into_iter().any(|owner| self.may_lack(owner))
+        (self.absent != 0 || self.damage.is_any())
+            && self.owners.chain(owner).into_iter().any(|owner| self.may_lack(owner))
+    }
+
+    /// Extents that are packed, or were and are not committed as anything else.
+    pub(super) fn packed_extents(&self) -> Vec<RecordId> {
+        let packed = |id: &RecordId| self.record(*id).kind == RecordKind::Packed;
+        self.packed.keys().copied().filter(packed).collect()
     }
 
     /// Addresses of a packed extent.

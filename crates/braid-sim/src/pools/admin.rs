@@ -132,7 +132,9 @@ impl World {
         };
         match self.pool().create_volume(parent, owner) {
             Err(AdminError::TailFull | AdminError::NoPlace) => {}
-            Err(AdminError::InDoubt) if self.absent() != 0 => self.count("volumes refused"),
+            Err(AdminError::InDoubt | AdminError::Damaged) if self.absent() | self.rotten != 0 => {
+                self.count("volumes refused")
+            }
             Err(error) => unreachable!("a volume that is refused: {error}"),
             Ok(_) => {
                 self.note(|| format!("create {name}, of {of:?}"), self.names);

@@ -14,6 +14,7 @@ use super::absent::in_doubt;
 use super::bugs::{Bug, is_planted};
 use super::disk::Disk;
 use super::oracle::{Block, Rule};
+use super::requests::is_of;
 use super::world::{Check, Life, Shm, World};
 use crate::rng::Rng;
 
@@ -25,6 +26,8 @@ struct Until {
     left: Cell<u64>,
     /// Then only this one fails; else all.
     alone: Option<u32>,
+    /// A page of one of them that cannot be read.
+    unreadable: Option<(u32, u64)>,
     rng: RefCell<Rng>,
 }
 
@@ -48,6 +51,9 @@ impl DeviceIo for Until {
 
     async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
         self.step(device)?;
+        if self.unreadable.is_some_and(|(of, at)| of == device.0 && (offset..offset + len as u64).contains(&at)) {
+            return Err(IoError::of(ErrorKind::Io));
+        }
         Ok(self.disks.borrow()[device.0 as usize].read(offset, len))
     }
 
@@ -133,7 +139,8 @@ impl World {
     pub(super) fn try_open(&mut self, left: u64, alone: Option<u32>) -> Result<(Pool, u64), String> {
         let run = self.rng.bits() | 1;
         let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
-        let io = Until { disks, left: Cell::new(left), alone, rng };
+        let unreadable = self.unreadable;
+        let io = Until { disks, left: Cell::new(left), alone, unreadable, rng };
         let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
         let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
         let what = OpenPool { uuid, members: &members, owner_slots, absent, run };
@@ -174,7 +181,7 @@ impl World {
             let Some(known) = self.known.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
             let _ = known;
         }
-        let (absent, mut doubtful) = (self.absent(), 0);
+        let (absent, mut doubtful, mut lost) = (self.absent() | self.rotten, 0, 0);
         // What was asked for together counts together.
         let (mut gone, mut came) = (BTreeSet::new(), BTreeSet::new());
         let uuids: Vec<_> = self.known.keys().copied().collect();
@@ -205,7 +212,10 @@ impl World {
                 && known.home & absent == 0
                 && let Some(k) = words.iter().position(Option::is_none)
             {
-                return Err(format!("block {k} of {} is in doubt, and nothing of it is on absent members", known.name));
+                return Err(format!(
+                    "block {k} of {} is in doubt, and nothing of it is on absent or rotten members",
+                    known.name
+                ));
             }
             doubtful += words.iter().filter(|word| word.is_none()).count() as u64;
             if known.had == Some(words.len()) {
@@ -222,7 +232,15 @@ impl World {
                 wrong
                     .map(|(k, block, word): (usize, &Block, _)| (k, word, block.admissible(until, rule), block.clone()))
             };
-            let wrong = fits(&known.blocks, known.until);
+            let mut wrong = fits(&known.blocks, known.until);
+            // What was given up may be anything that ever was there, and nobody else's.
+            if self.given_up {
+                let stray = (0..).zip(&words).filter_map(|(k, word)| Some((k, (*word)?)));
+                if let Some((k, word)) = stray.clone().find(|(k, word)| !is_of(*word, *k)) {
+                    return Err(format!("block {k} of {} reads as {word:x}, which is of another block", known.name));
+                }
+                lost += u64::from(wrong.take().is_some());
+            }
             let turned = match &known.life {
                 Life::Turning(blocks) => is_whole(blocks) && fits(blocks, u64::MAX).is_none(),
                 _ => false,
@@ -266,6 +284,8 @@ impl World {
             return Err(format!("of the snapshots that were asked for together, {group}, some are there"));
         }
         self.counters.add("", "blocks in doubt", doubtful);
+        self.counters.add("rot", "volumes that lost something", lost);
+        self.given_up = false;
         self.verify_all()
     }
 

@@ -430,3 +430,8 @@ impl World {
 fn word_of(job: u64, block: u64) -> u64 {
     job << 16 | (block & 0xfff) << 4 | 1
 }
+
+/// Whether a block may hold this, whoever wrote it.
+pub(super) fn is_of(word: u64, block: u64) -> bool {
+    word == 0 || word & 0xffff == word_of(0, block)
+}

@@ -3,26 +3,140 @@
 //!
 //! Nothing that was committed may be missing afterwards without a word: a start that does not notice serves what it would have served.
 
-use braid_format::pool::{RING_START_BYTES, RingStart};
+use braid_format::pool::{RECORD_BYTES, RING_START_BYTES, Record, RecordKind, RingStart};
+
+use braid_engine::pool::{Pool, PoolDevice};
 
 use super::disk::Disk;
-use super::world::{BLOCK, Check, World};
+use super::oracle::Rule;
+use super::world::{BLOCK, Check, Options, World};
 use crate::rng::{Rng, mix};
 
 const SECTOR: u64 = 512;
 
 impl World {
-    /// After a crash, in some seeds: what would a start do if some had rotted?
-    pub(super) fn rot(&mut self) -> Check {
+    /// After a crash of this kind, in some seeds: what would a start do if some had rotted?
+    pub(super) fn rot(&mut self, rule: Rule) -> Check {
         let seed = mix(self.hash ^ 0x726f_7474);
-        if !seed.is_multiple_of(3) || !self.away.is_empty() {
+        if !seed.is_multiple_of(2) || !self.away.is_empty() {
             return Ok(());
         }
         let mut world = self.fork();
-        world.rng = Rng::new(seed);
-        let checked = world.rot_ring();
+        (world.rng, world.grows) = (Rng::new(seed), 0);
+        world.nature.loses = 0;
+        let checked = if world.rng.chance(300_000) { world.rot_ring() } else { world.rot_tables(rule) };
         self.counters.merge(&world.counters);
         checked.map_err(|why| format!("with rot: {why}"))
+    }
+
+    /// Tables rot: the pool goes on, without what nobody can believe.
+    fn rot_tables(&mut self, rule: Rule) -> Check {
+        let device = *self.rng.pick(&self.devices.clone());
+        let places = device.places;
+        let packed = self.packed_on(&device);
+        let disk = &mut self.disks[usize::from(device.number)];
+        let (what, start, bytes, piece) = match self.rng.below(5) {
+            0 => ("owners", places.owners, u64::from(self.owner_slots) * 256, 256),
+            1 if !packed.is_empty() => {
+                ("addresses", places.addresses + u64::from(*self.rng.pick(&packed)) * SECTOR, SECTOR, 8)
+            }
+            1 => ("addresses", places.addresses, u64::from(device.extents) * 512, 8),
+            _ => ("records", places.table, u64::from(device.extents + device.zero_slots) * 32, 32),
+        };
+        let mut rotten = Vec::new();
+        // Or some cannot be read, until it is written again.
+        let unread = self.rng.chance(200_000);
+        if unread {
+            let at = (start + self.rng.below(bytes)) / BLOCK * BLOCK;
+            self.unreadable = Some((u32::from(device.number), at));
+            self.counters.add("rot", "unreadable", 1);
+        }
+        for _ in 0..if unread { 0 } else { 1 + self.rng.below(3) } {
+            rotten.push(spoil(disk, start, bytes.div_ceil(SECTOR), &mut self.rng));
+        }
+        self.counters.add("rot", what, 1);
+        let opened = self.try_open(u64::MAX, None);
+        self.unreadable = None;
+        let mut pool = match opened {
+            Ok((pool, _)) => pool,
+            // Nobody else has these.
+            Err(why) if what == "owners" && self.devices.len() == 1 && why.contains("list of owners") => {
+                self.counters.add("rot", "owners refused", 1);
+                return Ok(());
+            }
+            Err(why) => return Err(format!("of {what}, the pool does not open: {why}")),
+        };
+        let damaged = pool.damaged();
+        if damaged.iter().any(|damaged| damaged.id.member != device.number) {
+            return Err("something is damaged that is not".to_owned());
+        }
+        let number = if what == "records" { "records in doubt" } else { "extents with addresses in doubt" };
+        self.counters.add("rot", number, damaged.len() as u64);
+        self.rotten = if damaged.is_empty() { 0 } else { 1 << device.number };
+        let gives_up = !damaged.is_empty() && self.rng.coin();
+        if gives_up {
+            self.counters.add("rot", "given up", 1);
+            pool.accept_damage().map_err(|error| error.to_string())?;
+        }
+        self.pool = Some(pool);
+        if gives_up {
+            (self.given_up, self.rotten) = (true, 0);
+            if !pool_is_whole(self.pool()) {
+                return Err("what was given up is still damaged".to_owned());
+            }
+        }
+        self.look_at_all(rule)?;
+        let durable = gives_up && self.rng.coin();
+        if durable {
+            self.quiesce()?;
+        }
+        let rule = self.live_on()?;
+        if gives_up {
+            // What was not committed is not given up yet.
+            if !durable {
+                (self.given_up, self.rotten) = (true, 1 << device.number);
+            }
+        } else if !unread {
+            // It was a passing fault: what stood there stands there again.
+            self.mend(&device, &rotten, piece);
+            self.rotten = 0;
+        }
+        self.reopen(rule)
+    }
+
+    /// Goes on for a while, up to a crash.
+    fn live_on(&mut self) -> Result<Rule, String> {
+        let options = Options { steps: 80, ..Options::default() };
+        self.live(&options)?;
+        Ok(self.crash())
+    }
+
+    /// Extents that the table of a member says are packed.
+    fn packed_on(&self, device: &PoolDevice) -> Vec<u32> {
+        let bytes = (device.extents as usize * RECORD_BYTES).next_multiple_of(BLOCK as usize);
+        let table = self.disks[usize::from(device.number)].read(device.places.table, bytes);
+        let records = (0..device.extents).zip(table.as_chunks::<RECORD_BYTES>().0);
+        let packed = |(index, bytes): (u32, &[u8; RECORD_BYTES])| {
+            let record = Record::decode(bytes, device.number, index).ok()?;
+            (record.kind == RecordKind::Packed && record.present != 0).then_some(index)
+        };
+        records.filter_map(packed).collect()
+    }
+
+    /// What rotted is as it was before, where nothing else has been written since.
+    fn mend(&mut self, device: &PoolDevice, rotten: &[Rotten], piece: usize) {
+        let disk = &mut self.disks[usize::from(device.number)];
+        for Rotten { at, was, is } in rotten.iter().rev() {
+            let mut bytes = disk.read(*at, SECTOR as usize);
+            for k in (0..SECTOR as usize).step_by(piece) {
+                if bytes[k..k + piece] == is[k..k + piece] {
+                    bytes[k..k + piece].copy_from_slice(&was[k..k + piece]);
+                }
+            }
+            disk.write(*at, &bytes);
+        }
+        let mark = disk.mark();
+        disk.flushed(mark);
     }
 
     /// A ring rots, or the starts of one.
@@ -73,9 +187,7 @@ impl World {
 
     /// The last commit that any start of a ring speaks of.
     fn newest_start(&self) -> u64 {
-        let of = |device: &braid_engine::pool::PoolDevice| {
-            start_of(&self.disks[usize::from(device.number)], device.places.starts).commit
-        };
+        let of = |device: &PoolDevice| start_of(&self.disks[usize::from(device.number)], device.places.starts).commit;
         self.devices.iter().map(of).max().unwrap_or(0)
     }
 }
@@ -86,10 +198,22 @@ fn start_of(disk: &Disk, starts: u64) -> RingStart {
     valid.max_by_key(|start| start.generation).expect("a member has a start")
 }
 
+/// A sector that rotted.
+struct Rotten {
+    at: u64,
+    was: Vec<u8>,
+    is: Vec<u8>,
+}
+
+fn pool_is_whole(pool: &Pool) -> bool {
+    pool.damaged().is_empty() && pool.doubtful().next().is_none()
+}
+
 /// One of these sectors holds something else from now on: a bit of it, or all.
-pub(super) fn spoil(disk: &mut Disk, first_byte: u64, sectors: u64, rng: &mut Rng) {
+fn spoil(disk: &mut Disk, first_byte: u64, sectors: u64, rng: &mut Rng) -> Rotten {
     let at = first_byte + rng.below(sectors) * SECTOR;
-    let mut bytes = disk.read(at, SECTOR as usize);
+    let was = disk.read(at, SECTOR as usize);
+    let mut bytes = was.clone();
     if rng.coin() {
         bytes[rng.index(SECTOR as usize)] ^= 1 << rng.below(8);
     } else {
@@ -98,4 +222,5 @@ pub(super) fn spoil(disk: &mut Disk, first_byte: u64, sectors: u64, rng: &mut Rn
     disk.write(at, &bytes);
     let mark = disk.mark();
     disk.flushed(mark);
+    Rotten { at, was, is: bytes }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, Pool, RecordId};
+use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, NO_BLOCK, Pool, RecordId};
 use braid_format::pool::RecordKind;
 
 use super::world::{Check, World};
@@ -65,6 +65,10 @@ impl World {
                         LOGICAL_PACKED => state.addresses(id).expect("packed").0[bit as usize],
                         logical => u64::from(logical) * 64 + bit,
                     };
+                    // Its address is damaged.
+                    if block == NO_BLOCK {
+                        continue;
+                    }
                     if let Some(other) = stated.insert((record.owner, block), id) {
                         return Err(format!("owner {} has block {block} in {other:?} and in {id:?}", record.owner));
                     }

@@ -179,6 +179,11 @@ pub struct World {
     pub(super) grows: u32,
     /// Copies that somebody made.
     pub(super) copied: Vec<Copied>,
+    /// Members whose tables have rotted; and whether what was there was given up.
+    pub(super) rotten: u128,
+    pub(super) given_up: bool,
+    /// A page of a member's tables that cannot be read at a start.
+    pub(super) unreadable: Option<(u32, u64)>,
     /// Which life this is.
     pub(super) life: u32,
     /// By member, the last life that it was in.
@@ -261,6 +266,9 @@ impl World {
             // Not drawn: others stay as they were.
             grows: if mix(seed ^ 0x6772_6f77).is_multiple_of(8) { 60_000 } else { 0 },
             copied: Vec::new(),
+            rotten: 0,
+            given_up: false,
+            unreadable: None,
             life: 0,
             lived: BTreeMap::new(),
             wrong: None,
@@ -519,7 +527,7 @@ fn story(world: &mut World, options: &Options) -> Check {
             }
         }
         let rule = world.crash();
-        world.rot()?;
+        world.rot(rule)?;
         let rule = world.lose(rule);
         world.reopen(rule)?;
     }

@@ -2,11 +2,11 @@
 
 use super::super::Control;
 use super::Reach;
-use super::volumes::{Located, name_in_pool, not_found};
+use super::volumes::{Located, name_in_pool, not_found, of_admin};
 use braid_api::names::{VolumeName, is_uuid};
 use braid_api::{ChangedRange, ErrorDetail, Kind, SnapshotDiff};
 use braid_engine::PoolNext;
-use braid_engine::pool::{BLOCK_BYTES, Changed, Difference, EXTENT_BYTES, Pool, Run, Walk};
+use braid_engine::pool::{AdminError, BLOCK_BYTES, Changed, Difference, EXTENT_BYTES, Pool, Run, Walk};
 use braid_format::pool::OwnerKind;
 use braid_nbd::codec::difference;
 use braid_nbd::export::{Allocation, Found};
@@ -105,6 +105,7 @@ impl Control {
         let _unfolded = tending.as_ref().map(super::tend::Tending::hold);
         let begin = move |pool: &mut Pool| (PoolNext::Done, begin(pool, from, to));
         let (between, names, size_bytes) = self.call(pool, begin).await?.map_err(|missing| match missing {
+            Missing::Doubt(error, name) => of_admin(error, pool, &name),
             Missing::Owner(uuid) => not_found(&uuid.to_string(), OwnerKind::Snapshot),
             Missing::Ancestor([from, to]) => ErrorDetail::new(
                 Kind::InvalidArgument,
@@ -154,6 +155,8 @@ impl Control {
 
 enum Missing {
     Owner(Uuid),
+    /// Not all is known of what one of them, or those before it, state.
+    Doubt(AdminError, String),
     Ancestor([String; 2]),
 }
 
@@ -165,6 +168,9 @@ fn begin(pool: &mut Pool, from: Uuid, to: Uuid) -> Result<(Difference, [String; 
     };
     let (one, other) = (named(from)?, named(to)?);
     let names = [name_in_pool(state, one), name_in_pool(state, other)];
+    for (owner, name) in [one, other].into_iter().zip(&names) {
+        pool.is_all_known(owner.id).map_err(|error| Missing::Doubt(error, name.clone()))?;
+    }
     match Difference::between(&state.owners, one.id, other.id) {
         Ok(between) => Ok((between, names, other.size_bytes)),
         Err(_) => Err(Missing::Ancestor(names)),

@@ -47,6 +47,7 @@ struct AtHome {
     volume: Arc<VolumeShared>,
     size_bytes: u64,
     read_only: bool,
+    is_snapshot: bool,
     /// The volume that it is, or is of.
     of: Uuid,
     name: String,
@@ -100,7 +101,7 @@ impl Control {
                 pool,
                 of: volume,
                 volume: at_home.of,
-                is_snapshot: at_home.read_only,
+                is_snapshot: at_home.is_snapshot,
                 known: Mutex::default(),
             })),
         }))
@@ -257,8 +258,8 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
         owner.uuid == uuid && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot)
     };
     let owner = pool.state().owners.iter().find(named).ok_or(AdminError::NoSuch)?;
-    let (owner_id, size_bytes, read_only) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
-    let of = if read_only { owner.volume } else { uuid };
+    let (owner_id, size_bytes, is_snapshot) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
+    let of = if is_snapshot { owner.volume } else { uuid };
     let (name, rates) = (volumes::name_in_pool(pool.state(), owner), limits::rates_of(owner));
     let id = match pool.served(owner_id) {
         Some(id) => id,
@@ -268,5 +269,7 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
         },
     };
     let volume = Arc::clone(pool.volume(id).ok_or(AdminError::NoSuch)?);
-    Ok(Some(AtHome { id, volume, size_bytes, read_only, of, name, rates }))
+    // So is what is in doubt.
+    let read_only = pool.is_read_only(id);
+    Ok(Some(AtHome { id, volume, size_bytes, read_only, is_snapshot, of, name, rates }))
 }

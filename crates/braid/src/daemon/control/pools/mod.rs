@@ -7,6 +7,7 @@
 //! Locks: whoever needs the lock of what is listened on takes it before that of a pool.
 
 mod add;
+mod check;
 mod close;
 mod create;
 mod diff;
@@ -41,7 +42,7 @@ pub(super) use labels::judge as judge_label;
 use space::Counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use tend::Tending;
 use uuid::Uuid;
 pub use view::attention;
@@ -126,6 +127,8 @@ pub struct Served {
     pub policies_failing: BTreeSet<String>,
     /// One at a time notes its snapshots, so that the last one to do so has seen all.
     pub noting: Arc<tokio::sync::Mutex<()>>,
+    /// Records of its tables that are damaged.
+    pub damaged: Arc<AtomicU32>,
     /// Its snapshots, for clients that ask in what something differs from them.
     pub snapshots: Vec<diff::KnownSnapshot>,
     /// What was counted of its space last.

@@ -10,7 +10,7 @@ use braid_engine::{PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::PoolMemberState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 impl Control {
     /// Opens a pool and serves it, with the exports of its volumes. The members are all there, by number, and are devices.
@@ -40,6 +40,7 @@ impl Control {
         let home = ShardId(key.0 % self.ring.shards());
         let places = places(&parts);
         let mut pool = pool;
+        let damaged = pool.damaged().len() as u32;
         for part in parts.iter().filter(|part| state_of(part) == Some(PoolMemberState::Removing)) {
             // Where its owners were not told so before the last end they are now. Nothing has to wait: the tail is empty.
             if let Err(error) = pool.empty_member(part.label.member) {
@@ -60,6 +61,7 @@ impl Control {
             tending: Tending::default(),
             failed: Arc::new(AtomicBool::new(false)),
             tail_missed,
+            damaged: Arc::new(AtomicU32::new(damaged)),
             snapshots: Vec::new(),
             policies: Vec::new(),
             policies_failing: BTreeSet::new(),
@@ -72,6 +74,9 @@ impl Control {
             let mut tables = self.write();
             tables.pool_boots.insert(uuid, boot);
             tables.pools.insert(uuid, entry);
+        }
+        if damaged != 0 {
+            self.events().error("pool_damaged", super::check::in_words(&pool, damaged), &[("pool", &pool)]);
         }
         if tail_missed {
             let message = format!(

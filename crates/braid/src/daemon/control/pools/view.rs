@@ -318,6 +318,15 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         troubles
             .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
     }
+    match served.damaged.load(Ordering::Relaxed) {
+        0 => {}
+        damaged => troubles.push(Trouble {
+            message: super::check::in_words(&entry.name, damaged),
+            meaning: "Nothing of it was changed: what a disk or a cable only misread is there again at the next start. Volumes on other members go on.",
+            remedy: "look at its members and at the kernel's log (dmesg); copy off what can be read".to_owned(),
+            commands: Vec::new(),
+        }),
+    }
     if served.tail_missed {
         troubles.push(Trouble::until_restart("at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost"));
     }

@@ -535,6 +535,9 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         AdminError::InDoubt => {
             (Kind::Incomplete, "attach the member that is absent (braid pool show), then: braid array assemble")
         }
+        AdminError::Damaged => {
+            (Kind::Damaged, "braid pool show says what is damaged; restore it, and restart the daemon")
+        }
         AdminError::TailFull => (Kind::Internal, "try again"),
     };
     ErrorDetail::new(kind, format!("{what}: {error}")).with("pool", &pool.name).with("name", what).remedy(remedy)
