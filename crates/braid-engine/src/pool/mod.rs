@@ -53,6 +53,7 @@ pub use moves::Moving;
 pub use open::{OpenError, OpenPool, PoolDevice, open, tail_units_for, tail_units_of_ring};
 pub use owners::{OwnerId, Owners};
 pub use records::{LOGICAL_PACKED, OWNER_HELD, Records};
+pub use space::MemberSpace;
 pub use state::{NO_BLOCK, RecordId, State};
 pub use statements::{Statement, Walk, Watch, ZeroRange};
 pub use tail::{Tail, tail_bytes};

@@ -5,8 +5,33 @@
 
 use std::collections::VecDeque;
 
+use super::home::{Pool, Room};
 use super::units::ExtentId;
 use crate::planted::{Planted, planted};
+
+/// How much of a member is handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemberSpace {
+    /// Its number.
+    pub member: u8,
+    /// Its extents.
+    pub extents: u32,
+    /// Those that can be had now.
+    pub free: u32,
+    /// Nothing new goes there.
+    pub closed: bool,
+}
+
+impl Pool {
+    /// What its members have for data, by number.
+    pub fn space(&self) -> Vec<MemberSpace> {
+        let of = |(member, room): (u8, &Room)| {
+            let extents = self.state.records.extents(member);
+            MemberSpace { member, extents, free: room.free.count(), closed: room.closed }
+        };
+        (0u8..).zip(&self.rooms).map(of).filter(|space| space.extents > 0).collect()
+    }
+}
 
 /// The free extents of one member.
 pub struct Free {

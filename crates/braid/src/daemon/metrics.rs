@@ -1,6 +1,8 @@
 //! Prometheus metrics, in the OpenMetrics text format, rendered from the counters at each scrape; and the same in the
 //! older text format.
 
+mod pools;
+
 use super::control::Control;
 use super::control::tables::Serving;
 use super::control::view;
@@ -93,6 +95,7 @@ impl Collector for Scrape {
         gauge(&mut encoder, "state_saved", "1 if the state file holds the newest state", saved)?;
         daemon(control, &mut encoder)?;
         arrays(control, &mut encoder)?;
+        pools::encode(control, &mut encoder)?;
         exports(control, &mut encoder)?;
         export_latencies(control, &mut encoder)?;
         disks(control, &mut encoder)

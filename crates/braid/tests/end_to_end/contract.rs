@@ -158,8 +158,13 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     let uri = daemon.array("fast", "raid0", &["mem:16M", "mem:16M"]);
     daemon.braid(&["array", "create", "safe", "--level", "raid1", "mem:16M", "mem:16M"]);
     run("qemu-io", &["-f", "raw", "-c", "write 0 1M", "-c", "read 0 1M", &uri]);
-    wait_for("the certificates to be looked at", || {
+    daemon.braid(&["pool", "create", "tank", "mem:64M", "mem:64M"]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    wait_for("certificates and volumes to be looked at", || {
         let metrics = get(&daemon, "/metrics");
+        if !metrics.contains("braid_volume_size_bytes{pool=\"tank\",volume=\"tank/db\"} 1073741824") {
+            return None;
+        }
         ["api", "nbd"].iter().all(|of| metrics.contains(&format!("{of}_certificate_expiry"))).then_some(())
     });
     let metrics = get(&daemon, "/metrics");

@@ -39,6 +39,7 @@ mod pool_damage;
 mod pool_diff;
 mod pool_faults;
 mod pool_filesystems;
+mod pool_filling;
 mod pool_grows;
 mod pool_limits;
 mod pool_model;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::nbd::Client;
 use crate::support::*;
 
-const BLOCK: u64 = 64 * KIB;
+pub const BLOCK: u64 = 64 * KIB;
 
 /// A pool on two files of different sizes, with the volume `tank/db`, exported.
 pub fn pool(daemon: &Daemon) -> Client {

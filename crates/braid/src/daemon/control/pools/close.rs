@@ -128,7 +128,7 @@ impl Control {
     fn take_served(&self, uuid: Uuid) -> Option<Served> {
         let mut tables = self.write();
         match tables.pools.remove(&uuid)?.condition {
-            Condition::Serves(served) => Some(served),
+            Condition::Serves(served) => Some(*served),
             Condition::Idle(_) => None,
         }
     }

@@ -16,6 +16,7 @@ mod find;
 mod holes;
 mod labels;
 mod limits;
+mod measure;
 mod members;
 mod open;
 mod place;
@@ -39,6 +40,7 @@ use braid_ring::{PoolCallError, Throttle};
 pub use exported::Source;
 pub(super) use find::FoundPart;
 pub(super) use labels::judge as judge_label;
+pub use measure::{PoolMeasured, ServedMeasured, VolumeMeasured};
 use space::Counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -125,6 +127,10 @@ pub struct Served {
     pub policies: Vec<policies::WithPolicy>,
     /// Those of them of which none can be taken, by name.
     pub policies_failing: BTreeSet<String>,
+    /// How full it is.
+    pub vitals: measure::Vitals,
+    /// What its volumes have.
+    pub contents: Arc<measure::Contents>,
     /// One at a time notes its snapshots, so that the last one to do so has seen all.
     pub noting: Arc<tokio::sync::Mutex<()>>,
     /// Records of its tables that are damaged.
@@ -152,7 +158,7 @@ pub struct Idle {
 /// Whether a pool serves, and what belongs to that.
 pub enum Condition {
     /// It serves.
-    Serves(Served),
+    Serves(Box<Served>),
     /// It does not.
     Idle(Idle),
 }

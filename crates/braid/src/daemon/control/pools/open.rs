@@ -1,6 +1,7 @@
 //! Opening a pool whose members are all here, and serving it.
 
 use super::super::{Control, random};
+use super::measure::Vitals;
 use super::remove::state_of;
 use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
@@ -66,10 +67,12 @@ impl Control {
             policies: Vec::new(),
             policies_failing: BTreeSet::new(),
             noting: Arc::default(),
+            vitals: Vitals::default(),
+            contents: Arc::default(),
             counted: Arc::default(),
         };
         let (label, pool) = (parts[0].label.clone(), name.clone());
-        let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(served) };
+        let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(Box::new(served)) };
         {
             let mut tables = self.write();
             tables.pool_boots.insert(uuid, boot);

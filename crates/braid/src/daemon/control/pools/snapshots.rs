@@ -139,7 +139,7 @@ impl Control {
 
     /// Every volume and snapshot, in the order in which they were made: asked for in slices, which keep nobody waiting. Whoever changes
     /// some meanwhile notes them again.
-    async fn named_owners(&self, pool: &Reach) -> Result<Vec<Owner>, ErrorDetail> {
+    pub(super) async fn named_owners(&self, pool: &Reach) -> Result<Vec<Owner>, ErrorDetail> {
         let (mut owners, mut from) = (Vec::new(), 0);
         loop {
             let asked = move |pool: &mut Pool| {

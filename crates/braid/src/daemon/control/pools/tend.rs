@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::Condition;
+use super::measure::{Rest, Vitals};
 use super::policies::Looked;
 use braid_engine::PoolNext;
 use braid_engine::pool::{Folded, Moving, Pool};
@@ -110,7 +111,7 @@ impl Control {
         };
         let mut busy = false;
         let mut told = None;
-        let policies = Arc::new(tokio::sync::Mutex::new(Looked::default()));
+        let at_leisure = Arc::new(tokio::sync::Mutex::new((Looked::default(), Rest::default())));
         while !tending.ending.load(Ordering::Acquire) {
             let wait = if busy { BUSY } else { EVERY };
             let _ = tokio::time::timeout(wait, tending.wake.notified()).await;
@@ -118,9 +119,13 @@ impl Control {
             if look {
                 looked = Instant::now();
                 // In a task of its own: a snapshot may wait for a disk, and the pool is looked after meanwhile.
-                if let Ok(mut looked) = Arc::clone(&policies).try_lock_owned() {
+                if let Ok(mut leisure) = Arc::clone(&at_leisure).try_lock_owned() {
                     let control = Arc::clone(&self);
-                    tokio::spawn(async move { control.run_policies(uuid, &mut looked).await });
+                    tokio::spawn(async move {
+                        let (looked, rest) = &mut *leisure;
+                        control.run_policies(uuid, looked).await;
+                        control.measure_volumes(uuid, rest).await;
+                    });
                 }
                 let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
                 if lost && !tending.tail_lost.swap(lost, Ordering::Relaxed) {
@@ -145,14 +150,18 @@ impl Control {
                     pool.request_commit();
                 }
                 let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
-                (PoolNext::Done, (folded, moving, pool.has_failed()))
+                let vitals = look.then(|| Vitals::of(pool));
+                (PoolNext::Done, (folded, moving, pool.has_failed(), vitals))
             };
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
                 busy = true;
             }
-            let Ok((_, moving, failed)) = called else { continue };
+            let Ok((_, moving, failed, vitals)) = called else { continue };
+            if let Some(vitals) = vitals {
+                self.note_vitals(uuid, vitals);
+            }
             // What stands nowhere it should not may leave a member with nothing.
             if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
                 tending.moves.store(true, Ordering::Release);

@@ -3,12 +3,13 @@
 use super::super::Control;
 use super::super::tables::Tables;
 use super::limits::rates_of;
+use super::measure::{self, Owned};
 use super::{Base, Condition, PoolEntry, Reach};
 use braid_api::{
     Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, SnapshotPolicy,
     Space, Volume,
 };
-use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, OWNER_HELD, PoolShared};
+use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, PoolShared};
 use braid_format::pool::{Owner, OwnerKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,19 +32,8 @@ pub(super) struct Listed {
 
 impl Listed {
     pub(super) fn new(owners: Vec<Owner>, free_extents: u64, zero_records: u64, shared: &PoolShared) -> Listed {
-        let mut extents: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut of_members = Vec::new();
-        for member in 0..MEMBERS_MAX as u8 {
-            let count = shared.records.extents(member);
-            let owned = (0..count).map(|index| shared.records.owner(ExtentId { member, index }) & !OWNER_HELD);
-            let mut used = 0;
-            for owner in owned.filter(|owner| *owner != 0) {
-                *extents.entry(owner).or_default() += 1;
-                used += 1;
-            }
-            of_members.push((count, used));
-        }
-        Listed { owners, free_extents, extents, members: of_members, accounts: None, zero_records }
+        let Owned { by_owner: extents, members } = measure::owned(shared);
+        Listed { owners, free_extents, extents, members, accounts: None, zero_records }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
@@ -162,13 +152,7 @@ impl Control {
         let extents: u64 = numbers.map(of).sum();
         let free = listed.map_or(0, |listed| listed.free_extents);
         let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
-        let (state, attention) = match &entry.condition {
-            Condition::Serves(_) => {
-                let attention: Vec<String> = troubles(entry).into_iter().map(|trouble| trouble.message).collect();
-                (if attention.is_empty() { PoolState::Active } else { state_of(entry) }, attention)
-            }
-            Condition::Idle(idle) => (idle.state, idle.attention.clone()),
-        };
+        let (state, attention) = state_and_attention(entry);
         Pool {
             name: entry.name.clone(),
             uuid: entry.uuid.to_string(),
@@ -333,6 +317,18 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
     if served.tending.has_lost_tail() {
         troubles.push(Trouble::until_restart("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost"));
     }
+    if let Some(message) = served.vitals.trouble() {
+        troubles.push(Trouble {
+            message,
+            meaning: "When nothing is free, writes to new blocks of its volumes get errors (ENOSPC); all else goes on.",
+            remedy: "delete snapshots or volumes that nobody needs, discard what is not used (fstrim), or add a member"
+                .to_owned(),
+            commands: vec![
+                format!("braid snapshot list {}", entry.name),
+                format!("braid pool add {} DISK-or-ARRAY", entry.name),
+            ],
+        });
+    }
     if let Some(first) = served.policies_failing.first() {
         let others = match served.policies_failing.len() - 1 {
             0 => String::new(),
@@ -346,6 +342,14 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         });
     }
     troubles
+}
+
+/// Whether a pool serves, and what needs attention.
+pub(super) fn state_and_attention(entry: &PoolEntry) -> (PoolState, Vec<String>) {
+    match &entry.condition {
+        Condition::Serves(_) => (state_of(entry), troubles(entry).into_iter().map(|trouble| trouble.message).collect()),
+        Condition::Idle(idle) => (idle.state, idle.attention.clone()),
+    }
 }
 
 fn state_of(entry: &PoolEntry) -> PoolState {
