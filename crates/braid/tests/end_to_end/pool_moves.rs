@@ -183,3 +183,67 @@ fn a_member_leaves_under_clients_and_through_kills() {
     daemon.restart(false);
     assert_eq!(daemon.json(&["pool", "show", "tank"])["state"], "active");
 }
+
+#[test]
+fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_start_decides() {
+    let (mut kept, mut killed) = (0, 0);
+    for seed in 1.. {
+        let mut daemon = Daemon::start();
+        let disks = ["a.img", "b.img", "c.img", "d.img"].map(|name| daemon.folder.sparse(name, 64 * MIB));
+        daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2], &disks[3]]);
+        daemon.braid(&["volume", "create", "tank/db", "1G"]);
+        export(&daemon, "tank/db");
+        write(&mut client(&daemon, "tank/db"), 0..100, 1);
+        // From now on the second one cannot always be written where its label is.
+        daemon.stop();
+        let file = daemon.folder.join("moved.img");
+        std::fs::rename(&disks[1], &file).expect("it is a file");
+        daemon.start_again();
+        let mut tries = seed * 1000;
+        let mut opens = |daemon: &Daemon| {
+            wait_for("the pool to be open", || {
+                // The same seed would fail in the same way each time.
+                tries += 1;
+                let faulty = format!("faulty({file},write-error=0.4@0-4K,seed={tries})");
+                daemon.any(&["array", "assemble", "--disk", &faulty]);
+                let shown = daemon.json(&["pool", "show", "tank"]);
+                assert!(!shown["attention"].to_string().contains("old copy"), "seed {seed}: {shown}");
+                assert!(!shown["attention"].to_string().contains("used apart"), "seed {seed}: {shown}");
+                (shown["state"] == "active").then_some(())
+            });
+        };
+        opens(&daemon);
+        check(&mut client(&daemon, "tank/db"), 0..100, 1);
+        // That it leaves may be said only at a later try.
+        wait_for("a member to leave", || daemon.any(&["pool", "remove", "tank", "0"]).status.success().then_some(()));
+        let members = |daemon: &Daemon| -> Vec<u64> {
+            let list = daemon.json(&["pool", "show", "tank"])["members"].as_array().expect("members").clone();
+            list.iter().map(|member| member["number"].as_u64().expect("a number")).collect()
+        };
+        let (gone, stays) = (
+            || daemon.events().contains("a.img is not in pool"),
+            || daemon.events().contains("but not all labels could be told"),
+        );
+        let failed = wait_for("the end of it", || (gone() || stays()).then(&stays));
+        if failed && killed < 2 {
+            // Cut off there: whichever label counts, all of it is there, and the member goes in the end.
+            daemon.restart(true);
+            opens(&daemon);
+            killed += 1;
+        } else if failed {
+            kept += 1;
+        }
+        wait_for("the member to be gone", || (members(&daemon) == [1, 2, 3]).then_some(()));
+        check(&mut client(&daemon, "tank/db"), 0..100, 1);
+        if failed {
+            wait_for("its disk to be free, or named", || {
+                let events = daemon.events();
+                (events.contains("a.img is not in pool") || events.contains("which it was removed from")).then_some(())
+            });
+        }
+        if kept >= 1 && killed >= 2 {
+            break;
+        }
+        assert!(seed < 40, "in {seed} rounds only {kept} and {killed} failed at that moment");
+    }
+}

@@ -74,7 +74,15 @@ impl Control {
         drop(self.ring.leave_pool(pool.key, pool.home).await);
         let Some(served) = self.take_served(uuid) else { return Ok(Vec::new()) };
         self.write().give_pool_key(served.key);
-        let Served { mut parts, .. } = served;
+        let Served { mut parts, outgoing, .. } = served;
+        if !keep && let Err(left) = labels::erase(&self.ring.devices(), &outgoing).await {
+            tracing::warn!(
+                "labels of {} members that were removed from pool {} may be there still",
+                left.len(),
+                pool.name
+            );
+        }
+        self.drop_parts(outgoing).await;
         written?;
         if keep {
             let io = self.ring.devices();

@@ -111,6 +111,8 @@ pub struct Served {
     pub places: Arc<PoolMembers>,
     /// Its members, by number.
     pub parts: Vec<Part>,
+    /// Members that were removed, and whose disks it has still.
+    pub outgoing: Vec<Part>,
     /// What is exported of it, by identity.
     pub volumes: BTreeMap<Uuid, ServedVolume>,
     /// What is exported no more, and waits for a disk that hangs.

@@ -56,6 +56,7 @@ impl Control {
             shared: Arc::clone(&shared),
             places,
             parts: parts.clone(),
+            outgoing: Vec::new(),
             volumes: BTreeMap::new(),
             releasing: BTreeSet::new(),
             work: Arc::default(),

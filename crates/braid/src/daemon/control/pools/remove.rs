@@ -7,9 +7,9 @@ use super::super::Control;
 use super::labels;
 use super::{Condition, Part, PoolEntry, Reach};
 use braid_api::{ErrorDetail, Kind, Pool as ShownPool, RemoveMember};
-use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, EXTENT_BYTES, Leaving, Pool};
-use braid_format::pool::{PoolMember, PoolMemberState};
+use braid_engine::{IoError, PoolNext};
+use braid_format::pool::PoolMemberState;
 use braid_geometry::units::format_size;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,57 +113,89 @@ impl Control {
     /// Goes on with members that are being removed. True: there is one, to be looked at again.
     pub(super) async fn go_on_removing(self: &Arc<Self>, uuid: Uuid) -> bool {
         let Ok(pool) = self.reach(&uuid.to_string()) else { return false };
+        let outgoing = self.read().pools.get(&uuid).and_then(|entry| entry.served()?.outgoing.first().cloned());
         let removing = |part: &&Part| state_of(part) == Some(PoolMemberState::Removing);
-        let Some(member) = self.parts_of(&pool).iter().find(removing).map(|part| part.label.member) else {
+        let member = self.parts_of(&pool).iter().find(removing).map(|part| part.label.member);
+        if outgoing.is_none() && member.is_none() {
             return false;
-        };
+        }
         // Whoever has the pool's lock may wait for the task that this is done by.
         let Ok(_one_at_a_time) = pool.work.try_lock() else { return true };
-        let ready = self.call(&pool, move |pool| (PoolNext::Done, pool.leave_step(member))).await;
-        if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
-            self.let_member_go(&pool, member).await;
+        if let Some(gone) = outgoing {
+            let mut parts = self.parts_of(&pool);
+            if parts.iter().any(|part| part.behind) {
+                // Told before that it failed.
+                let written = self.unlist(&mut parts, gone.label.member).await;
+                self.keep_parts(uuid, parts);
+                if written.is_err() {
+                    return true;
+                }
+            }
+            self.let_go_of_member(&pool, gone).await;
+        } else if let Some(member) = member {
+            let ready = self.call(&pool, move |pool| (PoolNext::Done, pool.leave_step(member))).await;
+            if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
+                self.take_out(&pool, member).await;
+            }
         }
         true
     }
 
-    /// Nothing stands there any more: the labels of the others lack it from now on, and it has none.
-    async fn let_member_go(self: &Arc<Self>, pool: &Reach, number: u8) {
+    /// Nothing stands there any more: it is no member from now on, as far as labels can be written.
+    async fn take_out(self: &Arc<Self>, pool: &Reach, number: u8) {
         let mut parts = self.parts_of(pool);
         let Some(at) = parts.iter().position(|part| part.label.member == number) else { return };
-        let mut gone = parts.remove(at);
-        let called = self.read().member_names(pool).remove(&number).unwrap_or_default();
-        let entry: Option<PoolMember> = gone.label.own().copied();
-        let io = self.ring.devices();
-        let written = labels::write(&io, &mut parts, |label| label.members[usize::from(number)] = None).await;
-        if let Err((member, error)) = written {
-            // Some may lack it, some not. All have it again, under numbers of their own; where that fails as well, either is right.
-            for part in &mut parts {
-                part.label.members[usize::from(number)] = entry;
-                (part.label.sequence, part.behind) = (part.label.sequence + 1, true);
-            }
-            let (member_number, places) = (gone.label.member, gone.label.places);
-            gone.label = parts[0].label.clone();
-            (gone.label.member, gone.label.places, gone.behind) = (member_number, places, true);
+        let gone = parts.remove(at);
+        let written = self.unlist(&mut parts, number).await;
+        if parts.iter().any(|part| part.label.has(&gone.label)) {
+            // A label was behind from before, and is still: this one is a member as it was, and has to have what the others have.
             parts.insert(at, gone);
-            let again = labels::write(&io, &mut parts, |_| {}).await;
-            self.keep_parts(pool.uuid, parts);
-            let error = labels::failed(&pool.name, "writing the label of", member, error);
-            let more = if again.is_err() { "; a restart of the daemon decides whether it is gone" } else { "" };
-            let message = format!("{called} could not be removed from pool {}: {}{more}", pool.name, error.message);
-            return self.events().error("pool_member_stays", message, &[("pool", &pool.name)]);
+            return self.keep_parts(pool.uuid, parts);
         }
+        // Some may lack it now, and a label that is two behind is never believed. So it is not taken back where a disk has failed.
         self.keep_parts(pool.uuid, parts);
-        if !self.drops(pool, number).await {
+        let called = self.name_of(&gone.base);
+        if let Some(Condition::Serves(served)) = self.write().pools.get_mut(&pool.uuid).map(|e| &mut e.condition) {
+            served.outgoing.push(gone.clone());
+        }
+        match written {
+            Ok(()) => self.let_go_of_member(pool, gone).await,
+            Err((member, error)) => {
+                let error = labels::failed(&pool.name, "writing the label of", member, error);
+                let message = format!(
+                    "{called} has nothing of pool {} any more, but not all labels could be told: {}; that is tried again, and a restart of the \
+                     daemon finds out whether it is a member",
+                    pool.name, error.message
+                );
+                self.events().error("pool_member_stays", message, &[("pool", &pool.name)]);
+            }
+        }
+    }
+
+    /// The labels of these lack a member from now on.
+    async fn unlist(&self, parts: &mut [Part], number: u8) -> Result<(), (u8, IoError)> {
+        let io = self.ring.devices();
+        labels::write(&io, parts, |label| label.members[usize::from(number)] = None).await
+    }
+
+    /// No label but its own has it any more: it is free.
+    async fn let_go_of_member(self: &Arc<Self>, pool: &Reach, gone: Part) {
+        let (number, called) = (gone.label.member, self.name_of(&gone.base));
+        let let_go = self.drops(pool, number).await;
+        if let Some(Condition::Serves(served)) = self.write().pools.get_mut(&pool.uuid).map(|e| &mut e.condition) {
+            served.outgoing.retain(|part| part.label.member != number);
+        }
+        if !let_go {
             // The pool may yet flush it: its device stays what it is until the daemon ends.
             let message = format!(
-                "{called} is not in pool {} any more, but the pool does not let go of it, as a disk hangs or has failed: its disk is free when \
-                 the daemon was restarted, then wipe it (braid disk wipe)",
+                "{called} is not in pool {} any more, but the pool does not let go of it, as a disk hangs or has failed: it is free when the daemon \
+                 was restarted, then wipe its label (braid disk wipe)",
                 pool.name
             );
             std::mem::forget(gone);
             return self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
         }
-        if let Err(left) = labels::erase(&io, std::slice::from_ref(&gone)).await {
+        if let Err(left) = labels::erase(&self.ring.devices(), std::slice::from_ref(&gone)).await {
             for (_, error) in left {
                 let message =
                     format!("the label of {called}, which left pool {}, could not be removed: {error}", pool.name);
