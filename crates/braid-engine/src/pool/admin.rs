@@ -18,6 +18,9 @@ pub enum AdminError {
     /// All places for owners are taken.
     #[error("the pool has no place for a further volume or snapshot")]
     NoPlace,
+    /// It would become smaller, and has something beyond its new end.
+    #[error("it has data beyond its new end")]
+    DataBeyond,
     /// More snapshots at one instant than the tail could ever hold together.
     #[error("the pool cannot take so many snapshots at one instant")]
     TooManyAtOnce,
@@ -64,7 +67,7 @@ impl Pool {
         (0, slot, Change::Owner { owner: Some(owner) })
     }
 
-    fn slot_of(&self, id: OwnerId) -> Result<(u32, Owner), AdminError> {
+    pub(super) fn slot_of(&self, id: OwnerId) -> Result<(u32, Owner), AdminError> {
         let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
         Ok((slot, self.state.owners.in_slot(slot).expect("listed by its slot").clone()))
     }
@@ -253,7 +256,7 @@ impl Pool {
         Ok(id)
     }
 
-    /// Gives a volume or snapshot another name, size (grows only), limits or policy: everything of `owner` but its number, kind, parent and
+    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits or policy: everything of `owner` but its number, kind, parent and
     /// identity counts.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ mod records;
 mod regained;
 mod rings;
 mod seats;
+mod shrink;
 mod space;
 mod starts;
 mod state;

@@ -87,6 +87,10 @@ impl World {
                 let which = *self.rng.pick(&volumes);
                 self.grow(which);
             }
+            19 if self.shrinks && !volumes.is_empty() => {
+                let which = *self.rng.pick(&volumes);
+                self.shrink(which);
+            }
             _ => {}
         }
     }
@@ -245,6 +249,34 @@ impl World {
             known.had = Some(had);
             known.blocks.resize_with(had + more as usize, Block::default);
             self.ask(vec![volume], false);
+        }
+    }
+
+    /// Makes a volume smaller that is served, or discards what stands in the way, for another time.
+    fn shrink(&mut self, volume: Uuid) {
+        let Known { served: Some(served), blocks, .. } = &self.known[&volume] else { return };
+        let (served, had) = (*served, blocks.len());
+        if had < 2 || self.jobs.iter().any(|job| job.served == served) {
+            return;
+        }
+        let blocks = 1 + self.rng.below(had as u64 - 1);
+        match self.pool().shrink(served, blocks * BLOCK) {
+            Ok(()) => {
+                self.note(|| format!("shrink {volume} to {blocks} blocks"), blocks);
+                self.count("shrinking");
+                let known = self.known.get_mut(&volume).expect("known");
+                known.life = Life::Turning(known.blocks[..blocks as usize].to_vec());
+                self.ask(vec![volume], false);
+            }
+            Err(AdminError::DataBeyond) => {
+                let discarded = self.discard(volume, served, blocks, had as u64 - blocks);
+                discarded.expect("it only fails where a check does");
+            }
+            Err(AdminError::TailFull) => {
+                self.pool().request_commit();
+            }
+            Err(AdminError::InDoubt) => self.count("volumes refused"),
+            Err(error) => unreachable!("a smaller size that is refused: {error}"),
         }
     }
 

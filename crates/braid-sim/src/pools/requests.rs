@@ -170,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    fn discard(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
+    pub(super) fn discard(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
         if self.is_locked(volume, block, count) {
             return Ok(());
         }

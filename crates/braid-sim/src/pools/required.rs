@@ -33,6 +33,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("", "reads of blocks in doubt"),
     ("", "returns refused"),
     ("", "rollbacks"),
+    ("", "shrinking"),
     ("", "snapshots"),
     ("", "snapshots of several volumes"),
     ("", "starts without a member"),

@@ -101,6 +101,7 @@ impl World {
             coming: self.coming.clone(),
             growing: None,
             grows: self.grows,
+            shrinks: self.shrinks,
             copied: self.copied.clone(),
             rotten: self.rotten,
             given_up: self.given_up,

@@ -177,6 +177,8 @@ pub struct World {
     /// A member that is being added; and how often something of that is done.
     pub(super) growing: Option<Growing>,
     pub(super) grows: u32,
+    /// Volumes become smaller.
+    pub(super) shrinks: bool,
     /// Copies that somebody made.
     pub(super) copied: Vec<Copied>,
     /// Members whose tables have rotted; and whether what was there was given up.
@@ -264,6 +266,7 @@ impl World {
             coming: Vec::new(),
             growing: None,
             // Not drawn: others stay as they were.
+            shrinks: mix(seed ^ 0x7368_7269).is_multiple_of(4),
             grows: if mix(seed ^ 0x6772_6f77).is_multiple_of(8) { 60_000 } else { 0 },
             copied: Vec::new(),
             rotten: 0,

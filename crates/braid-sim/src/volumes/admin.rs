@@ -291,7 +291,11 @@ impl Admin {
             }
             34..38 if !volumes.is_empty() => {
                 let which = *self.rng.pick(&volumes);
-                self.grow(which).await;
+                let shrinks = {
+                    let scene = self.scene.borrow();
+                    scene.shrinks && scene.names.is_multiple_of(2)
+                };
+                if shrinks { self.shrink(which).await } else { self.grow(which).await }
             }
             38..41 if count > 0 => {
                 let all: Vec<Uuid> = volumes.into_iter().chain(snapshots).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_engine::io::ShardId;
 use braid_engine::keeper::EngineIo;
 use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing};
-use braid_engine::pool::{AdminError, OwnerId, Pool, PoolShared, VolumeId, VolumeShared};
+use braid_engine::pool::{AdminError, Discarded, OwnerId, Pool, PoolShared, VolumeId, VolumeShared};
 use braid_engine::{DeviceLayout, Node, PoolKey, PoolNext, Uuid, VolumeNode};
 
 use super::admin::{Admin, blocks_of};
@@ -312,6 +312,67 @@ impl Admin {
             self.publish_again(volume).await;
             self.take(volume, false);
         }
+    }
+
+    /// Makes a volume smaller, which is not served meanwhile: what lies beyond is discarded before.
+    pub async fn shrink(&mut self, volume: Uuid) {
+        let had = self.scene.borrow().known[&volume].blocks.len() as u64;
+        if had < 2 {
+            return;
+        }
+        let blocks = 1 + self.rng.below(had - 1);
+        self.phase("shrinking");
+        self.take(volume, true);
+        let was_served = self.scene.borrow().known[&volume].served.is_some();
+        self.withdraw(volume).await;
+        {
+            // From now on it may read as zeros there, or as before.
+            let mut scene = self.scene.borrow_mut();
+            let now = scene.tick();
+            for block in &mut scene.get(volume).blocks[blocks as usize..] {
+                block.begin(0, now, true);
+                block.end(now, now, false);
+            }
+        }
+        let shrink = move |pool: &mut Pool| {
+            let shrunk = owner_of(pool, volume).and_then(|owner| {
+                let id = pool.serve(owner)?;
+                let shrunk = loop {
+                    match pool.discard_from(id, blocks) {
+                        Ok(None) => break pool.shrink(id, blocks * BLOCK),
+                        Ok(Some((_, Discarded::Done(_)))) => {}
+                        Ok(Some((_, Discarded::TailFull))) => break Err(AdminError::TailFull),
+                        Ok(Some((_, Discarded::Full(_) | Discarded::Held))) => break Err(AdminError::NoPlace),
+                        Err(error) => break Err(error),
+                    }
+                };
+                pool.leave(id);
+                shrunk
+            });
+            next(shrunk, PoolNext::Commit, pool)
+        };
+        let if_shrunk = move |scene: &mut Scene, shrunk: &Result<(), AdminError>| {
+            if shrunk.is_ok() {
+                let blocks = scene.known[&volume].blocks[..blocks as usize].to_vec();
+                scene.get(volume).life = Life::Turning(blocks);
+            }
+        };
+        match self.call(shrink, if_shrunk).await {
+            (Ok(()), true) => {
+                self.count("admin", "shrinking");
+                let mut scene = self.scene.borrow_mut();
+                let known = scene.get(volume);
+                if let Life::Turning(blocks) = std::mem::replace(&mut known.life, Life::There) {
+                    known.blocks = blocks;
+                }
+            }
+            (Ok(()), false) => return,
+            (Err(error), _) => self.refused("a smaller size", error),
+        }
+        if was_served {
+            self.serve(volume).await;
+        }
+        self.take(volume, false);
     }
 
     /// Gives a volume or snapshot another name.

@@ -129,6 +129,7 @@ fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
     let nature = Nature::draw(&mut rng, options.focus);
     let mut world = World::new(rng.fork(), Trace::new(options.trace), MEMORY_BYTES);
     let mut scene = Scene::new(nature.clone(), rng.fork());
+    scene.shrinks = crate::rng::mix(seed ^ 0x7368_7269).is_multiple_of(4);
     world.note(format_args!("{nature:?}"));
     let members = rng.between(1, 3) as u32;
     for number in 0..members {

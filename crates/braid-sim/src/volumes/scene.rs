@@ -83,6 +83,8 @@ pub(super) struct Scene {
     pub shm: BTreeMap<u64, Arc<Shm>>,
     pub known: BTreeMap<Uuid, Known>,
     pub names: u64,
+    /// Volumes become smaller, too.
+    pub shrinks: bool,
     pub tick: u64,
     pub rng: Rng,
     pub counters: Counters,
@@ -140,6 +142,7 @@ impl Scene {
             shm: BTreeMap::new(),
             known: BTreeMap::new(),
             names: 0,
+            shrinks: false,
             tick: 1,
             rng,
             counters: Counters::default(),

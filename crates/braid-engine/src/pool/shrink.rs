@@ -1,0 +1,84 @@
+//! A volume becomes smaller. First what lies beyond its new end is discarded, as a client would do it: it reads as zeros from then on, and
+//! neither it nor what an older snapshot has there is seen again when the volume grows. Then its size changes. Both stand in one
+//! sequence: cut off in between, the volume has its old size and less beyond the new end.
+
+use braid_format::pool::{Change, Owner, OwnerKind};
+
+use super::admin::{AdminError, extents_for};
+use super::discard::Discarded;
+use super::home::{Pool, VolumeId};
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+
+impl Pool {
+    /// Whether a volume has, or shows of an older one, anything from this block on.
+    pub fn has_from(&mut self, volume: VolumeId, block: u64) -> bool {
+        self.volumes.contains_key(&volume) && self.next_block(volume, block).is_some()
+    }
+
+    fn next_block(&mut self, volume: VolumeId, block: u64) -> Option<u64> {
+        let each = u64::from(EXTENT_BLOCKS);
+        let Pool { volumes, state, view, .. } = self;
+        let map = volumes[&volume].writer.map();
+        let first = u32::try_from(block / each).ok()?;
+        let mut from = first;
+        while let Some(logical) = map.next_mapped(from) {
+            map.visible(&state.records, logical, view);
+            let before = if logical == first { (1 << (block % each)) - 1 } else { 0 };
+            let seen = view.mask() & !before;
+            if seen != 0 {
+                return Some(u64::from(logical) * each + u64::from(seen.trailing_zeros()));
+            }
+            from = logical.checked_add(1)?;
+        }
+        None
+    }
+
+    /// Discards some of what a volume has from this block on: from which, and what came of that. `None`: there is nothing. Nobody has
+    /// anything under way there, nor begins it.
+    ///
+    /// # Errors
+    /// It is a snapshot, or of some of it nobody knows what it is.
+    pub fn discard_from(&mut self, volume: VolumeId, block: u64) -> Result<Option<(u64, Discarded)>, AdminError> {
+        self.to_shrink(volume)?;
+        let each = u64::from(EXTENT_BLOCKS);
+        let Some(found) = self.next_block(volume, block) else { return Ok(None) };
+        // Whole extents, where that can be, which one record may say of many.
+        let from = (found / each * each).max(block);
+        let end = u64::from(self.volumes[&volume].writer.map().extents()) * each;
+        Ok(Some((from, self.discard(volume, from, end - from))))
+    }
+
+    /// Makes a volume smaller that is served. Nobody has anything under way beyond its new end, nor begins it.
+    ///
+    /// # Errors
+    /// See [`AdminError`]; `DataBeyond`: there is something to discard first.
+    pub fn shrink(&mut self, volume: VolumeId, size_bytes: u64) -> Result<(), AdminError> {
+        let (slot, old) = self.to_shrink(volume)?;
+        let owner = Owner { size_bytes, ..old.clone() };
+        if size_bytes >= old.size_bytes || !owner.is_sound() {
+            return Err(AdminError::NoNumber);
+        }
+        if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() {
+            return Err(AdminError::DataBeyond);
+        }
+        if !self.tail.has_room(5) {
+            return Err(AdminError::TailFull);
+        }
+        self.volumes.get_mut(&volume).expect("served").writer.resize(extents_for(size_bytes));
+        self.change(&[(0, slot, Change::Owner { owner: Some(owner) })]);
+        Ok(())
+    }
+
+    /// Whether it can become smaller.
+    fn to_shrink(&self, volume: VolumeId) -> Result<(u32, Owner), AdminError> {
+        let id = self.volumes.get(&volume).ok_or(AdminError::NoSuch)?.owner;
+        let (slot, owner) = self.slot_of(id)?;
+        if owner.kind != OwnerKind::Volume {
+            return Err(AdminError::IsSnapshot);
+        }
+        if self.is_read_only(volume) || self.state.may_lack(id) || self.state.chain_may_lack(id) {
+            return Err(AdminError::InDoubt);
+        }
+        Ok((slot, owner))
+    }
+}
