@@ -265,8 +265,11 @@ pub struct RenameVolume {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"size_bytes": 2147483648u64}))]
 pub struct ResizeVolume {
-    /// The new size, in bytes, a multiple of 4096 and not smaller than it is.
+    /// The new size, in bytes, a multiple of 4096.
     pub size_bytes: u64,
+    /// Make it smaller although it has data beyond the new end: they are lost.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// `POST /v1/volumes/{volume}/rollback`.

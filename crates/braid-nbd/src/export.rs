@@ -275,6 +275,13 @@ impl Export {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
+    /// The device has another size, perhaps a smaller one: clients that connect from now on learn it. Those that are connected are refused
+    /// beyond its end by the device.
+    pub fn resize(&self, size_bytes: u64, allocation: Option<Arc<dyn Allocation>>) {
+        *self.allocation.0.write().unwrap_or_else(PoisonError::into_inner) = allocation;
+        self.size_bytes.store(size_bytes, Ordering::Release);
+    }
+
     /// What its clients may take now.
     pub fn limits(&self) -> Arc<ExportLimits> {
         Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))

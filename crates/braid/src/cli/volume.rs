@@ -26,7 +26,7 @@ pub enum Verb {
     Set(SetArgs),
     /// Give a volume another name
     Rename(RenameArgs),
-    /// Let a volume grow, while it is used
+    /// Give a volume another size, while it is used
     Resize(ResizeArgs),
     /// Let a volume and its snapshots have their blocks on other members of the pool, while they are used
     Move(MoveArgs),
@@ -114,9 +114,15 @@ pub struct ResizeArgs {
     /// The volume, by name or UUID
     #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
     volume: String,
-    /// Its new size, not smaller than it is
+    /// Its new size
     #[arg(value_parser = size)]
     size: u64,
+    /// Make it smaller although it has data beyond the new end: they are lost (its snapshots keep what they have)
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -243,13 +249,22 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             });
         }
         Verb::Resize(args) => {
-            let body = ResizeVolume { size_bytes: args.size };
-            let volume: Volume = args.ask.client()?.post(&format!("{}/resize", path(&args.volume)), &body).await?;
+            let client = args.ask.client()?;
+            if args.force {
+                let volume: Volume = client.get(&path(&args.volume)).await?;
+                if args.size < volume.size_bytes {
+                    let what =
+                        format!("What volume {} has beyond {} will be lost", volume.name, format_size(args.size));
+                    confirm(&what, args.yes)?;
+                }
+            }
+            let body = ResizeVolume { size_bytes: args.size, force: args.force };
+            let volume: Volume = client.post(&format!("{}/resize", path(&args.volume)), &body).await?;
             output::show(args.ask.json, &volume, |volume| {
                 let size = format_size(volume.size_bytes);
                 let mut text = format!("volume {} has {size} now\n", volume.name);
                 if !volume.exports.is_empty() {
-                    text.push_str("clients that are connected to its exports learn it when they connect again\n");
+                    text.push_str("clients that are connected to its exports learn it when they connect again; beyond the end of a smaller one they get errors\n");
                 }
                 text
             });

@@ -46,6 +46,7 @@ mod pool_model;
 mod pool_moves;
 mod pool_policies;
 mod pool_rivals;
+mod pool_shrinking;
 mod pool_space;
 mod pools;
 mod renaming;

@@ -227,14 +227,14 @@ pub(super) async fn rename_volume(
     to_the_end(control, |control| async move { control.rename_volume(&name, &ask.name).await }).await
 }
 
-/// Lets a volume grow, while it is used.
+/// Gives a volume another size, while it is used.
 #[utoipa::path(
     post, path = "/v1/volumes/{volume}/resize", request_body = ResizeVolume,
     params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
     responses(
         (status = 200, body = Volume),
-        (status = 400, body = ErrorBody, description = "it would become smaller"),
-        (status = 404, body = ErrorBody)
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "would_destroy: it has data beyond the new end")
     )
 )]
 pub(super) async fn resize_volume(

@@ -42,8 +42,9 @@ pub struct Source {
 }
 
 /// What the home says of a volume that is served.
-struct AtHome {
-    id: VolumeId,
+#[derive(Clone)]
+pub(super) struct AtHome {
+    pub(super) id: VolumeId,
     volume: Arc<VolumeShared>,
     size_bytes: u64,
     read_only: bool,
@@ -52,6 +53,13 @@ struct AtHome {
     of: Uuid,
     name: String,
     rates: Rates,
+}
+
+impl AtHome {
+    /// The same with another size.
+    pub(super) fn with_size(&self, size_bytes: u64) -> AtHome {
+        AtHome { size_bytes, ..self.clone() }
+    }
 }
 
 impl Control {
@@ -66,16 +74,8 @@ impl Control {
     ) -> Result<Option<Source>, ErrorDetail> {
         let Ok(reach) = self.reach(&pool.to_string()) else { return Ok(None) };
         let _one_at_a_time = reach.work.lock().await;
-        let releasing = |entry: &super::PoolEntry| Some(entry.served()?.releasing.contains(&volume));
-        if self.read().pools.get(&pool).and_then(releasing) == Some(true) {
-            let message = format!("a disk of pool {} hangs with requests to what was exported before", reach.name);
-            return Err(ErrorDetail::new(braid_api::Kind::InUse, message)
-                .with("pool", &reach.name)
-                .remedy("try again when the disk answers; look at the kernel's log (dmesg)"));
-        }
-        let asked = move |pool: &mut Pool| at_home_in_slices(pool, volume);
-        let at_home =
-            self.call(&reach, asked).await?.map_err(|error| volumes::of_admin(error, &reach, "the volume"))?;
+        self.refuse_releasing(&reach, volume)?;
+        let at_home = self.served_at_home(&reach, volume).await?;
         let known = self.read().pools.get(&pool).and_then(|e| e.served()?.volumes.get(&volume).cloned());
         let known = match known {
             Some(known) => known,
@@ -110,7 +110,7 @@ impl Control {
     async fn publish_volume(&self, pool: &Reach, uuid: Uuid, volume: &AtHome) -> Result<ServedVolume, ErrorDetail> {
         let device = self.write().take_device()?;
         let layout = match self.publish_size(pool, device, volume).await {
-            Ok(layout) => layout,
+            Ok((layout, _)) => layout,
             Err(error) => {
                 self.write().give_device(device);
                 return Err(error);
@@ -128,12 +128,13 @@ impl Control {
         }
     }
 
-    async fn publish_size(
+    /// Publishes a volume's device. The second: whether everything that had begun before has ended.
+    pub(super) async fn publish_size(
         &self,
         pool: &Reach,
         device: DeviceId,
         volume: &AtHome,
-    ) -> Result<Arc<DeviceLayout>, ErrorDetail> {
+    ) -> Result<(Arc<DeviceLayout>, bool), ErrorDetail> {
         let version = self.write().next_version();
         let node = Node::Volume(Box::new(VolumeNode {
             key: pool.key,
@@ -146,29 +147,52 @@ impl Control {
             read_only: volume.read_only,
         }));
         let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES, &node));
-        // It counts from now on. What began before may wait for a disk that hangs; who changes the size need not.
+        // It counts from now on. What began before may wait for a disk that hangs: who lets a volume grow need not.
         let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout)));
-        let Ok(published) = tokio::time::timeout(RELEASING_MAX, published).await else { return Ok(layout) };
+        let Ok(published) = tokio::time::timeout(RELEASING_MAX, published).await else { return Ok((layout, false)) };
         published.map_err(|error| crate::daemon::errors::of_ring(&error, &volume.name))?;
-        Ok(layout)
+        Ok((layout, true))
     }
 
     /// The volume has another size: its device gets it, if it is one. The caller has the pool's lock.
     pub(super) async fn resize_served(&self, pool: &Reach, volume: Uuid) -> Result<(), ErrorDetail> {
         let known = self.read().pools.get(&pool.uuid).and_then(|e| e.served()?.volumes.get(&volume).cloned());
         let Some(known) = known else { return Ok(()) };
+        let at_home = self.served_at_home(pool, volume).await?;
+        let (layout, _) = self.publish_size(pool, known.device, &at_home).await?;
+        self.tell_size(pool, volume, known, layout);
+        Ok(())
+    }
+
+    /// Refuses what would meet requests that are under way although nothing exports the volume any more. The caller has the pool's lock.
+    pub(super) fn refuse_releasing(&self, pool: &Reach, volume: Uuid) -> Result<(), ErrorDetail> {
+        let releasing = |entry: &super::PoolEntry| Some(entry.served()?.releasing.contains(&volume));
+        if self.read().pools.get(&pool.uuid).and_then(releasing) != Some(true) {
+            return Ok(());
+        }
+        let message = format!("a disk of pool {} hangs with requests to what was exported before", pool.name);
+        Err(ErrorDetail::new(braid_api::Kind::InUse, message)
+            .with("pool", &pool.name)
+            .remedy("try again when the disk answers; look at the kernel's log (dmesg)"))
+    }
+
+    /// Serves a volume at its home, unless it is already.
+    pub(super) async fn served_at_home(&self, pool: &Reach, volume: Uuid) -> Result<AtHome, ErrorDetail> {
         let asked = move |pool: &mut Pool| at_home_in_slices(pool, volume);
-        let at_home = self.call(pool, asked).await?.map_err(|error| volumes::of_admin(error, pool, "the volume"))?;
-        let layout = self.publish_size(pool, known.device, &at_home).await?;
+        self.call(pool, asked).await?.map_err(|error| volumes::of_admin(error, pool, "the volume"))
+    }
+
+    /// The volume as it was published now: clients that connect from now on learn its size.
+    pub(super) fn tell_size(&self, pool: &Reach, volume: Uuid, known: ServedVolume, layout: Arc<DeviceLayout>) {
         self.note_served(pool.uuid, volume, ServedVolume { layout: Arc::clone(&layout), ..known });
+        let size_bytes = layout.size_bytes();
         let holes: Arc<dyn Allocation> = Arc::new(VolumeHoles(layout));
         let tables = self.read();
         for export in tables.exports.values().filter(|export| export.saved.array == volume) {
             if let Serving::Listening(export) = &export.serving {
-                export.grow(at_home.size_bytes, Some(Arc::clone(&holes)));
+                export.resize(size_bytes, Some(Arc::clone(&holes)));
             }
         }
-        Ok(())
     }
 
     /// Serves a volume or snapshot no more, if nothing exports it any more. An export that is being added is not in the tables yet: only who
@@ -220,7 +244,7 @@ impl Control {
         let _ = self.ring.publish_and_drain(device, None).await;
     }
 
-    async fn leave_volume(&self, pool: &Reach, id: VolumeId) {
+    pub(super) async fn leave_volume(&self, pool: &Reach, id: VolumeId) {
         let left = self.call(pool, move |pool| (PoolNext::Done, pool.leave(id))).await;
         if let Err(error) = left {
             tracing::warn!("{}", error.message);

@@ -22,6 +22,7 @@ mod open;
 mod place;
 mod policies;
 mod remove;
+mod shrink;
 mod snapshots;
 mod space;
 mod tails;

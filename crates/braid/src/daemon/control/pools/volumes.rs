@@ -111,10 +111,10 @@ impl Control {
         Ok(shown)
     }
 
-    /// Lets a volume grow, while it is used.
+    /// Gives a volume another size, while it is used.
     ///
     /// # Errors
-    /// It would become smaller; a limit.
+    /// It would become smaller, has data beyond its new end, and `force` is not set; a limit.
     pub async fn resize_volume(&self, volume: &str, ask: ResizeVolume) -> Result<Volume, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
@@ -123,13 +123,11 @@ impl Control {
         let _one_at_a_time = located.pool.work.lock().await;
         let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
         if ask.size_bytes < before {
-            let message = format!("volume {} has {before} bytes, and cannot become smaller yet", located.name);
-            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
-                .with("volume", &located.name)
-                .remedy("make a smaller volume, and copy what is needed"));
+            self.shrink_volume(&located, ask.size_bytes, ask.force).await?;
+        } else {
+            self.alter(&located, OwnerKind::Volume, move |owner| owner.size_bytes = ask.size_bytes).await?;
+            self.resize_served(&located.pool, located.uuid).await?;
         }
-        self.alter(&located, OwnerKind::Volume, move |owner| owner.size_bytes = ask.size_bytes).await?;
-        self.resize_served(&located.pool, located.uuid).await?;
         let message = format!("volume {} has {} bytes now", located.name, ask.size_bytes);
         self.events().info("volume_resized", message, &[("volume", &located.name)]);
         self.volume_of(&located.pool, located.uuid).await
@@ -524,6 +522,7 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
     let (kind, remedy) = match error {
         AdminError::NoSuch => (Kind::NotFound, "it was deleted meanwhile: `braid volume list`, `braid snapshot list`"),
         AdminError::NoPlace | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
+        AdminError::DataBeyond => (Kind::WouldDestroy, "add --force: what lies beyond is lost"),
         AdminError::TooManyAtOnce => {
             (Kind::LimitReached, "take fewer with one command: the journals of a pool of small members hold no more")
         }
