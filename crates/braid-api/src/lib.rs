@@ -11,6 +11,7 @@
 
 mod activity;
 mod array;
+mod checked;
 mod disk;
 mod error;
 mod event;
@@ -25,6 +26,7 @@ mod status;
 
 pub use activity::*;
 pub use array::*;
+pub use checked::{CheckPool, PoolChecked, PoolDamage};
 pub use disk::*;
 pub use error::*;
 pub use event::*;

@@ -264,30 +264,37 @@ impl Pool {
     /// # Errors
     /// What does not fit.
     pub fn recount(&self) -> Result<(), String> {
-        for ((member, extents), room) in self.state.members().zip(&self.rooms) {
-            let mut on_their_way: Vec<u32> = room.freed.iter().map(|extent| extent.index).collect();
-            on_their_way.extend(self.commits.discarding(member));
-            on_their_way.sort_unstable();
-            for index in 0..extents {
-                let extent = ExtentId { member, index };
-                let used = self.state.records.owner(extent) != 0;
-                let waits = on_their_way.binary_search(&index).is_ok();
-                let opened = self.opening.values().any(|other| *other == extent.bits())
+        self.state.members().try_for_each(|(member, extents)| self.recount_some(member, 0..extents))
+    }
+
+    /// The same of some extents of a member.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn recount_some(&self, member: u8, range: std::ops::Range<u32>) -> Result<(), String> {
+        let Some(room) = self.rooms.get(usize::from(member)).filter(|_| !range.is_empty()) else { return Ok(()) };
+        let freed = room.freed.iter().map(|extent| extent.index).chain(self.commits.discarding(member));
+        let mut on_their_way: Vec<u32> = freed.filter(|index| range.contains(index)).collect();
+        on_their_way.sort_unstable();
+        for index in range {
+            let extent = ExtentId { member, index };
+            let used = self.state.records.owner(extent) != 0;
+            let waits = on_their_way.binary_search(&index).is_ok();
+            let opened = || {
+                self.opening.values().any(|other| *other == extent.bits())
                     || self.open_packed.values().any(|open| open.extent == extent)
                     || self.is_pending(extent)
                     || self.moves.is_target(extent)
-                    || self.state.damage.has(extent.into());
-                let free = room.free.has(index);
-                let good = match (used, free, waits) {
-                    (true, false, false) | (false, true, false) | (false, false, true) => true,
-                    (false, false, false) => opened,
-                    _ => false,
-                };
-                if !good {
-                    return Err(format!(
-                        "extent {index} of member {member}: used {used}, free {free}, on its way {waits}"
-                    ));
-                }
+                    || self.state.damage.has(extent.into())
+            };
+            let free = room.free.has(index);
+            let good = match (used, free, waits) {
+                (true, false, false) | (false, true, false) | (false, false, true) => true,
+                (false, false, false) => opened(),
+                _ => false,
+            };
+            if !good {
+                return Err(format!("extent {index} of member {member}: used {used}, free {free}, on its way {waits}"));
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 mod accounting;
 mod admin;
+mod audit;
 mod build;
 mod checkpoint;
 mod commit;
@@ -40,6 +41,7 @@ pub use braid_format::pool as on_disk;
 
 pub use accounting::{Accounts, Usage, usage};
 pub use admin::AdminError;
+pub use audit::Audit;
 pub use checkpoint::MemberPlaces;
 pub use commit::{BUFFERS, CommitFailed, PoolIo, PoolMemory, PoolOp};
 pub use damage::Damaged;

@@ -77,7 +77,7 @@ impl Pool {
             return Err(AdminError::IsSnapshot);
         }
         if self.is_read_only(volume) || self.state.may_lack(id) || self.state.chain_may_lack(id) {
-            return Err(AdminError::InDoubt);
+            return Err(self.why_in_doubt(id));
         }
         Ok((slot, owner))
     }

@@ -141,6 +141,20 @@ impl Walk {
         EXTENT_BLOCKS
     }
 
+    /// How many blocks an owner says twice that it has, of what was found. Of blocks that move meanwhile that may seem so.
+    pub fn said_twice(&mut self) -> u64 {
+        self.statements.sort_unstable();
+        let mut twice = 0;
+        for of_one in self.statements.chunk_by(|a, b| (a.logical, a.owner) == (b.logical, b.owner)) {
+            let mut present = 0u64;
+            for said in of_one {
+                twice += u64::from((present & said.present).count_ones());
+                present |= said.present;
+            }
+        }
+        twice
+    }
+
     /// Puts what was found in order, one statement for each owner and logical extent.
     pub fn sort(&mut self) {
         self.statements.sort_unstable();

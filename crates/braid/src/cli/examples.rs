@@ -106,6 +106,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume show", &["braid volume show tank/db"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
     ("pool add", &["braid pool add tank /dev/sdd", "braid pool add tank fast"]),
+    ("pool check", &["braid pool check tank", "braid pool check tank --repair", "braid pool check tank --give-up"]),
     ("pool remove", &["braid pool remove tank /dev/sdb", "braid pool remove tank /dev/sdb --cancel"]),
     ("volume resize", &["braid volume resize tank/db 200G", "braid volume resize tank/db 50G --force --yes"]),
     ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),

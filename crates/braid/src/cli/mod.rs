@@ -15,6 +15,7 @@ mod job;
 mod man;
 pub mod output;
 mod pool;
+mod pool_check;
 mod reach;
 mod redundant;
 pub mod schema;

@@ -25,6 +25,8 @@ pub enum Verb {
     Add(AddArgs),
     /// Remove a disk or array from a pool, while its volumes are used: what it has moves to the others
     Remove(RemoveArgs),
+    /// Check the tables of a pool while its volumes are used, also what is on the disks; data are not compared
+    Check(super::pool_check::CheckArgs),
     /// Give a pool another name
     Rename(RenameArgs),
     /// Delete a pool with all of its volumes and snapshots: its labels are removed, its content is lost
@@ -153,6 +155,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 format!("pool {} is now called {}; names of exports stay\n", args.pool, pool.name)
             });
         }
+        Verb::Check(args) => return super::pool_check::run(args).await,
         Verb::Delete(args) => delete(args).await?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,8 +3,8 @@
 use super::output;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolList, Snapshot, SnapshotDiff, SnapshotList,
-    Status, Volume, VolumeList,
+    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolChecked, PoolList, Snapshot, SnapshotDiff,
+    SnapshotList, Status, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -45,6 +45,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("pool show", "Pool"),
     ("pool add", "Pool"),
     ("pool remove", "Pool"),
+    ("pool check", "PoolChecked"),
     ("pool rename", "Pool"),
     ("pool delete", "Pool"),
     ("volume create", "Volume"),
@@ -180,6 +181,7 @@ struct PlanMap {
     Limits,
     PlanMap,
     Pool,
+    PoolChecked,
     PoolList,
     Snapshot,
     SnapshotDiff,

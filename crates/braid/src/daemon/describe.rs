@@ -10,7 +10,7 @@ pub struct Everywhere;
 impl Modify for Everywhere {
     fn modify(&self, api: &mut OpenApi) {
         for item in api.paths.paths.values_mut() {
-            let operations = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete];
+            let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in operations.into_iter().flatten() {
                 let responses = &mut operation.responses.responses;
                 for (status, response) in responses.iter_mut() {

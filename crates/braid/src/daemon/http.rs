@@ -59,6 +59,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/pools/{pool}", get(pools::pool).delete(pools::delete_pool))
         .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
         .route("/v1/pools/{pool}/members", post(pools::add_pool_members))
+        .route("/v1/pools/{pool}/check", post(pools::check_pool))
         .route("/v1/pools/{pool}/remove", post(pools::remove_pool_member))
         .route("/v1/volumes", get(pools::volumes).post(pools::create_volume))
         .route("/v1/volumes/{volume}", get(pools::volume).patch(pools::set_volume).delete(pools::delete_volume))
@@ -119,6 +120,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::delete_pool,
         pools::rename_pool,
         pools::add_pool_members,
+        pools::check_pool,
         pools::remove_pool_member,
         pools::volumes,
         pools::create_volume,

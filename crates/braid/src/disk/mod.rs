@@ -3,4 +3,5 @@
 pub mod examine;
 mod examine_pool;
 pub mod host;
+pub mod pool_tables;
 pub mod probe;

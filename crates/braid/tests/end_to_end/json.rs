@@ -135,6 +135,7 @@ fn every_command_prints_what_its_schema_says() {
         ("snapshot policy", &["snapshot", "policy", "tank/db", "--every", "1h", "--keep", "24"]),
         ("pool add", &["pool", "add", "tank", &four, "--force"]),
         ("volume move", &["volume", "move", "tank/db", "--place", "on=1"]),
+        ("pool check", &["pool", "check", "tank"]),
         ("pool remove", &["pool", "remove", "tank", "2"]),
         ("volume rename", &["volume", "rename", "tank/db", "sales"]),
         ("pool rename", &["pool", "rename", "tank", "deep"]),

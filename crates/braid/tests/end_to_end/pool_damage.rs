@@ -1,5 +1,7 @@
 //! Pools whose tables rot: nobody reads what was never written there, and who has nothing to do with it goes on.
 
+use std::os::unix::fs::FileExt;
+
 use braid_format::pool::{PoolLabel, RECORD_BYTES, Record, RecordKind};
 
 use crate::pools::{check, check_zeros, client, export, write};
@@ -24,9 +26,11 @@ fn in_use(path: &str) -> Vec<(u64, Record)> {
 
 /// Turns a bit of a file over.
 fn spoil(path: &str, at: u64) {
-    let mut bytes = std::fs::read(path).expect("it is a file");
-    bytes[at as usize] ^= 4;
-    std::fs::write(path, &bytes).expect("it can be written");
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("it is a file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("it can be read");
+    file.write_all_at(&[byte[0] ^ 4], at).expect("it can be written");
+    file.sync_all().expect("it is there");
 }
 
 fn attention(daemon: &Daemon) -> String {
@@ -78,4 +82,71 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     check_zeros(&mut db, [2, 5]);
     write(&mut db, [2], 1);
     check(&mut client(&daemon, "tank/log"), [0, 1, 3, 4, 200], 1);
+}
+
+fn checked(daemon: &Daemon, options: &[&str]) -> (Option<i32>, serde_json::Value) {
+    let output = daemon.any(&[&["pool", "check", "tank", "--json"], options].concat());
+    let document = serde_json::from_slice(&output.stdout);
+    (output.status.code(), document.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+#[test]
+fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
+    let mut daemon = Daemon::start();
+    let a = daemon.folder.sparse("a.img", 96 * MIB);
+    daemon.braid(&["pool", "create", "tank", &a]);
+    daemon.braid(&["volume", "create", "tank/db", "64M"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, [0, 1, 4], 1);
+    db.flush().expect("it is durable");
+    drop(db);
+    daemon.braid(&["snapshot", "create", "tank/db@old"]);
+    write(&mut client(&daemon, "tank/db"), [4], 50);
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["damaged"], &shown["problems_found"]), (Some(0), &0.into(), &0.into()), "{shown}");
+    // The newer of both: what the snapshot has must not show through.
+    daemon.stop();
+    let records = in_use(&a);
+    let (at, newer) = records.iter().max_by_key(|(_, record)| record.owner).expect("it was written again");
+    assert_eq!(newer.kind, RecordKind::Packed, "a small write over a snapshot");
+    spoil(&a, *at + 17);
+    daemon.start_again();
+    let mut db = client(&daemon, "tank/db");
+    assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "nobody knows what it is");
+    let (status, shown) = checked(&daemon, &["--repair"]);
+    let damage = &shown["damage"][0];
+    assert_eq!((status, &shown["damaged"], &damage["known"]), (Some(7), &1.into(), &false.into()), "{shown}");
+    assert!(damage["hint"].as_str().is_some_and(|hint| hint.contains("scattered blocks of db")), "{shown}");
+    assert_eq!(shown["in_doubt"].as_array().map(Vec::len), Some(2), "{shown}");
+    let refused = daemon.refused(4, &["pool", "check", "tank", "--give-up"]);
+    assert!(refused.contains("--yes"), "{refused}");
+    let refused = daemon.refused(4, &["pool", "check", "tank", "--give-up", "--yes"]);
+    assert!(refused.contains("exported") && refused.contains("db"), "{refused}");
+    drop(db);
+    daemon.braid(&["export", "remove", "tank/db"]);
+    let (status, shown) = checked(&daemon, &["--give-up", "--yes"]);
+    assert_eq!((status, &shown["given_up"], &shown["damaged"]), (Some(0), &1.into(), &0.into()), "{shown}");
+    assert!(daemon.events().contains("\"pool_damage_given_up\""));
+    assert_eq!(attention(&daemon), "[]");
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    // What was lost is lost: it is as the snapshot has it.
+    check(&mut db, [0, 1, 4], 1);
+    write(&mut db, [4, 9], 70);
+    daemon.kill();
+    daemon.start_again();
+    check(&mut client(&daemon, "tank/db"), [4, 9], 70);
+    assert_eq!(checked(&daemon, &[]).0, Some(0));
+    // Damage that comes while the pool serves: it knows better.
+    let (at, _) = *in_use(&a).last().expect("something is in use");
+    spoil(&a, at + 3);
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["damage"][0]["known"]), (Some(7), &true.into()), "{shown}");
+    check(&mut client(&daemon, "tank/db"), [4, 9], 70);
+    let (status, shown) = checked(&daemon, &["--repair"]);
+    assert_eq!((status, &shown["repaired"]), (Some(0), &1.into()), "{shown}");
+    daemon.restart(false);
+    assert_eq!(attention(&daemon), "[]");
+    check(&mut client(&daemon, "tank/db"), [4, 9], 70);
 }

@@ -4,9 +4,9 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    AddMembers, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool, PoolList,
-    RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot, SnapshotDiff,
-    SnapshotList, SnapshotPolicy, Volume, VolumeList,
+    AddMembers, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool,
+    PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot,
+    SnapshotDiff, SnapshotList, SnapshotPolicy, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -90,6 +90,24 @@ pub(super) async fn add_pool_members(
     Ask(ask): Ask<AddMembers>,
 ) -> Answer<Pool> {
     to_the_end(control, |control| async move { control.add_pool_members(&name, ask).await }).await
+}
+
+/// Reads and compares all tables of a pool, while its volumes are used.
+#[utoipa::path(
+    post, path = "/v1/pools/{pool}/check", request_body = Option<CheckPool>,
+    params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses(
+        (status = 200, body = PoolChecked, description = "what was found"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "in_use: who may have had something in what is to be given up is exported")
+    )
+)]
+pub(super) async fn check_pool(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<CheckPool>,
+) -> Answer<PoolChecked> {
+    to_the_end(control, |control| async move { control.check_pool(&name, ask).await }).await
 }
 
 /// Removes a member from a pool, while its volumes are used: what it has moves to the others.

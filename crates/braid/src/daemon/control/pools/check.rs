@@ -1,4 +1,288 @@
-//! What of a pool's tables is damaged.
+//! `pool check`: the tables on the members are read while the pool serves, and what it knows of them is looked at: does it fit together?
+//! What is damaged on a disk, and known, can be written again; what nobody knows can be given up.
+
+use super::super::Control;
+use super::volumes::{name_in_pool, of_admin};
+use super::{Base, Part, Reach};
+use crate::disk::pool_tables::{Bad, Member, is_bad, look};
+use braid_api::{CheckPool, ErrorDetail, Kind, PoolChecked, PoolDamage};
+use braid_engine::pool::{AdminError, Audit, Damaged, EXTENT_BYTES, Pool, RecordId, State, Walk};
+use braid_engine::{DeviceId, DeviceIo, PoolNext};
+use braid_ring::RingDevices;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Records of one step at the pool's home.
+const STEP_RECORDS: u32 = 2_000;
+/// Of what is damaged, so much is told.
+const DAMAGE_MAX: usize = 1000;
+/// What is being written may look damaged: it is looked at so often, with a pause in between.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest that a checkpoint may take.
+const CHECKPOINT_MAX: Duration = Duration::from_secs(60);
+
+/// A member's device.
+struct Device(RingDevices, DeviceId);
+
+impl Member for Device {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        self.0.read(self.1, offset, len).await.map_err(|error| error.to_string())
+    }
+}
+
+/// What of it nobody knows, and who may have had something there, by name.
+struct Unknown {
+    damaged: Vec<Damaged>,
+    hints: Vec<(Option<String>, Option<String>)>,
+    in_doubt: Vec<String>,
+}
+
+impl Control {
+    /// Reads and compares all tables of a pool that serves.
+    ///
+    /// # Errors
+    /// It does not serve; it is being changed; a member cannot be read; somebody uses what is to be given up.
+    pub async fn check_pool(self: &Arc<Self>, name: &str, ask: CheckPool) -> Result<PoolChecked, ErrorDetail> {
+        // Nobody takes a member away meanwhile.
+        let claim = self.claim_pool(name, "checked")?;
+        let pool = self.reach(&claim.uuid.to_string())?;
+        let unknown = self.unknown(&pool).await?;
+        let given_up = if ask.give_up { self.give_up_damage(&pool, &unknown).await? } else { 0 };
+        let unknown = if given_up > 0 { self.unknown(&pool).await? } else { unknown };
+        let parts = self.parts_of(&pool);
+        let mut found = self.look_at_disks(&parts).await?;
+        let is_known = |number: u8, what: Bad| {
+            let (Bad::Record(index) | Bad::Addresses(index)) = what else { return true };
+            !unknown.damaged.iter().any(|damaged| damaged.id == RecordId { member: number, index })
+        };
+        let mut repaired = 0;
+        if ask.repair && found.iter().any(|(number, what)| is_known(*number, *what)) {
+            let known: Vec<_> = found.iter().copied().filter(|(number, what)| is_known(*number, *what)).collect();
+            self.write_again(&pool, &known).await?;
+            let before = found.len();
+            found = self.still_bad(&parts, found).await?;
+            repaired = (before - found.len()) as u64;
+        }
+        let damage = found.iter().take(DAMAGE_MAX).map(|(number, what)| {
+            let (word, index) = what.word();
+            let known = is_known(*number, *what);
+            let at = unknown.damaged.iter().position(|damaged| damaged.id == RecordId { member: *number, index });
+            let (name, hint) = at.filter(|_| !known).map(|at| unknown.hints[at].clone()).unwrap_or_default();
+            PoolDamage { member: *number, what: word.to_owned(), index, known, name, hint }
+        });
+        let damage = damage.collect();
+        let (audit, owners) = self.audit(&pool).await?;
+        Ok(PoolChecked {
+            pool: pool.name.clone(),
+            free_records: audit.extents[0],
+            whole_records: audit.extents[1],
+            packed_records: audit.extents[2],
+            zero_records: audit.zeros,
+            owners,
+            damaged: found.len() as u64,
+            damage,
+            in_doubt: unknown.in_doubt,
+            problems_found: audit.problems_found,
+            problems: audit.problems,
+            repaired,
+            given_up,
+        })
+    }
+
+    async fn unknown(&self, pool: &Reach) -> Result<Unknown, ErrorDetail> {
+        self.call(pool, |pool| (PoolNext::Done, unknown(pool))).await
+    }
+
+    /// Gives up what nobody knows; returns how much that was.
+    async fn give_up_damage(&self, pool: &Reach, unknown: &Unknown) -> Result<u64, ErrorDetail> {
+        if unknown.damaged.is_empty() {
+            return Ok(0);
+        }
+        let _one_at_a_time = pool.work.lock().await;
+        let accepted = self.call(pool, |pool| match pool.accept_damage() {
+            Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
+            result => (PoolNext::Commit, result),
+        });
+        accepted.await?.map_err(|error| match error {
+            AdminError::InUse => ErrorDetail::new(
+                Kind::InUse,
+                format!(
+                    "volumes or snapshots of pool {} are exported that may have had something in what is damaged",
+                    pool.name
+                ),
+            )
+            .with("pool", &pool.name)
+            .remedy(format!("remove the exports of {} first (braid export list)", unknown.in_doubt.join(", "))),
+            error => of_admin(error, pool, &pool.name),
+        })?;
+        let lost = unknown.damaged.len();
+        if let Some(served) = self.read().pools.get(&pool.uuid).and_then(|entry| entry.served()) {
+            served.damaged.store(0, Ordering::Relaxed);
+        }
+        let message = format!(
+            "{} of the tables of pool {} that could not be believed was given up: it may have been of {}",
+            super::super::counted(lost, "record", "records"),
+            pool.name,
+            unknown.in_doubt.join(", ")
+        );
+        self.events().warning("pool_damage_given_up", message, &[("pool", &pool.name)]);
+        // The tables have it when that has ended.
+        self.checkpoints(pool).await?;
+        Ok(lost as u64)
+    }
+
+    /// What on the members cannot be believed, also when it is looked at again.
+    async fn look_at_disks(&self, parts: &[Part]) -> Result<Vec<(u8, Bad)>, ErrorDetail> {
+        let mut found = Vec::new();
+        for part in parts {
+            let device = Device(self.ring.devices(), part.device);
+            let tables = look(&device, &part.label, |_, _| {}).await.map_err(|error| unreadable(part, error))?;
+            found.extend(tables.bad.into_iter().map(|what| (part.label.member, what)));
+        }
+        for _ in 0..LOOKS {
+            if found.is_empty() {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            found = self.still_bad(parts, found).await?;
+        }
+        Ok(found)
+    }
+
+    async fn still_bad(&self, parts: &[Part], found: Vec<(u8, Bad)>) -> Result<Vec<(u8, Bad)>, ErrorDetail> {
+        let mut still = Vec::new();
+        for (number, what) in found {
+            let Some(part) = parts.iter().find(|part| part.label.member == number) else { continue };
+            let device = Device(self.ring.devices(), part.device);
+            if is_bad(&device, &part.label, what).await.map_err(|error| unreadable(part, error))? {
+                still.push((number, what));
+            }
+        }
+        Ok(still)
+    }
+
+    /// What the pool knows goes into its tables again.
+    async fn write_again(&self, pool: &Reach, known: &[(u8, Bad)]) -> Result<(), ErrorDetail> {
+        let record = |(member, what): &(u8, Bad)| match what {
+            Bad::Record(index) | Bad::Addresses(index) => Some(RecordId { member: *member, index: *index }),
+            Bad::Owner(_) | Bad::Start(_) => None,
+        };
+        let owners = known.iter().filter(|(_, what)| matches!(what, Bad::Owner(_))).map(|(member, _)| *member);
+        let owners: BTreeSet<u8> = owners.collect();
+        let (records, owners): (Vec<_>, Vec<_>) =
+            (known.iter().filter_map(record).collect(), owners.into_iter().collect());
+        self.call(pool, move |pool| (PoolNext::Done, pool.write_again(&records, &owners))).await?;
+        self.checkpoints(pool).await
+    }
+
+    /// Waits for two checkpoints, so that both places of ring starts are written.
+    async fn checkpoints(&self, pool: &Reach) -> Result<(), ErrorDetail> {
+        for _ in 0..2 {
+            let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;
+            let done = async {
+                while !self.call(pool, move |pool| (PoolNext::Done, pool.is_checkpointed(number))).await? {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Ok(())
+            };
+            tokio::time::timeout(CHECKPOINT_MAX, done).await.map_err(|_| {
+                let message = format!("the tables of pool {} could not be written in time", pool.name);
+                ErrorDetail::new(Kind::DiskError, message)
+                    .with("pool", &pool.name)
+                    .remedy("look at its disks and at the kernel's log (dmesg), then check again")
+            })??;
+        }
+        Ok(())
+    }
+
+    /// What the pool knows, looked at in slices.
+    async fn audit(&self, pool: &Reach) -> Result<(Audit, u64), ErrorDetail> {
+        let mut audit = Audit::new();
+        loop {
+            let mut taken = Some(audit);
+            let step = move |pool: &mut Pool| {
+                let stepped = taken.take().map(|mut audit| {
+                    let ended = audit.step(pool, STEP_RECORDS);
+                    (audit, ended)
+                });
+                (PoolNext::Done, stepped)
+            };
+            let (next, ended) = self.call(pool, step).await?.expect("a call that does not ask for more is made once");
+            audit = next;
+            if ended {
+                break;
+            }
+        }
+        let owners = |pool: &mut Pool| {
+            let ends =
+                pool.state().owners.iter().map(|owner| owner.size_bytes.div_ceil(EXTENT_BYTES)).collect::<Vec<_>>();
+            (PoolNext::Done, ends)
+        };
+        let ends = self.call(pool, owners).await?;
+        let end = ends.iter().copied().max().unwrap_or(0);
+        let (mut start, mut len, mut tries) = (0, end, 0);
+        while start < end {
+            let walk = Walk::new(start..(start + len).min(end), Vec::new());
+            let Some(mut walk) = self.walk(pool, walk, len > 1, &mut 0).await? else {
+                len = (len / 2).max(1);
+                continue;
+            };
+            let twice = tokio::task::block_in_place(|| walk.said_twice());
+            // A block that moved while that went on was seen in both of its places.
+            tries += 1;
+            if twice > 0 && tries < LOOKS {
+                continue;
+            }
+            if twice > 0 {
+                let (first, last) = (start * 64, (start + len).min(end) * 64 - 1);
+                audit.found(format!("owners have {twice} of their blocks {first} to {last} in two places"));
+            }
+            (start, tries) = (start + len, 0);
+        }
+        Ok((audit, ends.len() as u64))
+    }
+}
+
+fn unknown(pool: &Pool) -> Unknown {
+    let damaged = pool.damaged();
+    let state = pool.state();
+    let name = |id| state.owners.get(id).filter(|owner| !owner.name.is_empty()).map(|owner| name_in_pool(state, owner));
+    let hints = damaged.iter().map(|damaged| {
+        let hint = damaged.bytes.map(|bytes| hint(state, &bytes));
+        (damaged.owner.and_then(name), hint)
+    });
+    let hints = hints.collect();
+    let in_doubt = pool.doubtful().filter_map(name).collect();
+    Unknown { damaged, hints, in_doubt }
+}
+
+/// What the bytes of a damaged record say.
+fn hint(state: &State, bytes: &[u8; 32]) -> String {
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (kind, owner, logical) = (bytes[0], word(4), u64::from(word(8)));
+    let whose = state.owners.get(owner).filter(|owner| !owner.name.is_empty());
+    let whose = whose.map_or(format!("owner {owner}"), |owner| name_in_pool(state, owner));
+    match kind {
+        0 => "a free one".to_owned(),
+        1 => format!("blocks {} to {} of {whose}", logical * 64, logical * 64 + 63),
+        2 => format!("scattered blocks of {whose}"),
+        3 => format!("zeros of {whose}, from block {} on", logical * 64),
+        _ => "nothing that makes sense".to_owned(),
+    }
+}
+
+fn unreadable(part: &Part, error: String) -> ErrorDetail {
+    let what = match &part.base {
+        Base::Disk(disk) => disk.name.clone(),
+        Base::Array(uuid) => format!("array {uuid}"),
+    };
+    ErrorDetail::new(Kind::DiskError, format!("the tables on {what} cannot be read: {error}"))
+        .with("member", what)
+        .remedy("look at the disk and at the kernel's log (dmesg)")
+}
 
 /// That so many records are.
 pub(super) fn in_words(pool: &str, damaged: u32) -> String {

@@ -307,8 +307,8 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         damaged => troubles.push(Trouble {
             message: super::check::in_words(&entry.name, damaged),
             meaning: "Nothing of it was changed: what a disk or a cable only misread is there again at the next start. Volumes on other members go on.",
-            remedy: "look at its members and at the kernel's log (dmesg); copy off what can be read".to_owned(),
-            commands: Vec::new(),
+            remedy: "look at its members and at the kernel's log (dmesg), and at what is damaged; copy off what can be read".to_owned(),
+            commands: vec![format!("braid pool check {}", entry.name)],
         }),
     }
     if served.tail_missed {

@@ -534,9 +534,10 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         AdminError::InDoubt => {
             (Kind::Incomplete, "attach the member that is absent (braid pool show), then: braid array assemble")
         }
-        AdminError::Damaged => {
-            (Kind::Damaged, "braid pool show says what is damaged; restore it, and restart the daemon")
-        }
+        AdminError::Damaged => (
+            Kind::Damaged,
+            "look at what is damaged: braid pool check; what was only misread is there again when the daemon is started anew, the rest can be given up: braid pool check --give-up",
+        ),
         AdminError::TailFull => (Kind::Internal, "try again"),
     };
     ErrorDetail::new(kind, format!("{what}: {error}")).with("pool", &pool.name).with("name", what).remedy(remedy)

@@ -1,0 +1,135 @@
+//! A look at everything that a pool knows of its tables: does it fit together? Step by step, as its home has others to serve.
+
+use super::home::Pool;
+use super::records::LOGICAL_PACKED;
+use super::state::{NO_BLOCK, RecordId};
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use braid_format::pool::RecordKind;
+
+/// Sentences that are kept.
+const PROBLEMS_MAX: usize = 100;
+
+/// A way through all records, and what was found.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    next: RecordId,
+    /// Records with an extent behind them: free, whole, packed.
+    pub extents: [u64; 3],
+    /// Records of zeros.
+    pub zeros: u64,
+    /// What does not fit together: how much, and the first of it in words.
+    pub problems_found: u64,
+    /// See there.
+    pub problems: Vec<String>,
+}
+
+impl Default for Audit {
+    fn default() -> Audit {
+        Audit::new()
+    }
+}
+
+impl Audit {
+    /// Of a whole pool.
+    pub fn new() -> Audit {
+        let next = RecordId { member: 0, index: 0 };
+        Audit { next, extents: [0; 3], zeros: 0, problems_found: 0, problems: Vec::new() }
+    }
+
+    /// Notes something that does not fit.
+    pub fn found(&mut self, problem: String) {
+        self.problems_found += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Goes on, for so many records. True: that was all.
+    pub fn step(&mut self, pool: &Pool, records: u32) -> bool {
+        let state = pool.state();
+        let members: Vec<(u8, u32)> = state.members().skip(usize::from(self.next.member)).collect();
+        let mut left = records;
+        for (member, extents) in members {
+            if self.next.member != member {
+                self.next = RecordId { member, index: 0 };
+            }
+            let all = extents + state.zero_slots(member);
+            let end = all.min(self.next.index.saturating_add(left));
+            let range = self.next.index..end;
+            if let Err(problem) = pool.recount_some(member, range.start.min(extents)..range.end.min(extents)) {
+                self.found(problem);
+            }
+            left -= range.end - range.start;
+            range.for_each(|index| self.look(pool, RecordId { member, index }));
+            self.next.index = end;
+            if end < all {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn look(&mut self, pool: &Pool, id: RecordId) {
+        let state = pool.state();
+        let record = state.record(id);
+        match record.kind {
+            RecordKind::Zeros => self.zeros += 1,
+            RecordKind::Free if !state.is_extent(id) => {}
+            RecordKind::Free => self.extents[0] += 1,
+            RecordKind::Whole => self.extents[1] += 1,
+            RecordKind::Packed => self.extents[2] += 1,
+        }
+        if record.kind == RecordKind::Free {
+            return;
+        }
+        let RecordId { member, index } = id;
+        let at = || format!("record {index} of member {member}");
+        let Some(owner) = state.owners.get(record.owner) else {
+            return self.found(format!("{} is of owner {}, who is nobody", at(), record.owner));
+        };
+        if owner.may_be_on() >> member & 1 == 0 {
+            self.found(format!("{} is of owner {}, who is to have nothing there", at(), owner.id));
+        }
+        if record.kind == RecordKind::Whole && record.present & record.zero != 0 {
+            self.found(format!("{} says of blocks that they are there and read as zeros", at()));
+        }
+        let end = owner.size_bytes.div_ceil(BLOCK_BYTES);
+        let beyond = |block: u64| block != NO_BLOCK && block >= end;
+        if record.kind == RecordKind::Zeros {
+            return;
+        }
+        let is_beyond = match (record.logical, state.addresses(id)) {
+            (LOGICAL_PACKED, Some(addresses)) => {
+                (0..EXTENT_BLOCKS as usize).any(|slot| record.present >> slot & 1 == 1 && beyond(addresses.0[slot]))
+            }
+            (LOGICAL_PACKED, None) => true,
+            // What it says is zero may lie there, as of a volume that became smaller.
+            (logical, _) if record.present != 0 => {
+                let last = EXTENT_BLOCKS - 1 - record.present.leading_zeros();
+                beyond(u64::from(logical) * u64::from(EXTENT_BLOCKS) + u64::from(last))
+            }
+            _ => false,
+        };
+        if is_beyond {
+            self.found(format!("{} has blocks behind the end of owner {}", at(), owner.id));
+        }
+    }
+}
+
+impl Pool {
+    /// What is known of records is written into the tables again, wherever it stands there in another way; of owners, too. It is done when
+    /// a checkpoint has ended that was asked for after this.
+    pub fn write_again(&mut self, records: &[RecordId], owners_of: &[u8]) {
+        let checkpoint = &mut self.commits.checkpoint;
+        for id in records {
+            if checkpoint.seats.find(id.member).is_some() {
+                checkpoint.note_record(*id, self.state.is_extent(*id));
+            }
+        }
+        for member in owners_of {
+            if checkpoint.seats.find(*member).is_some() {
+                checkpoint.note_all_owners(*member);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `braid pool check`.
+
+use super::array::name_or_uuid;
+use super::confirm::confirm;
+use super::{Ask, output};
+use braid_api::{CheckPool, PoolChecked, PoolDamage};
+use clap::Args;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// Lines of damage that people are shown.
+const LINES_MAX: usize = 40;
+/// Exit status: damage found.
+const DAMAGE: u8 = 7;
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// Write again what the pool knows although its table on a disk is damaged
+    #[arg(long)]
+    repair: bool,
+    /// Give up what nobody knows: what stood there is lost, its space is free, and who was in doubt can be written again
+    #[arg(long)]
+    give_up: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Runs the command. Exit status 7 where damage is left.
+pub async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
+    let client = args.ask.client()?;
+    let path = format!("/v1/pools/{}/check", args.pool);
+    if args.give_up {
+        let before: PoolChecked = client.post(&path, &CheckPool::default()).await?;
+        let unknown = before.damage.iter().filter(|damage| !damage.known).count();
+        if unknown > 0 || !before.in_doubt.is_empty() {
+            let what = format!(
+                "What stood in {unknown} damaged places of pool {} is lost; it may have been of {}",
+                before.pool,
+                before.in_doubt.join(", ")
+            );
+            confirm(&what, args.yes)?;
+        }
+    }
+    let checked: PoolChecked = client.post(&path, &CheckPool { repair: args.repair, give_up: args.give_up }).await?;
+    output::show(args.ask.json, &checked, show);
+    Ok(ExitCode::from(if checked.damaged == 0 && checked.problems_found == 0 { 0 } else { DAMAGE }))
+}
+
+fn show(checked: &PoolChecked) -> String {
+    let mut text = String::new();
+    let used = checked.whole_records + checked.packed_records;
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "pool {}: {} extents in use ({} with scattered blocks), {} free, {} ranges of zeros, {} volumes, snapshots and what of them is being deleted",
+        checked.pool,
+        output::thousands(used),
+        output::thousands(checked.packed_records),
+        output::thousands(checked.free_records),
+        output::thousands(checked.zero_records),
+        checked.owners
+    );
+    if checked.repaired > 0 {
+        let _ = writeln!(text, "{} damaged places were written again", checked.repaired);
+    }
+    if checked.given_up > 0 {
+        let _ = writeln!(text, "{} damaged places were given up", checked.given_up);
+    }
+    for problem in &checked.problems {
+        let _ = writeln!(text, "wrong: {problem}");
+    }
+    if checked.problems_found > checked.problems.len() as u64 {
+        let _ = writeln!(text, "{} are wrong in all", checked.problems_found);
+    }
+    for damage in checked.damage.iter().take(LINES_MAX) {
+        let _ = writeln!(text, "damaged: {}", line(damage));
+    }
+    if checked.damaged > LINES_MAX as u64 {
+        let _ = writeln!(text, "{} places are damaged in all (--json names more)", checked.damaged);
+    }
+    if !checked.in_doubt.is_empty() {
+        let _ = writeln!(
+            text,
+            "in doubt, and read-only: {}\nWhat a disk or a cable only misread is there again when the daemon is started anew. Else copy off what can be read,\nremove the exports, then: braid pool check {} --give-up",
+            checked.in_doubt.join(", "),
+            checked.pool
+        );
+    }
+    if checked.damage.iter().any(|damage| damage.known) {
+        let _ = writeln!(
+            text,
+            "what is known although it is damaged there can be written again: braid pool check {} --repair",
+            checked.pool
+        );
+    }
+    if checked.damaged == 0 && checked.problems_found == 0 {
+        text.push_str("nothing is damaged. Data are not compared: volumes have no checksums of their own\n");
+    }
+    text
+}
+
+fn line(damage: &PoolDamage) -> String {
+    let what = match damage.what.as_str() {
+        "owner" => "place {} in the list of volumes",
+        "ring_start" => "start {} of the ring",
+        "addresses" => "addresses of extent {}",
+        _ => "record {}",
+    };
+    let mut text = format!("member {}, {}", damage.member, what.replace("{}", &damage.index.to_string()));
+    if damage.known {
+        text.push_str(": the pool knows what it is");
+    } else if let Some(name) = &damage.name {
+        let _ = write!(text, ", of {name}");
+    } else if let Some(hint) = &damage.hint {
+        let _ = write!(text, ": nobody knows whose it was (its bytes, not to be believed, say: {hint})");
+    }
+    text
+}
