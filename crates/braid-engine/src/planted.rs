@@ -108,6 +108,8 @@ pub enum Planted {
     FoldWhileAbsent,
     /// The labels lack a member before the tables have what its ring says.
     LeftBeforeCheckpoint,
+    /// A volume becomes smaller with data beyond its new end.
+    ShrinkKeepsData,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -265,7 +267,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 38] = [
+    pub const POOLS: [Planted; 39] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -304,6 +306,7 @@ impl Planted {
         Planted::VerdictNotDurable,
         Planted::FoldWhileAbsent,
         Planted::LeftBeforeCheckpoint,
+        Planted::ShrinkKeepsData,
     ];
 }
 

@@ -8,6 +8,7 @@ use super::admin::{AdminError, extents_for};
 use super::discard::Discarded;
 use super::home::{Pool, VolumeId};
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Whether a volume has, or shows of an older one, anything from this block on.
@@ -58,7 +59,7 @@ impl Pool {
         if size_bytes >= old.size_bytes || !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() {
+        if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() && !planted(Planted::ShrinkKeepsData) {
             return Err(AdminError::DataBeyond);
         }
         if !self.tail.has_room(5) {

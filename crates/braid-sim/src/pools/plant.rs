@@ -69,6 +69,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::FoldWhileAbsent, 100, 8),
     // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
     (Planted::LeftBeforeCheckpoint, 0, 0),
+    (Planted::ShrinkKeepsData, 300, 86),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.
