@@ -33,7 +33,7 @@ pub use event::*;
 pub use export::*;
 pub use job::*;
 pub use limits::Limits;
-pub use place::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember};
+pub use place::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember, StartPool};
 pub use pool::*;
 pub use stats::*;
 pub use status::*;

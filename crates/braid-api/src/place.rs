@@ -67,6 +67,16 @@ pub struct AddMembers {
     pub force: bool,
 }
 
+/// `POST /v1/pools/{pool}/start`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"force": true}))]
+pub struct StartPool {
+    /// Go on without members that are not there: what volumes may have on them reads as errors, until they return.
+    #[serde(default)]
+    pub force: bool,
+}
+
 /// `POST /v1/pools/{pool}/remove`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

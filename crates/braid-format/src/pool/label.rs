@@ -220,6 +220,18 @@ impl PoolLabel {
         known.zip(other.own()).is_some_and(|(known, own)| known.uuid == own.uuid)
     }
 
+    /// The same, and the pool does not go on without it.
+    pub fn serves(&self, other: &PoolLabel) -> bool {
+        let state = |number: u8| self.members.get(usize::from(number))?.as_ref().map(|member| member.state);
+        self.has(other) && state(other.member) != Some(PoolMemberState::Absent)
+    }
+
+    /// Bit *i*: the pool goes on without member *i*.
+    pub fn absent(&self) -> u128 {
+        let absent = self.numbered().filter(|(_, member)| member.state == PoolMemberState::Absent);
+        absent.fold(0, |all, (number, _)| all | 1 << number)
+    }
+
     /// The members that there are, with their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (u8, &PoolMember)> {
         let members = (0..).zip(&self.members);

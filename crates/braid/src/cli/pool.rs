@@ -6,7 +6,7 @@ use super::disk_names::absolute_for;
 use super::{Ask, output};
 use braid_api::{
     AddMembers, CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember,
-    RenamePool, names,
+    RenamePool, StartPool, names,
 };
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
@@ -21,6 +21,8 @@ pub enum Verb {
     List(Ask),
     /// Show everything about a pool
     Show(NameArgs),
+    /// Start a pool that waits for members; with --force without those that are lost
+    Start(StartArgs),
     /// Add disks and arrays to a pool, while its volumes are used
     Add(AddArgs),
     /// Remove a disk or array from a pool, while its volumes are used: what it has moves to the others
@@ -56,6 +58,18 @@ pub struct NameArgs {
     /// The pool, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     pool: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct StartArgs {
+    /// The pool, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    pool: String,
+    /// Go on without members that are not there: what volumes may have on them reads as errors until they return
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -130,6 +144,15 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Show(args) => {
             let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
             output::show(args.ask.json, &pool, show);
+        }
+        Verb::Start(args) => {
+            let body = StartPool { force: args.force };
+            let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/start", args.pool), &body).await?;
+            output::show(args.ask.json, &pool, |pool| {
+                let mut text = format!("pool {} is {}\n", pool.name, pool.state.word());
+                pool.attention.iter().for_each(|sentence| text.push_str(&format!("{sentence}\n")));
+                text
+            });
         }
         Verb::Add(args) => add(args).await?,
         Verb::Remove(args) => {

@@ -43,6 +43,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("pool create", "Pool"),
     ("pool list", "PoolList"),
     ("pool show", "Pool"),
+    ("pool start", "Pool"),
     ("pool add", "Pool"),
     ("pool remove", "Pool"),
     ("pool check", "PoolChecked"),

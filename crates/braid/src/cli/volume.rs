@@ -373,6 +373,12 @@ fn show(volume: &Volume) -> String {
     line("limits", words(volume.iops_max, volume.bandwidth_bytes_max));
     let moves = if volume.moves { "; it moves there: some blocks are elsewhere still" } else { "" };
     line("place", place(&volume.place) + moves);
+    if volume.in_doubt {
+        line(
+            "in doubt",
+            "some of it reads as errors: a member of the pool is absent, or its tables are damaged".to_owned(),
+        );
+    }
     line("created", output::moment(volume.created_unix_s * 1000));
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
     text

@@ -58,6 +58,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/pools", get(pools::pools).post(pools::create_pool))
         .route("/v1/pools/{pool}", get(pools::pool).delete(pools::delete_pool))
         .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
+        .route("/v1/pools/{pool}/start", post(pools::start_pool))
         .route("/v1/pools/{pool}/members", post(pools::add_pool_members))
         .route("/v1/pools/{pool}/check", post(pools::check_pool))
         .route("/v1/pools/{pool}/remove", post(pools::remove_pool_member))
@@ -119,6 +120,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::pool,
         pools::delete_pool,
         pools::rename_pool,
+        pools::start_pool,
         pools::add_pool_members,
         pools::check_pool,
         pools::remove_pool_member,

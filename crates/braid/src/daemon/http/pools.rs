@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use braid_api::{
     AddMembers, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool,
     PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot,
-    SnapshotDiff, SnapshotList, SnapshotPolicy, Volume, VolumeList,
+    SnapshotDiff, SnapshotList, SnapshotPolicy, StartPool, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -71,6 +71,20 @@ pub(super) async fn delete_pool(
 )]
 pub(super) async fn rename_pool(State(control): Shared, Named(name): Named, Ask(ask): Ask<RenamePool>) -> Answer<Pool> {
     to_the_end(control, |control| async move { control.rename_pool(&name, &ask.name).await }).await
+}
+
+/// Starts a pool that waits for members; by force without those that are not there.
+#[utoipa::path(
+    post, path = "/v1/pools/{pool}/start", request_body = StartPool,
+    params(("pool" = String, Path, description = "name or UUID", example = "tank")),
+    responses(
+        (status = 200, body = Pool, description = "it is active"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "it is active already, or members are missing")
+    )
+)]
+pub(super) async fn start_pool(State(control): Shared, Named(name): Named, Ask(ask): Ask<StartPool>) -> Answer<Pool> {
+    to_the_end(control, |control| async move { control.start_pool(&name, ask).await }).await
 }
 
 /// Adds disks and arrays to a pool, while its volumes are used: one after the other, each of them for good when the next one begins.

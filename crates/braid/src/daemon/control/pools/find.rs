@@ -6,7 +6,7 @@ use super::super::{Claim, Control};
 use super::{Base, Condition, Idle, Part, PoolEntry, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool, PoolState};
 use braid_engine::DeviceId;
-use braid_format::pool::{PoolLabel, PoolState as LabelState};
+use braid_format::pool::{PoolLabel, PoolMemberState as MemberState, PoolState as LabelState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ pub struct FoundPart {
 }
 
 /// A member that is here, as a disk that is no device yet, or as an array.
-struct Here {
+pub(super) struct Here {
     base: Base,
     device: Option<DeviceId>,
     label: PoolLabel,
@@ -47,7 +47,7 @@ impl Control {
         let mut all = JoinSet::new();
         for (uuid, here) in pools {
             let (control, troubles) = (Arc::clone(self), Arc::clone(&troubles));
-            all.spawn(async move { control.judge_pool(uuid, here, &troubles).await });
+            all.spawn(async move { control.judge_pool(uuid, here, &troubles, false).await });
         }
         while let Some(judged) = all.join_next().await {
             if let Err(error) = judged {
@@ -85,8 +85,14 @@ impl Control {
         here
     }
 
-    /// Judges one pool: opens it, or lists it with the reason why not.
-    async fn judge_pool(self: &Arc<Self>, uuid: Uuid, here: Vec<Here>, troubles: &BTreeMap<String, ErrorDetail>) {
+    /// Judges one pool: opens it, or lists it with the reason why not. By `force` it goes on without members that are not here.
+    pub(super) async fn judge_pool(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        here: Vec<Here>,
+        troubles: &BTreeMap<String, ErrorDetail>,
+        force: bool,
+    ) {
         let Some(_claim) = self.claim_found(uuid, "opened") else { return self.close_here(here).await };
         let (here, _arrays) = self.hold_arrays(here).await;
         if here.is_empty() {
@@ -98,6 +104,10 @@ impl Control {
             for member in &here {
                 if label.as_ref().is_some_and(|label| is_left(label, member)) {
                     self.tell_left(&name, member);
+                    continue;
+                }
+                if label.as_ref().is_some_and(|label| !label.serves(&member.label)) {
+                    self.tell_returned(&name, member);
                     continue;
                 }
                 let what = self.name_of(&member.base);
@@ -116,8 +126,8 @@ impl Control {
             // Nobody who is here was ever a member.
             return;
         }
-        let idle = match self.verdict(&label, &here, troubles) {
-            Verdict::Open => match self.open_here(here).await {
+        let idle = match self.verdict(&label, &here, troubles, force) {
+            Verdict::Open { absent } => match self.open_here(here, absent).await {
                 Ok(()) => {
                     self.events().info("pool_started", format!("pool {name} is active"), &[("pool", &name)]);
                     return self.save_or_warn();
@@ -177,6 +187,16 @@ impl Control {
         here
     }
 
+    /// A member is there again that the pool goes on without.
+    fn tell_returned(&self, pool: &str, one: &Here) {
+        let what = self.name_of(&one.base);
+        let message = format!(
+            "{what} is member {} of pool {pool}, which goes on without it: it is taken back when the daemon is restarted, if what is on it fits",
+            one.label.member
+        );
+        self.events().warning("pool_member_returns", message, &[("pool", pool)]);
+    }
+
     /// A device bears the label of a pool that it is no member of.
     fn tell_left(&self, pool: &str, one: &Here) {
         let what = self.name_of(&one.base);
@@ -197,7 +217,13 @@ impl Control {
     }
 
     /// Whether a pool can be opened with what is here.
-    fn verdict(&self, label: &PoolLabel, here: &[Here], troubles: &BTreeMap<String, ErrorDetail>) -> Verdict {
+    fn verdict(
+        &self,
+        label: &PoolLabel,
+        here: &[Here],
+        troubles: &BTreeMap<String, ErrorDetail>,
+        force: bool,
+    ) -> Verdict {
         let name = label.name.as_str();
         if label.state == LabelState::Deleting {
             return Verdict::Delete;
@@ -255,12 +281,18 @@ impl Control {
                     .to_owned(),
             );
         }
-        let mut missing = Vec::new();
+        let (mut missing, mut absent) = (Vec::new(), 0);
         for (number, member) in label.numbered() {
             let of: Vec<&Here> = here.iter().filter(|h| h.label.member == number).collect();
             match of.as_slice() {
-                [] => missing.push(self.missing(label.uuid, number, member, troubles)),
-                [one] if one.label.sequence + BEHIND <= label.sequence => {
+                // Somebody has accepted that it is not.
+                [] if member.state == MemberState::Absent => absent |= 1 << number,
+                [] => {
+                    missing.push(self.missing(label.uuid, number, member, troubles));
+                    absent |= u128::from(force) << number;
+                }
+                // Whoever returns is judged by its ring.
+                [one] if member.state != MemberState::Absent && one.label.sequence + BEHIND <= label.sequence => {
                     let what = self.name_of(&one.base);
                     return failed(
                         format!(
@@ -284,13 +316,16 @@ impl Control {
                 }
             }
         }
-        if missing.is_empty() {
-            return Verdict::Open;
+        if missing.is_empty() || force {
+            return Verdict::Open { absent };
         }
         Verdict::No(Idle {
             state: PoolState::Incomplete,
             attention: missing,
-            remedy: "attach what is missing (of an array: braid array assemble), or name the disk: braid array assemble --disk DISK".to_owned(),
+            remedy: format!(
+                "attach what is missing (of an array: braid array assemble), or name the disk: braid array assemble --disk DISK; or go on without it: \
+                 braid pool start {name} --force"
+            ),
             present: self.present(here),
             arrays: arrays_of(here),
         })
@@ -342,7 +377,7 @@ impl Control {
     }
 
     /// Makes devices of all, and opens the pool.
-    async fn open_here(self: &Arc<Self>, here: Vec<Here>) -> Result<(), (ErrorDetail, Vec<Here>)> {
+    async fn open_here(self: &Arc<Self>, here: Vec<Here>, absent: u128) -> Result<(), (ErrorDetail, Vec<Here>)> {
         let (mut parts, rest) = self.seat_here(here).await;
         if !rest.is_empty() {
             let error = ErrorDetail::new(Kind::LimitReached, "too many devices are in use")
@@ -352,7 +387,7 @@ impl Control {
         }
         parts.sort_by_key(|part| part.label.member);
         self.remember_pool(&parts);
-        match self.open_pool(parts.clone()).await {
+        match self.open_pool(parts.clone(), absent).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.unseat(&parts).await;
@@ -424,6 +459,24 @@ impl Control {
         }
     }
 
+    /// Those who bear the label of a pool, and why known disks could not be looked at. The caller has the lock of assembling.
+    pub(super) async fn here_of(self: &Arc<Self>, uuid: Uuid) -> (Vec<Here>, BTreeMap<String, ErrorDetail>) {
+        let mut harvest = self.look(Vec::new(), |_| true).await;
+        let mut here: Vec<Here> = Vec::new();
+        let mut others = Vec::new();
+        for found in std::mem::take(&mut harvest.pools) {
+            if found.label.uuid == uuid {
+                here.push(Here { base: Base::Disk(found.disk), device: None, label: *found.label });
+            } else {
+                others.push(found.disk);
+            }
+        }
+        others.extend(harvest.arrays.into_values().flatten().map(|looked| looked.disk));
+        self.close_disks(others).await;
+        here.extend(self.arrays_of_pools().await.into_iter().filter(|member| member.label.uuid == uuid));
+        (here, harvest.troubles)
+    }
+
     /// The members of a pool that does not serve, as devices, to be deleted.
     pub(super) async fn parts_to_delete(
         self: &Arc<Self>,
@@ -438,19 +491,7 @@ impl Control {
                 .remedy("attach what is missing first; --force deletes what is here, and labels on other disks stay"));
         }
         let _one_at_a_time = self.assembling.lock().await;
-        let mut harvest = self.look(Vec::new(), |_| true).await;
-        let mut here: Vec<Here> = Vec::new();
-        let mut others = Vec::new();
-        for found in std::mem::take(&mut harvest.pools) {
-            if found.label.uuid == uuid {
-                here.push(Here { base: Base::Disk(found.disk), device: None, label: *found.label });
-            } else {
-                others.push(found.disk);
-            }
-        }
-        others.extend(harvest.arrays.into_values().flatten().map(|looked| looked.disk));
-        self.close_disks(others).await;
-        here.extend(self.arrays_of_pools().await.into_iter().filter(|member| member.label.uuid == uuid));
+        let (here, _) = self.here_of(uuid).await;
         let (here, claims) = self.hold_arrays(here).await;
         let exported = |member: &Here| match member.base {
             Base::Array(uuid) => self.read().exports_of(uuid).first().cloned(),
@@ -485,7 +526,10 @@ fn arrays_of(here: &[Here]) -> BTreeMap<Uuid, u8> {
 
 /// What is to be done with a pool that was found.
 enum Verdict {
-    Open,
+    /// Without these members, by their bits.
+    Open {
+        absent: u128,
+    },
     /// Its deletion was interrupted.
     Delete,
     No(Idle),

@@ -3,7 +3,7 @@
 //! Every change is written to all members twice, under two numbers, the second only when the first is durable everywhere, and the first
 //! only when all have what was before. So labels are one apart at most, and one that is two behind has missed a change: it is an old copy.
 //!
-//! Whoever is to be added has a label that says so before the others have him in theirs, under the number that these have then.
+//! Whoever is to be added, or returns, has a label that says so before the others have him in theirs, under the number that these have then.
 
 use super::Part;
 use braid_api::{ErrorDetail, Kind};
@@ -77,7 +77,7 @@ pub async fn write(
     change: impl Fn(&mut PoolLabel),
 ) -> Result<(), (u8, IoError)> {
     let Some(newest) = newest(parts.iter().map(|part| &part.label)).cloned() else { return Ok(()) };
-    for part in parts.iter_mut().filter(|part| newest.has(&part.label)) {
+    for part in parts.iter_mut().filter(|part| newest.serves(&part.label)) {
         let label = of_member(&newest, part);
         part.behind |= part.label != label;
         part.label = label;

@@ -25,6 +25,7 @@ mod remove;
 mod shrink;
 mod snapshots;
 mod space;
+mod start;
 mod tails;
 mod tend;
 mod view;

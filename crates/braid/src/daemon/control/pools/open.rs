@@ -7,29 +7,37 @@ use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
-use braid_engine::{PoolMembers, PoolPlace, ShardId};
-use braid_format::pool::PoolMemberState;
+use braid_engine::{IoError, PoolMembers, PoolPlace, ShardId};
+use braid_format::pool::{PoolLabel, PoolMemberState};
+use braid_ring::RingDevices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 impl Control {
-    /// Opens a pool and serves it, with the exports of its volumes. The members are all there, by number, and are devices.
+    /// Opens a pool and serves it, with the exports of its volumes. The members are there, by number, and are devices, but for those by whose
+    /// bits in `absent` it is to go on without: the labels say so before anything else is changed.
     ///
     /// # Errors
     /// It cannot be opened; the devices stay as they are, and nothing is lost.
-    pub(super) async fn open_pool(self: &Arc<Self>, mut parts: Vec<Part>) -> Result<(), ErrorDetail> {
+    pub(super) async fn open_pool(self: &Arc<Self>, parts: Vec<Part>, absent: u128) -> Result<(), ErrorDetail> {
         let (uuid, name) = (parts[0].label.uuid, parts[0].label.name.to_string());
         let (session, run) = (random()? | 1, random()? | 1);
         // Whoever served it until now, and what that left, before anything is changed.
         let tails = tokio::task::block_in_place(|| self.tails(uuid))?;
         let io = self.ring.devices();
         let newest = labels::newest(parts.iter().map(|part| &part.label)).expect("a pool has members").clone();
-        let written = labels::write(&io, &mut parts, |label| (label.session, label.clean) = (session, false));
+        // Whom the pool went on without is a member again when it was opened with him.
+        let (mut parts, back): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| newest.serves(&part.label));
+        let written = labels::write(&io, &mut parts, |label| {
+            (label.session, label.clean) = (session, false);
+            set_states(label, absent, PoolMemberState::Absent);
+        });
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
-        let members: Vec<PoolDevice> = parts.iter().map(pool_device).collect();
-        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, absent: 0, run };
+        let mut members: Vec<PoolDevice> = parts.iter().chain(&back).map(pool_device).collect();
+        members.sort_by_key(|member| member.number);
+        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, absent, run };
         let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
         let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
@@ -37,6 +45,8 @@ impl Control {
         let same_boot = self.read().pool_boots.get(&uuid) == Some(&boot);
         let tail_missed = tails.missed() && !newest.clean && same_boot;
         let tail = tokio::task::block_in_place(|| tails.keep_new());
+        let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
+        let parts = take_back(&io, parts, back).await.map_err(failed)?;
         let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
         let places = places(&parts);
@@ -89,11 +99,40 @@ impl Control {
             );
             self.events().error("pool_tail_lost", message, &[("pool", &pool)]);
         }
+        self.tell_absent(&pool, absent, &returned);
         self.save_or_warn();
         self.note_snapshots(uuid).await;
         self.tend(uuid, tail);
         self.restore_pool_exports(uuid).await;
         Ok(())
+    }
+}
+
+/// Those who return are members again in all labels. Their own says first that they are about to be.
+async fn take_back(io: &RingDevices, mut parts: Vec<Part>, mut back: Vec<Part>) -> Result<Vec<Part>, (u8, IoError)> {
+    if back.is_empty() {
+        return Ok(parts);
+    }
+    let mut returned = 0;
+    for part in &mut back {
+        let (member, places) = (part.label.member, part.label.places);
+        part.label = PoolLabel { member, places, ..parts[0].label.clone() };
+        set_states(&mut part.label, 1 << member, PoolMemberState::Joining);
+        labels::announce(io, part).await.map_err(|error| (member, error))?;
+        returned |= 1 << member;
+    }
+    parts.append(&mut back);
+    parts.sort_by_key(|part| part.label.member);
+    labels::write(io, &mut parts, |label| set_states(label, returned, PoolMemberState::InUse)).await?;
+    Ok(parts)
+}
+
+/// Says of members, by their bits, what the pool thinks of them.
+fn set_states(label: &mut PoolLabel, members: u128, state: PoolMemberState) {
+    for (number, member) in (0u8..).zip(&mut label.members) {
+        if let Some(member) = member.as_mut().filter(|_| members >> number & 1 == 1) {
+            member.state = state;
+        }
     }
 }
 
@@ -132,6 +171,13 @@ fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::P
             Kind::DiskError,
             "look at the disk and at the kernel's log (dmesg); when it reads and writes again: braid array assemble"
                 .to_owned(),
+        ),
+        OpenError::Lacks { member, .. } | OpenError::OtherRun(member) => (
+            Kind::Damaged,
+            format!(
+                "nothing was changed; detach member {member} (or wipe its label: braid disk wipe), then: braid pool start {pool} --force, which \
+                 goes on without it"
+            ),
         ),
         OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory, then: braid array assemble".to_owned()),
         OpenError::OldTail(_) => (

@@ -229,7 +229,7 @@ impl Control {
             return Ok((*number, name.clone()));
         }
         let known: Vec<String> = members.iter().map(|(number, name)| format!("{number} {name}")).collect();
-        Err(ErrorDetail::new(Kind::NotFound, format!("{given} is no member of pool {}", pool.name))
+        Err(ErrorDetail::new(Kind::NotFound, format!("{given} is no member of pool {} that is there", pool.name))
             .with("pool", &pool.name)
             .with("member", given)
             .remedy(format!("its members are: {}", known.join(", "))))

@@ -11,7 +11,7 @@ use braid_api::{
 };
 use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, PoolShared};
 use braid_format::pool::{Owner, OwnerKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uuid::Uuid;
@@ -26,6 +26,8 @@ pub(super) struct Listed {
     members: Vec<(u32, u32)>,
     /// What was counted, if it was.
     pub(super) accounts: Option<Arc<Accounts>>,
+    /// Owners of whom, or of those before them, not all is known.
+    pub(super) doubtful: BTreeSet<u32>,
     /// Records without an extent: how many there are.
     zero_records: u64,
 }
@@ -33,7 +35,7 @@ pub(super) struct Listed {
 impl Listed {
     pub(super) fn new(owners: Vec<Owner>, free_extents: u64, zero_records: u64, shared: &PoolShared) -> Listed {
         let Owned { by_owner: extents, members } = measure::owned(shared);
-        Listed { owners, free_extents, extents, members, accounts: None, zero_records }
+        Listed { owners, free_extents, extents, members, accounts: None, doubtful: BTreeSet::new(), zero_records }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
@@ -246,6 +248,7 @@ impl Control {
             iops_max: rates_of(owner).iops,
             bandwidth_bytes_max: rates_of(owner).bandwidth_bytes,
             place: tables.place_of(pool, owner),
+            in_doubt: listed.doubtful.contains(&owner.id),
             moves: listed.owners.iter().any(|o| (o.uuid == owner.uuid || o.volume == owner.uuid) && o.also_on != 0),
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
@@ -301,6 +304,15 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
     if served.failed.load(Ordering::Relaxed) {
         troubles
             .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
+    }
+    let absent = entry.label.as_ref().map_or(0, |label| label.absent());
+    for number in (0..128u8).filter(|number| absent >> number & 1 == 1) {
+        troubles.push(Trouble {
+            message: format!("member {number} is absent, and the pool goes on without it: what volumes may have there reads as errors"),
+            meaning: "Volumes that have nothing there work fully; `braid volume list` says of which something is in doubt.",
+            remedy: "attach it, and restart the daemon: it is taken back if what is on it fits".to_owned(),
+            commands: Vec::new(),
+        });
     }
     match served.damaged.load(Ordering::Relaxed) {
         0 => {}

@@ -355,10 +355,14 @@ impl Control {
             let owners: Vec<Owner> = pool.state().owners.iter().cloned().collect();
             let state = pool.state();
             let zero_records = state.members().map(|(member, _)| u64::from(state.zero_slots(member))).sum();
-            (PoolNext::Done, (owners, pool.free_extents(), zero_records))
+            let lacks = |owner: &&Owner| state.chain_may_lack(owner.id);
+            let doubtful = owners.iter().filter(lacks).map(|owner| owner.id).collect();
+            (PoolNext::Done, (owners, pool.free_extents(), zero_records, doubtful))
         };
-        let (owners, free_extents, zero_records) = self.call(pool, asked).await?;
-        Ok(Listed::new(owners, free_extents, zero_records, &pool.shared))
+        let (owners, free_extents, zero_records, doubtful) = self.call(pool, asked).await?;
+        let mut listed = Listed::new(owners, free_extents, zero_records, &pool.shared);
+        listed.doubtful = doubtful;
+        Ok(listed)
     }
 
     /// Exports of a pool's volumes say by what names these go now.

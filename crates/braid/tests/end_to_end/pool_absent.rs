@@ -1,0 +1,156 @@
+//! Pools that go on without a member that is lost, and take it back.
+
+use crate::nbd::Client;
+use crate::pools::{check, client, export, write};
+use crate::support::*;
+
+const BLOCK: u64 = 64 * KIB;
+
+fn attention(daemon: &Daemon) -> String {
+    let shown = daemon.json(&["pool", "show", "tank"]);
+    format!("{}: {}", shown["state"].as_str().expect("a word"), shown["attention"])
+}
+
+fn in_doubt(daemon: &Daemon, volume: &str) -> bool {
+    daemon.json(&["volume", "show", volume])["in_doubt"].as_bool().expect("a truth")
+}
+
+/// How many of these read as they were written, and how many as errors: nothing else is right.
+fn seen(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u64) {
+    let (mut good, mut errors) = (0, 0);
+    for block in blocks {
+        match client.read(block * BLOCK, BLOCK as usize) {
+            Ok(back) => {
+                assert!(back == noise(BLOCK, seed + block), "block {block} is neither what was written nor an error");
+                good += 1;
+            }
+            Err(_) => errors += 1,
+        }
+    }
+    (good, errors)
+}
+
+#[test]
+fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
+    for kill in [false, true] {
+        let mut daemon = Daemon::start();
+        let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+        daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
+        for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
+            daemon.braid(&["volume", "create", &format!("tank/{name}"), "1G", "--place", place]);
+            export(&daemon, &format!("tank/{name}"));
+            let mut client = client(&daemon, &format!("tank/{name}"));
+            write(&mut client, 0..300, 1);
+            client.flush().expect("it is durable");
+        }
+        daemon.braid(&["snapshot", "create", "tank/wide@monday"]);
+        write(&mut client(&daemon, "tank/wide"), 100..110, 5000);
+        export(&daemon, "tank/wide@monday");
+        let refused = daemon.refused(4, &["pool", "start", "tank", "--force"]);
+        assert!(refused.contains("pool tank is active already"), "{refused}");
+        if kill {
+            daemon.kill()
+        } else {
+            daemon.stop()
+        }
+        let away = daemon.folder.join("away");
+        std::fs::rename(&disks[1], &away).expect("it is a file");
+        daemon.start_again();
+        let said = attention(&daemon);
+        assert!(said.starts_with("incomplete") && said.contains("member 1"), "{said}");
+        let refused = daemon.refused(1, &["pool", "start", "tank"]);
+        assert!(refused.contains("member 1") && refused.contains("braid pool start tank --force"), "{refused}");
+
+        daemon.braid(&["pool", "start", "tank", "--force"]);
+        let without = |daemon: &Daemon| {
+            let said = attention(daemon);
+            assert!(said.starts_with("active") && said.contains("member 1 is absent"), "{said}");
+            assert!(daemon.events().contains("goes on without member 1"), "{}", daemon.events());
+            assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
+            assert_eq!(
+                ["here", "lost", "wide"].map(|name| in_doubt(daemon, &format!("tank/{name}"))),
+                [false, true, true]
+            );
+            check(&mut client(daemon, "tank/here"), 0..300, 1);
+            assert_eq!(seen(&mut client(daemon, "tank/lost"), 0..300, 1), (0, 300));
+            let (good, errors) = seen(&mut client(daemon, "tank/wide@monday"), 0..300, 1);
+            assert!(good > 0 && errors > 0, "{good} and {errors}");
+            // What it shows of its snapshot might have been written over on the one that is absent.
+            let (good, errors) = seen(&mut client(daemon, "tank/wide"), 0..100, 1);
+            assert_eq!((good, errors), (0, 100));
+        };
+        without(&daemon);
+        let shown = daemon.braid(&["volume", "show", "tank/lost"]);
+        assert!(shown.contains("reads as errors"), "{shown}");
+        // What has nothing there works fully, and what is new.
+        write(&mut client(&daemon, "tank/here"), 200..400, 9000);
+        daemon.braid(&["snapshot", "create", "tank/here@now"]);
+        daemon.braid(&["volume", "create", "tank/new", "1G", "--place", "on=2"]);
+        let refused = daemon.refused(3, &["pool", "remove", "tank", "1"]);
+        assert!(refused.contains("1 is no member of pool tank that is there"), "{refused}");
+        // It was accepted: nobody has to say so again.
+        daemon.restart(!kill);
+        let said = attention(&daemon);
+        assert!(said.starts_with("active") && said.contains("member 1 is absent"), "{said}");
+        check(&mut client(&daemon, "tank/here"), 200..400, 9000);
+
+        // It is there again: noticed while the pool serves, taken back by a start.
+        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        daemon.any(&["array", "assemble", "--disk", &disks[1]]);
+        assert!(daemon.events().contains("is member 1 of pool tank, which goes on without it"), "{}", daemon.events());
+        daemon.restart(kill);
+        assert_eq!(attention(&daemon), "active: []");
+        assert!(daemon.events().contains("member 1 of pool tank is back"));
+        for (name, expected) in [("here", 0..200), ("lost", 0..300), ("wide", 0..100), ("wide", 110..300)] {
+            assert!(!in_doubt(&daemon, &format!("tank/{name}")));
+            check(&mut client(&daemon, &format!("tank/{name}")), expected, 1);
+        }
+        check(&mut client(&daemon, "tank/here"), 200..400, 9000);
+        check(&mut client(&daemon, "tank/wide@monday"), 0..300, 1);
+        write(&mut client(&daemon, "tank/wide"), 0..300, 20_000);
+        daemon.restart(true);
+        assert_eq!(attention(&daemon), "active: []");
+        check(&mut client(&daemon, "tank/wide"), 0..300, 20_000);
+    }
+}
+
+#[test]
+fn a_copy_from_before_is_not_taken_back() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    daemon.braid(&["volume", "create", "tank/here", "1G", "--place", "on=0"]);
+    export(&daemon, "tank/db");
+    export(&daemon, "tank/here");
+    write(&mut client(&daemon, "tank/db"), 0..100, 1);
+    daemon.stop();
+    let old = daemon.folder.join("old");
+    std::fs::copy(&disks[1], &old).expect("it can be copied");
+    daemon.start_again();
+    write(&mut client(&daemon, "tank/db"), 0..100, 5000);
+    daemon.stop();
+    let away = daemon.folder.join("away");
+    std::fs::rename(&disks[1], &away).expect("it is a file");
+    std::fs::rename(&old, daemon.folder.path().join("elsewhere")).expect("it is a file");
+    daemon.start_again();
+    daemon.any(&["pool", "start", "tank", "--force"]);
+    write(&mut client(&daemon, "tank/here"), 0..100, 1);
+    daemon.stop();
+    // What comes back has missed what counted before it went.
+    std::fs::rename(daemon.folder.path().join("elsewhere"), &disks[1]).expect("it is a file");
+    daemon.start_again();
+    let said = attention(&daemon);
+    assert!(said.starts_with("failed") && said.contains("member 1"), "{said}");
+    assert!(said.contains("old copy") || said.contains("lacks"), "{said}");
+    // Without it the pool goes on as before; with the right one it is whole.
+    std::fs::remove_file(&disks[1]).expect("it is a file");
+    daemon.braid(&["pool", "start", "tank"]);
+    check(&mut client(&daemon, "tank/here"), 0..100, 1);
+    daemon.stop();
+    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    daemon.start_again();
+    assert_eq!(attention(&daemon), "active: []");
+    check(&mut client(&daemon, "tank/db"), 0..100, 5000);
+    check(&mut client(&daemon, "tank/here"), 0..100, 1);
+}
