@@ -275,7 +275,7 @@ impl World {
             Err(AdminError::TailFull) => {
                 self.pool().request_commit();
             }
-            Err(AdminError::InDoubt) => self.count("volumes refused"),
+            Err(AdminError::InDoubt | AdminError::Damaged) => self.count("volumes refused"),
             Err(error) => unreachable!("a smaller size that is refused: {error}"),
         }
     }
