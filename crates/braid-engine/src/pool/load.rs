@@ -8,7 +8,7 @@ use super::open::{OpenError, OpenPool, PoolDevice, failed};
 use super::starts::{Found, Standing};
 use super::state::{RecordId, State};
 use super::tail::TAIL_UNITS_MAX;
-use super::units::EXTENT_BLOCKS;
+use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
 const BLOCK: u64 = 4096;
@@ -43,7 +43,7 @@ pub(super) async fn load<I: DeviceIo>(
                 let id = RecordId { member: number, index: k as u32 };
                 match Record::decode(image, number, id.index) {
                     Ok(record) if record == Record::free(0) => {}
-                    Ok(record) if of_its_kind(member, id.index, &record) => state.set(id, &record, 0),
+                    Ok(record) if of_its_kind(member, id.index, &record) => state.load(id, &record),
                     _ => state.damage.note_record(id, *image),
                 }
             }
@@ -211,20 +211,22 @@ pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
         let what = format!("owner {} stands on itself", owner.id);
         return Err(OpenError::Damaged { member: first, what });
     }
+    let mut last = 0;
     for (member, extents) in state.members() {
         for index in 0..extents + state.zero_slots(member) {
-            let id = RecordId { member, index };
-            let record = state.record(id);
-            if record.kind == RecordKind::Free {
+            let owner = match index < extents {
+                true => state.records.owner(ExtentId { member, index }),
+                false => state.record(RecordId { member, index }).owner,
+            };
+            // Mostly it is the one of the record before.
+            if owner == 0 || owner == last {
                 continue;
             }
-            let damaged = |what: String| OpenError::Damaged { member, what };
-            if state.owners.get(record.owner).is_none() {
-                return Err(damaged(format!(
-                    "record {index} of its table is of owner {}, who is nobody",
-                    record.owner
-                )));
+            if state.owners.get(owner).is_none() {
+                let what = format!("record {index} of its table is of owner {owner}, who is nobody");
+                return Err(OpenError::Damaged { member, what });
             }
+            last = owner;
         }
     }
     Ok(())

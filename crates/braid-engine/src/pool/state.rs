@@ -199,6 +199,18 @@ impl State {
         }
     }
 
+    /// Makes a record hold what its table says, before anything else is known of it: for millions of them, most of which are whole.
+    pub(super) fn load(&mut self, id: RecordId, record: &Record) {
+        if record.kind != RecordKind::Whole || record.zero != 0 {
+            return self.set(id, record, 0);
+        }
+        let extent = self.extent(id);
+        self.records.set_life(extent, record.life);
+        self.records.set_logical(extent, record.logical);
+        self.records.set_present(extent, record.present);
+        self.records.set_owner(extent, record.owner);
+    }
+
     fn set_extent(&mut self, id: RecordId, record: &Record) {
         let extent = self.extent(id);
         let held = self.records.owner(extent) & OWNER_HELD;

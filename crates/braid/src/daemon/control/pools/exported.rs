@@ -274,7 +274,7 @@ fn at_home_in_slices(pool: &mut Pool, uuid: Uuid) -> (PoolNext, Result<AtHome, A
 }
 
 /// Loads of memory of one slice of building a volume's map: some 100 µs, which others wait for.
-const SERVE_LOADS: u32 = 8192;
+const SERVE_LOADS: u32 = 4096;
 
 /// Serves a volume at its home, unless it is already. `None`: its map is not built yet, to be asked again.
 fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {

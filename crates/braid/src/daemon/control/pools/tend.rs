@@ -22,8 +22,8 @@ const BUSY: Duration = Duration::from_millis(1);
 const UNCOMMITTED_MAX: Duration = Duration::from_secs(1);
 /// Between two looks whether the tail is still there, and the pool well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Records that are looked at in one step of folding: requests of clients wait for it.
-const FOLD_RECORDS: u32 = 2000;
+/// Records that are looked at in one step of folding: requests of clients wait for it, some 100 µs where all of them change.
+const FOLD_RECORDS: u32 = 500;
 /// The same of moving.
 const MOVE_RECORDS: u32 = 2000;
 
