@@ -175,7 +175,7 @@ impl Control {
             self.keep_parts(pool.uuid, parts.clone());
             written.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))?;
         }
-        let part = joining(&parts, base, device, number, places, random_uuid()?, &pool.name)?;
+        let mut part = joining(&parts, base, device, number, places, random_uuid()?, &pool.name)?;
         self.note_candidate(pool, &part)?;
         let (as_device, place, all) = (pool_device(&part), pool_place(&part), Arc::clone(&pool.places));
         let taken_in = self.call(pool, move |pool: &mut Pool| match pool.add_member(&as_device) {
@@ -201,7 +201,7 @@ impl Control {
             self.leave_out(pool, &part, taken).await;
             return Err(error);
         }
-        if let Err(error) = labels::announce(&io, &part).await {
+        if let Err(error) = labels::announce(&io, &mut part).await {
             self.leave_out(pool, &part, taken).await;
             return Err(labels::failed(&pool.name, "writing the label of", number, error));
         }

@@ -105,7 +105,9 @@ pub fn newest<'a>(labels: impl Iterator<Item = &'a PoolLabel>) -> Option<&'a Poo
 ///
 /// # Errors
 /// The device's.
-pub async fn announce(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
+pub async fn announce(io: &impl DeviceIo, part: &mut Part) -> Result<(), IoError> {
+    // Cut off before, it may have left one place torn: that one first, or none would be whole.
+    part.copy_first = is_copy_doubtful(io, part).await;
     put(io, part).await?;
     io.flush(part.device).await
 }
@@ -371,9 +373,9 @@ mod tests {
             block_on(write(&disks, &mut parts, |_| {})).unwrap();
             let mut joining = PoolLabel { sequence: parts[0].label.sequence, ..label(2) };
             joining.members[2].as_mut().unwrap().state = PoolMemberState::Joining;
-            let joining = part(2, joining);
+            let mut joining = part(2, joining);
             disks.left.set(first);
-            if block_on(announce(&disks, &joining)).is_ok() {
+            if block_on(announce(&disks, &mut joining)).is_ok() {
                 parts.push(joining);
                 let _ = block_on(write(&disks, &mut parts, |l| l.members = label(0).members));
             }
@@ -392,6 +394,51 @@ mod tests {
             if count == 3 { joined += 1 } else { left += 1 }
         }
         assert!(joined > 50 && left > 50, "{joined} and {left}");
+    }
+
+    /// Opens a pool of three as far as labels go: whom it went on without is taken back.
+    fn open_again(disks: &Disks, session: u64) -> Result<Vec<Part>, (u8, IoError)> {
+        use super::super::open::take_back;
+        let here = found(disks);
+        let newest = newest(here.iter().map(|part| &part.label)).unwrap().clone();
+        for part in &here {
+            let may_be_late = !newest.serves(&part.label);
+            assert!(newest.has(&part.label), "it is a member, or was one");
+            assert!(may_be_late || part.label.sequence + 1 >= newest.sequence, "who was there has missed nothing");
+        }
+        let (mut parts, back): (Vec<Part>, Vec<Part>) = here.into_iter().partition(|part| newest.serves(&part.label));
+        block_on(write(disks, &mut parts, |label| label.session = session))?;
+        block_on(take_back(disks, parts, back))
+    }
+
+    #[test]
+    fn a_return_that_is_cut_off_is_done_by_the_next_start() {
+        use super::super::open::set_states;
+        for (first, second) in (1..30).flat_map(|a| (1..30).map(move |b| (a, b))) {
+            let disks = Disks::default();
+            disks.left.set(u32::MAX);
+            let mut parts: Vec<Part> = (0..MEMBERS).map(|member| part(member, label(member))).collect();
+            block_on(write(&disks, &mut parts, |_| {})).unwrap();
+            let mut others = found(&disks);
+            others.remove(1);
+            for session in [2, 3] {
+                let without = |label: &mut PoolLabel| {
+                    label.session = session;
+                    set_states(label, 1 << 1, PoolMemberState::Absent);
+                };
+                block_on(write(&disks, &mut others, without)).unwrap();
+            }
+            for (session, cut) in (4..).zip([first, second]) {
+                disks.left.set(cut);
+                let _ = open_again(&disks, session);
+                disks.left.set(u32::MAX);
+            }
+            let parts = open_again(&disks, 6).unwrap();
+            let in_use = |part: &Part| part.label.absent() == 0 && !part.label.is_joining() && part.label.session == 6;
+            assert!(parts.len() == 3 && parts.iter().all(in_use), "cut at {first}, {second}");
+            let sequences: Vec<u64> = found(&disks).iter().map(|part| part.label.sequence).collect();
+            assert!(sequences.iter().all(|sequence| *sequence == sequences[0]), "{sequences:?}");
+        }
     }
 
     #[test]

@@ -7,9 +7,8 @@ use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
-use braid_engine::{IoError, PoolMembers, PoolPlace, ShardId};
+use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
-use braid_ring::RingDevices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -109,7 +108,11 @@ impl Control {
 }
 
 /// Those who return are members again in all labels. Their own says first that they are about to be.
-async fn take_back(io: &RingDevices, mut parts: Vec<Part>, mut back: Vec<Part>) -> Result<Vec<Part>, (u8, IoError)> {
+pub(super) async fn take_back(
+    io: &impl DeviceIo,
+    mut parts: Vec<Part>,
+    mut back: Vec<Part>,
+) -> Result<Vec<Part>, (u8, IoError)> {
     if back.is_empty() {
         return Ok(parts);
     }
@@ -128,7 +131,7 @@ async fn take_back(io: &RingDevices, mut parts: Vec<Part>, mut back: Vec<Part>) 
 }
 
 /// Says of members, by their bits, what the pool thinks of them.
-fn set_states(label: &mut PoolLabel, members: u128, state: PoolMemberState) {
+pub(super) fn set_states(label: &mut PoolLabel, members: u128, state: PoolMemberState) {
     for (number, member) in (0u8..).zip(&mut label.members) {
         if let Some(member) = member.as_mut().filter(|_| members >> number & 1 == 1) {
             member.state = state;
