@@ -74,8 +74,10 @@ pub struct Pool {
     pub size_bytes: u64,
     /// What of that is handed out, in extents of 256 KiB, or not yet free again, in bytes.
     pub allocated_bytes: u64,
-    /// What can be handed out now, in bytes.
+    /// What can be handed out now, in bytes; what is kept for thick volumes is not in it.
     pub free_bytes: u64,
+    /// What is free and kept for thick volumes, in bytes.
+    pub reserved_bytes: u64,
     /// What its volumes would take if all of them were written, in bytes. May exceed its size.
     pub promised_bytes: u64,
     /// How many volumes it has.
@@ -175,6 +177,10 @@ pub struct Volume {
     pub pool: String,
     /// Its size, in bytes.
     pub size_bytes: u64,
+    /// Whether space for all of it is kept.
+    pub thick: bool,
+    /// What is free and kept for it, in bytes.
+    pub reserved_bytes: u64,
     /// What it has of its own, in extents of 256 KiB: written since its last snapshot, in bytes.
     pub allocated_bytes: u64,
     /// When it was created, in seconds of Unix time.
@@ -229,6 +235,9 @@ pub struct CreateVolume {
     pub name: String,
     /// Its size, in bytes, a multiple of 4096. It may be larger than the pool: space is taken by what is written.
     pub size_bytes: u64,
+    /// Whether space for all of it is kept from the beginning: nothing of it is refused for want of space, except over a snapshot.
+    #[serde(default)]
+    pub thick: bool,
     /// On which members of the pool it has its blocks; on all if nothing is said.
     #[serde(default)]
     pub place: Place,

@@ -71,6 +71,8 @@ pub enum Planted {
     OwnerUnchecked,
     /// A slot of a packed extent that was given back is handed out again in the same life.
     SlotUsedAgain,
+    /// What thick volumes have a right to is given to others.
+    ReserveForgotten,
     /// A map that is built does not know the zeros of those before.
     ZerosForgottenByClones,
     /// The tail of the last session is dropped before what it says is committed, and the session raised.
@@ -288,6 +290,7 @@ impl Planted {
         Planted::SnapshotNotCommitted,
         Planted::BarrierSkipped,
         Planted::SlotUsedAgain,
+        Planted::ReserveForgotten,
         Planted::ZerosForgottenByClones,
         Planted::TailDroppedEarly,
         Planted::RingReadShort,

@@ -42,6 +42,9 @@ pub enum AdminError {
     /// Only a snapshot can be used so.
     #[error("it is no snapshot")]
     NoSnapshot,
+    /// Less is free than is to be kept for a thick volume.
+    #[error("less space is free than is to be kept for it")]
+    NoSpace,
     /// A member is absent that may have blocks of it: nobody knows all that it has.
     #[error("a member is absent on which it may have blocks")]
     InDoubt,
@@ -106,8 +109,10 @@ impl Pool {
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
+        let kept = self.reserves_with(&owner, None)?;
         let id = owner.id;
         self.change(&[self.put(slot, owner)]);
+        self.keep(kept);
         Ok(id)
     }
 
@@ -158,6 +163,7 @@ impl Pool {
                 name: *name,
                 created_unix_s: now_unix_s,
                 policy: None,
+                thick: false,
                 ..volume
             };
             // The snapshot keeps the place in the list, and the number, that its blocks name.
@@ -166,6 +172,7 @@ impl Pool {
             switched.push((*id, next));
         }
         self.change(&changes);
+        switched.iter().for_each(|(old, new)| self.state.reserves.follow(*old, *new));
         let served: Vec<_> = switched.iter().filter_map(|(old, new)| Some((self.served(*old)?, *new))).collect();
         self.switch(&served);
         for (old, _) in &switched {
@@ -217,6 +224,7 @@ impl Pool {
             return Err(AdminError::TailFull);
         }
         (owner.kind, owner.name, owner.policy) = (OwnerKind::Nameless, OwnerName::NONE, None);
+        self.state.reserves.remove(id);
         let sequence = self.change(&[self.put(slot, owner)]);
         self.deleted.push((sequence, id));
         if planted(Planted::FoldBeforeCommitted) {
@@ -251,13 +259,15 @@ impl Pool {
         let id = self.state.owners.next_id();
         let goes_on = Owner { id, parent: snapshot, size_bytes: to.size_bytes, also_on: 0, ..old.clone() };
         let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, ..old };
+        let kept = self.reserves_with(&goes_on, Some(volume))?;
         let sequence = self.change(&[self.put(slot, gone), self.put(new_slot, goes_on)]);
+        self.keep(kept);
         self.deleted.push((sequence, volume));
         Ok(id)
     }
 
-    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits or policy: everything of `owner` but its number, kind, parent and
-    /// identity counts.
+    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits or policy: everything of `owner` but its
+    /// number, kind, parent, identity and whether it is thick counts.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -272,7 +282,7 @@ impl Pool {
         if !self.tail.has_room(5) {
             return Err(AdminError::TailFull);
         }
-        let Owner { kind, parent, uuid, volume, .. } = old;
+        let Owner { kind, parent, uuid, volume, thick, .. } = old;
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
         if (old.place, old.on) != (owner.place, owner.on) {
@@ -284,10 +294,11 @@ impl Pool {
         }
         // What it has stays where it is until it has been moved.
         let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
-        let owner = Owner { id, kind, parent, uuid, volume, size_bytes, also_on, ..owner };
+        let owner = Owner { id, kind, parent, uuid, volume, thick, size_bytes, also_on, ..owner };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
+        let kept = self.reserves_altered(&old, &owner)?;
         let lacks_more = owner.may_be_on() & !old.may_be_on() & self.state.absent != 0;
         if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_lack(id) {
             return Err(if lacks_more { AdminError::InDoubt } else { self.why_in_doubt(id) });
@@ -299,6 +310,7 @@ impl Pool {
             self.volumes.get_mut(&served).expect("just found").writer.resize(extents);
         }
         self.change(&[self.put(slot, owner)]);
+        self.keep(kept);
         Ok(())
     }
 

@@ -224,7 +224,7 @@ impl Pool {
     }
 
     fn put_together(&mut self, owner: OwnerId, mut parts: Vec<Part>, logical: Option<u32>) -> Result<(), Moving> {
-        let Some(target) = self.take_extent(owner) else { return Err(Moving::Full) };
+        let Some(target) = self.take_extent(owner, None) else { return Err(Moving::Full) };
         parts.sort_unstable_by_key(|part| (part.from, part.slot));
         let life = |extent: ExtentId| self.state.records.life(extent);
         let mut sources: Vec<(ExtentId, u16)> = parts.iter().map(|part| (part.from, life(part.from))).collect();

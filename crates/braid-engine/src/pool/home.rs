@@ -231,6 +231,7 @@ impl Pool {
                 }
             }
         }
+        self.find_reserves();
     }
 
     /// Lists what holds nothing and is somebody's still: the last session had not come to freeing it. Only before anything is served.
@@ -492,7 +493,7 @@ impl Pool {
             self.promised(owner, extent);
             return Placement::New(new(extent, position, count, true));
         }
-        if let Some(extent) = self.take_extent(owner) {
+        if let Some(extent) = self.take_extent(owner, Some(logical)) {
             self.opening.insert(opening_key(owner, logical), extent.bits());
             self.promised(owner, extent);
             return Placement::New(new(extent, first, blocks, false));
@@ -522,9 +523,9 @@ impl Pool {
         self.promised.has(u64::from(owner))
     }
 
-    /// A free extent for this owner, taken, on one of the members that it may use.
-    pub(super) fn take_extent(&mut self, owner: OwnerId) -> Option<ExtentId> {
-        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses);
+    /// A free extent for this owner, taken, on one of the members that it may use. `logical`: it is to stand whole for this one.
+    pub(super) fn take_extent(&mut self, owner: OwnerId, logical: Option<u32>) -> Option<ExtentId> {
+        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses) & !self.kept_for_others(owner, logical);
         let free = |room: &Room| if room.closed { 0 } else { room.free.count() };
         let rooms = (0u8..).zip(self.rooms.iter().map(free));
         let member = self.spread.choose(rooms.filter(|(member, _)| on >> member & 1 == 1))?;
@@ -546,7 +547,7 @@ impl Pool {
         let open = match self.open_packed.get(&owner).copied() {
             Some(open) if open.next < EXTENT_BLOCKS => open,
             _ => {
-                let extent = self.take_extent(owner)?;
+                let extent = self.take_extent(owner, None)?;
                 self.close_packed(owner);
                 OpenPacked { extent, next: 0 }
             }

@@ -28,12 +28,14 @@ impl Pool {
         self.state.owners.iter().filter(|owner| bound(owner.uses())).map(|owner| owner.id).collect()
     }
 
-    /// Extents that are in use on a member, and those that are free on the others that take new ones.
+    /// Extents that are in use on a member, and those that are free on the others that take new ones
+    /// and are not kept for thick volumes.
     pub fn used_and_free_elsewhere(&self, member: u8) -> (u64, u64) {
         let room = &self.rooms[usize::from(member)];
         let used = u64::from(self.state.records.extents(member) - room.free.count());
         let others = (0u8..).zip(&self.rooms).filter(|(other, room)| *other != member && !room.closed);
-        (used, others.map(|(_, room)| u64::from(room.free.count())).sum())
+        let free: u64 = others.map(|(_, room)| u64::from(room.free.count())).sum();
+        (used, free.saturating_sub(self.kept_extents()))
     }
 
     /// Nobody is to have blocks on this member who may have them elsewhere, and nothing new goes there. What stands there is to be moved

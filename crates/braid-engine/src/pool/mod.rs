@@ -25,6 +25,7 @@ mod open;
 mod owners;
 mod records;
 mod regained;
+mod reserves;
 mod rings;
 mod seats;
 mod shrink;
@@ -34,6 +35,7 @@ mod state;
 mod statements;
 mod tail;
 mod tail_memory;
+mod thick;
 mod units;
 
 /// What of it stands on disks.

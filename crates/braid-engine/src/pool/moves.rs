@@ -210,9 +210,11 @@ impl Pool {
         if image.may_be_on() & !old.may_be_on() & self.state.absent != 0 {
             return Err(AdminError::InDoubt);
         }
+        let kept = self.reserves_altered(&old, &image)?;
         self.close_packed(id);
         self.moves.begin_anew();
         self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
+        self.keep(kept);
         Ok(())
     }
 
@@ -375,7 +377,7 @@ impl Pool {
         if record.present | record.zero == 0 {
             return self.free_if_empty(extent);
         }
-        let Some(target) = self.take_extent(record.owner) else {
+        let Some(target) = self.take_extent(record.owner, None) else {
             self.moves.scan.as_mut().expect("as before").full = true;
             return;
         };

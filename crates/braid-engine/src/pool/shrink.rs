@@ -65,8 +65,10 @@ impl Pool {
         if !self.tail.has_room(5) {
             return Err(AdminError::TailFull);
         }
+        let kept = self.reserves_altered(&old, &owner)?;
         self.volumes.get_mut(&volume).expect("served").writer.resize(extents_for(size_bytes));
         self.change(&[(0, slot, Change::Owner { owner: Some(owner) })]);
+        self.keep(kept);
         Ok(())
     }
 

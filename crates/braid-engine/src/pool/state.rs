@@ -9,6 +9,7 @@ use super::damage::Damage;
 use super::keyed::Keyed;
 use super::owners::{OwnerId, Owners};
 use super::records::{LOGICAL_PACKED as PACKED, OWNER_HELD, Records};
+use super::reserves::Reserves;
 use super::statements::Watch;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 
@@ -90,6 +91,8 @@ pub struct State {
     uncommitted_owners: BTreeMap<u32, (u64, Option<Owner>)>,
     /// Somebody goes through the records, and must not miss what moves meanwhile.
     pub(super) watch: Option<Watch>,
+    /// What thick volumes have a right to.
+    pub(super) reserves: Reserves,
 }
 
 impl State {
@@ -110,6 +113,7 @@ impl State {
             unread_owners: BTreeSet::new(),
             uncommitted_owners: BTreeMap::new(),
             watch: None,
+            reserves: Reserves::default(),
         }
     }
 
@@ -212,6 +216,16 @@ impl State {
     }
 
     fn set_extent(&mut self, id: RecordId, record: &Record) {
+        if !self.reserves.is_empty() {
+            let old = self.record(id);
+            // In this order, so that what stays does not look missing in between.
+            if record.kind == RecordKind::Whole {
+                self.reserves.came(record.owner, record.logical);
+            }
+            if old.kind == RecordKind::Whole {
+                self.reserves.left(old.owner, old.logical);
+            }
+        }
         let extent = self.extent(id);
         let held = self.records.owner(extent) & OWNER_HELD;
         let logical = if record.kind == RecordKind::Packed { PACKED } else { record.logical };

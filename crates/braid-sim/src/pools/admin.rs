@@ -115,6 +115,7 @@ impl World {
             }
         };
         let (place, on) = self.draw_placing();
+        let thick = self.nature.thick > 0 && self.rng.below(100) < self.nature.thick;
         let own = if place == Placing::Spread { u128::MAX } else { on };
         let home = own | of.map_or(0, |of| self.known[&of].home);
         let owner = Owner {
@@ -123,7 +124,7 @@ impl World {
             place,
             on,
             also_on: 0,
-            thick: false,
+            thick,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -139,10 +140,15 @@ impl World {
             Err(AdminError::InDoubt | AdminError::Damaged) if self.absent() | self.rotten != 0 => {
                 self.count("volumes refused")
             }
+            Err(AdminError::NoSpace) if thick => self.count("thick volumes refused"),
             Err(error) => unreachable!("a volume that is refused: {error}"),
             Ok(_) => {
                 self.note(|| format!("create {name}, of {of:?}"), self.names);
                 self.count(if of.is_some() { "clones" } else { "volumes" });
+                if thick && of.is_none() {
+                    self.count("thick volumes");
+                    self.plain.insert(uuid);
+                }
                 let (until, life) = (u64::MAX, Life::Coming(self.names));
                 let known = Known { name, uuid, of: None, blocks, home, until, life, had: None, served: None };
                 self.known.insert(uuid, known);
@@ -182,6 +188,7 @@ impl World {
             let (until, life) = (self.now, Life::Coming(group));
             new.push(Known { name, uuid, of, blocks, home, until, life, had: None, served: None });
         }
+        self.plain.retain(|volume| !which.contains(volume));
         match self.pool().snapshot(&what, 0) {
             Err(_) => {
                 self.pool().request_commit();
@@ -223,6 +230,7 @@ impl World {
             return;
         }
         let (owner, snapshot) = (self.owner_of(volume).expect("there"), self.owner_of(to).expect("there"));
+        self.plain.remove(&volume);
         if self.pool().rollback(owner, snapshot).is_ok() {
             self.count("rollbacks");
             self.note(|| format!("roll {volume} back to {to}"), u64::from(owner));

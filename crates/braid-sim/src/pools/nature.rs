@@ -41,6 +41,8 @@ pub enum Focus {
     Reuse,
     /// Blocks that move under writes, deletions and snapshots.
     Moves,
+    /// Pools that are nearly full, with volumes that have a right to what is free.
+    Space,
 }
 
 /// Chances, per million.
@@ -72,6 +74,8 @@ pub(super) struct Nature {
     pub is_small: bool,
     /// Volumes of some extents only.
     pub few_blocks: bool,
+    /// Of 100 volumes these are thick.
+    pub thick: u64,
     /// Of the rings.
     pub ring_blocks: Option<u64>,
     /// At what crashes aim.
@@ -133,6 +137,15 @@ impl Nature {
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Discarded])),
                 ..any
             },
+            Some(Focus::Space) => Nature {
+                loses: 0,
+                falls_ill: 0,
+                moves: *rng.pick(&[0, 20_000]),
+                is_small: true,
+                few_blocks: rng.coin(),
+                thick: 50,
+                ..any
+            },
             Some(Focus::Reuse) => Nature {
                 loses: 0,
                 slow_data: 800_000,
@@ -163,6 +176,7 @@ impl Nature {
             flushes: *rng.pick(&[1, 6, 6, 20]),
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),
+            thick: 0,
             ring_blocks: None,
             aim: None,
         }

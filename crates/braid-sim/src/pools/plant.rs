@@ -12,6 +12,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::FoldBeforeCommitted => Some(Focus::Folds),
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped => Some(Focus::Reuse),
+        Planted::ReserveForgotten => Some(Focus::Space),
         Planted::MoveNotHeld
         | Planted::MoveNotDrained
         | Planted::MoveOvertakesFold
@@ -50,6 +51,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::SnapshotNotCommitted, 100, 3),
     (Planted::BarrierSkipped, 600, 181),
     (Planted::SlotUsedAgain, 300, 88),
+    (Planted::ReserveForgotten, 100, 4),
     (Planted::ZerosForgottenByClones, 100, 0),
     (Planted::TailDroppedEarly, 200, 34),
     (Planted::RingReadShort, 2800, 917),

@@ -329,6 +329,7 @@ impl World {
         let placement = self.pool().place(served, at, asked);
         self.count_place(&placement, asked);
         self.check_member(&placement, served);
+        self.check_right(&placement, served);
         let (extent, position, blocks, reservation) = match placement {
             Placement::New(r) => (r.extent, r.position, r.blocks, Some(r)),
             Placement::Own { extent, position, blocks } => (extent, position, blocks, None),
@@ -371,6 +372,20 @@ impl World {
     }
 
     /// New blocks go where their volume may have them.
+    /// A thick volume of which there never was a snapshot finds a place for each of its blocks, if not at once.
+    fn check_right(&mut self, placement: &Placement, served: VolumeId) {
+        let pool = self.pool.as_ref().expect("open");
+        if *placement != Placement::Full || pool.is_freeing_for(served) || self.absent() != 0 || !self.closed.is_empty()
+        {
+            return;
+        }
+        let known = self.known.values().find(|known| known.served == Some(served)).expect("served");
+        if self.plain.contains(&known.uuid) {
+            self.wrong = Some(format!("thick volume {} finds no place", known.name));
+        }
+        self.counters.add("place", "full beside thick volumes", u64::from(!self.plain.is_empty()));
+    }
+
     fn check_member(&mut self, placement: &Placement, served: VolumeId) {
         let Placement::New(place) = placement else { return };
         let pool = self.pool.as_ref().expect("open");

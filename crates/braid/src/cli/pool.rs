@@ -268,6 +268,9 @@ fn show(pool: &Pool) -> String {
     line("size", bytes(pool.size_bytes));
     line("allocated", bytes(pool.allocated_bytes));
     line("free", bytes(pool.free_bytes));
+    if pool.reserved_bytes > 0 {
+        line("reserved", format!("{} for thick volumes", bytes(pool.reserved_bytes)));
+    }
     if let Some(space) = &pool.space {
         line("stored", format!("{} in blocks", bytes(space.stored_bytes)));
         line("shared", format!("{} by several volumes and snapshots", bytes(space.shared_bytes)));

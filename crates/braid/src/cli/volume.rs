@@ -46,6 +46,9 @@ pub struct CreateArgs {
     /// Its size; all volumes together may be larger than the pool
     #[arg(value_parser = size)]
     size: u64,
+    /// Keep space for all of it from the beginning: no write to it is refused for want of space, except over what a snapshot has
+    #[arg(long)]
+    thick: bool,
     /// Where its blocks go: on all members of the pool (spread), on the one with most free space (single), or on these (on=MEMBER,…)
     #[arg(long, value_name = "PLACE", default_value = "spread")]
     place: Place,
@@ -219,7 +222,14 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => {
             let place = absolute(args.place, &args.ask)?;
             let (iops_max, bandwidth_bytes_max) = asked(args.limit);
-            let body = CreateVolume { name: args.name, size_bytes: args.size, place, iops_max, bandwidth_bytes_max };
+            let body = CreateVolume {
+                name: args.name,
+                size_bytes: args.size,
+                thick: args.thick,
+                place,
+                iops_max,
+                bandwidth_bytes_max,
+            };
             let volume: Volume = args.ask.client()?.post("/v1/volumes", &body).await?;
             output::show(args.ask.json, &volume, made);
         }
@@ -366,6 +376,9 @@ fn show(volume: &Volume) -> String {
     line("uuid", volume.uuid.clone());
     line("size", bytes(volume.size_bytes));
     line("allocated", format!("{} of its own", bytes(volume.allocated_bytes)));
+    if volume.thick {
+        line("reserved", format!("{} are kept for it", bytes(volume.reserved_bytes)));
+    }
     output::space(volume.space.as_ref(), &mut line);
     line("parent", volume.parent.clone().unwrap_or_else(|| "none".to_owned()));
     line("snapshots", volume.snapshots.to_string());

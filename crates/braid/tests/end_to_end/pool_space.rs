@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::nbd::Client;
 use crate::pools::{check, client, export, pool, write};
 use crate::support::*;
 
@@ -63,4 +64,81 @@ fn what_volumes_and_snapshots_have_and_share_is_counted() {
     check(&mut db, 105..120, 2000);
     // An answer to a change was not counted.
     assert!(daemon.json(&["volume", "rename", "tank/trial", "test"])["space"].is_null());
+}
+
+/// Writes blocks of 64 KiB from `first` on until there is no space; how many there are then.
+fn fill(client: &mut Client, first: u64) -> u64 {
+    let full = (first..).find(|block| {
+        let error = client.write(block * 64 * KIB, &noise(64 * KIB, *block)).err();
+        error.is_some_and(|error| {
+            assert_eq!(error.raw_os_error(), Some(28), "{error}");
+            true
+        })
+    });
+    full.expect("it becomes full")
+}
+
+#[test]
+fn a_thick_volume_has_its_space_whatever_others_take() {
+    let mut daemon = Daemon::start();
+    let mut thin = pool(&daemon);
+    let show = |daemon: &Daemon| {
+        let (pool, db) = (daemon.json(&["pool", "show", "tank"]), daemon.json(&["volume", "show", "tank/safe"]));
+        let of = |shown: &Value, key: &str| shown[key].as_u64().expect("a size") / MIB;
+        [of(&pool, "free_bytes"), of(&pool, "reserved_bytes"), of(&pool, "allocated_bytes"), of(&db, "reserved_bytes")]
+    };
+    daemon.braid(&["volume", "create", "tank/safe", "100M", "--thick"]);
+    let [free, ..] = show(&daemon);
+    assert_eq!(show(&daemon), [free, 100, 0, 100]);
+    let text = daemon.braid(&["volume", "show", "tank/safe"]) + &daemon.braid(&["pool", "show", "tank"]);
+    assert!(text.contains("are kept for it") && text.contains("for thick volumes"), "{text}");
+    // Not more than there is, neither at once nor by growing; and nothing is left of it.
+    let more = format!("{}M", free + 1);
+    let refused = daemon.refused(1, &["volume", "create", "tank/more", &more, "--thick"]);
+    assert!(refused.contains("less space is free") && refused.contains("braid pool add"), "{refused}");
+    daemon.refused(1, &["volume", "resize", "tank/safe", &format!("{}M", free + 101)]);
+    daemon.braid(&["volume", "create", "tank/more", "1M", "--thick"]);
+    daemon.braid(&["volume", "delete", "tank/more", "--yes"]);
+
+    export(&daemon, "tank/safe");
+    let mut safe = client(&daemon, "tank/safe");
+    write(&mut safe, 0..160, 5000);
+    assert_eq!(show(&daemon), [free, 90, 10, 90]);
+    let filled = fill(&mut thin, 0);
+    assert!(filled >= (free - 1) * 16, "{filled} of {free} MiB");
+    assert_eq!(show(&daemon)[0], 0);
+    // Each of its blocks, also one here and one there.
+    for block in (160..1600).step_by(4) {
+        write(&mut safe, [block], 5000);
+    }
+    drop((safe, thin));
+    daemon.restart(true);
+    let (mut safe, mut thin) = (client(&daemon, "tank/safe"), client(&daemon, "tank/db"));
+    assert_eq!(fill(&mut thin, filled), filled, "nothing has become free by a start");
+    (160..1600).filter(|block| block % 4 != 0).for_each(|block| write(&mut safe, [block], 5000));
+    check(&mut safe, 0..1600, 5000);
+    assert_eq!(show(&daemon)[1], 0, "all of it is written");
+
+    // What it discards is kept for it.
+    safe.call(0, crate::nbd::TRIM, 50 * MIB, 20 * MIB as u32, &[]).expect("it discards");
+    assert_eq!(show(&daemon)[3], 20);
+    assert_eq!(fill(&mut thin, filled), filled);
+    write(&mut safe, 800..1120, 9000);
+
+    // Over a snapshot new space is needed, of which nothing is kept; what there never was is kept for the volume as before.
+    safe.call(0, crate::nbd::TRIM, 90 * MIB, 10 * MIB as u32, &[]).expect("it discards");
+    daemon.braid(&["snapshot", "create", "tank/safe@monday"]);
+    let error = safe.write(0, &noise(64 * KIB, 1)).expect_err("there is no space");
+    assert_eq!(error.raw_os_error(), Some(28));
+    write(&mut safe, 1440..1600, 7000);
+    daemon.braid(&["snapshot", "delete", "tank/safe@monday", "--yes"]);
+    wait_for("its blocks to be the volume's own again", || safe.write(0, &noise(64 * KIB, 5000)).ok());
+    check(&mut safe, 0..800, 5000);
+    check(&mut safe, 800..1120, 9000);
+    check(&mut safe, 1120..1440, 5000);
+    check(&mut safe, 1440..1600, 7000);
+    // With it goes what is kept.
+    drop(safe);
+    daemon.braid(&["volume", "delete", "tank/safe", "--yes", "--force"]);
+    assert!(fill(&mut thin, filled) >= filled + 99 * 16);
 }

@@ -21,7 +21,7 @@ const ALL: [Of<PoolMeasured>; 4] = [
     ("pool_members_present", "Members that are there", None, |pool| pool.members.1 as f64),
 ];
 
-const SERVED: [Of<ServedMeasured>; 16] = [
+const SERVED: [Of<ServedMeasured>; 17] = [
     ("pool_size", "What its members have for data of volumes", Some(&Unit::Bytes), |pool| {
         pool.members.iter().map(|(_, size, _)| *size).sum::<u64>() as f64
     }),
@@ -29,7 +29,8 @@ const SERVED: [Of<ServedMeasured>; 16] = [
         pool.members.iter().map(|(.., used)| *used).sum::<u64>() as f64
     }),
     ("pool_free", "What can be handed out now", Some(&Unit::Bytes), |pool| pool.free_bytes as f64),
-    ("pool_used_ratio", "What is handed out of members that take new blocks, from 0 to 1", None, |pool| {
+    ("pool_reserved", "What is free and kept for thick volumes", Some(&Unit::Bytes), |pool| pool.reserved_bytes as f64),
+    ("pool_used_ratio", "What is handed out or kept of members that take new blocks, from 0 to 1", None, |pool| {
         pool.used_ratio
     }),
     ("pool_promised", "What its volumes would take if all of them were written", Some(&Unit::Bytes), |pool| {

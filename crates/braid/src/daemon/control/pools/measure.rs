@@ -50,6 +50,8 @@ impl Fill {
 #[derive(Clone, Debug, Default)]
 pub struct Vitals {
     members: Vec<MemberSpace>,
+    /// Extents that are free and kept for thick volumes.
+    kept: u64,
     zero_records: u64,
     zero_records_max: u64,
     owners: u64,
@@ -65,6 +67,7 @@ impl Vitals {
         let owners_max = u64::from(state.owners.slots());
         Vitals {
             members,
+            kept: pool.kept_extents(),
             zero_records: zero_records_max - state.free_zero_slots() as u64,
             zero_records_max,
             owners: owners_max - u64::from(state.owners.free_slots()),
@@ -73,10 +76,12 @@ impl Vitals {
         }
     }
 
-    /// Extents of members that take new blocks, and those of them that are free.
+    /// Extents of members that take new blocks, and those of them that anybody can have.
     fn open(&self) -> (u64, u64) {
         let open = self.members.iter().filter(|space| !space.closed);
-        open.fold((0, 0), |(all, free), space| (all + u64::from(space.extents), free + u64::from(space.free)))
+        let sum = |(all, free), space: &MemberSpace| (all + u64::from(space.extents), free + u64::from(space.free));
+        let (all, free) = open.fold((0, 0), sum);
+        (all, free.saturating_sub(self.kept))
     }
 
     /// How full it is, if that needs attention.
@@ -142,7 +147,9 @@ pub struct ServedMeasured {
     pub members: Vec<(u8, u64, u64)>,
     /// What can be handed out now, in bytes.
     pub free_bytes: u64,
-    /// What is handed out of members that take new blocks, from 0 to 1.
+    /// What is free and kept for thick volumes, in bytes.
+    pub reserved_bytes: u64,
+    /// What is handed out or kept of members that take new blocks, from 0 to 1.
     pub used_ratio: f64,
     /// Records of zeros, and how many there can be.
     pub zero_records: (u64, u64),
@@ -237,6 +244,7 @@ fn measured(entry: &PoolEntry) -> PoolMeasured {
         ServedMeasured {
             members: members.iter().map(of).collect(),
             free_bytes: free * EXTENT_BYTES,
+            reserved_bytes: served.vitals.kept * EXTENT_BYTES,
             used_ratio: if size == 0 { 0.0 } else { (size - free) as f64 / size as f64 },
             zero_records: (*zero_records, *zero_records_max),
             owners: (*owners, *owners_max),

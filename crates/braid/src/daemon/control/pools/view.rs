@@ -20,6 +20,8 @@ use uuid::Uuid;
 pub(super) struct Listed {
     owners: Vec<Owner>,
     free_extents: u64,
+    /// Extents that are free and kept for thick volumes, by owner.
+    kept: BTreeMap<u32, u64>,
     /// Extents by owner.
     extents: BTreeMap<u32, u64>,
     /// Extents of each member, and those of them that are handed out.
@@ -33,9 +35,15 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    pub(super) fn new(owners: Vec<Owner>, free_extents: u64, zero_records: u64, shared: &PoolShared) -> Listed {
+    pub(super) fn new(
+        owners: Vec<Owner>,
+        free_extents: u64,
+        kept: BTreeMap<u32, u64>,
+        zero_records: u64,
+        shared: &PoolShared,
+    ) -> Listed {
         let Owned { by_owner: extents, members } = measure::owned(shared);
-        Listed { owners, free_extents, extents, members, accounts: None, doubtful: BTreeSet::new(), zero_records }
+        Listed { owners, free_extents, kept, extents, members, accounts: None, doubtful: BTreeSet::new(), zero_records }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
@@ -153,6 +161,7 @@ impl Control {
         let of = |number| listed.and_then(|listed| listed.members.get(number)).map_or(0, |(all, _)| u64::from(*all));
         let extents: u64 = numbers.map(of).sum();
         let free = listed.map_or(0, |listed| listed.free_extents);
+        let kept = listed.map_or(0, |listed| listed.kept.values().sum::<u64>()).min(free);
         let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
         let (state, attention) = state_and_attention(entry);
         Pool {
@@ -165,7 +174,8 @@ impl Control {
             raw_bytes: entry.label.iter().flat_map(|label| label.numbered()).map(|(_, member)| member.size_bytes).sum(),
             size_bytes: extents * EXTENT_BYTES,
             allocated_bytes: extents.saturating_sub(free) * EXTENT_BYTES,
-            free_bytes: free * EXTENT_BYTES,
+            free_bytes: (free - kept) * EXTENT_BYTES,
+            reserved_bytes: kept * EXTENT_BYTES,
             promised_bytes: listed
                 .iter()
                 .flat_map(|listed| listed.of_kind(OwnerKind::Volume))
@@ -238,6 +248,8 @@ impl Control {
             uuid: owner.uuid.to_string(),
             pool: pool.name.clone(),
             size_bytes: owner.size_bytes,
+            thick: owner.thick,
+            reserved_bytes: listed.kept.get(&owner.id).map_or(0, |kept| kept * EXTENT_BYTES),
             allocated_bytes: listed.allocated(owner),
             created_unix_s: owner.created_unix_s,
             parent: listed

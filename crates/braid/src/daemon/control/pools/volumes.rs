@@ -1,5 +1,7 @@
 //! Volumes: made, listed, renamed, grown, cloned, rolled back, deleted.
 
+use std::collections::BTreeMap;
+
 use super::super::{Control, random_uuid};
 use super::create::unix_s;
 use super::limits::with_limits;
@@ -37,7 +39,7 @@ impl Control {
         let pool = self.reach(pool)?;
         let _one_at_a_time = pool.work.lock().await;
         let (place, on) = self.placed(&pool, &ask.place).await?;
-        let owner = Owner { place, on, ..owner(name, ask.size_bytes)? };
+        let owner = Owner { place, on, thick: ask.thick, ..owner(name, ask.size_bytes)? };
         let owner = with_limits(owner, ask.iops_max, ask.bandwidth_bytes_max);
         let uuid = owner.uuid;
         let made = self.call(&pool, move |pool| {
@@ -357,10 +359,12 @@ impl Control {
             let zero_records = state.members().map(|(member, _)| u64::from(state.zero_slots(member))).sum();
             let lacks = |owner: &&Owner| state.chain_may_lack(owner.id);
             let doubtful = owners.iter().filter(lacks).map(|owner| owner.id).collect();
-            (PoolNext::Done, (owners, pool.free_extents(), zero_records, doubtful))
+            let thick = owners.iter().filter(|owner| owner.thick).map(|owner| owner.id);
+            let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.kept_extents_of(id))).collect();
+            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful))
         };
-        let (owners, free_extents, zero_records, doubtful) = self.call(pool, asked).await?;
-        let mut listed = Listed::new(owners, free_extents, zero_records, &pool.shared);
+        let (owners, free_extents, kept, zero_records, doubtful) = self.call(pool, asked).await?;
+        let mut listed = Listed::new(owners, free_extents, kept, zero_records, &pool.shared);
         listed.doubtful = doubtful;
         Ok(listed)
     }
@@ -530,6 +534,10 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         AdminError::TooManyAtOnce => {
             (Kind::LimitReached, "take fewer with one command: the journals of a pool of small members hold no more")
         }
+        AdminError::NoSpace => (
+            Kind::NoSpace,
+            "add a member (braid pool add), delete volumes or snapshots, discard (fstrim), or make it without --thick",
+        ),
         AdminError::InUse => (Kind::InUse, "remove its exports first (braid export list)"),
         AdminError::NameTaken => (Kind::Exists, "choose another name, or rename that one first"),
         AdminError::HasSnapshots => return has_snapshots(what),
