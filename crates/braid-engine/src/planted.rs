@@ -82,6 +82,10 @@ pub enum Planted {
     RingReadShort,
     /// What stands in a ring behind a batch that is damaged is not looked for.
     RingEndBelieved,
+    /// That a member's ring lacks what another one's tables hold is not seen.
+    LastPartUnseen,
+    /// Of a logical extent that cannot be taken away whole, as a job holds some, the rest is taken away.
+    DiscardHalf,
     /// What a damaged record may have said is looked up in a parent.
     DamageFallsThrough,
     /// The extent of a damaged record is given out.
@@ -269,7 +273,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 39] = [
+    pub const POOLS: [Planted; 42] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -295,6 +299,8 @@ impl Planted {
         Planted::TailDroppedEarly,
         Planted::RingReadShort,
         Planted::RingEndBelieved,
+        Planted::LastPartUnseen,
+        Planted::DiscardHalf,
         Planted::DamageFallsThrough,
         Planted::DamagedGivenOut,
         Planted::DamageWrittenOver,

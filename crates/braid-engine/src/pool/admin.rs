@@ -279,7 +279,8 @@ impl Pool {
         if old.name != owner.name && !self.name_is_free(old.kind, old.volume, owner.name) {
             return Err(AdminError::NameTaken);
         }
-        if !self.tail.has_room(5) {
+        // One more for the packed extent that is closed.
+        if !self.tail.has_room(6) {
             return Err(AdminError::TailFull);
         }
         let Owner { kind, parent, uuid, volume, thick, .. } = old;

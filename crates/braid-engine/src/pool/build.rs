@@ -201,17 +201,18 @@ impl Build {
             if !scan.records(state, budget, &mut show) {
                 return false;
             }
+            if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
+                // What it has on a member that is here is certain. Of all else nobody knows whether it has it where nobody can look, and it
+                // is never looked up further down; nor is what an extent says is zero certain, as what it has beats that.
+                zeros.clear();
+                *in_doubt = rest_in_doubt(state, writer, stated, size_bytes.div_ceil(BLOCK_BYTES));
+                *at = chain.len();
+                return true;
+            }
             for (logical, zero) in zeros.drain(..) {
                 if let Some(word) = stated.get_mut(logical as usize) {
                     *word |= zero;
                 }
-            }
-            if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
-                // An owner states a block once, so what it states on a member that is here is certain. Of what it does not state there
-                // nobody knows whether it states it on an absent one, and it is never looked up further down.
-                *in_doubt = rest_in_doubt(state, writer, stated, size_bytes.div_ceil(BLOCK_BYTES));
-                *at = chain.len();
-                return true;
             }
             let told = scan.zeros(state, budget, |said| match said {
                 Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}

@@ -40,9 +40,19 @@ struct Walk {
 }
 
 impl Pool {
-    /// What these owners have scattered is to be put together by [`Pool::compact_step`]. Replaces what was to be.
+    /// What these owners have scattered is to be put together by [`Pool::compact_step`], after what is being put together already.
     pub fn compact(&mut self, owners: Vec<OwnerId>) {
-        self.compaction = Some(Compaction { owners, walk: None });
+        let compaction = self.compaction.get_or_insert_with(|| Compaction { owners: Vec::new(), walk: None });
+        let new = owners.into_iter().filter(|owner| !compaction.owners.contains(owner)).collect::<Vec<_>>();
+        compaction.owners.splice(..0, new);
+    }
+
+    /// Whether what this owner has scattered is being put together, or is to be.
+    pub fn compacts_owner(&self, id: OwnerId) -> bool {
+        let of = |compaction: &Compaction| {
+            compaction.walk.as_ref().is_some_and(|walk| walk.owner == id) || compaction.owners.contains(&id)
+        };
+        self.compaction.as_ref().is_some_and(of)
     }
 
     /// Whether that is under way.
@@ -74,7 +84,10 @@ impl Pool {
                 return Moving::Some;
             }
             let Some(walk) = &mut compaction.walk else {
-                let Some(owner) = compaction.owners.pop() else { return Moving::Done };
+                // What was begun last ends first.
+                let Some(owner) = compaction.owners.pop() else {
+                    return if self.moves.is_idle() { Moving::Done } else { Moving::Some };
+                };
                 let next = RecordId { member: 0, index: 0 };
                 let walk = Walk { owner, next, blocks: Vec::new(), sparse: Vec::new(), at: None };
                 compaction.walk = Some(walk);
@@ -166,8 +179,16 @@ impl Pool {
         let logical = walk.blocks[at].block / u64::from(EXTENT_BLOCKS);
         let of_it = |part: &&Part| part.block / u64::from(EXTENT_BLOCKS) == logical;
         let all: Vec<Part> = walk.blocks[at..].iter().take_while(of_it).copied().collect();
-        walk.at = Some(at + all.len());
         let owner = walk.owner;
+        // Small writes that came in turn stand in the same extents: what is being moved out of these ends first.
+        let ends_soon = |part: &Part| {
+            let held = self.state.records.owner(part.from) & OWNER_HELD != 0;
+            held && self.stands(owner, part) && !self.state.damage.has_slots(part.from.into())
+        };
+        if all.len() >= DENSE_MIN && !self.moves.is_idle() && all.iter().any(ends_soon) {
+            return Err(Moving::Some);
+        }
+        walk.at = Some(at + all.len());
         let all_there = all.iter().all(|part| self.stands(owner, part) && self.can_be_left(part.from));
         let one = all.iter().all(|part| part.from == all[0].from);
         let whole = self.state.record(all[0].from.into()).kind == RecordKind::Whole;

@@ -112,6 +112,11 @@ impl Damage {
         self.members
     }
 
+    /// Whether nobody knows of some slots of an extent which blocks they hold.
+    pub fn has_slots(&self, id: RecordId) -> bool {
+        self.slots.contains_key(&id)
+    }
+
     /// What goes into the table for a record, where that is not what is known of it.
     pub fn bytes(&self, id: RecordId) -> Option<&[u8; RECORD_BYTES]> {
         self.records.get(&id).map(|bytes| &bytes.bytes)

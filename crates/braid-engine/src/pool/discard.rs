@@ -95,9 +95,17 @@ impl Pool {
             if !self.tail.has_room(changes.len() as u64 + UNITS_EACH) {
                 break;
             }
+            let before = (changes.len(), freed.len());
             match self.take_away(volume, at, u64::MAX, &mut changes, &mut freed) {
                 Ok(gone) => any |= gone.zero & !self.state.zero_range_word(owner, at) != 0,
-                Err(()) => break,
+                Err(()) => {
+                    // What was found before that which is held stays as it is, too: the maps are told of whole ones only.
+                    if !planted(Planted::DiscardHalf) {
+                        changes.truncate(before.0);
+                        freed.truncate(before.1);
+                    }
+                    break;
+                }
             }
             done += 1;
         }

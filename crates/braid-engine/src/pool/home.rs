@@ -495,6 +495,8 @@ impl Pool {
         }
         if let Some(extent) = self.take_extent(owner, Some(logical)) {
             self.opening.insert(opening_key(owner, logical), extent.bits());
+            // Its right is used from now on, not only when the data are there.
+            self.state.reserves.came(owner, logical);
             self.promised(owner, extent);
             return Placement::New(new(extent, first, blocks, false));
         }
@@ -505,6 +507,11 @@ impl Pool {
         }
         self.tail.unreserve(u64::from(units));
         Placement::Full
+    }
+
+    /// Owner and logical extent of those for which an extent is given and nothing is bound yet.
+    pub(super) fn openings(&self) -> impl Iterator<Item = (OwnerId, u32)> {
+        self.opening.keys().map(|key| ((key >> 32) as u32, key as u32))
     }
 
     /// A place in this extent is promised.
@@ -683,6 +690,7 @@ impl Pool {
         let key = opening_key(reservation.owner, logical);
         if self.opening.get(key) == Some(&extent.bits()) {
             self.opening.remove(key);
+            self.state.reserves.left(reservation.owner, logical);
         }
         if self.open_packed.get(&reservation.owner).is_none_or(|open| open.extent != extent) {
             self.free_if_empty(extent);

@@ -51,6 +51,11 @@ impl<V: Copy + Default> Keyed<V> {
         self.places.iter().filter(|(key, _)| *key != NOBODY).map(|(_, value)| value)
     }
 
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().map(|(key, _)| *key).filter(|key| *key != NOBODY)
+    }
+
     fn home(&self, key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.places.len().trailing_zeros())) as usize
     }

@@ -3,7 +3,7 @@
 //! The last commits may be in its ring alone, as they were about itself alone: a start without it would find a tail that has gone further
 //! than the rings. So there is a checkpoint before the labels lack it. Owners it is told to the end, as a start may find no other member.
 
-use braid_format::pool::Placing;
+use braid_format::pool::{Owner, Placing};
 
 use super::admin::AdminError;
 use super::home::Pool;
@@ -43,7 +43,7 @@ impl Pool {
     ///
     /// # Errors
     /// `TailFull`: call again. `InUse`: somebody may have blocks there alone ([`Pool::bound_to`]). `Damaged`: nobody knows what stands in some
-    /// of its extents.
+    /// of its extents. `NoSpace`: less is free elsewhere than would be kept for thick volumes.
     pub fn empty_member(&mut self, member: u8) -> Result<(), AdminError> {
         if !self.bound_to(member).is_empty() {
             return Err(AdminError::InUse);
@@ -51,6 +51,10 @@ impl Pool {
         if self.state.damage.members() >> member & 1 == 1 {
             return Err(AdminError::Damaged);
         }
+        // All or none: what is kept for thick volumes has room on the others, for all of them together.
+        let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
+        let anew = |owner: &Owner| Owner { place: Placing::Chosen, on: owner.on & !(1 << member), ..owner.clone() };
+        self.reserves_of(on_it.map(anew))?;
         let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
         for (id, on) in on_it.map(|owner| (owner.id, owner.on)).collect::<Vec<_>>() {
             self.place_owner(id, Placing::Chosen, on & !(1 << member))?;

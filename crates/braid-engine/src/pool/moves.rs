@@ -198,7 +198,8 @@ impl Pool {
         if self.state.damage.has_owner(id) {
             return Err(AdminError::Damaged);
         }
-        if !self.tail.has_room(5) {
+        // One more for the packed extent that is closed.
+        if !self.tail.has_room(6) {
             return Err(AdminError::TailFull);
         }
         // What it has stays where it is until it has been moved.
@@ -313,8 +314,9 @@ impl Pool {
         for (id, seen) in &scan.also {
             self.forget_members(*id, *seen);
         }
-        // Another look is needed where somebody could not be judged.
-        let judged = self.state.owners.iter().all(|owner| owner.also_on & !self.state.absent == 0);
+        // Another look is needed where somebody could not be judged; of these members nobody can be.
+        let unseen = self.state.absent | self.state.damage.members();
+        let judged = self.state.owners.iter().all(|owner| owner.also_on & !unseen == 0);
         match () {
             () if !self.moves.is_idle() => Moving::Some,
             () if scan.clean && judged => Moving::Done,
@@ -364,6 +366,11 @@ impl Pool {
         scan.clean = false;
         let record = self.state.record(extent.into());
         let held = self.state.records.owner(extent) & OWNER_HELD != 0;
+        if self.state.damage.has_slots(extent.into()) {
+            // Of whom its blocks are nobody knows: it stays until that is decided.
+            self.moves.scan.as_mut().expect("as before").unreadable = true;
+            return;
+        }
         if held || self.is_pending(extent) || record.kind == RecordKind::Free {
             return;
         }

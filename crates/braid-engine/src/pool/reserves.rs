@@ -1,8 +1,8 @@
 //! Space that is kept for thick volumes.
 //!
 //! A thick volume has a right to an extent for each of its logical extents of which nothing stands whole anywhere, neither in its own
-//! extents nor in those that show through it. As long as there are as many free extents as such rights, a write to a block that no
-//! snapshot has is never refused for want of space: where something of the logical extent stands whole, the block goes in there.
+//! extents nor in those that show through it. As long as there are as many free extents as such rights, a write to an extent of
+//! which no snapshot has anything is never refused for want of space: where something of the logical extent stands whole, the block goes in there.
 //!
 //! A volume may be bound to some members. Rights can all be used together exactly if for each set of members there are as many free
 //! extents on these as rights that can be used on these only (Hall 1935, "On representatives of subsets"). It is enough to look at the
@@ -108,7 +108,10 @@ impl Reserves {
     pub fn left(&mut self, owner: OwnerId, logical: u32) {
         for k in self.seen_by.get(&owner).map_or(&[][..], |seen| seen) {
             let thick = &mut self.thick[*k];
-            let count = &mut thick.stand[logical as usize];
+            let Some(count) = thick.stand.get_mut(logical as usize).filter(|count| **count > 0) else {
+                debug_assert!(false, "nothing stands there that could leave");
+                continue;
+            };
             if *count == u16::MAX {
                 continue;
             }

@@ -133,6 +133,14 @@ pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> R
     let of_session = here.iter().filter(|found| found.start.session == newest.session);
     let ahead = of_session.map(|found| found.start).max_by_key(|start| start.commit).unwrap_or(*newest);
     let (mut commit, mut mark, mut parts) = (ahead.commit, ahead.mark, ahead.parts);
+    // Whoever is behind it has these in its ring, or older images would overwrite what its tables may hold already.
+    for found in here.iter().filter(|found| found.start.session == newest.session) {
+        let last = parts[usize::from(found.number)];
+        if found.start.commit < last && !found.is_whole(last) && !planted(Planted::LastPartUnseen) {
+            let what = format!("its ring lacks commit {last}, which another member's tables hold");
+            return Err(OpenError::Damaged { member: found.number, what });
+        }
+    }
     // In one sequence: what those return with is older than what others said since.
     let mut replay: BTreeMap<(bool, u8, u64), Entry> = BTreeMap::new();
     let mut count = |found: &Found, commit: u64, is_here: bool| {

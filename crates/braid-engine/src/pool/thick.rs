@@ -36,13 +36,13 @@ impl Pool {
         reserves.kept(own, |set| self.free_on(set))
     }
 
-    /// Owner and logical extent of all that stands whole.
+    /// Owner and logical extent of all that stands whole, or for which an extent is given.
     fn wholes(&self) -> impl Iterator<Item = (OwnerId, u32)> {
         let records = &self.state.records;
         let whole = |extent: &ExtentId| records.owner(*extent) != 0 && records.logical(*extent) != LOGICAL_PACKED;
         let of = |(member, extents)| (0..extents).map(move |index| ExtentId { member, index });
         let all = self.state.members().flat_map(of).filter(whole);
-        all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent)))
+        all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent))).chain(self.openings())
     }
 
     /// Counts again what is kept. Looks at all extents where a volume is thick.
@@ -88,6 +88,17 @@ impl Pool {
         // Less than before is never refused.
         let grows = image.size_bytes > old.size_bytes || image.uses() != old.uses();
         if grows { self.if_fits(reserves).map(Some) } else { Ok(Some(reserves)) }
+    }
+
+    /// Whether all of these could become as their images say, as to what is kept.
+    ///
+    /// # Errors
+    /// As before.
+    pub(super) fn reserves_of(&self, images: impl Iterator<Item = Owner>) -> Result<(), AdminError> {
+        let mut reserves = self.state.reserves.clone();
+        let thick: Vec<Owner> = images.filter(|image| image.thick).collect();
+        thick.iter().for_each(|image| reserves.alter(image));
+        if thick.is_empty() { Ok(()) } else { self.if_fits(reserves).map(drop) }
     }
 
     fn if_fits(&self, reserves: Reserves) -> Result<Reserves, AdminError> {
