@@ -200,6 +200,8 @@ pub struct Volume {
     pub place: Place,
     /// Whether it, or one of its snapshots, has blocks elsewhere: they are being moved.
     pub moves: bool,
+    /// Whether what it has scattered is being put together.
+    pub compacts: bool,
     /// Whether it may have blocks on a member that the pool goes on without, or where its tables are damaged: these read as errors.
     pub in_doubt: bool,
     /// The exports by which clients use it.

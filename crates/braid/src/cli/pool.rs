@@ -29,6 +29,8 @@ pub enum Verb {
     Remove(RemoveArgs),
     /// Check the tables of a pool while its volumes are used, also what is on the disks; data are not compared
     Check(super::pool_check::CheckArgs),
+    /// Print what the tables of one of its disks hold, without a daemon: for those who look for what went wrong
+    Dump(crate::disk::pool_dump::DumpArgs),
     /// Give a pool another name
     Rename(RenameArgs),
     /// Delete a pool with all of its volumes and snapshots: its labels are removed, its content is lost
@@ -179,6 +181,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             });
         }
         Verb::Check(args) => return super::pool_check::run(args).await,
+        Verb::Dump(args) => return crate::disk::pool_dump::run(args).await,
         Verb::Delete(args) => delete(args).await?,
     }
     Ok(ExitCode::SUCCESS)

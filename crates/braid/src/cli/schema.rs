@@ -1,6 +1,7 @@
 //! `braid schema [COMMAND]`: what the documents look like that commands print with `--json`.
 
 use super::output;
+use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
     ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolChecked, PoolList, Snapshot, SnapshotDiff,
@@ -47,6 +48,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("pool add", "Pool"),
     ("pool remove", "Pool"),
     ("pool check", "PoolChecked"),
+    ("pool dump", "DumpedMember"),
     ("pool rename", "Pool"),
     ("pool delete", "Pool"),
     ("volume create", "Volume"),
@@ -54,6 +56,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("volume show", "Volume"),
     ("volume set", "Volume"),
     ("volume move", "Volume"),
+    ("volume compact", "Volume"),
     ("volume rename", "Volume"),
     ("volume resize", "Volume"),
     ("volume clone", "Volume"),
@@ -170,6 +173,7 @@ struct PlanMap {
     Attention,
     AttentionList,
     DiskList,
+    DumpedMember,
     ErrorBody,
     Event,
     EventList,

@@ -30,6 +30,8 @@ pub enum Verb {
     Resize(ResizeArgs),
     /// Let a volume and its snapshots have their blocks on other members of the pool, while they are used
     Move(MoveArgs),
+    /// Put together what a volume and its snapshots have scattered, while they are used: faster to read in a row, and in less space
+    Compact(NameArgs),
     /// Make a volume that begins as a snapshot is
     Clone(CloneArgs),
     /// Make a volume be as a snapshot is; what was written since is lost, and the snapshot stays
@@ -290,6 +292,15 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 false => format!("volume {} has its blocks there\n", volume.name),
             });
         }
+        Verb::Compact(args) => {
+            let volume: Volume = args.ask.client()?.post(&format!("{}/compact", path(&args.volume)), &()).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!(
+                    "what volume {0} has scattered is being put together (braid volume show {0} says until when)\n",
+                    volume.name
+                )
+            });
+        }
         Verb::Clone(args) => {
             let body = CloneSnapshot { name: args.name };
             let path = format!("/v1/snapshots/{}/clone", segment(&args.snapshot));
@@ -391,6 +402,9 @@ fn show(volume: &Volume) -> String {
             "in doubt",
             "some of it reads as errors: a member of the pool is absent, or its tables are damaged".to_owned(),
         );
+    }
+    if volume.compacts {
+        line("compacts", "yes: what it has scattered is being put together".to_owned());
     }
     line("created", output::moment(volume.created_unix_s * 1000));
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });

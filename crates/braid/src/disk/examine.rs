@@ -112,7 +112,7 @@ impl Shown for Label {
     }
 }
 
-fn cannot_read(error: &std::io::Error, path: &Path) -> ErrorDetail {
+pub(super) fn cannot_read(error: &std::io::Error, path: &Path) -> ErrorDetail {
     let detail = os_error(error, "the disk cannot be read", path);
     match detail.kind {
         Kind::NotFound => {

@@ -3,5 +3,6 @@
 pub mod examine;
 mod examine_pool;
 pub mod host;
+pub mod pool_dump;
 pub mod pool_tables;
 pub mod probe;

@@ -1,6 +1,7 @@
 //! The tables of a pool's member, read one after the other: what can be believed of them, and what not.
 
 use std::future::Future;
+use std::time::{Duration, Instant};
 
 use braid_format::pool::{
     ADDRESS_SECTOR_BYTES, OWNER_BYTES, Owner, PoolLabel, RECORD_BYTES, RING_START_BYTES, Record, RecordKind, RingStart,
@@ -8,6 +9,8 @@ use braid_format::pool::{
 };
 
 const BLOCK: usize = 4096;
+/// A read that fails only after so long is not tried again in smaller pieces.
+const HANGS: Duration = Duration::from_secs(10);
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 1 << 20;
 
@@ -200,10 +203,15 @@ fn steps(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 
 /// Reads whole pages. Those that cannot be read have bytes of which no structure is made; if none can, that is an error.
 async fn pages(member: &(impl Member + Sync), offset: u64, len: u64) -> Result<Vec<u8>, String> {
+    let begun = Instant::now();
     let error = match member.read(offset, len as usize).await {
         Ok(bytes) => return Ok(bytes),
         Err(error) => error,
     };
+    // One that hangs would hang for each page.
+    if begun.elapsed() >= HANGS {
+        return Err(error);
+    }
     let mut bytes = Vec::with_capacity(len as usize);
     let mut read = 0;
     for at in (0..len).step_by(BLOCK) {

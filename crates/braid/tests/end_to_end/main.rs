@@ -35,6 +35,7 @@ mod parity_growing;
 mod parity_journal;
 mod patient;
 mod pool_absent;
+mod pool_compact;
 mod pool_crashes;
 mod pool_damage;
 mod pool_diff;

@@ -52,7 +52,26 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     }
     daemon.stop();
     let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
+    // What is on a disk is shown without a daemon, whole or not.
+    let dump = |disk: &str| {
+        let output = command(BRAID).args(["pool", "dump", disk, "--records", "--json"]).output().expect("it runs");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+        (output.status.code(), document)
+    };
+    let (status, whole) = dump(&a);
+    assert_eq!((status, &whole["pool"], &whole["member"]), (Some(0), &"tank".into(), &0.into()));
+    assert_eq!(
+        (&whole["whole_records"], &whole["damaged"], &whole["clean"]),
+        (&2.into(), &[(); 0][..].into(), &true.into())
+    );
+    assert_eq!(whole["records"].as_array().expect("a list").len(), 2);
+    let names: Vec<_> = whole["owners"].as_array().expect("a list").iter().map(|owner| &owner["name"]).collect();
+    assert_eq!(names, ["db", "log"]);
+    assert!(whole["ring_starts"][0]["run"].as_u64() > Some(0), "{whole}");
     spoil(&a, at + 5);
+    let (status, spoilt) = dump(&a);
+    assert_eq!((status, spoilt["damaged"].as_array().expect("a list").len()), (Some(7), 1), "{spoilt}");
+    assert_eq!((&spoilt["damaged"][0]["what"], &spoilt["whole_records"]), (&"record".into(), &1.into()));
     daemon.start_again();
     assert!(daemon.events().contains("\"pool_damaged\""));
     assert!(attention(&daemon).contains("1 record of the tables"), "{}", attention(&daemon));

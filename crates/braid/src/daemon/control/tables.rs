@@ -436,7 +436,7 @@ impl Tables {
         let served = self.pools.values().filter_map(PoolEntry::served);
         let of_pool = |served: &Served| -> Vec<u32> {
             let volumes = served.volumes.values().map(|volume| volume.device.0);
-            served.parts.iter().map(|part| part.device.0).chain(volumes).collect()
+            served.written().map(|part| part.device.0).chain(volumes).collect()
         };
         exports.chain(served.flat_map(of_pool)).collect()
     }

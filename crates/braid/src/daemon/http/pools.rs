@@ -294,6 +294,19 @@ pub(super) async fn move_volume(
     to_the_end(control, |control| async move { control.move_volume(&name, ask).await }).await
 }
 
+/// Lets what a volume and its snapshots have scattered be put together, while they are used.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/compact",
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db")),
+    responses(
+        (status = 200, body = Volume, description = "it has begun; `compacts` says when that has ended"),
+        (status = 404, body = ErrorBody)
+    )
+)]
+pub(super) async fn compact_volume(State(control): Shared, Named(name): Named) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.compact_volume(&name).await }).await
+}
+
 /// Makes a volume be as a snapshot is; what it had since is lost.
 #[utoipa::path(
     post, path = "/v1/volumes/{volume}/rollback", request_body = RollbackVolume,

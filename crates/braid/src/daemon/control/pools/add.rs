@@ -16,7 +16,7 @@ use braid_api::{AddMembers, ErrorDetail, Kind, Pool as ShownPool};
 use braid_engine::pool::{AddError, Leaving, Pool, tail_units_of_ring};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
 use braid_format::foreign::Found;
-use braid_format::pool::{MEMBER_BYTES_MAX, PoolMember, PoolMemberState, PoolPlaces};
+use braid_format::pool::{MEMBER_BYTES_MAX, PoolLabel, PoolMember, PoolMemberState, PoolPlaces};
 use braid_geometry::units::format_size;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,8 +108,13 @@ impl Control {
                 let message = format!("{name} is too small for pool {}: its journal would be, too", pool.name);
                 return Err(invalid(&pool.name, message).remedy(format!("a further member must have at least {least}")));
             }
+            // Not a member that is on its way back: what it has nobody else has.
+            let is_member = |label: &PoolLabel| {
+                let tables = self.read();
+                tables.pools.get(&pool.uuid).and_then(|e| e.label.as_ref()).is_none_or(|newest| newest.has(label))
+            };
             let left = matches!(labels::read(&io, *device).await, Ok(Some(Ok(label)))
-                if label.uuid == pool.uuid && label.is_joining());
+                if label.uuid == pool.uuid && label.is_joining() && !is_member(&label));
             let mut found = self.look_at_content(&io, base, *device, force || left).await?;
             if !force && found.as_ref().is_some_and(Found::is_foreign) {
                 // Not only what an addition has left.
@@ -257,9 +262,8 @@ impl Control {
                 pool.name
             );
             self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
-            // It may yet be written to: it stays open, and what it is, until the daemon ends.
             taken.keep(part.device);
-            std::mem::forget(part.clone());
+            self.note_stuck(pool, part.clone());
         } else if let Err(left) = labels::erase(&self.ring.devices(), std::slice::from_ref(part)).await {
             for (_, error) in left {
                 tracing::warn!("{called}, which was not added to pool {}, may bear its label: {error}", pool.name);

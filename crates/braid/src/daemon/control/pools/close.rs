@@ -74,7 +74,7 @@ impl Control {
         drop(self.ring.leave_pool(pool.key, pool.home).await);
         let Some(served) = self.take_served(uuid) else { return Ok(Vec::new()) };
         self.write().give_pool_key(served.key);
-        let Served { mut parts, outgoing, .. } = served;
+        let Served { mut parts, outgoing, stuck, .. } = served;
         if !keep && let Err(left) = labels::erase(&self.ring.devices(), &outgoing).await {
             tracing::warn!(
                 "labels of {} members that were removed from pool {} may be there still",
@@ -83,6 +83,8 @@ impl Control {
             );
         }
         self.drop_parts(outgoing).await;
+        // What they bear is looked at by the next start.
+        self.drop_parts(stuck).await;
         written?;
         if keep {
             let io = self.ring.devices();

@@ -103,7 +103,9 @@ impl Control {
         if let Some((name, label)) = serving {
             for member in &here {
                 if label.as_ref().is_some_and(|label| is_left(label, member)) {
-                    self.tell_left(&name, member);
+                    if let Some(label) = &label {
+                        self.tell_left(label, member);
+                    }
                     continue;
                 }
                 if label.as_ref().is_some_and(|label| !label.serves(&member.label)) {
@@ -181,7 +183,7 @@ impl Control {
     async fn without_those_that_left(&self, label: &PoolLabel, here: Vec<Here>) -> Vec<Here> {
         let (left, here): (Vec<Here>, Vec<Here>) = here.into_iter().partition(|one| is_left(label, one));
         for one in &left {
-            self.tell_left(label.name.as_str(), one);
+            self.tell_left(label, one);
         }
         self.close_here(left).await;
         here
@@ -198,14 +200,20 @@ impl Control {
     }
 
     /// A device bears the label of a pool that it is no member of.
-    fn tell_left(&self, pool: &str, one: &Here) {
+    fn tell_left(&self, newest: &PoolLabel, one: &Here) {
+        let pool = newest.name.as_str();
         let what = self.name_of(&one.base);
         // An array has no command of its own that takes a label away.
         let (called, wipe) = match &one.base {
             Base::Disk(disk) => (disk.name.clone(), format!("wipe its label (braid disk wipe {})", disk.name)),
             Base::Array(_) => (what.trim_start_matches("array ").to_owned(), "put it to another use".to_owned()),
         };
-        let message = if one.label.is_joining() {
+        let message = if newest.is_joining() {
+            format!(
+                "{what} was to be added to pool {pool}, or to return to it, and that did not end: only its other members can tell which; attach them, \
+                 then: braid array assemble. Do not wipe it before"
+            )
+        } else if one.label.is_joining() {
             format!(
                 "{what} was to be added to pool {pool}, and that did not end: nothing of the pool is on it; add it again (braid pool add {pool} \
                  {called}), or {wipe}"
@@ -269,7 +277,9 @@ impl Control {
             );
         }
         let said = |other: &PoolLabel| PoolLabel { member: label.member, places: label.places, ..other.clone() };
-        let apart = here.iter().find(|h| h.label.sequence == label.sequence && said(&h.label) != *label);
+        // Whoever was about to return says of itself alone what the others do not say yet.
+        let differs = |h: &&Here| !h.label.is_joining() && said(&h.label) != *label;
+        let apart = here.iter().filter(|h| h.label.sequence == label.sequence).find(differs);
         if let Some(one) = apart {
             let what = self.name_of(&one.base);
             return failed(

@@ -9,6 +9,7 @@
 mod add;
 mod check;
 mod close;
+mod compact;
 mod create;
 mod diff;
 mod exported;
@@ -115,6 +116,9 @@ pub struct Served {
     pub parts: Vec<Part>,
     /// Members that were removed, and whose disks it has still.
     pub outgoing: Vec<Part>,
+    /// Those that are no members any more, or were never, and that it does not let go of, as a disk hangs or has failed: until the daemon
+    /// ends it may write to them.
+    pub stuck: Vec<Part>,
     /// What is exported of it, by identity.
     pub volumes: BTreeMap<Uuid, ServedVolume>,
     /// What is exported no more, and waits for a disk that hangs.
@@ -143,6 +147,13 @@ pub struct Served {
     pub snapshots: Vec<diff::KnownSnapshot>,
     /// What was counted of its space last.
     pub counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
+}
+
+impl Served {
+    /// All that the pool may write to: its members, and what was one or was to be one until it has let go of it.
+    pub fn written(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().chain(&self.outgoing).chain(&self.stuck)
+    }
 }
 
 /// A pool that does not serve.
@@ -278,7 +289,7 @@ impl Tables {
     /// The same of one that serves.
     pub fn served_on(&self, array: Uuid) -> Option<(&PoolEntry, u8)> {
         let of = |part: &Part| matches!(part.base, Base::Array(uuid) if uuid == array).then_some(part.label.member);
-        self.pools.values().find_map(|entry| Some((entry, entry.served()?.parts.iter().find_map(of)?)))
+        self.pools.values().find_map(|entry| Some((entry, entry.served()?.written().find_map(of)?)))
     }
 
     /// Refuses what would take an array from under a pool that serves.
@@ -311,7 +322,7 @@ impl Tables {
     /// Every open disk of a pool, with the pool's name and its number there.
     pub fn pool_disks_open(&self) -> impl Iterator<Item = (&PoolEntry, u8, &Arc<OpenDisk>)> {
         self.pools.values().filter_map(|entry| Some((entry, entry.served()?))).flat_map(|(entry, served)| {
-            served.parts.iter().filter_map(move |part| match &part.base {
+            served.written().filter_map(move |part| match &part.base {
                 Base::Disk(disk) => Some((entry, part.label.member, disk)),
                 Base::Array(_) => None,
             })

@@ -66,6 +66,7 @@ impl Control {
             places,
             parts: parts.clone(),
             outgoing: Vec::new(),
+            stuck: Vec::new(),
             volumes: BTreeMap::new(),
             releasing: BTreeSet::new(),
             work: Arc::default(),

@@ -7,7 +7,7 @@
 use super::super::{Control, random_uuid};
 use super::create::unix_s;
 use super::snapshots::AT_ONCE_MAX;
-use super::volumes::{Located, checked};
+use super::volumes::{Located, checked, find};
 use super::{PoolEntry, Reach};
 use braid_api::names::{policy_name, policy_time};
 use braid_api::{ErrorDetail, Kind, SnapshotPolicy, Volume};
@@ -235,8 +235,8 @@ impl Control {
         let asked = move |pool: &mut Pool| (PoolNext::Done, is_cloned(pool.state(), uuid, volume));
         let kept = match self.call(&snapshot.pool, asked).await {
             Ok(true) => "a volume goes on from it".to_owned(),
-            Ok(false) => match self.delete_owner(&snapshot, OwnerKind::Snapshot, false).await {
-                // Somebody else has deleted it.
+            Ok(false) => match self.delete_owner(&snapshot, OwnerKind::Snapshot, false, is_too_many).await {
+                // Somebody else has deleted it, or it is not one too many any more.
                 Err(error) if error.kind == Kind::NotFound => return,
                 Err(error) => error.message,
                 Ok(()) => {
@@ -253,6 +253,19 @@ impl Control {
             self.events().warning("snapshot_kept", message, &[("snapshot", &snapshot.name)]);
         }
     }
+}
+
+/// Whether a snapshot is one that the policy of its volume does not keep, as both are now: it may have got another name since it was noted, and
+/// the volume another policy.
+fn is_too_many(state: &State, snapshot: &Owner) -> bool {
+    let own = |owner: &Owner| (owner.kind == OwnerKind::Snapshot && owner.volume == snapshot.volume).then_some(());
+    let at = |owner: &Owner| own(owner).and_then(|()| policy_time(owner.name.as_str()));
+    let Some(policy) = find(state, snapshot.volume, OwnerKind::Volume).and_then(|volume| volume.policy) else {
+        return false;
+    };
+    let Some(taken) = at(snapshot) else { return false };
+    let newer = state.owners.iter().filter_map(at).filter(|other| *other > taken).count();
+    newer >= policy.keep as usize && !is_cloned(state, snapshot.uuid, snapshot.volume)
 }
 
 /// Whether something of another volume goes on from a snapshot, at once or by way of what was deleted.

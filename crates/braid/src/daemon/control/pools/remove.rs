@@ -122,6 +122,7 @@ impl Control {
         // Whoever has the pool's lock may wait for the task that this is done by.
         let Ok(_one_at_a_time) = pool.work.try_lock() else { return true };
         if let Some(gone) = outgoing {
+            let Some(_claim) = self.claim_found(uuid, "changed") else { return true };
             let mut parts = self.parts_of(&pool);
             if parts.iter().any(|part| part.behind) {
                 // Told before that it failed.
@@ -135,6 +136,8 @@ impl Control {
         } else if let Some(member) = member {
             let ready = self.call(&pool, move |pool| (PoolNext::Done, pool.leave_step(member))).await;
             if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
+                // Nobody looks at its disks meanwhile.
+                let Some(_claim) = self.claim_found(uuid, "changed") else { return true };
                 self.take_out(&pool, member).await;
             }
         }
@@ -181,18 +184,14 @@ impl Control {
     /// No label but its own has it any more: it is free.
     async fn let_go_of_member(self: &Arc<Self>, pool: &Reach, gone: Part) {
         let (number, called) = (gone.label.member, self.name_of(&gone.base));
-        let let_go = self.drops(pool, number).await;
-        if let Some(Condition::Serves(served)) = self.write().pools.get_mut(&pool.uuid).map(|e| &mut e.condition) {
-            served.outgoing.retain(|part| part.label.member != number);
-        }
-        if !let_go {
+        if !self.drops(pool, number).await {
+            self.note_stuck(pool, gone);
             // The pool may yet flush it: its device stays what it is until the daemon ends.
             let message = format!(
                 "{called} is not in pool {} any more, but the pool does not let go of it, as a disk hangs or has failed: it is free when the daemon \
                  was restarted, then wipe its label (braid disk wipe)",
                 pool.name
             );
-            std::mem::forget(gone);
             return self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
         }
         if let Err(left) = labels::erase(&self.ring.devices(), std::slice::from_ref(&gone)).await {
@@ -202,11 +201,23 @@ impl Control {
                 self.events().warning("pool_member_left", message, &[("pool", &pool.name)]);
             }
         }
+        // Until here nobody else could have it.
+        if let Some(served) = self.write().pools.get_mut(&pool.uuid).and_then(|entry| entry.served_mut()) {
+            served.outgoing.retain(|part| part.label.member != number);
+        }
         self.forget_member(pool.uuid, number);
         self.drop_parts(vec![gone]).await;
         self.save_or_warn();
         let message = format!("{called} is not in pool {} any more", pool.name);
         self.events().info("pool_member_left", message, &[("pool", &pool.name)]);
+    }
+
+    /// The pool does not let go of it: it stays the pool's until the daemon ends.
+    pub(super) fn note_stuck(&self, pool: &Reach, part: Part) {
+        if let Some(served) = self.write().pools.get_mut(&pool.uuid).and_then(|entry| entry.served_mut()) {
+            served.outgoing.retain(|other| other.label.member != part.label.member);
+            served.stuck.push(part);
+        }
     }
 
     /// Whether the pool has let go of a member.

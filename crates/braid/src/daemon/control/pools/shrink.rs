@@ -118,6 +118,9 @@ impl Control {
             let slice = move |pool: &mut Pool| sweep(pool, id, &mut at);
             let (swept, reached) =
                 self.call(&what.pool, slice).await?.map_err(|error| of(error, &what.pool, &what.name))?;
+            if reached != at {
+                held_since = None;
+            }
             at = reached;
             match swept {
                 Swept::All => return Ok(()),

@@ -234,7 +234,7 @@ impl Control {
         self.is_open()?;
         let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
         let shown = self.snapshot_of(&located.pool, located.uuid).await?;
-        self.delete_owner(&located, OwnerKind::Snapshot, force).await?;
+        self.delete_owner(&located, OwnerKind::Snapshot, force, |_, _| true).await?;
         let message = format!("snapshot {} was deleted", shown.name);
         self.events().info("snapshot_deleted", message, &[("snapshot", &shown.name)]);
         Ok(shown)

@@ -1,6 +1,7 @@
 //! Pools that wait for members: looked for again, and started without those that are lost.
 
 use super::super::Control;
+use super::super::tables::Tables;
 use super::{Condition, PoolEntry};
 use braid_api::{ErrorDetail, Kind, Pool, StartPool};
 use std::sync::Arc;
@@ -23,6 +24,17 @@ impl Control {
                 return Err(ErrorDetail::new(Kind::InUse, message)
                     .with("pool", &entry.name)
                     .remedy(format!("braid pool show {}", entry.name)));
+            }
+            if ask.force
+                && let Some(array) = tables.changing_array_of(entry.uuid)
+            {
+                let message = format!("array {array} may be a member of pool {}, and is being changed", entry.name);
+                return Err(ErrorDetail::new(Kind::InUse, message)
+                    .with("pool", &entry.name)
+                    .with("array", &array)
+                    .remedy(
+                        "wait until that has ended (braid job list); without it what only it has could not be read",
+                    ));
             }
             entry.uuid
         };
@@ -57,5 +69,15 @@ impl Control {
             let message = format!("member {number} of pool {pool} is back");
             self.events().info("pool_member_back", message, &[("pool", pool)]);
         }
+    }
+}
+
+impl Tables {
+    /// An array that is there and being changed, and that was a member of a pool when that was seen last.
+    fn changing_array_of(&self, pool: Uuid) -> Option<String> {
+        let seen = self.last_seen_of(pool);
+        let was = |name: &str| seen.values().any(|seen| seen.strip_prefix("array ") == Some(name));
+        let busy = self.arrays.values().filter(|array| self.busy.contains_key(&array.uuid) && array.active().is_some());
+        busy.map(|array| array.name.clone()).find(|name| was(name))
     }
 }

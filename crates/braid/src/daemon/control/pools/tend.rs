@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::Condition;
+use super::compact::PutTogether;
 use super::measure::{Rest, Vitals};
 use super::policies::Looked;
 use braid_engine::PoolNext;
@@ -34,6 +35,8 @@ pub struct Tending {
     fold: Arc<AtomicBool>,
     /// Something stands where it should not.
     moves: Arc<AtomicBool>,
+    /// Something is to be put together.
+    compacts: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     wake: Arc<Notify>,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
@@ -62,6 +65,12 @@ impl Tending {
     /// Something stands where it should not.
     pub fn moves(&self) {
         self.moves.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Something is to be put together.
+    pub fn compacts(&self) {
+        self.compacts.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
@@ -111,6 +120,7 @@ impl Control {
         };
         let mut busy = false;
         let mut told = None;
+        let mut made_before = None::<PutTogether>;
         let at_leisure = Arc::new(tokio::sync::Mutex::new((Looked::default(), Rest::default())));
         while !tending.ending.load(Ordering::Acquire) {
             let wait = if busy { BUSY } else { EVERY };
@@ -138,9 +148,10 @@ impl Control {
             // Whatever is deleted from here on sets it again.
             let fold = tending.holds.load(Ordering::Acquire) == 0 && tending.fold.swap(false, Ordering::AcqRel);
             let moves = tending.moves.swap(false, Ordering::AcqRel);
+            let compacts = tending.compacts.swap(false, Ordering::AcqRel);
             busy = false;
             // A flush may fail although nothing was to be committed.
-            if !old && !fold && !moves && !look {
+            if !old && !fold && !moves && !compacts && !look {
                 continue;
             }
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };
@@ -150,15 +161,16 @@ impl Control {
                     pool.request_commit();
                 }
                 let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
+                let compacting = compacts.then(|| (pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
                 let vitals = look.then(|| Vitals::of(pool));
-                (PoolNext::Done, (folded, moving, pool.has_failed(), vitals))
+                (PoolNext::Done, (folded, moving, compacting, pool.has_failed(), vitals))
             };
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
                 busy = true;
             }
-            let Ok((_, moving, failed, vitals)) = called else { continue };
+            let Ok((_, moving, compacting, failed, vitals)) = called else { continue };
             if let Some(vitals) = vitals {
                 self.note_vitals(uuid, vitals);
             }
@@ -179,6 +191,20 @@ impl Control {
             if moves && told != Some(moving) {
                 told = Some(moving);
                 self.tell_moving(uuid, moving);
+            }
+            if let Some((step, made)) = compacting {
+                let before = *made_before.get_or_insert(made);
+                if failed {
+                    // That it failed is told below; nothing was put together to the end.
+                    made_before = None;
+                } else if step == Moving::Some {
+                    tending.compacts.store(true, Ordering::Release);
+                    busy = true;
+                } else {
+                    made_before = None;
+                    let made = (made.0 - before.0, made.1 - before.1);
+                    self.tell_compacted(uuid, made, step == Moving::Full);
+                }
             }
             if old {
                 hot_since = None;

@@ -30,6 +30,8 @@ pub(super) struct Listed {
     pub(super) accounts: Option<Arc<Accounts>>,
     /// Owners of whom, or of those before them, not all is known.
     pub(super) doubtful: BTreeSet<u32>,
+    /// What these have scattered is being put together.
+    pub(super) compacting: BTreeSet<u32>,
     /// Records without an extent: how many there are.
     zero_records: u64,
 }
@@ -43,7 +45,17 @@ impl Listed {
         shared: &PoolShared,
     ) -> Listed {
         let Owned { by_owner: extents, members } = measure::owned(shared);
-        Listed { owners, free_extents, kept, extents, members, accounts: None, doubtful: BTreeSet::new(), zero_records }
+        Listed {
+            owners,
+            free_extents,
+            kept,
+            extents,
+            members,
+            accounts: None,
+            doubtful: BTreeSet::new(),
+            compacting: BTreeSet::new(),
+            zero_records,
+        }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
@@ -261,6 +273,7 @@ impl Control {
             bandwidth_bytes_max: rates_of(owner).bandwidth_bytes,
             place: tables.place_of(pool, owner),
             in_doubt: listed.doubtful.contains(&owner.id),
+            compacts: listed.compacting.contains(&owner.id),
             moves: listed.owners.iter().any(|o| (o.uuid == owner.uuid || o.volume == owner.uuid) && o.also_on != 0),
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),

@@ -206,18 +206,19 @@ impl Control {
         if shown.snapshots > 0 {
             return Err(has_snapshots(&shown.name));
         }
-        self.delete_owner(&located, OwnerKind::Volume, force).await?;
+        self.delete_owner(&located, OwnerKind::Volume, force, |_, _| true).await?;
         let message = format!("volume {} was deleted", shown.name);
         self.events().info("volume_deleted", message, &[("volume", &shown.name)]);
         Ok(shown)
     }
 
-    /// Deletes a volume or snapshot, with its exports if `force` is set.
+    /// Deletes a volume or snapshot, with its exports if `force` is set; one that is not wanted in that moment is not found.
     pub(super) async fn delete_owner(
         self: &Arc<Self>,
         what: &Located,
         kind: OwnerKind,
         force: bool,
+        is_wanted: impl Fn(&State, &Owner) -> bool + Send + 'static,
     ) -> Result<(), ErrorDetail> {
         if !force {
             self.refuse_exported_volume(what, "deleted").map_err(|error| {
@@ -235,7 +236,8 @@ impl Control {
         let _one_at_a_time = what.pool.work.lock().await;
         let uuid = what.uuid;
         let done = self.call(&what.pool, move |pool| {
-            let id = find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
+            let found = find(pool.state(), uuid, kind).filter(|owner| is_wanted(pool.state(), owner));
+            let id = found.map(|owner| owner.id).ok_or(AdminError::NoSuch);
             let result = id.and_then(|id| match kind {
                 OwnerKind::Snapshot => pool.delete_snapshot(id),
                 _ => pool.delete_volume(id),
@@ -361,11 +363,12 @@ impl Control {
             let doubtful = owners.iter().filter(lacks).map(|owner| owner.id).collect();
             let thick = owners.iter().filter(|owner| owner.thick).map(|owner| owner.id);
             let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.kept_extents_of(id))).collect();
-            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful))
+            let compacting = owners.iter().map(|owner| owner.id).filter(|id| pool.compacts_owner(*id)).collect();
+            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful, compacting))
         };
-        let (owners, free_extents, kept, zero_records, doubtful) = self.call(pool, asked).await?;
+        let (owners, free_extents, kept, zero_records, doubtful, compacting) = self.call(pool, asked).await?;
         let mut listed = Listed::new(owners, free_extents, kept, zero_records, &pool.shared);
-        listed.doubtful = doubtful;
+        (listed.doubtful, listed.compacting) = (doubtful, compacting);
         Ok(listed)
     }
 
