@@ -22,9 +22,21 @@ pub const META_BLOCKS: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeafId(pub u32);
 
-/// Index of a device (an array, or a bare disk) in the table of devices, the same on every shard.
+/// A device (an array, a bare disk, or a volume), the same on every shard: its index in the table of devices, and above
+/// [`DeviceId::INDEX_BITS`] whatever else tells it from others of that index, which are devices of other engines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u32);
+
+impl DeviceId {
+    /// So many bits are the index.
+    pub const INDEX_BITS: u32 = 20;
+
+    /// Where it is in the table of devices.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        (self.0 & ((1 << DeviceId::INDEX_BITS) - 1)) as usize
+    }
+}
 
 /// Index of a shard, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -5,9 +5,23 @@ use std::sync::{Arc, OnceLock};
 use crate::io::{DeviceId, ShardId};
 use crate::pool::{BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared};
 
-/// Names a pool that is served, the same on every shard. Below [`crate::limits::POOLS_MAX`].
+/// Names a pool that is served, the same on every shard: its index, below [`crate::limits::POOLS_MAX`], and above
+/// [`PoolKey::INDEX_BITS`] what tells it from pools of other engines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PoolKey(pub u16);
+
+impl PoolKey {
+    /// So many bits are the index.
+    pub const INDEX_BITS: u32 = 8;
+
+    /// Where it is in the table of pools.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        (self.0 & ((1 << PoolKey::INDEX_BITS) - 1)) as usize
+    }
+}
+
+const _: () = assert!(crate::limits::POOLS_MAX <= 1 << PoolKey::INDEX_BITS);
 
 /// A member of a pool that is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

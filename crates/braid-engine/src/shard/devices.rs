@@ -125,27 +125,27 @@ impl Devices {
 
     #[inline]
     pub fn get(&self, device: DeviceId) -> Option<&Device> {
-        self.table.get(device.0 as usize)
+        self.table.get(device.index())
     }
 
     #[inline]
     pub fn get_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
-        self.table.get_mut(device.0 as usize)
+        self.table.get_mut(device.index())
     }
 
     #[inline]
     pub fn at(&self, device: u32) -> &Device {
-        &self.table[device as usize]
+        &self.table[DeviceId(device).index()]
     }
 
     #[inline]
     pub fn at_mut(&mut self, device: u32) -> &mut Device {
-        &mut self.table[device as usize]
+        &mut self.table[DeviceId(device).index()]
     }
 
     /// Makes `layout` the one for new requests. Returns the version that must drain, if there was one.
     pub fn publish(&mut self, id: DeviceId, layout: Option<Arc<DeviceLayout>>) -> Option<u32> {
-        let device = &mut self.table[id.0 as usize];
+        let device = &mut self.table[id.index()];
         if let (Some(old), Some(new)) = (&device.current, &layout) {
             assert!(new.version() > old.version(), "layout versions of a device rise");
         }
@@ -166,7 +166,7 @@ impl Devices {
 
     #[inline]
     pub fn leave(&mut self, id: u32, version: u32) {
-        let device = &mut self.table[id as usize];
+        let device = &mut self.table[DeviceId(id).index()];
         if device.version == version {
             device.users -= 1;
         } else {
@@ -176,7 +176,7 @@ impl Devices {
 
     #[cold]
     fn leave_retired(&mut self, id: u32, version: u32) {
-        let retired = &mut self.table[id as usize].retired;
+        let retired = &mut self.table[DeviceId(id).index()].retired;
         let at = retired.iter().position(|(l, _)| l.version() == version).expect("a version with users is kept");
         retired[at].1 -= 1;
         // Whoever waits for a version waits for those before it, too: in the order of their publication.

@@ -210,7 +210,7 @@ impl PoolMemory for Staging<'_> {
 impl Shard {
     /// Somebody asks something of a pool whose home this is.
     pub(in super::super) fn pool_asked(&mut self, key: PoolKey, who: Who, ask: PoolAsk, sink: &mut impl LeafSink) {
-        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else {
+        let Some(home) = self.pools.sides[key.index()].home.as_mut() else {
             if !matches!(ask, PoolAsk::Unplace(_)) {
                 self.pool_tell(who, PoolTold::Failed(ErrorKind::NoDevice));
             }
@@ -233,7 +233,7 @@ impl Shard {
 
     /// Makes a call at the pool's home; it ends by [`Shard::pop_pool_call`].
     pub fn pool_call(&mut self, id: u64, key: PoolKey, call: PoolCall, sink: &mut impl LeafSink) {
-        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else {
+        let Some(home) = self.pools.sides[key.index()].home.as_mut() else {
             return self.pools.calls_done.push_back((id, false));
         };
         home.calls.push(Called { id, call, wait: Wait::Make(None) });
@@ -245,7 +245,7 @@ impl Shard {
     #[cold]
     pub(in super::super) fn pools_go_on(&mut self, sink: &mut impl LeafSink) {
         while let Some(key) = self.pools.going_on.pop_front() {
-            if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+            if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
                 home.turns += 1;
                 self.pools.driven.push_back(key);
             }
@@ -255,7 +255,7 @@ impl Shard {
 
     /// All requests that had begun on a shard before a barrier have ended.
     pub(in super::super) fn pool_turned(&mut self, key: PoolKey, number: u64) {
-        let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() else { return };
+        let Some(home) = self.pools.sides[key.index()].home.as_mut() else { return };
         if let Some((under_way, left, own)) = &mut home.barrier
             && *under_way == number
         {
@@ -274,7 +274,7 @@ impl Shard {
 
     /// The kernel still has, or has no more, what may change places of this pool.
     pub(in super::super) fn pool_is_late(&mut self, key: PoolKey, late: bool) {
-        if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+        if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.late = if late { home.late + 1 } else { home.late - 1 };
             self.pools.driven.push_back(key);
         }
@@ -282,7 +282,7 @@ impl Shard {
 
     /// An I/O of a pool's own has ended.
     pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, succeeded: bool) {
-        if let Some(home) = self.pools.sides[usize::from(key.0)].home.as_mut() {
+        if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.pool.io_done(token, succeeded);
         }
         self.pools.driven.push_back(key);
@@ -290,7 +290,7 @@ impl Shard {
 
     /// Does what a pool wants done, and lets those go on who wait for it.
     pub(super) fn drive_pool(&mut self, key: PoolKey, sink: &mut impl LeafSink) {
-        let at = usize::from(key.0);
+        let at = key.index();
         let Some(mut home) = self.pools.sides[at].home.take() else { return };
         self.make_calls(key, &mut home);
         self.retry_waiting(&mut home);

@@ -203,18 +203,18 @@ impl Shard {
             self.pools.staging = vec![0; 64 << 10].into();
         }
         self.know_pool(key, self.id);
-        self.pools.sides[usize::from(key.0)].home = Some(Box::new(Home::new(pool, members, self.shared.shards)));
+        self.pools.sides[key.index()].home = Some(Box::new(Home::new(pool, members, self.shared.shards)));
         self.drive_pool(key, sink);
     }
 
     /// Tells the shard where a pool's home is.
     pub fn know_pool(&mut self, key: PoolKey, home: ShardId) {
-        self.pools.sides[usize::from(key.0)].home_shard = home;
+        self.pools.sides[key.index()].home_shard = home;
     }
 
     /// Takes a pool away from its home: nothing of it is under way, and its volumes are not published any more.
     pub fn leave_pool(&mut self, key: PoolKey) -> Option<Box<Pool>> {
-        let home = self.pools.sides[usize::from(key.0)].home.take()?;
+        let home = self.pools.sides[key.index()].home.take()?;
         for shard in (0..self.shared.shards).map(ShardId) {
             self.tell_again(key, shard);
         }
@@ -230,7 +230,7 @@ impl Shard {
     /// Counts a request to a volume.
     #[inline]
     pub(super) fn enter_volume(&mut self, index: u32, key: PoolKey) {
-        let side = &mut self.pools.sides[usize::from(key.0)];
+        let side = &mut self.pools.sides[key.index()];
         side.users[usize::from(side.time)] += 1;
         let slot = &mut self.slots[index];
         (slot.pool, slot.time) = (key.0, side.time);
@@ -251,7 +251,7 @@ impl Shard {
         let slot = &mut self.slots[index];
         let time = std::mem::replace(&mut slot.time, AWAY);
         let key = PoolKey(slot.pool);
-        let side = &mut self.pools.sides[usize::from(key.0)];
+        let side = &mut self.pools.sides[key.index()];
         let users = &mut side.users[usize::from(time)];
         *users -= 1;
         if *users == 0 && time != side.time && side.draining.is_some() {
@@ -292,7 +292,7 @@ impl Shard {
     #[cold]
     pub(super) fn tell_pool_late(&mut self, index: u32, late: bool) {
         let key = PoolKey(self.slots[index].pool);
-        let home = self.pools.sides[usize::from(key.0)].home_shard;
+        let home = self.pools.sides[key.index()].home_shard;
         if home == self.id {
             self.pool_is_late(key, late);
         } else {
@@ -302,7 +302,7 @@ impl Shard {
 
     /// The home wants everything that has begun on this shard to have ended.
     pub(super) fn pool_turn(&mut self, key: PoolKey, home: ShardId, number: u64) {
-        let side = &mut self.pools.sides[usize::from(key.0)];
+        let side = &mut self.pools.sides[key.index()];
         side.home_shard = home;
         let before = side.time;
         side.time ^= 1;
@@ -314,7 +314,7 @@ impl Shard {
 
     #[cold]
     fn time_has_run_out(&mut self, key: PoolKey) {
-        let side = &mut self.pools.sides[usize::from(key.0)];
+        let side = &mut self.pools.sides[key.index()];
         let Some(number) = side.draining.take() else { return };
         let home = side.home_shard;
         if home == self.id {
