@@ -16,6 +16,7 @@ use crate::parts::PartJob;
 use crate::pending::pending;
 use crate::ring::{Inner, RingHandle};
 use crate::shard::clock_ns;
+use crate::tier::tier_of;
 
 /// [`EngineIo`] over a ring, for any executor. Cheap to clone; all clones share memory for jobs and the troubles of arrays.
 ///
@@ -91,7 +92,7 @@ impl EngineIo for RingEngine {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let inner = self.inner();
-        let loan = inner.pool.take().await?;
+        let loan = inner.pools[tier_of(part.device)].take().await?;
         let (answer, ended) = pending();
         let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
         inner.links[shard].send(Control::Part(Box::new(PartJob { part, loan, answer })));

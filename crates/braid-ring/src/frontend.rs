@@ -7,6 +7,7 @@ use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Re
 
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
+use crate::tier::tier_of;
 
 /// Frontends on one shard, at most.
 pub const FRONTENDS_MAX: usize = 256;
@@ -82,6 +83,9 @@ impl Cx<'_> {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let tagged = Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request };
+        if request.device.0 >> DeviceId::INDEX_BITS != 0 {
+            return core.submit_above(&tagged);
+        }
         core.engine.submit(&tagged, &mut core.port)
     }
 
@@ -89,6 +93,9 @@ impl Cx<'_> {
     /// would copy, to be sent as it is. It counts as a read that was answered; what is written there meanwhile shows. Give
     /// it back by [`Cx::give_back`]: until then the disk cannot be removed.
     pub fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
+        if tier_of(device) != 0 {
+            return None;
+        }
         let (leaf, at) = self.core.engine.place_to_read(device, offset, len)?;
         let buf = self.core.port.lend(leaf, at, len)?;
         self.core.engine.count_read(device, len);
@@ -98,7 +105,7 @@ impl Cx<'_> {
     /// Whether what one disk of the device does not give may be had from another one: a read that ran into its time limit
     /// is then worth a second try, with other memory.
     pub fn is_redundant(&self, device: DeviceId) -> bool {
-        self.core.engine.is_redundant(device)
+        self.core.engine_of(tier_of(device)).is_some_and(|engine| engine.is_redundant(device))
     }
 
     /// Whether these bytes are of what [`Cx::lend`] gave, and not of the arena.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use braid_engine::limits::SYNCS_MAX;
-use braid_engine::{DeviceId, ErrorKind, RegionCall};
+use braid_engine::{DeviceId, ErrorKind, RegionCall, Shard};
 
 use crate::parts::PartJob;
 use crate::pending::Promise;
-use crate::shard::Core;
+use crate::port::Port;
 
 /// All of that which is under way on one shard.
 pub(crate) struct Jobs {
@@ -45,10 +45,16 @@ impl Jobs {
     }
 
     /// Takes a call in.
-    pub(crate) fn call(&mut self, core: &mut Core, device: DeviceId, call: RegionCall, done: Promise<()>) {
+    pub(crate) fn call(
+        &mut self,
+        (engine, port): (&mut Shard, &mut Port),
+        device: DeviceId,
+        call: RegionCall,
+        done: Promise<()>,
+    ) {
         self.next_call += 1;
         self.calls.push_back((self.next_call, done));
-        core.engine.call(self.next_call, device, call, &mut core.port);
+        engine.call(self.next_call, device, call, port);
     }
 
     /// Somebody wants to be woken at a time of the shard's clock.
@@ -65,9 +71,9 @@ impl Jobs {
     }
 
     /// Begins what waits, as far as there is room. Called once a turn.
-    pub(crate) fn begin(&mut self, core: &mut Core) {
+    pub(crate) fn begin(&mut self, engine: &mut Shard, port: &mut Port) {
         while let Some(sleeper) = self.sleepers.first_entry()
-            && sleeper.key().0 <= core.port.now_ns
+            && sleeper.key().0 <= port.now_ns
         {
             sleeper.remove().keep(());
         }
@@ -75,10 +81,10 @@ impl Jobs {
             let Some(place) = self.running.iter().position(Option::is_none) else {
                 return self.waiting.push_front(job);
             };
-            match core.engine.sync(&job.request(place as u64), &mut core.port) {
+            match engine.sync(&job.request(place as u64), port) {
                 Ok(()) => self.running[place] = Some(job),
                 // No slot is free. One will be, when something ends, and then there is another turn.
-                Err(e) if e.kind == ErrorKind::Busy && !core.engine.is_held_up(job.part.device) => {
+                Err(e) if e.kind == ErrorKind::Busy && !engine.is_held_up(job.part.device) => {
                     return self.waiting.push_front(job);
                 }
                 Err(e) => job.answer.keep(Err(e)),
@@ -87,8 +93,8 @@ impl Jobs {
     }
 
     /// Tells of what has ended. Called once a turn.
-    pub(crate) fn end(&mut self, core: &mut Core) {
-        while let Some(done) = core.engine.pop_sync_done() {
+    pub(crate) fn end(&mut self, engine: &mut Shard) {
+        while let Some(done) = engine.pop_sync_done() {
             let Some(job) = self.running[done.tag as usize].take() else { continue };
             let PartJob { loan, answer, .. } = *job;
             if done.buffer_lost {
@@ -96,7 +102,7 @@ impl Jobs {
             }
             answer.keep(done.result.map(|()| done.compared));
         }
-        while let Some(id) = core.engine.pop_called() {
+        while let Some(id) = engine.pop_called() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)
                 && let Some((_, done)) = self.calls.remove(at)
             {

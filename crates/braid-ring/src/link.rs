@@ -16,6 +16,7 @@ use crate::pending::Promise;
 use crate::pools::Served;
 use crate::requests::DeviceRequest;
 use crate::stats::LeafCounters;
+use crate::tier::Raise;
 use crate::wake::Wake;
 
 /// What is done when all shards have done their part. The last one calls it, on its own thread.
@@ -59,22 +60,66 @@ impl MetaRequest {
 
 /// What the control plane tells a shard.
 pub(crate) enum Control {
-    AddLeaf { id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters> },
-    RemoveLeaf { id: LeafId, gone: Arc<Countdown> },
-    ResizeLeaf { id: LeafId, known: Arc<Countdown> },
-    Publish { device: DeviceId, layout: Option<Arc<DeviceLayout>>, drained: Arc<Countdown> },
-    Post { frontend: usize, message: Box<dyn Any + Send> },
-    Meta(Box<MetaRequest>),
+    AddLeaf {
+        id: LeafId,
+        disk: Arc<Disk>,
+        counters: Arc<LeafCounters>,
+    },
+    /// One more tier.
+    Raise(Box<Raise>),
+    RemoveLeaf {
+        id: LeafId,
+        gone: Arc<Countdown>,
+    },
+    ResizeLeaf {
+        id: LeafId,
+        known: Arc<Countdown>,
+    },
+    Publish {
+        device: DeviceId,
+        layout: Option<Arc<DeviceLayout>>,
+        drained: Arc<Countdown>,
+    },
+    Post {
+        frontend: usize,
+        message: Box<dyn Any + Send>,
+    },
+    /// Of a disk of this tier.
+    Meta(usize, Box<MetaRequest>),
     Request(Box<DeviceRequest>),
-    Freeze { device: DeviceId, frozen: Arc<Countdown> },
+    Freeze {
+        device: DeviceId,
+        frozen: Arc<Countdown>,
+    },
     Part(Box<PartJob>),
-    Call { device: DeviceId, call: RegionCall, done: Promise<()> },
-    Sleep { until_ns: u64, done: Promise<()> },
-    KnowPool { key: PoolKey, home: ShardId, done: Promise<()> },
+    Call {
+        device: DeviceId,
+        call: RegionCall,
+        done: Promise<()>,
+    },
+    Sleep {
+        until_ns: u64,
+        done: Promise<()>,
+    },
+    KnowPool {
+        key: PoolKey,
+        home: ShardId,
+        done: Promise<()>,
+    },
     ServePool(Box<Served>),
-    CallPool { key: PoolKey, call: PoolCall, done: Promise<bool> },
-    LeavePool { key: PoolKey, done: Promise<Option<Box<Pool>>> },
-    Counters { device: DeviceId, answer: Promise<DeviceCounters> },
+    CallPool {
+        key: PoolKey,
+        call: PoolCall,
+        done: Promise<bool>,
+    },
+    LeavePool {
+        key: PoolKey,
+        done: Promise<Option<Box<Pool>>>,
+    },
+    Counters {
+        device: DeviceId,
+        answer: Promise<DeviceCounters>,
+    },
     Stop,
 }
 

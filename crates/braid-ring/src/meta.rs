@@ -42,7 +42,7 @@ impl RingHandle {
         let memory = if moves && len > 0 { Some(memory_with(data, len as usize)?) } else { None };
         let (request, answer) = request(leaf, op, flags, offset, len, memory);
         let link = &self.inner.links[leaf.0 as usize % self.inner.links.len()];
-        link.send(Control::Meta(Box::new(request)));
+        link.send(Control::Meta(self.tier_of_leaf(leaf), Box::new(request)));
         let (result, memory) = answer.await.map_err(|_| LeafError::of(ErrorKind::Gone))?;
         result?;
         match memory {

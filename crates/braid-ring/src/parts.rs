@@ -9,7 +9,7 @@ use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncReques
 use crate::map::Map;
 use crate::pending::{Promise, pending};
 
-/// Parts of jobs that have memory at a time, of all arrays together; more wait for it. Each has [`LEAF_BYTES_MAX`] bytes.
+/// Parts of jobs that have memory at a time, of all arrays of a tier together; more wait for it. Each has [`LEAF_BYTES_MAX`] bytes.
 pub const PARTS_MAX: usize = 16;
 
 struct State {

@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::pool::Pool;
-use braid_engine::{PoolCall, PoolKey, PoolMembers, PoolNext, ShardId};
+use braid_engine::{PoolCall, PoolKey, PoolMembers, PoolNext, Shard, ShardId};
 
 use crate::link::Control;
 use crate::pending::{Promise, pending};
+use crate::port::Port;
 use crate::ring::RingHandle;
-use crate::shard::Core;
 
 /// Why a call to a pool has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,15 +49,21 @@ pub(crate) struct PoolCalls {
 }
 
 impl PoolCalls {
-    pub(crate) fn call(&mut self, core: &mut Core, key: PoolKey, call: PoolCall, done: Promise<bool>) {
+    pub(crate) fn call(
+        &mut self,
+        (engine, port): (&mut Shard, &mut Port),
+        key: PoolKey,
+        call: PoolCall,
+        done: Promise<bool>,
+    ) {
         self.next += 1;
         self.calls.push_back((self.next, done));
-        core.engine.pool_call(self.next, key, call, &mut core.port);
+        engine.pool_call(self.next, key, call, port);
     }
 
     /// Tells of those that have ended. Called once a turn.
-    pub(crate) fn end(&mut self, core: &mut Core) {
-        while let Some((id, good)) = core.engine.pop_pool_call() {
+    pub(crate) fn end(&mut self, engine: &mut Shard) {
+        while let Some((id, good)) = engine.pop_pool_call() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)
                 && let Some((_, done)) = self.calls.remove(at)
             {

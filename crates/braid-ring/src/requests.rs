@@ -7,15 +7,18 @@ use braid_engine::{Completion, ErrorKind, IoError, Op, Request, Shard};
 use crate::frontend::{FRONTENDS_MAX, TAG_BITS, TAG_LIMIT};
 use crate::map::Map;
 use crate::pending::Promise;
-use crate::shard::Core;
+use crate::port::Port;
 
-/// Requests of the control plane to devices on one shard at a time; more wait.
+/// Requests of the control plane to devices on one shard and of one tier at a time; more wait.
 const REQUESTS_MAX: usize = 64;
 
 /// Stands in their tags where those of a frontend have its index.
 pub(crate) const CONTROL_PLANE: u64 = (1 << (64 - TAG_BITS)) - 1;
 
-const _: () = assert!(FRONTENDS_MAX as u64 <= CONTROL_PLANE);
+/// The same of what a leaf that is a device of the tier below was asked: see [`crate::tier`].
+pub(crate) const BELOW: u64 = CONTROL_PLANE - 1;
+
+const _: () = assert!(FRONTENDS_MAX as u64 <= BELOW);
 
 /// How a request ended.
 pub(crate) struct Ended {
@@ -66,13 +69,13 @@ impl Requests {
     }
 
     /// Begins what waits, as far as there is room. Called once a turn.
-    pub(crate) fn begin(&mut self, core: &mut Core) {
+    pub(crate) fn begin(&mut self, engine: &mut Shard, port: &mut Port) {
         while self.running.len() - self.late < REQUESTS_MAX
             && let Some(mut next) = self.waiting.pop_front()
         {
             let tag = self.next_tag;
             next.request.tag = CONTROL_PLANE << TAG_BITS | tag;
-            match core.engine.submit(&next.request, &mut core.port) {
+            match engine.submit(&next.request, port) {
                 Ok(()) => {
                     // It cannot end before this turn does, nor can another one still bear this tag after so many.
                     self.next_tag = (tag + 1) % TAG_LIMIT;

@@ -16,12 +16,14 @@ use crate::error::{RingError, RingErrorKind};
 use crate::frontend::{FRONTENDS_MAX, Frontend};
 use crate::link::{Control, Countdown, Link};
 use crate::map::Map;
+use crate::metas::META_MAX;
 use crate::net::{Net, SOCKETS_MAX};
 use crate::parts::Pool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
-use crate::shard::{Core, META_MAX, Peers, Runner};
+use crate::shard::{Core, Peers, Runner, TierMessage};
 use crate::stats::{LeafCounters, LeafStats};
+use crate::tier::{Raise, TIERS_MAX, tier_of};
 use crate::timer::Timers;
 use crate::troubles::Troubles;
 use crate::wake::Wake;
@@ -84,8 +86,11 @@ pub(crate) struct Inner {
     arena_bytes: u64,
     /// Failures of members that nobody has taken yet.
     pub(crate) troubles: Arc<Troubles>,
-    /// Memory for parts of jobs.
-    pub(crate) pool: Arc<Pool>,
+    /// Memory for parts of jobs, by tier.
+    pub(crate) pools: [Arc<Pool>; TIERS_MAX],
+    /// How many tiers all shards were told of.
+    tiers: Mutex<usize>,
+    limits: Limits,
     /// Which shard gets the next part of a job, or the next request of the control plane.
     pub(crate) next_shard: AtomicUsize,
 }
@@ -93,6 +98,21 @@ pub(crate) struct Inner {
 impl Inner {
     fn leaves<R>(&self, work: impl FnOnce(&mut Vec<LeafPlace>) -> R) -> R {
         work(&mut self.leaves.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sees to it that all shards have this tier, and those below it.
+    fn raise_to(&self, tier: usize) -> Result<(), RingError> {
+        let mut tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
+        while *tiers <= tier {
+            let shared = Arc::new(Shared::new(self.links.len() as u16, &self.limits));
+            let raise = |_: &Arc<Link>| Raise::new(*tiers, Arc::clone(&shared), self.limits);
+            let all = self.links.iter().map(raise).collect::<Result<Vec<_>, _>>()?;
+            for (link, raise) in self.links.iter().zip(all) {
+                link.send(Control::Raise(Box::new(raise)));
+            }
+            *tiers += 1;
+        }
+        Ok(())
     }
 
     /// Tells every shard the same.
@@ -163,7 +183,9 @@ impl Ring {
             sizes: Sizes::default(),
             arena_bytes,
             troubles,
-            pool: Pool::new(),
+            pools: std::array::from_fn(|_| Pool::new()),
+            tiers: Mutex::new(1),
+            limits: config.limits,
             next_shard: AtomicUsize::new(0),
         });
         let ring = Ring { inner, threads };
@@ -221,8 +243,8 @@ fn check(config: &RingConfig) -> Result<(), RingError> {
     Ok(())
 }
 
-type To = Vec<Option<rtrb::Producer<braid_engine::ShardMessage>>>;
-type From = Vec<Option<rtrb::Consumer<braid_engine::ShardMessage>>>;
+type To = Vec<Option<rtrb::Producer<TierMessage>>>;
+type From = Vec<Option<rtrb::Consumer<TierMessage>>>;
 
 /// A queue from each shard to each other.
 fn queues(shards: usize) -> Vec<(To, From)> {
@@ -301,7 +323,7 @@ fn build(
     let port = Port::new(driver, arena, &port_config)?;
     let net = Net::new().map_err(no_memory)?;
     let engine = Shard::new(id, &config.limits, shared);
-    let core = Core { id, engine, port, net, timers: Timers::new() };
+    let core = Core { id, engine, upper: Vec::new(), port, net, timers: Timers::new() };
     Ok((Runner::new(core, frontends, peers, time_limit_ns.saturating_add(2_000_000_000)), info))
 }
 
@@ -401,6 +423,26 @@ impl RingHandle {
             }
         }
         answer
+    }
+
+    /// Makes ready for devices and pools of a tier above the first: to be called before one of them is published, served or asked.
+    ///
+    /// # Errors
+    /// There are no more than [`TIERS_MAX`]; or the operating system has no memory.
+    pub fn raise_to(&self, tier: usize) -> Result<(), RingError> {
+        if tier >= TIERS_MAX {
+            return Err(RingError::new(
+                RingErrorKind::Limit,
+                format!("arrays on volumes stand on each other {tier} deep"),
+                format!("at most {} are possible", TIERS_MAX - 1),
+            ));
+        }
+        self.inner.raise_to(tier)
+    }
+
+    /// The tier to which a disk is a disk, and not a device of its own.
+    pub(crate) fn tier_of_leaf(&self, leaf: LeafId) -> usize {
+        self.disk(leaf).and_then(|disk| disk.device()).map_or(0, |device| tier_of(device) + 1)
     }
 
     /// The disk that a number stands for.

@@ -8,42 +8,42 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use braid_engine::{
-    Completion, Cookie, DeviceId, ErrorKind, LeafError, LeafResult, LeafSink, META_BLOCKS, Shard, ShardId, ShardMessage,
-};
+use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard, ShardId, ShardMessage};
 use rtrb::{Consumer, Producer};
 
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, Frontend, TAG_BITS, TAG_LIMIT};
-use crate::jobs::Jobs;
-use crate::link::{Control, Countdown, Link, MetaRequest};
+use crate::link::{Control, Countdown, Link};
 use crate::net::Net;
-use crate::pools::{PoolCalls, Served};
+use crate::pools::Served;
 use crate::port::{Done, LEAF_TOKEN, Port};
-use crate::requests::{CONTROL_PLANE, Requests};
+use crate::requests::{BELOW, CONTROL_PLANE};
+use crate::tier::{Duties, META_COOKIE, bare, tier_of, tier_of_cookie, tier_of_pool};
 use crate::timer::Timers;
 use crate::troubles::Troubles;
 
-/// Leaf I/Os of the control plane on one shard at a time; more wait.
-pub(crate) const META_MAX: usize = 64;
-/// Marks their cookies; the engine's own leave the top byte 0.
-const META_COOKIE: u64 = 1 << 56;
 /// Rounds of inline results (null and memory disks) that one turn works off before it looks at the kernel again.
 const ROUNDS_MAX: usize = 16;
 
 /// The part of a shard that frontends reach through [`Cx`].
 pub(crate) struct Core {
     pub(crate) id: ShardId,
+    /// Of the first tier.
     pub(crate) engine: Shard,
+    /// Of those above.
+    pub(crate) upper: Vec<Shard>,
     pub(crate) port: Port,
     pub(crate) net: Net,
     pub(crate) timers: Timers,
 }
 
+/// What the engines of one tier tell each other.
+pub(crate) type TierMessage = (usize, ShardMessage);
+
 /// The queues to and from the other shards; this shard's own places are empty.
 pub(crate) struct Peers {
-    pub(crate) to: Vec<Option<Producer<ShardMessage>>>,
-    pub(crate) from: Vec<Option<Consumer<ShardMessage>>>,
+    pub(crate) to: Vec<Option<Producer<TierMessage>>>,
+    pub(crate) from: Vec<Option<Consumer<TierMessage>>>,
     pub(crate) links: Vec<Arc<Link>>,
     /// Shards that have not yet come to rest after a stop.
     pub(crate) restless: Arc<AtomicUsize>,
@@ -58,18 +58,14 @@ pub(crate) struct Runner {
     link: Arc<Link>,
     peers: Peers,
     /// Messages that found no room in their queue, in order.
-    unsent: Vec<std::collections::VecDeque<ShardMessage>>,
+    unsent: Vec<std::collections::VecDeque<TierMessage>>,
     events: Vec<Event>,
     mail: Vec<Control>,
     done: Vec<Done>,
     answers: Vec<Completion>,
     cookies: Vec<Cookie>,
-    meta: Vec<Option<Box<MetaRequest>>>,
-    meta_free: Vec<u32>,
-    meta_waiting: std::collections::VecDeque<Box<MetaRequest>>,
-    jobs: Jobs,
-    requests: Requests,
-    pool_calls: PoolCalls,
+    /// By tier.
+    duties: Vec<Duties>,
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
@@ -100,12 +96,7 @@ impl Runner {
             done: Vec::with_capacity(capacity),
             answers: Vec::with_capacity(answers),
             cookies: Vec::with_capacity(capacity),
-            meta: (0..META_MAX).map(|_| None).collect(),
-            meta_free: (0..META_MAX as u32).rev().collect(),
-            meta_waiting: std::collections::VecDeque::with_capacity(META_MAX),
-            jobs: Jobs::new(),
-            requests: Requests::default(),
-            pool_calls: PoolCalls::default(),
+            duties: vec![Duties::new(0)],
             removing: Vec::new(),
             draining: Vec::new(),
             stop: Stop::No,
@@ -184,12 +175,14 @@ impl Runner {
         !self.core.port.done.is_empty()
             || self.core.engine.has_done()
             || self.core.engine.is_turn_open()
+            || self.core.upper.iter().any(|engine| engine.has_done() || engine.is_turn_open())
+            || self.core.port.has_more()
             || self.has_mail()
             || self.unsent.iter().any(|queue| !queue.is_empty())
     }
 
     fn sleep_time(&self) -> Wait {
-        let own = [self.core.port.due_ns(), self.core.timers.due_ns(), self.jobs.due_ns()];
+        let own = [self.core.port.due_ns(), self.core.timers.due_ns(), self.duties[0].jobs.due_ns()];
         let mut due = own.into_iter().flatten().min();
         if let Stop::Draining(since) = self.stop {
             let limit = since + self.stop_limit_ns;
@@ -232,7 +225,7 @@ impl Runner {
             std::mem::swap(&mut self.done, &mut self.core.port.done);
             for &Done { cookie, result } in &self.done {
                 if cookie.0 >= META_COOKIE {
-                    Self::meta_done(&mut self.meta, &mut self.meta_free, cookie, result);
+                    done_elsewhere(&mut self.core, &mut self.duties, cookie, result);
                 } else {
                     self.core.engine.leaf_done(cookie, result, &mut self.core.port);
                 }
@@ -241,18 +234,44 @@ impl Runner {
             if !self.core.port.late.is_empty() || !self.core.port.returned.is_empty() {
                 self.take_late();
             }
-            self.answer_frontends();
+            self.answer(0);
             // All that there was for now has been taken in: neighbours among the writes are together.
             self.core.engine.end_turn(&mut self.core.port);
-            if self.core.port.done.is_empty() && !self.core.engine.has_done() {
+            if !self.core.upper.is_empty() {
+                self.settle_above();
+            }
+            if self.core.port.done.is_empty()
+                && !self.core.engine.has_done()
+                && !self.core.port.has_more()
+                && !self.core.upper.iter().any(Shard::has_done)
+            {
                 return;
             }
         }
     }
 
-    fn answer_frontends(&mut self) {
+    /// The same for the tiers above the first; what they ask of those below is submitted there.
+    #[cold]
+    fn settle_above(&mut self) {
+        for tier in 1..=self.core.upper.len() {
+            self.answer(tier);
+            self.core.on(tier, |engine, port| engine.end_turn(port));
+        }
+        self.core.port.retry_below();
+        for tier in (0..self.core.upper.len()).rev() {
+            while let Some(request) = self.core.port.next_below(tier) {
+                let submitted = self.core.on(tier, |engine, port| engine.submit(&request, port));
+                let submitted = submitted.expect("the tier of a device that is a disk is there");
+                self.core.port.submitted_below(tier, submitted);
+            }
+        }
+    }
+
+    /// Tells those who asked the engine of a tier.
+    fn answer(&mut self, tier: usize) {
         let mut answers = std::mem::take(&mut self.answers);
-        self.core.engine.swap_done(&mut answers);
+        let engine = if tier == 0 { &mut self.core.engine } else { &mut self.core.upper[tier - 1] };
+        engine.swap_done(&mut answers);
         let mut rest = &mut answers[..];
         while let Some(first) = rest.first() {
             // Mostly all are of one frontend: it is called once for all in a row.
@@ -267,16 +286,26 @@ impl Runner {
             let (these, others) = rest.split_at_mut(count);
             rest = others;
             if frontend == CONTROL_PLANE {
-                these.iter().for_each(|completion| self.requests.done(completion, &self.core.engine));
+                let engine = self.core.engine_of(tier).expect("it has answered");
+                these.iter().for_each(|completion| self.duties[tier].requests.done(completion, engine));
+                continue;
+            }
+            if frontend == BELOW {
+                these.iter().for_each(|completion| self.core.port.done_below(completion));
                 continue;
             }
             let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };
             self.frontends[frontend as usize].ios_done(&mut cx, these);
         }
         self.answers = answers;
-        while let Some(tag) = self.core.engine.pop_released() {
+        let released = |core: &mut Core| core.on(tier, |engine, _| engine.pop_released()).flatten();
+        while let Some(tag) = released(&mut self.core) {
             if tag >> TAG_BITS == CONTROL_PLANE {
-                self.requests.released(tag & (TAG_LIMIT - 1));
+                self.duties[tier].requests.released(tag & (TAG_LIMIT - 1));
+                continue;
+            }
+            if tag >> TAG_BITS == BELOW {
+                self.core.port.released_below(tag & (TAG_LIMIT - 1));
                 continue;
             }
             let frontend = (tag >> TAG_BITS) as u16;
@@ -287,26 +316,23 @@ impl Runner {
 
     #[cold]
     fn take_late(&mut self) {
-        let timed_out = Err(LeafError::of(ErrorKind::TimedOut));
         std::mem::swap(&mut self.cookies, &mut self.core.port.late);
-        for at in 0..self.cookies.len() {
-            let cookie = self.cookies[at];
-            if cookie.0 >= META_COOKIE {
-                self.meta_late(cookie, timed_out);
+        for &cookie in &self.cookies {
+            let tier = tier_of_cookie(cookie);
+            if cookie.0 & META_COOKIE != 0 {
+                self.duties[tier].metas.late(cookie);
             } else {
-                self.core.engine.leaf_late(cookie, &mut self.core.port);
+                self.core.on(tier, |engine, port| engine.leaf_late(bare(cookie), port));
             }
         }
         self.cookies.clear();
         std::mem::swap(&mut self.cookies, &mut self.core.port.returned);
         for &cookie in &self.cookies {
-            if cookie.0 >= META_COOKIE {
-                // Answered by its time limit; now its place, and its memory, are free.
-                let index = cookie.0 as u32;
-                self.meta[index as usize] = None;
-                self.meta_free.push(index);
+            let tier = tier_of_cookie(cookie);
+            if cookie.0 & META_COOKIE != 0 {
+                self.duties[tier].metas.returned(cookie);
             } else {
-                self.core.engine.leaf_returned(cookie, &mut self.core.port);
+                self.core.on(tier, |engine, port| engine.leaf_returned(bare(cookie), port));
             }
         }
         self.cookies.clear();
@@ -326,44 +352,78 @@ impl Runner {
                     self.core.port.resize_leaf(id);
                     known.arrive();
                 }
+                Control::Raise(raise) => {
+                    self.duties.push(Duties::new(raise.tier));
+                    self.core.raise(*raise);
+                }
                 Control::RemoveLeaf { id, gone } => self.removing.push((id, gone)),
                 Control::Publish { device, layout, drained } => {
-                    match self.core.engine.publish(device, layout, &mut self.core.port) {
+                    let tier = tier_of(device);
+                    match self.core.on(tier, |engine, port| engine.publish(device, layout, port)).flatten() {
                         None => drained.arrive(),
                         Some(version) => self.draining.push((device, version, drained)),
                     }
                 }
                 Control::Freeze { device, frozen } => {
-                    self.core.engine.freeze(device, &mut self.core.port);
+                    self.core.on(tier_of(device), |engine, port| engine.freeze(device, port));
                     frozen.arrive();
                 }
-                Control::Part(job) => self.jobs.add(job),
-                Control::Call { device, call, done } => self.jobs.call(&mut self.core, device, call, done),
-                Control::Sleep { until_ns, done } => self.jobs.wake_at(until_ns, done),
+                Control::Part(job) => {
+                    if let Some(duties) = self.duties.get_mut(tier_of(job.part.device)) {
+                        duties.jobs.add(job);
+                    }
+                }
+                Control::Call { device, call, done } => {
+                    if let Some(duties) = self.duties.get_mut(tier_of(device)) {
+                        self.core
+                            .on(tier_of(device), |engine, port| duties.jobs.call((engine, port), device, call, done));
+                    }
+                }
+                Control::Sleep { until_ns, done } => self.duties[0].jobs.wake_at(until_ns, done),
                 Control::Post { frontend, message } => {
                     if let Some(to) = self.frontends.get_mut(frontend) {
                         to.message(&mut Cx { core: &mut self.core, frontend: frontend as u16 }, message);
                     }
                 }
-                Control::Meta(request) => self.meta_waiting.push_back(request),
-                Control::Request(request) => self.requests.add(request),
+                Control::Meta(tier, request) => {
+                    if let Some(duties) = self.duties.get_mut(tier) {
+                        duties.metas.add(request);
+                    }
+                }
+                Control::Request(request) => {
+                    if let Some(duties) = self.duties.get_mut(tier_of(request.request.device)) {
+                        duties.requests.add(request);
+                    }
+                }
                 Control::KnowPool { key, home, done } => {
-                    self.core.engine.know_pool(key, home);
+                    self.core.on(tier_of_pool(key), |engine, _| engine.know_pool(key, home));
                     done.keep(());
                 }
                 Control::ServePool(served) => {
                     let Served { key, pool, members, done } = *served;
-                    self.core.engine.serve_pool(key, pool, members, &mut self.core.port);
+                    self.core.on(tier_of_pool(key), |engine, port| engine.serve_pool(key, pool, members, port));
                     done.keep(());
                 }
-                Control::CallPool { key, call, done } => self.pool_calls.call(&mut self.core, key, call, done),
-                Control::LeavePool { key, done } => done.keep(self.core.engine.leave_pool(key)),
-                Control::Counters { device, answer } => answer.keep(self.core.engine.counters(device)),
+                Control::CallPool { key, call, done } => {
+                    let tier = tier_of_pool(key);
+                    if let Some(duties) = self.duties.get_mut(tier) {
+                        self.core.on(tier, |engine, port| duties.pool_calls.call((engine, port), key, call, done));
+                    }
+                }
+                Control::LeavePool { key, done } => {
+                    done.keep(self.core.on(tier_of_pool(key), |engine, _| engine.leave_pool(key)).flatten());
+                }
+                Control::Counters { device, answer } => {
+                    let engine = self.core.engine_of(tier_of(device));
+                    answer.keep(engine.map(|engine| engine.counters(device)).unwrap_or_default());
+                }
                 Control::Stop => {
                     if self.stop == Stop::No {
                         self.stop = Stop::Draining(self.core.port.now_ns);
-                        self.jobs.stop();
-                        self.requests.stop();
+                        for duties in &mut self.duties {
+                            duties.jobs.stop();
+                            duties.requests.stop();
+                        }
                         self.each_frontend(|f, cx| f.stop(cx));
                     }
                 }
@@ -373,35 +433,46 @@ impl Runner {
     }
 
     fn take_messages(&mut self) {
-        for queue in self.peers.from.iter_mut().flatten() {
-            while let Ok(message) = queue.pop() {
-                self.core.engine.message(message, &mut self.core.port);
+        for at in 0..self.peers.from.len() {
+            while let Some(Ok((tier, message))) = self.peers.from[at].as_mut().map(Consumer::pop) {
+                if tier == 0 {
+                    self.core.engine.message(message, &mut self.core.port);
+                    continue;
+                }
+                if tier > self.core.upper.len() {
+                    // Whoever sent it was told of the tier, and so is this shard: it has not looked yet.
+                    self.take_mail();
+                }
+                self.core.on(tier, |engine, port| engine.message(message, port));
             }
         }
     }
 
     /// Things that hardly ever have anything to do: each costs one look.
     fn housekeeping(&mut self) {
-        self.jobs.begin(&mut self.core);
-        self.jobs.end(&mut self.core);
-        self.requests.begin(&mut self.core);
-        self.pool_calls.end(&mut self.core);
-        while let Some(trouble) = self.core.engine.pop_trouble() {
-            self.peers.troubles.tell(trouble);
-        }
-        while let Some((to, message)) = self.core.engine.pop_message() {
-            self.unsent[usize::from(to.0)].push_back(message);
+        for tier in 0..=self.core.upper.len() {
+            let duties = &mut self.duties[tier];
+            self.core.on(tier, |engine, port| {
+                duties.jobs.begin(engine, port);
+                duties.jobs.end(engine);
+                duties.requests.begin(engine, port);
+                duties.pool_calls.end(engine);
+                while let Some(trouble) = engine.pop_trouble() {
+                    self.peers.troubles.tell(trouble);
+                }
+                while let Some((to, message)) = engine.pop_message() {
+                    self.unsent[usize::from(to.0)].push_back((tier, message));
+                }
+                while let Some((device, version)) = engine.pop_drained() {
+                    if let Some(at) = self.draining.iter().position(|d| (d.0, d.1) == (device, version)) {
+                        self.draining.swap_remove(at).2.arrive();
+                    }
+                }
+            });
+            self.duties[tier].metas.begin(&mut self.core.port);
         }
         if self.unsent.iter().any(|queue| !queue.is_empty()) {
             self.send_messages();
-        }
-        while let Some((device, version)) = self.core.engine.pop_drained() {
-            if let Some(at) = self.draining.iter().position(|d| (d.0, d.1) == (device, version)) {
-                self.draining.swap_remove(at).2.arrive();
-            }
-        }
-        while !self.meta_waiting.is_empty() && !self.meta_free.is_empty() {
-            self.meta_begin();
         }
         let port = &mut self.core.port;
         self.removing.retain(|(id, gone)| {
@@ -437,50 +508,14 @@ impl Runner {
         }
     }
 
-    fn meta_begin(&mut self) {
-        let Some(mut request) = self.meta_waiting.pop_front() else { return };
-        if self.meta.iter().flatten().any(|late| late.may_land_on(&request.io)) {
-            let MetaRequest { memory, answer, .. } = *request;
-            let refused = Err(LeafError::of(ErrorKind::TimedOut));
-            if let Some(answer) = answer {
-                answer.keep((refused, memory));
-            }
-            return;
-        }
-        let index = self.meta_free.pop().expect("called only while there is a place");
-        request.io.cookie = Cookie(META_COOKIE | u64::from(index));
-        let io = request.io;
-        self.meta[index as usize] = Some(request);
-        self.core.port.submit(&io);
-    }
-
-    fn meta_done(meta: &mut [Option<Box<MetaRequest>>], free: &mut Vec<u32>, cookie: Cookie, result: LeafResult) {
-        let index = cookie.0 as u32;
-        if let Some(request) = meta[index as usize].take() {
-            let MetaRequest { memory, answer, .. } = *request;
-            if let Some(answer) = answer {
-                answer.keep((result, memory));
-            }
-        }
-        free.push(index);
-    }
-
-    /// The kernel may still use the memory, which stays in its place.
-    fn meta_late(&mut self, cookie: Cookie, result: LeafResult) {
-        if let Some(request) = &mut self.meta[cookie.0 as u32 as usize]
-            && let Some(answer) = request.answer.take()
-        {
-            answer.keep((result, None));
-        }
-    }
-
     /// Whether the thread may end: nothing is in flight, here or on any other shard.
     fn may_end(&mut self) -> bool {
         if let Stop::Draining(since) = self.stop {
             let quiet = self.core.engine.in_flight() == 0
+                && self.core.upper.iter().all(|engine| engine.in_flight() == 0)
                 && self.core.port.in_flight() == 0
                 && self.core.net.sends() == 0
-                && self.meta_waiting.is_empty()
+                && !self.duties.iter().any(|duties| duties.metas.has_waiting())
                 && !self.has_work();
             let overdue = self.core.port.now_ns.saturating_sub(since) >= self.stop_limit_ns;
             if !quiet && !overdue {
@@ -515,11 +550,10 @@ impl Runner {
         // What is dropped here breaks a promise, which is an error to whoever waits.
         this.draining.clear();
         this.removing.clear();
-        this.meta_waiting.clear();
-        this.jobs.lose();
-        this.requests.lose();
-        for request in this.meta.iter_mut().filter_map(Option::take) {
-            std::mem::forget(request.memory);
+        for duties in &mut this.duties {
+            duties.jobs.lose();
+            duties.requests.lose();
+            duties.metas.lose();
         }
         let core = &mut this.core;
         core.net.close_all(&mut core.port.driver);
@@ -535,14 +569,27 @@ impl Runner {
             gone.arrive();
         }
         let Core { port, net, .. } = self.core;
-        if port.issued() > 0 || net.busy() > 0 || self.meta.iter().any(Option::is_some) {
+        if port.issued() > 0 || net.busy() > 0 || self.duties.iter().any(|duties| duties.metas.has_memory()) {
             // A disk has not answered even now. What the kernel may still write to is never given back.
-            self.jobs.lose();
-            self.requests.lose();
-            std::mem::forget((self.meta, net));
+            for duties in &mut self.duties {
+                duties.jobs.lose();
+                duties.requests.lose();
+                duties.metas.lose();
+            }
+            std::mem::forget(net);
             port.leak();
         }
     }
+}
+
+/// A leaf I/O has ended that is not of the first tier's engine.
+#[cold]
+fn done_elsewhere(core: &mut Core, duties: &mut [Duties], cookie: Cookie, result: LeafResult) {
+    let tier = tier_of_cookie(cookie);
+    if cookie.0 & META_COOKIE != 0 {
+        return duties[tier].metas.done(cookie, result);
+    }
+    core.on(tier, |engine, port| engine.leaf_done(bare(cookie), result, port));
 }
 
 /// Reads the monotonic clock, in nanoseconds.

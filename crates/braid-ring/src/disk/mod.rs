@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use braid_engine::DeviceId;
+
 pub(crate) use file::FileDisk;
 
 use crate::error::{RingError, RingErrorKind};
@@ -14,6 +16,10 @@ use crate::faults::Faults;
 use crate::map::{Map, physical_memory_bytes};
 use crate::spec::{DiskSpec, FaultRules};
 use crate::throttle::Throttle;
+use crate::tier::{TIERS_MAX, tier_of};
+
+/// The logical block of a disk that is a volume, in bytes.
+const DEVICE_BLOCK_BYTES: u32 = 4096;
 
 /// How to open a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +42,8 @@ pub(crate) enum Base {
     File(FileDisk),
     Mem(Map),
     Null,
+    /// A device of a tier below.
+    Device(DeviceId),
 }
 
 /// A disk that is open. Dropping it closes it and lets go of its lock.
@@ -80,6 +88,13 @@ impl Disk {
                     break (Base::Mem(map), *size_bytes);
                 }
                 DiskSpec::Null { size_bytes } => break (Base::Null, *size_bytes),
+                DiskSpec::Volume { name } => {
+                    return Err(RingError::new(
+                        RingErrorKind::Unsupported,
+                        format!("{name} is a volume, which only the daemon that serves its pool can use"),
+                        "name a disk",
+                    ));
+                }
                 DiskSpec::Path(path) => {
                     let file = FileDisk::open(path, None, options)?;
                     let size = file.size_bytes;
@@ -101,6 +116,51 @@ impl Disk {
             write: options.write,
             flush_failed: AtomicBool::new(false),
         })
+    }
+
+    /// A disk that is a device which the shards serve: a volume, as a member of an array of the tier above. Whoever has it published sees
+    /// to it that nobody else uses it, and that it stays as long as this disk is open.
+    ///
+    /// # Panics
+    /// When the device is of the last tier.
+    pub fn of_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
+        assert!(tier_of(device) + 1 < TIERS_MAX, "there is a tier above");
+        let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
+        loop {
+            match inner {
+                DiskSpec::Throttled { disk, limits } => {
+                    throttles.push(Throttle::new(limits));
+                    inner = disk;
+                }
+                DiskSpec::Faulty { disk, rules } => {
+                    faults.push(Arc::new(Faults::new(rules)));
+                    inner = disk;
+                }
+                _ => break,
+            }
+        }
+        Disk {
+            spec: spec.clone(),
+            base: Base::Device(device),
+            size_bytes: AtomicU64::new(size_bytes),
+            throttles,
+            faults,
+            write: true,
+            flush_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The device that it is, if it is one.
+    pub fn device(&self) -> Option<DeviceId> {
+        match self.base {
+            Base::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// The device that it is has become larger.
+    pub fn has_grown_to(&self, size_bytes: u64) {
+        self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
     /// The name it was opened by.
@@ -131,6 +191,7 @@ impl Disk {
         match &self.base {
             Base::File(file) => file.logical_block_bytes,
             Base::Mem(_) | Base::Null => 512,
+            Base::Device(_) => DEVICE_BLOCK_BYTES,
         }
     }
 
@@ -153,7 +214,7 @@ impl Disk {
     pub fn buffered_because(&self) -> Option<&str> {
         match &self.base {
             Base::File(file) => file.buffered_because.as_deref(),
-            Base::Mem(_) | Base::Null => None,
+            Base::Mem(_) | Base::Null | Base::Device(_) => None,
         }
     }
 
@@ -190,7 +251,7 @@ impl Disk {
     pub(crate) fn raw_fd(&self) -> Option<RawFd> {
         match &self.base {
             Base::File(file) => Some(file.fd.as_raw_fd()),
-            Base::Mem(_) | Base::Null => None,
+            Base::Mem(_) | Base::Null | Base::Device(_) => None,
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) enum State {
     Holding,
     /// Held by a `hang` rule.
     Hung,
+    /// Requests to a device of the tier below.
+    Below,
 }
 
 /// How a range is being zeroed or discarded.
@@ -47,8 +49,12 @@ pub(super) struct Entry {
     pub(super) not_before_ns: u64,
     /// Bytes that are done.
     pub(super) done: u64,
-    /// Bytes in the job that the kernel has.
+    /// Bytes in the job that the kernel has; of requests to the tier below, how many were submitted.
     pub(super) step: u64,
+    /// Requests to the tier below that have not ended.
+    pub(super) out: u32,
+    /// Requests to it that have, and whose memory the kernel has still.
+    pub(super) busy: u32,
     /// What to answer when it is no longer held.
     pub(super) result: LeafResult,
     /// A bit of the data read, to be flipped before it is answered; `u64::MAX`: none.
@@ -89,6 +95,8 @@ const EMPTY: Entry = Entry {
     not_before_ns: 0,
     done: 0,
     step: 0,
+    out: 0,
+    busy: 0,
     result: Ok(()),
     corrupt_bit: u64::MAX,
     rules: 0,
@@ -126,6 +134,11 @@ impl Entries {
             ready_head: NONE,
             ready_tail: NONE,
         }
+    }
+
+    /// Memory for so many more.
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.all.reserve(self.all.capacity() + more - self.all.len());
     }
 
     pub(super) fn used(&self) -> u32 {

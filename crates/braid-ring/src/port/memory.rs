@@ -30,6 +30,15 @@ pub(super) unsafe fn carry_out(disk: *mut u8, io: &LeafIo) {
     }
 }
 
+/// A block of the engine's metadata.
+///
+/// # Safety
+/// `at` points to 4096 bytes that live as long as the borrow, and that nobody else reads or writes meanwhile.
+pub(super) unsafe fn block<'a>(at: *mut u8) -> &'a mut [u8; 4096] {
+    // SAFETY: the caller's promise; bytes have no alignment.
+    unsafe { &mut *at.cast::<[u8; 4096]>() }
+}
+
 /// Carries out a read or write with one piece of memory.
 ///
 /// # Safety

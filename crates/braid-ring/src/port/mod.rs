@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+mod below;
 mod entry;
 mod errno;
 mod memory;
@@ -18,11 +19,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use braid_engine::limits::STEP_IOS_MAX;
 use braid_engine::{
     Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
     RowWork, SCRATCH_BYTES, ShardId,
 };
 
+use self::below::Below;
 use self::entry::{Entries, NONE, State};
 use self::memory::Iovecs;
 use crate::arena::Arena;
@@ -31,7 +34,9 @@ use crate::driver::{Driver, FileRef};
 use crate::error::RingError;
 use crate::faults::{FaultView, Verdict};
 use crate::map::Map;
+use crate::metas::META_MAX;
 use crate::stats::LeafCounters;
+use crate::tier::mark_of;
 
 /// Disks that a ring can hold at a time.
 pub const LEAVES_MAX: u32 = 4096;
@@ -132,6 +137,20 @@ pub(crate) struct PortConfig {
     pub(crate) time_limit_ns: u64,
 }
 
+/// What an engine has of a port for itself.
+pub(crate) struct TierMemory {
+    /// For what arrays with parity compute; pages appear when they are used.
+    scratch: Map,
+    /// Blocks for its metadata.
+    meta: Map,
+}
+
+impl TierMemory {
+    pub(crate) fn new() -> std::io::Result<TierMemory> {
+        Ok(TierMemory { scratch: Map::new(SCRATCH_BYTES as usize)?, meta: Map::new(META_BLOCKS as usize * 4096)? })
+    }
+}
+
 /// See the module's page.
 pub(crate) struct Port {
     pub(crate) driver: Driver,
@@ -156,6 +175,12 @@ pub(crate) struct Port {
     zeros: Map,
     /// For what arrays with parity compute; pages appear when they are used.
     scratch: Map,
+    /// The same for the tiers above the first.
+    upper: Vec<TierMemory>,
+    /// The tier whose engine it works for just now, and what that tier's cookies are marked with.
+    tier: usize,
+    mark: u64,
+    below: Below,
     time_limit_ns: u64,
     shard: ShardId,
     no_counters: Arc<LeafCounters>,
@@ -185,10 +210,28 @@ impl Port {
             iovecs: Iovecs::new(DEPTH).map_err(failed)?,
             zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
             scratch: Map::new(SCRATCH_BYTES as usize).map_err(failed)?,
+            upper: Vec::new(),
+            tier: 0,
+            mark: 0,
+            below: Below::default(),
             time_limit_ns: config.time_limit_ns,
             shard: config.shard,
             no_counters,
         })
+    }
+
+    /// Makes room for one more tier, whose engine has so many slots.
+    pub(crate) fn add_tier(&mut self, memory: TierMemory, slots: usize) {
+        self.upper.push(memory);
+        let more = slots * STEP_IOS_MAX + META_MAX;
+        self.entries.reserve(more);
+        self.done.reserve(more);
+        self.below.reserve(slots);
+    }
+
+    /// Works for the engine of this tier from now on.
+    pub(crate) fn set_tier(&mut self, tier: usize) {
+        (self.tier, self.mark) = (tier, mark_of(tier));
     }
 
     /// Makes `disk` answer to `id`. The control plane gives each number out once at a time.
@@ -205,7 +248,7 @@ impl Port {
             Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
             Base::Mem(map) if disk.is_plain() => (Kind::Mem, map.ptr()),
             Base::Mem(map) => (Kind::Slow, map.ptr()),
-            Base::Null | Base::File(_) => (Kind::Slow, std::ptr::null_mut()),
+            Base::Null | Base::File(_) | Base::Device(_) => (Kind::Slow, std::ptr::null_mut()),
         };
         self.leaves[id.0 as usize] = Leaf {
             kind,
@@ -306,9 +349,9 @@ impl Port {
 
     /// Ends the port while the kernel still has I/Os of it: what they work on is never given back.
     pub(crate) fn leak(self) {
-        let Port { driver, arena, iovecs, zeros, leaves, .. } = self;
+        let Port { driver, arena, iovecs, zeros, leaves, scratch, upper, .. } = self;
         // The files stay open, and locked, as long as something may still be written to them.
-        std::mem::forget((iovecs, zeros, leaves));
+        std::mem::forget((iovecs, zeros, leaves, scratch, upper));
         driver.abandon();
         arena.leak();
     }
@@ -347,7 +390,8 @@ impl Port {
 
     #[cold]
     fn refuse(&mut self, io: &LeafIo, kind: ErrorKind) {
-        self.done.push(Done { cookie: io.cookie, result: Err(LeafError::of(kind)) });
+        let cookie = Cookie(io.cookie.0 | self.mark);
+        self.done.push(Done { cookie, result: Err(LeafError::of(kind)) });
     }
 
     /// Takes an I/O that takes time in.
@@ -357,6 +401,7 @@ impl Port {
         leaf.in_flight += 1;
         leaf.counters.in_flight.add(1);
         let index = self.entries.take(io, self.now_ns);
+        self.entries[index].io.cookie.0 |= self.mark;
         let disk = leaf.disk.as_ref().expect("only a leaf with a disk is slow");
         if disk.is_plain() {
             return self.begin(index);
@@ -420,6 +465,10 @@ impl Port {
                 // SAFETY: `check` has seen that the range is on the disk; the engine vouches for the memory.
                 unsafe { memory::carry_out(leaf.bytes, &entry.io) };
                 self.finish(index, Ok(()));
+            }
+            Base::Device(device) => {
+                let device = *device;
+                self.begin_below(index, device);
             }
             Base::File(_) => {
                 self.entries.start_clock(index, self.now_ns);
@@ -551,7 +600,7 @@ impl LeafSink for Port {
             Kind::Mem => unsafe { memory::carry_out(leaf.bytes, io) },
             _ => return self.submit_slow(io),
         }
-        self.done.push(Done { cookie: io.cookie, result: Ok(()) });
+        self.done.push(Done { cookie: Cookie(io.cookie.0 | self.mark), result: Ok(()) });
     }
 
     #[inline(always)]
@@ -581,7 +630,11 @@ impl LeafSink for Port {
     }
 
     fn scratch(&mut self) -> (Buf, u64) {
-        (Buf { addr: self.scratch.addr(), region: Buf::UNREGISTERED }, self.scratch.len() as u64)
+        let map = match self.tier {
+            0 => &self.scratch,
+            tier => &self.upper[tier - 1].scratch,
+        };
+        (Buf { addr: map.addr(), region: Buf::UNREGISTERED }, map.len() as u64)
     }
 
     fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
@@ -596,7 +649,15 @@ impl LeafSink for Port {
 
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         assert!(index < META_BLOCKS, "there are META_BLOCKS of them");
-        let buf = self.meta_blocks.add(u64::from(index) * 4096);
+        let at = index as usize * 4096;
+        if self.tier > 0 {
+            let map = &self.upper[self.tier - 1].meta;
+            let buf = Buf { addr: map.addr() + at as u64, region: Buf::UNREGISTERED };
+            // SAFETY: a block of a mapping that lives as long as the port; the engine fills it only while no I/O uses it, and nobody
+            // else has the address.
+            return (buf, unsafe { memory::block(map.ptr().wrapping_add(at)) });
+        }
+        let buf = self.meta_blocks.add(at as u64);
         let bytes = self.arena.memory(buf, 4096).as_mut_array().expect("4096 bytes were asked for");
         (buf, bytes)
     }

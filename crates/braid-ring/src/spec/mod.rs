@@ -55,6 +55,11 @@ pub enum DiskSpec {
         /// Its size in bytes.
         size_bytes: u64,
     },
+    /// A volume of a pool of the same daemon.
+    Volume {
+        /// `POOL/VOLUME`.
+        name: String,
+    },
     /// Another disk, slowed down.
     Throttled {
         /// The disk inside.
@@ -102,9 +107,18 @@ impl DiskSpec {
     /// Whether what is written to it is gone when it is closed (`mem`, `null`, and wrappers of them).
     pub fn keeps_nothing(&self) -> bool {
         match self {
-            DiskSpec::Path(_) | DiskSpec::File { .. } => false,
+            DiskSpec::Path(_) | DiskSpec::File { .. } | DiskSpec::Volume { .. } => false,
             DiskSpec::Mem { .. } | DiskSpec::Null { .. } => true,
             DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.keeps_nothing(),
+        }
+    }
+
+    /// The volume beneath, as `POOL/VOLUME`, if there is one.
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            DiskSpec::Volume { name } => Some(name),
+            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.volume(),
+            _ => None,
         }
     }
 
@@ -112,7 +126,7 @@ impl DiskSpec {
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
             DiskSpec::Path(path) | DiskSpec::File { path, .. } => Some(path),
-            DiskSpec::Mem { .. } | DiskSpec::Null { .. } => None,
+            DiskSpec::Mem { .. } | DiskSpec::Null { .. } | DiskSpec::Volume { .. } => None,
             DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.path(),
         }
     }
@@ -181,6 +195,7 @@ impl fmt::Display for DiskSpec {
             }
             DiskSpec::Mem { size_bytes } => write!(f, "mem:{}", ExactSize(*size_bytes)),
             DiskSpec::Null { size_bytes } => write!(f, "null:{}", ExactSize(*size_bytes)),
+            DiskSpec::Volume { name } => write!(f, "volume:{name}"),
             DiskSpec::Throttled { disk, limits } => {
                 write!(f, "throttled({disk}")?;
                 if let Some(iops) = limits.iops {

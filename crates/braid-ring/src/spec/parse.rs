@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! disk   = "throttled(" disk *("," limit) ")" | "faulty(" disk *("," rule) ")"
-//!        | "file:" path *("," file-option) | "mem:" size | "null:" size | path
+//!        | "file:" path *("," file-option) | "mem:" size | "null:" size | "volume:" pool "/" volume | path
 //! limit  = "iops=" number | "bw=" rate | "latency=" time
 //! file-option = "size=" size | "alloc=" ("sparse" | "full")
 //! ```
@@ -60,6 +60,9 @@ fn nested(text: &str, depth: usize) -> Result<DiskSpec, SpecError> {
     if let Some(rest) = text.strip_prefix("file:") {
         return file(text, rest);
     }
+    if let Some(name) = text.strip_prefix("volume:") {
+        return volume(text, name);
+    }
     if let Some((scheme, _)) = text.split_once(':')
         && scheme.len() > 1
         && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+')
@@ -71,6 +74,20 @@ fn nested(text: &str, depth: usize) -> Result<DiskSpec, SpecError> {
         ));
     }
     Ok(DiskSpec::Path(path(text, text)?))
+}
+
+/// The name of a volume: that of its pool, a slash, its own. Snapshots have an `@`, and cannot be written.
+fn volume(text: &str, name: &str) -> Result<DiskSpec, SpecError> {
+    let good = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    };
+    match name.split_once('/') {
+        Some((pool, volume)) if good(pool) && good(volume) => Ok(DiskSpec::Volume { name: name.to_owned() }),
+        Some((_, volume)) if volume.contains('@') => {
+            Err(error(text, "is a snapshot, which cannot be written (a clone of it can)", "volume:tank/db"))
+        }
+        _ => Err(error(text, "a volume is named by its pool and itself", "volume:tank/db")),
+    }
 }
 
 /// What stands inside `name(…)`; `None` when the text does not begin so.
