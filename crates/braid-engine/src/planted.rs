@@ -84,6 +84,8 @@ pub enum Planted {
     RingEndBelieved,
     /// That a member's ring lacks what another one's tables hold is not seen.
     LastPartUnseen,
+    /// One whose newest ring start is damaged is taken for one that was cut off before the pool served.
+    StartRotUnseen,
     /// Of a logical extent that cannot be taken away whole, as a job holds some, the rest is taken away.
     DiscardHalf,
     /// What a damaged record may have said is looked up in a parent.
@@ -273,7 +275,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 42] = [
+    pub const POOLS: [Planted; 43] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -300,6 +302,7 @@ impl Planted {
         Planted::RingReadShort,
         Planted::RingEndBelieved,
         Planted::LastPartUnseen,
+        Planted::StartRotUnseen,
         Planted::DiscardHalf,
         Planted::DamageFallsThrough,
         Planted::DamagedGivenOut,

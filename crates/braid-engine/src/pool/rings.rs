@@ -65,13 +65,42 @@ async fn whole_behind<I: DeviceIo>(
     start: &RingStart,
     lacks: u64,
 ) -> Result<(), OpenError> {
+    // The first of its commit: those of one commit are written together.
+    let later = |header: &BatchHeader| header.sequence.saturating_sub(header.index.into()) > lacks;
+    let Some(header) = find_batch(io, member, start, later).await? else { return Ok(()) };
+    let what = format!(
+        "batch {lacks} of its ring is damaged, or the newest start of the ring is: commit {} came after it, and what was committed between them is lost",
+        header.commit
+    );
+    Err(OpenError::Damaged { member: member.number, what })
+}
+
+/// Looks at all of the ring of one whose start is of an earlier session than that of others: they were cut off before the pool served, or the
+/// start that it had is damaged. Then there are commits that came after `commit`, the last that the others' starts hold.
+pub(super) async fn never_served<I: DeviceIo>(
+    io: &I,
+    member: &PoolDevice,
+    start: &RingStart,
+    commit: u64,
+) -> Result<(), OpenError> {
+    let Some(header) = find_batch(io, member, start, |header| header.commit > commit).await? else { return Ok(()) };
+    let what = format!(
+        "the newest start of its ring is damaged: commit {} is in the ring, and nobody knows what else was",
+        header.commit
+    );
+    Err(OpenError::Damaged { member: member.number, what })
+}
+
+/// A batch of the start's run that is anywhere in the ring.
+async fn find_batch<I: DeviceIo>(
+    io: &I,
+    member: &PoolDevice,
+    start: &RingStart,
+    is_it: impl Fn(&BatchHeader) -> bool,
+) -> Result<Option<BatchHeader>, OpenError> {
     let (number, (ring, blocks)) = (member.number, member.ring);
-    let later = |bytes: &[u8]| {
-        let header = open_batch(bytes).ok()?;
-        let of_run = header.pool_tag == start.pool_tag && header.run == start.run;
-        // The first of its commit: those of one commit are written together.
-        (of_run && header.sequence.saturating_sub(header.index.into()) > lacks).then_some(header)
-    };
+    let of_run = |header: &BatchHeader| header.pool_tag == start.pool_tag && header.run == start.run;
+    let found = |bytes: &[u8]| open_batch(bytes).ok().filter(of_run).filter(&is_it);
     let mut at = 0;
     while at < blocks {
         let some = SCAN_BLOCKS.min(blocks - at);
@@ -79,14 +108,10 @@ async fn whole_behind<I: DeviceIo>(
         let beyond = (BATCH_BLOCKS_MAX - 1).min(blocks - at - some);
         let bytes = io.read(member.device, ring + at * BLOCK, ((some + beyond) * BLOCK) as usize).await;
         let bytes = bytes.map_err(failed(number, "read"))?;
-        if let Some(header) = (0..some).find_map(|block| later(&bytes[(block * BLOCK) as usize..])) {
-            let what = format!(
-                "batch {lacks} of its ring is damaged, or the newest start of the ring is: commit {} came after it, and what was committed between them is lost",
-                header.commit
-            );
-            return Err(OpenError::Damaged { member: number, what });
+        if let Some(header) = (0..some).find_map(|block| found(&bytes[(block * BLOCK) as usize..])) {
+            return Ok(Some(header));
         }
         at += some;
     }
-    Ok(())
+    Ok(None)
 }

@@ -14,7 +14,7 @@ use braid_format::pool::{
 use super::checkpoint::generation_after;
 use super::commit::BATCH_BLOCKS_MAX;
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
-use super::rings::read_ring;
+use super::rings::{never_served, read_ring};
 use super::units::MEMBERS_MAX;
 use crate::io::DeviceIo;
 use crate::planted::{Planted, planted};
@@ -73,6 +73,8 @@ pub(super) async fn find<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(Ri
         starts.push(read_start(io, what, member).await?);
     }
     let newest = *starts.iter().max_by_key(|start| (start.session, start.generation)).expect("a pool has members");
+    let of_session = starts.iter().filter(|start| start.session == newest.session);
+    let ahead = of_session.map(|start| start.commit).max().unwrap_or(newest.commit);
     let mut found = Vec::with_capacity(starts.len());
     for (member, start) in what.members.iter().zip(starts) {
         let standing = standing(what, &newest, member.number, &start)?;
@@ -82,6 +84,9 @@ pub(super) async fn find<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(Ri
             Standing::Behind => false,
             Standing::Returns(_) => true,
         };
+        if !counts && start.run == newest.run && !planted(Planted::StartRotUnseen) {
+            never_served(io, member, &start, ahead).await?;
+        }
         let batches = if counts { read_ring(io, what, member, &start).await? } else { Vec::new() };
         found.push(Found { number: member.number, start, standing, batches });
     }

@@ -77,7 +77,10 @@ impl World {
 
     /// A member on which nothing stands any more leaves the pool, for good.
     fn let_one_go(&mut self) {
-        let Some(member) = self.closed.iter().map(|member| *member as u8).next() else { return };
+        // Not one that is being added: whoever serves the pool does one after the other.
+        let added = self.growing.as_ref().map(|growing| growing.device.number);
+        let closed = self.closed.iter().map(|member| *member as u8);
+        let Some(member) = closed.filter(|member| Some(*member) != added).next() else { return };
         if self.gone.contains(&member) {
             if self.pool().drop_member(member) {
                 self.closed.remove(&usize::from(member));

@@ -74,6 +74,8 @@ pub(super) struct Nature {
     pub is_small: bool,
     /// Volumes of some extents only.
     pub few_blocks: bool,
+    /// Discards look for extents that a job holds.
+    pub discards_held: bool,
     /// Of 100 volumes these are thick.
     pub thick: u64,
     /// Of the rings.
@@ -134,6 +136,7 @@ impl Nature {
                 falls_ill: 0,
                 is_small: false,
                 few_blocks: true,
+                discards_held: true,
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Discarded])),
                 ..any
             },
@@ -176,6 +179,7 @@ impl Nature {
             flushes: *rng.pick(&[1, 6, 6, 20]),
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),
+            discards_held: false,
             thick: 0,
             ring_blocks: None,
             aim: None,

@@ -55,7 +55,9 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::ReserveForgotten, 100, 4),
     // A power cut between two starts, and rot of the very last batch of the one that is behind: not met yet.
     (Planted::LastPartUnseen, 0, 0),
-    (Planted::DiscardHalf, 2000, 654),
+    // One rot in some thousand: the first start of a session, before the first checkpoint has written another.
+    (Planted::StartRotUnseen, 11000, 10674),
+    (Planted::DiscardHalf, 4000, 2900),
     (Planted::ZerosForgottenByClones, 100, 0),
     (Planted::TailDroppedEarly, 200, 34),
     (Planted::RingReadShort, 2800, 917),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_engine::Uuid;
-use braid_engine::pool::{Discarded, ExtentId, Found, Placement, Reservation, VolumeId};
+use braid_engine::pool::{Discarded, ExtentId, Found, OWNER_HELD, Placement, Reservation, VolumeId};
 
 use braid_format::pool::{Placing, RecordKind};
 
@@ -113,7 +113,11 @@ impl World {
                 Ok(())
             }
             _ if frozen => self.begin_read(volume, served, block, count),
-            draw if draw < flushes + 14 => self.discard(volume, served, block, count),
+            draw if draw < flushes + 14 => {
+                let around = if self.nature.discards_held { self.before_held(served, size) } else { None };
+                let (block, count) = around.map_or((block, count), |block| (block, size - block));
+                self.discard(volume, served, block, count)
+            }
             _ => {
                 self.begin_write(volume, served, block, count.min(90));
                 Ok(())
@@ -168,6 +172,25 @@ impl World {
         self.count("reads");
         self.jobs.last_mut().expect("just added").kind = JobKind::Read { out: all };
         Ok(())
+    }
+
+    /// The block at which the logical extent begins before the first of which a job holds something.
+    fn before_held(&self, served: VolumeId, size: u64) -> Option<u64> {
+        let pool = self.pool.as_ref().expect("open");
+        let (map, records) = (&pool.volume(served).expect("served").map, &pool.shared().records);
+        let mut at = 64;
+        while at < size {
+            at += match map.find(records, at, 64.min(size - at) as u32) {
+                Found::Nothing { blocks } => u64::from(blocks),
+                Found::At { extent, blocks, .. } => {
+                    if extent != ExtentId::IN_DOUBT && records.owner(extent) & OWNER_HELD != 0 {
+                        return Some(at / 64 * 64 - 64);
+                    }
+                    u64::from(blocks)
+                }
+            };
+        }
+        None
     }
 
     pub(super) fn discard(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
