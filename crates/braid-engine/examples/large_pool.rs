@@ -18,7 +18,7 @@ use braid_engine::pool::{
     BUFFERS, Folded, MemberPlaces, OpenPool, Pool, PoolDevice, PoolMemory, PoolOp, TailMemory, open,
 };
 use braid_engine::{DeviceId, DeviceIo, IoError, Uuid};
-use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind, RingStart};
+use braid_format::pool::{Owner, OwnerName, Record, RecordKind, RingStart};
 
 const EXTENT: u64 = 256 << 10;
 const RING_BLOCKS: u64 = 16 << 10;
@@ -79,23 +79,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn owner(size_bytes: u64) -> Owner {
-    Owner {
-        id: 1,
-        kind: OwnerKind::Volume,
-        place: Placing::Spread,
-        on: 0,
-        also_on: 0,
-        thick: false,
-        parent: 0,
-        uuid: Uuid::from_u128(2),
-        volume: Uuid::nil(),
-        size_bytes,
-        created_unix_s: 0,
-        limit_iops: 0,
-        limit_bytes_per_s: 0,
-        name: OwnerName::new("volume").expect("a good name"),
-        policy: None,
-    }
+    Owner::volume(Uuid::from_u128(2), OwnerName::new("volume").expect("a good name"), size_bytes)
 }
 
 /// Processor time of this process.

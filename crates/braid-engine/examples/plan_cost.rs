@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind, RingStart};
+use braid_engine::pool::on_disk::{Owner, OwnerName, Record, RecordKind, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::*;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
@@ -136,23 +136,7 @@ impl DeviceIo for Filled {
         if (PLACES.starts..PLACES.starts + 8192).contains(&offset) {
             bytes[..4096].copy_from_slice(&RingStart::first(&Uuid::nil(), 1).encode());
         } else if offset == PLACES.owners {
-            let owner = Owner {
-                id: 1,
-                kind: OwnerKind::Volume,
-                place: Placing::Spread,
-                on: 0,
-                also_on: 0,
-                thick: false,
-                parent: 0,
-                uuid: VOLUME,
-                volume: Uuid::nil(),
-                size_bytes: self.0 * EXTENT_BYTES,
-                created_unix_s: 0,
-                limit_iops: 0,
-                limit_bytes_per_s: 0,
-                name: OwnerName::new("volume").unwrap(),
-                policy: None,
-            };
+            let owner = Owner::volume(VOLUME, OwnerName::new("volume").unwrap(), self.0 * EXTENT_BYTES);
             bytes[..256].copy_from_slice(&owner.encode(0));
         } else if (PLACES.table..PLACES.addresses).contains(&offset) {
             for (index, image) in ((offset - PLACES.table) / 32..self.0).zip(bytes.as_chunks_mut::<32>().0) {

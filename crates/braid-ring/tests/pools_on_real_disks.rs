@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::allocation;
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart, owner_slots_for};
+use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, PoolPlaces, RingStart, owner_slots_for};
 use braid_engine::pool::{MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolMembers, PoolNext,
@@ -183,23 +183,11 @@ impl Pool {
     }
 
     fn create_volume(&self, name: &str, of: Option<u32>) -> u32 {
-        let owner = Owner {
-            id: 1,
-            kind: OwnerKind::Volume,
-            place: Placing::Spread,
-            on: 0,
-            also_on: 0,
-            thick: false,
-            parent: 0,
-            uuid: Uuid::from_u128(name.bytes().fold(1, |all, byte| all << 8 | u128::from(byte))),
-            volume: Uuid::nil(),
-            size_bytes: VOLUME,
-            created_unix_s: 0,
-            limit_iops: 0,
-            limit_bytes_per_s: 0,
-            name: OwnerName::new(name).unwrap(),
-            policy: None,
-        };
+        let owner = Owner::volume(
+            Uuid::from_u128(name.bytes().fold(1, |all, byte| all << 8 | u128::from(byte))),
+            OwnerName::new(name).unwrap(),
+            VOLUME,
+        );
         self.call(move |pool| (PoolNext::Commit, pool.create_volume(of, owner.clone()).unwrap()))
     }
 

@@ -351,7 +351,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use braid_format::Uuid;
-    use braid_format::pool::{OwnerName, Placing, Record};
+    use braid_format::pool::{OwnerName, Record};
 
     use super::*;
     use crate::pool::map::Found;
@@ -360,23 +360,7 @@ mod tests {
     fn what_an_owner_has_beats_what_another_extent_of_it_says_is_zero() {
         let mut state = State::new(16, 100);
         state.add_member(0, 4, 4);
-        let owner = Owner {
-            id: 1,
-            kind: OwnerKind::Volume,
-            place: Placing::Spread,
-            on: 0,
-            also_on: 0,
-            thick: false,
-            parent: 0,
-            uuid: Uuid::from_u128(1),
-            volume: Uuid::nil(),
-            size_bytes: 1 << 20,
-            created_unix_s: 0,
-            limit_iops: 0,
-            limit_bytes_per_s: 0,
-            name: OwnerName::new("db").unwrap(),
-            policy: None,
-        };
+        let owner = Owner::volume(Uuid::from_u128(1), OwnerName::new("db").unwrap(), 1 << 20);
         state.set_owner(0, Some(owner), 0);
         let whole = |present, zero| Record { kind: RecordKind::Whole, life: 1, owner: 1, logical: 2, present, zero };
         for (first, second) in [((0, 0b110), (0b100, 0)), ((0b100, 0), (0, 0b110))] {

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, RingStart};
+use braid_engine::pool::on_disk::{Owner, OwnerName, RingStart};
 use braid_engine::pool::{
     AdminError, EXTENT_BYTES, MemberPlaces, OpenPool, OwnerId, Pool, PoolDevice, TailMemory, VolumeId, VolumeShared,
     open,
@@ -289,23 +289,8 @@ impl World {
             }
             None => vec![Block::of(0); self.setup.volume_blocks as usize],
         };
-        let owner = Owner {
-            id: 1,
-            kind: OwnerKind::Volume,
-            place: Placing::Spread,
-            on: 0,
-            also_on: 0,
-            thick: false,
-            parent: 0,
-            uuid,
-            volume: Uuid::nil(),
-            size_bytes: blocks.len() as u64 * BLOCK,
-            created_unix_s: 0,
-            limit_iops: 0,
-            limit_bytes_per_s: 0,
-            name: OwnerName::new(&format!("v{number}")).expect("a name"),
-            policy: None,
-        };
+        let owner =
+            Owner::volume(uuid, OwnerName::new(&format!("v{number}")).expect("a name"), blocks.len() as u64 * BLOCK);
         let created = self.call(Then::Come(vec![uuid]), move |pool| match pool.create_volume(parent, owner.clone()) {
             Ok(id) => (PoolNext::Commit, Ok(id)),
             Err(why) => (PoolNext::Done, Err(why)),

@@ -193,6 +193,28 @@ pub enum OwnerError {
 }
 
 impl Owner {
+    /// A thin volume that is spread, without limits or policy, that nobody has given a number (it is 1 here): the pool does when it is
+    /// created.
+    pub fn volume(uuid: Uuid, name: OwnerName, size_bytes: u64) -> Owner {
+        Owner {
+            id: 1,
+            kind: OwnerKind::Volume,
+            place: Placing::Spread,
+            on: 0,
+            also_on: 0,
+            thick: false,
+            parent: 0,
+            uuid,
+            volume: Uuid::nil(),
+            size_bytes,
+            created_unix_s: 0,
+            limit_iops: 0,
+            limit_bytes_per_s: 0,
+            name,
+            policy: None,
+        }
+    }
+
     /// What is wrong with it.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let members = self.on.count_ones();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing, PoolPlaces, RingStart};
+use braid_engine::pool::on_disk::{Owner, OwnerName, PoolPlaces, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
 
@@ -56,23 +56,7 @@ pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (
         Arc::new(PoolMembers::new([(0, PoolPlace { device: member, data: of.places.data })]));
     block_on(bed.handle.serve_pool(key, home, Box::new(pool), Arc::clone(&members)));
     let bytes = (u64::from(places.extents) - 8) * EXTENT_BYTES;
-    let owner = Owner {
-        id: 1,
-        kind: OwnerKind::Volume,
-        place: Placing::Spread,
-        on: 0,
-        also_on: 0,
-        thick: false,
-        parent: 0,
-        uuid: Uuid::from_u128(2),
-        volume: Uuid::nil(),
-        size_bytes: bytes,
-        created_unix_s: 0,
-        limit_iops: 0,
-        limit_bytes_per_s: 0,
-        name: OwnerName::new("v").unwrap(),
-        policy: None,
-    };
+    let owner = Owner::volume(Uuid::from_u128(2), OwnerName::new("v").unwrap(), bytes);
     let create =
         move |pool: &mut braid_engine::pool::Pool| (PoolNext::Commit, pool.create_volume(None, owner.clone()).unwrap());
     let owner = block_on(bed.handle.pool_call(key, home, create)).unwrap();

@@ -79,8 +79,8 @@ impl World {
     fn let_one_go(&mut self) {
         // Not one that is being added: whoever serves the pool does one after the other.
         let added = self.growing.as_ref().map(|growing| growing.device.number);
-        let closed = self.closed.iter().map(|member| *member as u8);
-        let Some(member) = closed.filter(|member| Some(*member) != added).next() else { return };
+        let mut closed = self.closed.iter().map(|member| *member as u8);
+        let Some(member) = closed.find(|member| Some(*member) != added) else { return };
         if self.gone.contains(&member) {
             if self.pool().drop_member(member) {
                 self.closed.remove(&usize::from(member));

@@ -12,7 +12,7 @@ use braid_api::names::{VolumeName, check_name, is_uuid};
 use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, RollbackVolume, Volume, VolumeList};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool, State};
-use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
+use braid_format::pool::{Owner, OwnerKind, OwnerName};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -448,23 +448,7 @@ pub(super) fn name_in_pool(state: &State, owner: &Owner) -> String {
 }
 
 fn owner(name: &str, size_bytes: u64) -> Result<Owner, ErrorDetail> {
-    Ok(Owner {
-        id: 0,
-        kind: OwnerKind::Volume,
-        place: Placing::Spread,
-        on: 0,
-        also_on: 0,
-        thick: false,
-        parent: 0,
-        uuid: random_uuid()?,
-        volume: Uuid::nil(),
-        size_bytes,
-        created_unix_s: unix_s(),
-        limit_iops: 0,
-        limit_bytes_per_s: 0,
-        name: checked(name)?,
-        policy: None,
-    })
+    Ok(Owner { created_unix_s: unix_s(), ..Owner::volume(random_uuid()?, checked(name)?, size_bytes) })
 }
 
 /// A name as owners have it.
