@@ -6,7 +6,7 @@ use braid_sim::counters::Counters;
 use braid_sim::volumes::required::{REQUIRED, SEEDS_MIN};
 use braid_sim::volumes::{Focus, Options, run, sweep};
 
-const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late] [--trace] [--sweep] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late|moves] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {

@@ -264,13 +264,17 @@ impl Admin {
     /// One thing that somebody might do.
     async fn act(&mut self) {
         self.scene.borrow_mut().refill();
-        let snapshots_often = self.scene.borrow().nature.snapshots;
+        let (snapshots_often, moves_often) = {
+            let scene = self.scene.borrow();
+            (scene.nature.snapshots, scene.nature.moves)
+        };
         let (volumes, snapshots) = {
             let scene = self.scene.borrow();
             (scene.ready(false), scene.ready(true))
         };
         let count = self.scene.borrow().known.len();
-        match self.rng.below(80 + snapshots_often) {
+        match self.rng.below(80 + snapshots_often + moves_often) {
+            draw if draw >= 80 + snapshots_often => self.move_about().await,
             80.. if !volumes.is_empty() && count < 14 => self.snapshot(volumes).await,
             0..12 if volumes.len() < 4 => self.create(None).await,
             12..18 if !snapshots.is_empty() && volumes.len() < 5 => {

@@ -72,13 +72,15 @@ impl Scene {
         let is_snapshot = self.known[&uuid].of.is_some();
         let crowd = self.rng.chance(self.nature.crowd);
         let blocks = match self.rng.below(10) {
+            0..6 if self.nature.long => 64 + self.rng.below(BLOCKS_MAX),
             0..7 => 1 + self.rng.below(4),
             _ if crowd => 1 + self.rng.below(20),
             7..9 => 1 + self.rng.below(70),
             _ => 1 + self.rng.below(BLOCKS_MAX),
         };
         let block = if crowd { self.rng.below(size.min(8)) } else { self.rng.below(size) };
-        let block = if self.rng.below(8) == 0 { block / 64 * 64 } else { block };
+        let aligned = self.rng.below(8) == 0 || self.nature.long && self.rng.coin();
+        let block = if aligned { block / 64 * 64 } else { block };
         let blocks = blocks.min(size - block);
         let fua = if self.rng.chance(self.nature.fua) { Flags::FUA } else { Flags::NONE };
         let (flushes, zeroes) = (25 + self.nature.flushes, 25 + self.nature.flushes + self.nature.zeroes);

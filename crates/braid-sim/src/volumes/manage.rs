@@ -17,7 +17,7 @@ pub(super) const KEY: PoolKey = PoolKey(3);
 /// The most blocks of a volume, however often it grows.
 const BLOCKS_MAX: u64 = 1500;
 
-fn owner_of(pool: &Pool, uuid: Uuid) -> Result<OwnerId, AdminError> {
+pub(super) fn owner_of(pool: &Pool, uuid: Uuid) -> Result<OwnerId, AdminError> {
     let named = |owner: &&Owner| owner.uuid == uuid && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot);
     pool.state().owners.iter().find(named).map(|owner| owner.id).ok_or(AdminError::NoSuch)
 }
@@ -60,7 +60,7 @@ impl Admin {
         }
     }
 
-    fn refused(&self, what: &str, error: AdminError) {
+    pub(super) fn refused(&self, what: &str, error: AdminError) {
         self.count("admin", &format!("{what} refused: {error}"));
         if !matches!(error, AdminError::TailFull | AdminError::NoPlace | AdminError::TooManyAtOnce) {
             self.odd(format!("{what}: {error}"));

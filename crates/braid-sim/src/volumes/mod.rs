@@ -11,6 +11,7 @@ mod judge;
 mod life;
 mod manage;
 mod members;
+mod moves;
 mod nature;
 mod oracle;
 #[cfg(feature = "planted")]

@@ -17,17 +17,20 @@ pub enum Focus {
     Reuse,
     /// Writes that time out, and land when their places may be somebody else's.
     Late,
+    /// Extents that stand in a row are written in one, while some of them go elsewhere.
+    Moves,
 }
 
 impl Focus {
     /// All of them, by the names that the command line knows.
-    pub const ALL: [(&'static str, Focus); 6] = [
+    pub const ALL: [(&'static str, Focus); 7] = [
         ("snapshots", Focus::Snapshots),
         ("durable", Focus::Durable),
         ("starts", Focus::Starts),
         ("arrays", Focus::Arrays),
         ("reuse", Focus::Reuse),
         ("late", Focus::Late),
+        ("moves", Focus::Moves),
     ];
 }
 
@@ -62,6 +65,8 @@ pub(super) struct Nature {
     pub clients: u64,
     /// What all of them together ask for at most before an administrator does something.
     pub requests: u64,
+    /// Most requests are to several extents.
+    pub long: bool,
     /// Longest pause between two requests of one of them.
     pub think_ns: u64,
     /// Of 100 requests these are flushes, and these take blocks away or zero them.
@@ -77,6 +82,7 @@ pub(super) struct Nature {
     pub pause_ns: u64,
     /// Of those things this one is done more often.
     pub snapshots: u64,
+    pub moves: u64,
     /// Not everything is read as soon as it is served.
     pub reads_late: u32,
     /// A snapshot is read at once when it is there.
@@ -151,6 +157,23 @@ impl Nature {
                 snapshots: 10,
                 ..any
             },
+            Some(Focus::Moves) => Nature {
+                kinds: if rng.coin() { BARE } else { ANY },
+                slow: Some(300_000),
+                is_small: false,
+                volume_blocks: 300,
+                long: true,
+                flushes: 1,
+                zeroes: 25,
+                snapshots: 30,
+                crowd: 0,
+                clients: rng.between(3, 8),
+                requests: 400,
+                think_ns: 100_000,
+                moves: 100,
+                actions: rng.between(6, 14),
+                ..any
+            },
             Some(Focus::Late) => Nature {
                 kinds: BARE,
                 data_faults: true,
@@ -178,6 +201,7 @@ impl Nature {
             volume_blocks: *rng.pick(&[70, 300, 700]),
             clients: rng.between(1, 8),
             requests: *rng.pick(&[30, 150, 400]),
+            long: rng.below(8) == 0,
             think_ns: *rng.pick(&[1_000, 100_000, 1_000_000]),
             flushes: *rng.pick(&[1, 5, 15]),
             zeroes: *rng.pick(&[4, 12]),
@@ -187,6 +211,7 @@ impl Nature {
             actions: rng.between(0, 10),
             pause_ns: *rng.pick(&[300_000, 3_000_000, 20_000_000]),
             snapshots: *rng.pick(&[3, 10, 30]),
+            moves: *rng.pick(&[2, 2, 15]),
             reads_late: *rng.pick(&[0, 0, 600_000]),
             reads_snapshots: 300_000,
             lives: 6,

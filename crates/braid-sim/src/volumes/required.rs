@@ -10,6 +10,7 @@ pub const REQUIRED: &[&str] = &[
     "admin.deletions of volumes",
     "admin.folds",
     "admin.growth",
+    "admin.blocks moved",
     "admin.shrinking",
     "admin.new names",
     "admin.rollbacks",

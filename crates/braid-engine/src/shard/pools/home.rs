@@ -122,13 +122,18 @@ impl Home {
     }
 
     /// The next shard on which somebody may come again.
-    fn next_to_come(&mut self) -> Option<ShardId> {
+    fn may_come(&self) -> Option<usize> {
         let (regained, progress) = (self.pool.extents_regained(), self.pool.progress());
         let ended = self.late > 0 || self.pool.has_failed() || !self.pool.is_freeing();
         let may = |away: &Away| {
             away.space.is_some_and(|then| ended || then < regained) || away.held.is_some_and(|then| then < progress)
         };
-        let shard = self.away.iter().position(may)?;
+        self.away.iter().position(may)
+    }
+
+    /// The same; he is to be told.
+    fn next_to_come(&mut self) -> Option<ShardId> {
+        let shard = self.may_come()?;
         self.away[shard] = Away::default();
         Some(ShardId(shard as u16))
     }
@@ -346,8 +351,9 @@ impl Shard {
         }
         self.end_commits(&mut home);
         self.begin_barrier(key, &mut home);
-        // A commit may have ended while its next I/O was asked for.
-        if !home.waiting.is_empty() && home.retried != home.pool.progress() {
+        // A commit or a move may have ended while its next I/O was asked for.
+        let waits = !home.waiting.is_empty() && home.retried != home.pool.progress();
+        if waits || home.may_come().is_some() {
             self.pools.driven.push_back(key);
         }
         self.pools.sides[at].home = Some(home);

@@ -324,28 +324,29 @@ impl Shard {
         }
     }
 
-    /// Lets go on whoever can, once.
+    /// Lets go on whoever can. Nobody is left who was told something: who is told to come again waits for that before it is said.
     #[cold]
     pub(super) fn work_off_pools(&mut self, sink: &mut impl LeafSink) {
-        while let Some((index, generation, told)) = self.pools.told.pop_front() {
-            let slot = &mut self.slots[index];
-            if slot.generation != generation {
-                continue;
+        loop {
+            while let Some((index, generation, told)) = self.pools.told.pop_front() {
+                let slot = &mut self.slots[index];
+                if slot.generation != generation {
+                    continue;
+                }
+                slot.out -= 1;
+                self.pools.works[index as usize].told = Some(told);
+                self.advance(index, sink);
             }
-            slot.out -= 1;
-            self.pools.works[index as usize].told = Some(told);
-            self.advance(index, sink);
-        }
-        while let Some(index) = self.pools.resumed.pop_front() {
-            self.advance(index, sink);
-        }
-        while let Some((key, number)) = self.pools.copies.pop_front() {
-            self.write_copy(key, number, sink);
-        }
-        while let Some((key, number)) = self.pools.turning.pop_front() {
-            self.pool_turn(key, self.id, number);
-        }
-        while let Some(key) = self.pools.driven.pop_front() {
+            while let Some(index) = self.pools.resumed.pop_front() {
+                self.advance(index, sink);
+            }
+            while let Some((key, number)) = self.pools.copies.pop_front() {
+                self.write_copy(key, number, sink);
+            }
+            while let Some((key, number)) = self.pools.turning.pop_front() {
+                self.pool_turn(key, self.id, number);
+            }
+            let Some(key) = self.pools.driven.pop_front() else { break };
             self.drive_pool(key, sink);
         }
     }

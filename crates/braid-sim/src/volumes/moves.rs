@@ -1,0 +1,66 @@
+//! Volumes and snapshots go to other members, and what they have scattered is put together, while everything else goes on.
+
+use braid_engine::Uuid;
+use braid_engine::keeper::EngineIo;
+use braid_engine::pool::on_disk::Placing;
+use braid_engine::pool::{Moving, Pool};
+
+use super::admin::Admin;
+use super::manage::owner_of;
+
+/// Looks that one administrator takes at most.
+const STEPS_MAX: u64 = 60;
+
+impl Admin {
+    /// Has somebody's blocks moved, or goes on with what others began.
+    pub async fn move_about(&mut self) {
+        self.phase("moving");
+        let all: Vec<Uuid> = self.scene.borrow().known.keys().copied().collect();
+        let members = self.scene.borrow().members.len();
+        let (place, on) = match self.rng.below(4) {
+            0 => (Placing::Spread, 0),
+            1 => (Placing::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
+            _ => (Placing::Single, 1 << self.rng.index(members)),
+        };
+        if self.rng.below(4) > 0 && !all.is_empty() {
+            let uuid = *self.rng.pick(&all);
+            let compacts = self.rng.below(3) == 0;
+            let begin = move |pool: &mut Pool| {
+                // It may be gone by now.
+                let Ok(owner) = owner_of(pool, uuid) else { return Ok(()) };
+                if compacts {
+                    pool.compact(vec![owner]);
+                    return Ok(());
+                }
+                let placed = pool.place_owner(owner, place, on);
+                if placed.is_err() {
+                    pool.request_commit();
+                }
+                placed
+            };
+            if let Err(error) = self.look(begin).await {
+                self.refused("a move", error);
+            }
+        }
+        for _ in 0..1 + self.rng.below(STEPS_MAX) {
+            let records = 1 + self.rng.below(60) as u32;
+            let step = move |pool: &mut Pool| {
+                let compacting = pool.compact_step(records);
+                let moving = pool.move_step(records);
+                if moving == Moving::Unreadable {
+                    pool.retry_moves();
+                }
+                (compacting, moving, pool.blocks_moved())
+            };
+            let (compacting, moving, moved) = self.look(step).await;
+            if moved > 0 {
+                self.count("admin", "blocks moved");
+            }
+            if compacting != Moving::Some && moving != Moving::Some {
+                break;
+            }
+            let pause = 1 + self.rng.below(500_000);
+            self.port.sleep(pause).await;
+        }
+    }
+}
