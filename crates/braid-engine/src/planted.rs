@@ -69,6 +69,8 @@ pub enum Planted {
     ZeroesUncommitted,
     /// What shows through from a snapshot is written over like a volume's own.
     OwnerUnchecked,
+    /// Of a run over several extents only the first is seen to be the volume's own, and held by nobody.
+    RunUnchecked,
     /// A slot of a packed extent that was given back is handed out again in the same life.
     SlotUsedAgain,
     /// What thick volumes have a right to is given to others.
@@ -256,7 +258,7 @@ thread_local! {
 #[cfg(feature = "planted")]
 impl Planted {
     /// Those of volumes on shards, and those of pools and arrays that are looked for with shards, too.
-    pub const VOLUMES: [Planted; 15] = [
+    pub const VOLUMES: [Planted; 16] = [
         Planted::BarrierSkipsShard,
         Planted::NewUncounted,
         Planted::LateUncounted,
@@ -266,6 +268,7 @@ impl Planted {
         Planted::VolumeFlushSkipped,
         Planted::ZeroesUncommitted,
         Planted::OwnerUnchecked,
+        Planted::RunUnchecked,
         Planted::HotIgnored,
         Planted::SnapshotNotDrained,
         Planted::SnapshotNotCommitted,

@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::io::{DeviceId, ShardId};
-use crate::pool::{BLOCK_BYTES, EXTENT_BYTES, ExtentId, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared};
+use crate::pool::{
+    BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, Found, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared,
+};
 
 /// Names a pool that is served, the same on every shard: its index, below [`crate::limits::POOLS_MAX`], and above
 /// [`PoolKey::INDEX_BITS`] what tells it from pools of other engines.
@@ -93,5 +95,33 @@ impl VolumeNode {
     pub(crate) fn place(&self, extent: ExtentId, position: u32) -> (DeviceId, u64) {
         let member = self.members.of(extent.member);
         (member.device, member.data + u64::from(extent.index) * EXTENT_BYTES + u64::from(position) * BLOCK_BYTES)
+    }
+
+    /// Where a run of at most so many blocks is, within one logical extent.
+    #[inline(always)]
+    pub(crate) fn find(&self, block: u64, blocks_max: u64) -> Found {
+        let most = blocks_max.min(u64::from(EXTENT_BLOCKS)) as u32;
+        self.volume.map.find(&self.pool.records, block, most)
+    }
+
+    /// How far the blocks from `block` on, at most `blocks_max`, stand one after the other from `first` on, of which the first `blocks`
+    /// are known to. Extents that stand in a row on a member are so gone through as one, if all of them are `usable`.
+    pub(crate) fn run(
+        &self,
+        block: u64,
+        blocks_max: u64,
+        first: (DeviceId, u64),
+        mut blocks: u64,
+        usable: impl Fn(ExtentId) -> bool,
+    ) -> u64 {
+        while blocks < blocks_max
+            && let Found::At { extent, position, blocks: further } = self.find(block + blocks, blocks_max - blocks)
+            && extent != ExtentId::IN_DOUBT
+            && self.place(extent, position) == (first.0, first.1 + blocks * BLOCK_BYTES)
+            && usable(extent)
+        {
+            blocks += u64::from(further);
+        }
+        blocks
     }
 }

@@ -9,6 +9,7 @@ mod volumes {
     pub mod world;
 }
 
+use braid_engine::pool::{ExtentId, Pool};
 use braid_engine::{Flags, Limits, Op};
 use volumes::rig::{Faults, Kind, Random};
 use volumes::world::{Setup, World};
@@ -461,6 +462,54 @@ fn what_a_map_is_built_of_is_not_relabelled() {
     let why = result.expect_err("a map lacks what was relabelled");
     let why = why.downcast_ref::<String>().expect("a message");
     assert!(why.contains("is found elsewhere"), "{why}");
+}
+
+/// A volume whose first extent, which is its own, stands before its second one, which is a snapshot's: both are written in one.
+fn write_over_both() {
+    let limits = Limits { slots: 24, devices: 0, range_table_bits: 6 };
+    let members = vec![(Kind::Bare, 8)];
+    let mut world =
+        World::new(Setup { shards: 1, members, ring_blocks: 80, zero_slots: 100, limits, volume_blocks: 128 }, 1);
+    world.create(None);
+    world.create(None);
+    world.settle();
+    let [other, volume] = world.ready(false)[..] else { unreachable!("two were made") };
+    let ask = |world: &mut World, of, op, block, blocks| {
+        assert!(world.ask(0, of, op, Flags::NONE, block, blocks));
+        world.settle();
+    };
+    [other, volume].into_iter().for_each(|uuid| world.serve(uuid));
+    ask(&mut world, other, Op::Write, 0, 64);
+    ask(&mut world, volume, Op::Write, 64, 64);
+    world.snapshot(&[volume]);
+    world.settle();
+    ask(&mut world, other, Op::Discard, 0, 64);
+    world.drain();
+    world.settle();
+    ask(&mut world, volume, Op::Write, 0, 64);
+    let owner = |pool: &mut Pool, index| pool.shared().records.owner(ExtentId { member: 0, index });
+    let owners = world.look(move |pool| (owner(pool, 0), owner(pool, 1)));
+    assert!(owners.0 > owners.1 && owners.1 > 0, "they stand in a row, and the first is newer: {owners:?}");
+    ask(&mut world, volume, Op::Write, 0, 128);
+    world.end();
+}
+
+/// What goes on where the volume's own ends is the snapshot's.
+#[test]
+fn a_run_ends_where_a_snapshot_begins() {
+    write_over_both();
+}
+
+/// Were only the first of them looked at, the snapshot would change.
+#[cfg(feature = "planted")]
+#[test]
+fn a_run_is_looked_at_to_its_end() {
+    braid_engine::plant(Some(braid_engine::Planted::RunUnchecked));
+    let result = std::panic::catch_unwind(write_over_both);
+    braid_engine::plant(None);
+    let why = result.expect_err("the snapshot has changed");
+    let why = why.downcast_ref::<String>().expect("a message");
+    assert!(why.contains("reads as"), "{why}");
 }
 
 /// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.

@@ -17,6 +17,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::DirtyServed => Some(Focus::Arrays),
         Planted::WaitsCounted => Some(Focus::Reuse),
         Planted::LateUncounted => Some(Focus::Late),
+        Planted::RunUnchecked => Some(Focus::Moves),
         Planted::TailDroppedEarly => Some(Focus::Starts),
         _ => None,
     }
@@ -34,6 +35,7 @@ const TABLE: [(Planted, u64, u64); Planted::VOLUMES.len()] = [
     (Planted::VolumeFlushSkipped, 300, 2),
     (Planted::ZeroesUncommitted, 400, 8),
     (Planted::OwnerUnchecked, 100, 0),
+    (Planted::RunUnchecked, 600, 0),
     (Planted::HotIgnored, 100, 14),
     (Planted::SnapshotNotDrained, 100, 2),
     (Planted::SnapshotNotCommitted, 100, 3),

@@ -3,7 +3,7 @@
 use super::super::Shard;
 use super::super::slots::{self, State};
 use super::{Copying, OwnIo, Pools};
-use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafIo, LeafSink, Op};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
 use crate::limits::PARTS_MAX;
 use crate::volume::PoolKey;
 
@@ -89,6 +89,7 @@ impl Shard {
             slot.error = Some(IoError::of(ErrorKind::TimedOut));
         } else if !layout.ordered
             && matches!(op, Op::Read | Op::Write)
+            && len <= LEAF_BYTES_MAX
             && let Some((leaf, offset)) = layout.single_place(offset, len)
         {
             slot.cursor = slot.end;

@@ -6,10 +6,10 @@ use super::super::waiting::range_key;
 use super::super::{Shard, ShardMessage};
 use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
-use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
+use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_BYTES_MAX};
 use crate::plan::carries_data;
 use crate::planted::{Planted, planted};
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, Found, Placement};
+use crate::pool::{BLOCK_BYTES, ExtentId, Found, Placement};
 use crate::volume::{PoolKey, VolumeNode};
 
 /// Parts that one step of a read or of writing over what is there begins at most.
@@ -225,13 +225,16 @@ impl Shard {
                 break;
             }
             let volume = self.volume_of(index);
-            let left = (slot.end - slot.cursor) / BLOCK_BYTES;
-            let most = left.min(u64::from(EXTENT_BLOCKS)) as u32;
+            // Zeros have no other bound, and a step is to take bounded time.
+            let left = (slot.end - slot.cursor).min(REQUEST_BYTES_MAX) / BLOCK_BYTES;
             let records = &volume.pool.records;
             // Before the place is looked at: who begins now writes under this owner or a later one.
             let owner = volume.volume.owner(&volume.pool);
+            let usable = |extent: ExtentId| {
+                slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked)
+            };
             let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-            let (place, len) = match volume.volume.map.find(records, slot.cursor / BLOCK_BYTES, most) {
+            let (place, len) = match volume.find(slot.cursor / BLOCK_BYTES, left) {
                 Found::Nothing { blocks } if slot.op == Op::Read => {
                     let len = u64::from(blocks) * BLOCK_BYTES;
                     sink.zero(buf, len);
@@ -243,10 +246,11 @@ impl Shard {
                     self.slots[index].error = Some(IoError { offset, ..IoError::of(ErrorKind::Unreadable) });
                     break;
                 }
-                Found::At { extent, position, blocks }
-                    if slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked) =>
-                {
-                    (volume.place(extent, position), u64::from(blocks) * BLOCK_BYTES)
+                Found::At { extent, position, blocks } if usable(extent) => {
+                    let place = volume.place(extent, position);
+                    let goes_on = |extent| usable(extent) || planted(Planted::RunUnchecked);
+                    let block = slot.cursor / BLOCK_BYTES;
+                    (place, volume.run(block, left, place, u64::from(blocks), goes_on) * BLOCK_BYTES)
                 }
                 _ => break,
             };
@@ -296,6 +300,8 @@ impl Shard {
         work.stage = Stage::New;
         work.new = [None; RUNS_MAX];
         self.slots[index].out += 1;
+        // What goes one after the other to one member is one part.
+        let mut part: Option<((DeviceId, u64), u64)> = None;
         for (k, run) in runs.iter().flatten().enumerate() {
             let (extent, position, blocks) = match run {
                 Placement::New(new) => {
@@ -305,16 +311,19 @@ impl Shard {
                 Placement::Own { extent, position, blocks } => (*extent, *position, *blocks),
                 Placement::Full | Placement::TailFull | Placement::Held => unreachable!("no place"),
             };
-            let slot = self.slots[index];
             let place = self.volume_of(index).place(extent, position);
             let len = u64::from(blocks) * BLOCK_BYTES;
-            let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-            // The commit after it covers the data, too.
-            let flags = Flags(slot.flags.0 & !Flags::FUA.0 & !Flags::FAST_ZERO.0);
-            let begun = self.begin_part(index, place, (slot.op, flags), len, buf, sink);
-            debug_assert!(begun, "seen that there are enough");
-            self.slots[index].cursor += len;
-            self.pools.works[index as usize].commit = true;
+            part = match part {
+                Some((first, before)) if place == (first.0, first.1 + before) => Some((first, before + len)),
+                Some((first, before)) => {
+                    self.begin_placed(index, first, before, sink);
+                    Some((place, len))
+                }
+                None => Some((place, len)),
+            };
+        }
+        if let Some((place, len)) = part {
+            self.begin_placed(index, place, len, sink);
         }
         self.slots[index].out -= 1;
         if self.slots[index].out == 0 {
@@ -322,6 +331,18 @@ impl Shard {
         } else if planted(Planted::NewUncounted) {
             self.leave_time(index);
         }
+    }
+
+    /// Begins a part that goes to places that the home has given. There is one free.
+    fn begin_placed(&mut self, index: u32, place: (DeviceId, u64), len: u64, sink: &mut impl LeafSink) {
+        let slot = self.slots[index];
+        let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
+        // The commit after it covers the data, too.
+        let flags = Flags(slot.flags.0 & !Flags::FUA.0 & !Flags::FAST_ZERO.0);
+        let begun = self.begin_part(index, place, (slot.op, flags), len, buf, sink);
+        debug_assert!(begun, "seen that there are enough");
+        self.slots[index].cursor += len;
+        self.pools.works[index as usize].commit = true;
     }
 
     /// Asks something of the pool's home. With a stage the request waits for the answer.
