@@ -1,6 +1,7 @@
 //! Names of disks as they are sent to the daemon, which has another working folder.
 
 use super::reach::Reach;
+use braid_api::names::VolumeName;
 use braid_api::{ErrorDetail, Kind};
 use braid_ring::DiskSpec;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,11 @@ pub fn absolute_for(reach: &Reach, name: &str) -> Result<DiskSpec, ErrorDetail> 
 }
 
 fn read(name: &str, refuse: &dyn Fn(&Path) -> Result<(), ErrorDetail>) -> Result<DiskSpec, ErrorDetail> {
+    let volume = VolumeName::parse(name).filter(|volume| volume.snapshot.is_none());
+    if volume.is_some() && !Path::new(name).exists() {
+        // A file of that name is meant where there is one, or with ./ before it.
+        return Ok(DiskSpec::Volume { name: name.to_owned() });
+    }
     let spec = DiskSpec::parse(name)
         .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", name))?;
     with_path(spec, &|path| {
@@ -61,6 +67,11 @@ mod tests {
         let name = absolute("throttled(file:a.img,size=1G,iops=3000)").expect("a right name").to_string();
         assert_eq!(name, format!("throttled(file:{}/a.img,size=1G,iops=3000)", here.display()));
         assert_eq!(absolute("mem:1G").expect("a right name").to_string(), "mem:1G");
+        assert_eq!(absolute("tank/db").expect("a volume").to_string(), "volume:tank/db");
+        assert_eq!(
+            absolute("src/main.rs").expect("there is such a file").to_string(),
+            format!("{}/src/main.rs", here.display())
+        );
         assert_eq!(absolute("/dev/sdb").expect("a right name").to_string(), "/dev/sdb");
     }
 

@@ -60,3 +60,4 @@ mod support;
 mod terminal;
 mod the_demo;
 mod unreadable;
+mod volume_arrays;

@@ -3,7 +3,7 @@
 //! The disks of each array are judged together and the array is started, all arrays at once.
 
 use super::keeping::{Keep, note_seats};
-use super::search::{Harvest, SHORT_PATIENCE, Search, without_size};
+use super::search::{Harvest, Looked, SHORT_PATIENCE, Search, without_size};
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, Seat};
 use super::{Control, counted, random, waits};
 use crate::daemon::errors::{not_ready, of_lifecycle};
@@ -11,7 +11,7 @@ use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, FoundArray, Refusal, StartOptions};
 use braid_engine::{DeviceLayout, LeafId, Node};
-use braid_ring::DiskSpec;
+use braid_ring::{DiskSpec, TIERS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,7 +178,44 @@ impl Control {
     }
 
     /// Judges the arrays of a harvest that is everything there is.
+    ///
+    /// Arrays may stand on volumes, and pools on those arrays: when pools have been opened, it is looked again what is on their volumes. An
+    /// array that had such members waits for that, or it would begin without them.
     async fn judge_all(self: &Arc<Self>, mut harvest: Harvest, order: &Order) {
+        let mut looked_at: Vec<DiskSpec> = Vec::new();
+        let mut last = false;
+        for _ in 0..TIERS_MAX {
+            let deferred = !last && self.defer(&mut harvest).await;
+            self.judge_layer(harvest, order).await;
+            let volumes = self.read().volumes_to_look_at();
+            let fresh = volumes.iter().any(|spec| !looked_at.contains(spec));
+            if !fresh && !deferred {
+                return;
+            }
+            looked_at.extend(volumes);
+            last = !fresh;
+            harvest = self.look(Vec::new(), |_| true).await;
+        }
+        self.judge_layer(harvest, order).await;
+    }
+
+    /// Takes out of a harvest, and closes, what is of arrays of which volumes are not here yet. Says whether there are any.
+    async fn defer(&self, harvest: &mut Harvest) -> bool {
+        let waits: Vec<Uuid> = {
+            let tables = self.read();
+            let waits = |(uuid, looked): (&Uuid, &Vec<Looked>)| {
+                let disks: Vec<&OpenDisk> = looked.iter().map(|looked| &*looked.disk).collect();
+                let serves = tables.arrays.get(uuid).is_some_and(|entry| entry.active().is_some());
+                (!serves && tables.lacks_volumes(*uuid, &disks)).then_some(*uuid)
+            };
+            harvest.arrays.iter().filter_map(waits).collect()
+        };
+        let looked = waits.iter().filter_map(|uuid| harvest.arrays.remove(uuid)).flatten();
+        self.close_disks(looked.map(|looked| looked.disk).collect()).await;
+        !waits.is_empty()
+    }
+
+    async fn judge_layer(self: &Arc<Self>, mut harvest: Harvest, order: &Order) {
         let mut pools = harvest.take_pools();
         // What was listed as waiting and is not there at all now is told anew by `list_absent`.
         self.write().arrays.retain(|uuid, entry| match &entry.condition {
@@ -474,9 +511,10 @@ impl Control {
         let nodes = members.iter().map(|(leaf, data)| Node::Leaf { leaf: *leaf, start: data.start, len: data.bytes });
         let root = Node::Striped { geometry: array.geometry().clone(), members: nodes.collect() };
         let block_bytes = disks.iter().map(|disk| disk.disk.logical_block_bytes()).max().unwrap_or(512).max(512);
+        let tier = self.tier_of_array(uuid, &disks)?;
         let (device, version) = {
             let mut tables = self.write();
-            (tables.take_device()?, tables.next_version())
+            (tables.take_device(tier)?, tables.next_version())
         };
         let layout = Arc::new(DeviceLayout::new(version, block_bytes, &root));
         let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout))).await;

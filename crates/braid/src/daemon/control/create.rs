@@ -102,7 +102,8 @@ impl Control {
         let name = wanted.name.to_string();
         let redundant = lifecycle::is_redundant(wanted.spec.level);
         // With parity the blocks are of 4 KiB, whatever the disks have.
-        if redundant && wanted.spec.level.parity() == 0 {
+        // So they are where a volume is a member.
+        if redundant && wanted.spec.level.parity() == 0 && disks.iter().all(|disk| disk.volume.is_none()) {
             check_blocks(&name, disks)?;
         }
         let request = request(wanted, disks)?;

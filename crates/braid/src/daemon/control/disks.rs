@@ -31,6 +31,19 @@ impl Control {
         spec: DiskSpec,
         patience: Duration,
     ) -> Result<Arc<OpenDisk>, ErrorDetail> {
+        if spec.volume().is_some() {
+            let (disk, volume) = self.open_volume(&spec).await?;
+            let (name, disk) = (disk.spec().to_string(), Arc::new(disk));
+            let leaf = match self.ring.add_leaf(Arc::clone(&disk)) {
+                Ok(leaf) => leaf,
+                Err(error) => {
+                    self.close_volume(volume).await;
+                    return Err(of_ring(&error, &name));
+                }
+            };
+            let (identity, entry, volume) = (None, None, Some(volume));
+            return Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume, leaf, watch: Default::default() }));
+        }
         let name = without_size(spec.clone()).to_string();
         let (control, opening) = (Arc::clone(self), name.clone());
         let opened = tokio::task::spawn_blocking(move || {
@@ -55,7 +68,7 @@ impl Control {
         })??;
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        Ok(Arc::new(OpenDisk { name, disk, identity, entry, leaf, watch: Default::default() }))
+        Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume: None, leaf, watch: Default::default() }))
     }
 
     /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is
@@ -73,11 +86,15 @@ impl Control {
                 continue;
             }
             let (leaf, answer, leaving) = (disk.leaf, self.ring.remove_leaf(disk.leaf), Arc::clone(&self.leaving));
+            let (volume, control) = (disk.volume, self.me.upgrade());
             drop(disk);
             all.spawn(async move {
                 // An error says that the shards have ended, and with them their hold on the disk.
                 let _ = answer.await;
                 leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&leaf);
+                if let (Some(volume), Some(control)) = (volume, control) {
+                    control.close_volume(volume).await;
+                }
             });
         }
         let _ = tokio::time::timeout(limit, async { while all.join_next().await.is_some() {} }).await;

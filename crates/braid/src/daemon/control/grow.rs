@@ -5,6 +5,7 @@ use super::create::read_disk;
 use super::disks::remove_files;
 use super::holes::Holes;
 use super::keeping::stopped_meanwhile;
+use super::pools::refuse_higher_tier;
 use super::tables::{Condition, Handle, OpenDisk, Seat, Serving};
 use super::{Control, random};
 use crate::daemon::errors::{of_lifecycle, of_ring};
@@ -54,6 +55,12 @@ impl Control {
             return Ok(before.told(&growth.geometry, true));
         }
         let newcomers = self.open_disks(&specs, &absent).await?;
+        let fit = |disk: &Arc<OpenDisk>| refuse_higher_tier(&self.read(), before.uuid, disk);
+        if let Err(error) = newcomers.iter().try_for_each(fit) {
+            remove_files(&made_by(&newcomers, &absent));
+            self.close_disks(newcomers).await;
+            return Err(error);
+        }
         match &before.handle {
             Handle::Kept(_) => {
                 let grown = self.grow_kept(&before, &newcomers, ask.force).await;

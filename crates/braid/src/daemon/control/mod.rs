@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tables::{Serving, Tables};
 use tokio::sync::watch as signal;
@@ -48,6 +48,8 @@ const STATE_TROUBLE: &str = "state";
 
 /// The control plane of one daemon.
 pub struct Control {
+    /// Itself, for what goes on after a call has ended.
+    me: Weak<Control>,
     ring: RingHandle,
     meta: RingMeta,
     tables: RwLock<Tables>,
@@ -103,7 +105,8 @@ impl Control {
         encryption: Encryption,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
-        Ok(Arc::new(Control {
+        Ok(Arc::new_cyclic(|me| Control {
+            me: Weak::clone(me),
             meta: ring.meta(),
             ring,
             tables: RwLock::new(tables),

@@ -88,6 +88,10 @@ impl CandidateList<'_> {
     /// Adds a disk unless it, or what it stands on, is there already. What does not exist is added all the same:
     /// the attempt to open it says where it was last seen.
     fn add(&mut self, spec: DiskSpec, expected: bool) {
+        if spec.volume().is_some() && !self.found.iter().any(|other| other.spec == spec) {
+            self.found.push(Candidate { spec, expected });
+            return;
+        }
         let Some(path) = spec.path() else { return };
         let beneath = self.roots.beneath(path, self.devices);
         if beneath.iter().any(|id| self.seen.contains(id)) || self.found.iter().any(|other| other.spec == spec) {
@@ -145,10 +149,12 @@ impl Control {
     fn list_candidates(&self, extra: Vec<DiskSpec>) -> (Vec<Candidate>, BTreeSet<Identity>) {
         let (known, open): (Vec<DiskSpec>, BTreeSet<Identity>) = {
             let tables = self.read();
+            let volumes = tables.volumes_to_look_at();
             let known = tables.disks.keys().chain(tables.pool_disks.keys());
             let open = tables.open_disks().map(|(_, _, disk)| disk);
             let open = open.chain(tables.pool_disks_open().map(|(_, _, disk)| disk));
-            (known.filter_map(|name| DiskSpec::parse(name).ok()).collect(), open.filter_map(|d| d.identity).collect())
+            let known = known.filter_map(|name| DiskSpec::parse(name).ok()).filter(|spec| spec.volume().is_none());
+            (known.chain(volumes).collect(), open.filter_map(|d| d.identity).collect())
         };
         let roots = Roots::default();
         let devices = roots.block_devices();
@@ -260,7 +266,9 @@ impl Control {
         let disk = self.open_disk(candidate.spec, patience).await?;
         let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
         let found = scan.disks.pop().expect("a scan of one disk tells of one disk");
+        // What is in a volume is a pool of those who use the volume.
         if matches!(found.verdict, DiskVerdict::Unlabelled)
+            && disk.volume.is_none()
             && let Some(label) = self.pool_label(&disk).await
         {
             return match label {

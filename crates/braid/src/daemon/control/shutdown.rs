@@ -5,6 +5,8 @@
 
 use super::Control;
 use super::change::end_service;
+use super::tables::ArrayEntry;
+use braid_ring::{TIERS_MAX, tier_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -54,10 +56,8 @@ impl Control {
         }
         drop(one_at_a_time);
 
-        // Pools first: they stand on arrays.
-        let mut left = self.close_pools(deadline).await;
-        let mut work = JoinSet::new();
-        self.close_arrays(&mut work, deadline);
+        let (mut left, mut work) = (Vec::new(), JoinSet::new());
+        self.close_all(&mut left, &mut work, deadline).await;
         if timeout_at(deadline, start).await.is_err() {
             left.push("disks that were looked at since the start have not answered".to_owned());
         }
@@ -68,8 +68,7 @@ impl Control {
             left.push("a change that was under way is cut off; the next start finishes it or undoes it".to_owned());
         }
         // Those that became active meanwhile.
-        left.extend(self.close_pools(deadline.max(Instant::now() + DRAINING_MIN)).await);
-        self.close_arrays(&mut work, deadline.max(Instant::now() + DRAINING_MIN));
+        self.close_all(&mut left, &mut work, deadline.max(Instant::now() + DRAINING_MIN)).await;
         while let Some(done) = work.join_next().await {
             left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));
         }
@@ -81,10 +80,29 @@ impl Control {
         left
     }
 
-    /// Begins to stop every active array.
-    fn close_arrays(self: &Arc<Self>, work: &mut JoinSet<Option<String>>, deadline: Instant) {
+    /// From above, pools first, as they stand on arrays; the arrays at the bottom are only begun with.
+    async fn close_all(
+        self: &Arc<Self>,
+        left: &mut Vec<String>,
+        work: &mut JoinSet<Option<String>>,
+        deadline: Instant,
+    ) {
+        for tier in (0..TIERS_MAX).rev() {
+            left.extend(self.close_pools(tier, deadline).await);
+            self.close_arrays(tier, work, deadline);
+            while tier > 0
+                && let Some(done) = work.join_next().await
+            {
+                left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));
+            }
+        }
+    }
+
+    /// Begins to stop every active array of a tier.
+    fn close_arrays(self: &Arc<Self>, tier: usize, work: &mut JoinSet<Option<String>>, deadline: Instant) {
         let active = |tables: &super::tables::Tables| {
-            let active = tables.arrays.values().filter(|entry| entry.active().is_some());
+            let of_tier = |entry: &&ArrayEntry| entry.active().is_some_and(|active| tier_of(active.device) == tier);
+            let active = tables.arrays.values().filter(of_tier);
             active.map(|entry| entry.uuid).collect::<Vec<Uuid>>()
         };
         for uuid in active(&self.read()) {

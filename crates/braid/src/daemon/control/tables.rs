@@ -11,7 +11,7 @@ use braid_engine::lifecycle;
 use braid_engine::{DeviceId, LeafId, PoolKey};
 use braid_format::{ArrayPart, MemberState};
 use braid_nbd::ExportTable;
-use braid_ring::Disk;
+use braid_ring::{Disk, device_of_tier, pool_of_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,8 @@ pub struct OpenDisk {
     pub identity: Option<Identity>,
     /// What its path led to when it was opened.
     pub entry: Option<Entry>,
+    /// The volume that it is, if it is one.
+    pub volume: Option<Uuid>,
     /// Its place in the table of leaves.
     pub leaf: LeafId,
     /// How it did when it was last looked at.
@@ -241,6 +243,8 @@ pub struct Tables {
     pub pool_boots: BTreeMap<Uuid, Uuid>,
     /// Arrays that were members of pools.
     pub pool_arrays: Vec<SavedPoolArray>,
+    /// Volumes that are open as disks, and their pools.
+    pub held_volumes: BTreeMap<Uuid, Uuid>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
     /// Checks of arrays that do not serve now: they go on when those do again.
@@ -410,14 +414,15 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes a free device.
+    /// Takes a free device of a tier.
     ///
     /// # Errors
     /// [`Kind::LimitReached`].
-    pub fn take_device(&mut self) -> Result<DeviceId, ErrorDetail> {
+    pub fn take_device(&mut self, tier: usize) -> Result<DeviceId, ErrorDetail> {
         let used = self.devices_used();
         let is_free = |device: &u32| !self.devices.contains(device) && !used.contains(device);
-        let free = (0..DEVICES_MAX as u32).find(is_free).ok_or_else(|| {
+        let mut of_tier = (0..DEVICES_MAX as u32).map(|index| device_of_tier(tier, index).0);
+        let free = of_tier.find(is_free).ok_or_else(|| {
             let what = "arrays, disks of pools, and exported volumes and snapshots";
             ErrorDetail::new(Kind::LimitReached, format!("there are {DEVICES_MAX} {what} already"))
                 .remedy("stop an array with `braid array stop`, or remove exports of volumes")
@@ -446,12 +451,13 @@ impl Tables {
         self.devices.remove(&device.0);
     }
 
-    /// Takes a number for a pool.
+    /// Takes a number for a pool of a tier.
     ///
     /// # Errors
     /// [`Kind::LimitReached`].
-    pub fn take_pool_key(&mut self) -> Result<PoolKey, ErrorDetail> {
-        let free = (0..POOLS_MAX as u16).find(|key| !self.pool_keys.contains(key)).ok_or_else(|| {
+    pub fn take_pool_key(&mut self, tier: usize) -> Result<PoolKey, ErrorDetail> {
+        let mut of_tier = (0..POOLS_MAX as u16).map(|index| pool_of_tier(tier, index).0);
+        let free = of_tier.find(|key| !self.pool_keys.contains(key)).ok_or_else(|| {
             ErrorDetail::new(Kind::LimitReached, format!("{POOLS_MAX} pools are active already")).remedy("delete one")
         })?;
         self.pool_keys.insert(free);

@@ -161,6 +161,7 @@ mod tests {
             disk: Arc::new(disk),
             identity: None,
             entry: None,
+            volume: None,
             leaf: LeafId(0),
             watch: Default::default(),
         }

@@ -5,6 +5,7 @@
 
 use super::super::change::inactive;
 use super::super::disks::remove_files;
+use super::super::pools::refuse_higher_tier;
 use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random, view};
 use super::Keeping;
@@ -143,6 +144,7 @@ impl Control {
         force: bool,
     ) -> Result<(), ErrorDetail> {
         let id = random().map(MemberId::from_random)?;
+        refuse_higher_tier(&self.read(), uuid, disk)?;
         let (number, kept) = {
             let mut tables = self.write();
             let Some(ArrayEntry { name, condition: Condition::Active(active), .. }) = tables.arrays.get_mut(&uuid)

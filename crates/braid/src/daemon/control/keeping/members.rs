@@ -2,6 +2,7 @@
 
 use super::super::create::{PathClaim, read_disk};
 use super::super::disks::remove_files;
+use super::super::pools::refuse_higher_tier;
 use super::super::search::without_size;
 use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random};
@@ -166,6 +167,7 @@ impl Control {
 
     /// Lets an open disk be a guest of an array, and says what it is to become.
     async fn welcome(self: &Arc<Self>, uuid: Uuid, disk: &Arc<OpenDisk>, ask: &AddDisk) -> Result<Place, ErrorDetail> {
+        refuse_higher_tier(&self.read(), uuid, disk)?;
         let mine = self.bears_label_of(uuid, disk).await;
         let mut tables = self.write();
         let gone = || ErrorDetail::new(Kind::Inactive, "the array was stopped meanwhile");
@@ -197,11 +199,12 @@ impl Control {
 
     /// A disk of the array has appeared: if it is a member that is out, it returns. Else it is closed again, and said why.
     pub(in super::super) async fn return_disk(self: &Arc<Self>, uuid: Uuid, disk: Arc<OpenDisk>) -> bool {
+        let tier = refuse_higher_tier(&self.read(), uuid, &disk);
         let name = {
             let mut tables = self.write();
             match tables.arrays.get_mut(&uuid) {
                 Some(ArrayEntry { name, condition: Condition::Active(active), .. }) => {
-                    let fits = check_fit(name, active, &disk);
+                    let fits = tier.and_then(|()| check_fit(name, active, &disk));
                     if fits.is_ok() {
                         active.guests.push(Arc::clone(&disk));
                     }

@@ -123,14 +123,15 @@ impl Control {
         let seated = |leaf: LeafId| seats.iter().any(|seat| seat.disk.leaf == leaf);
         let guests: Vec<_> = disks.iter().filter(|disk| !seated(disk.leaf)).cloned().collect();
         let away = array.out().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
-        // Parity is kept of whole blocks of 4 KiB.
+        // Parity is kept of whole blocks of 4 KiB, and volumes have such. One that is away comes back.
         let parities = label.spec.level.parity();
-        let least = if parities > 0 { ROW_LINE_BYTES } else { 512 };
+        let tier = self.tier_of_array(uuid, disks)?;
+        let least = if parities > 0 || tier > 0 { ROW_LINE_BYTES } else { 512 };
         let block_bytes =
             seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(least).max(least);
         let size_bytes = array.geometry().size_bytes();
         let journal = array.journal_role();
-        let device = self.write().take_device()?;
+        let device = self.write().take_device(tier)?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
         let options = KeeperOptions {
             device,

@@ -1,6 +1,7 @@
 //! Letting a disk take the place of a member, which serves until it is full.
 
 use super::super::disks::remove_files;
+use super::super::pools::refuse_higher_tier;
 use super::super::tables::{ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random};
 use super::jobs::name_of;
@@ -54,6 +55,7 @@ impl Control {
         disk: &Arc<OpenDisk>,
         force: bool,
     ) -> Result<(), ErrorDetail> {
+        refuse_higher_tier(&self.read(), uuid, disk)?;
         {
             let mut tables = self.write();
             let Some(ArrayEntry { name, condition: Condition::Active(active), .. }) = tables.arrays.get_mut(&uuid)

@@ -7,6 +7,7 @@ use super::{Condition, Part, PoolEntry, Reach, Served, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool};
 use braid_engine::PoolNext;
 use braid_format::Name;
+use braid_ring::tier_of_pool;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -19,11 +20,11 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(5);
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
 impl Control {
-    /// Closes every pool in order. Nothing of them is exported any more. Returns what could not be done in time, a
+    /// Closes every pool of a tier in order. Nothing of them is exported any more. Returns what could not be done in time, a
     /// sentence each: what was acknowledged is still there, and the next start writes it down.
-    pub(in super::super) async fn close_pools(self: &Arc<Self>, deadline: Instant) -> Vec<String> {
-        let pools: Vec<Uuid> =
-            self.read().pools.values().filter(|entry| entry.served().is_some()).map(|entry| entry.uuid).collect();
+    pub(in super::super) async fn close_pools(self: &Arc<Self>, tier: usize, deadline: Instant) -> Vec<String> {
+        let of_tier = |entry: &&PoolEntry| entry.served().is_some_and(|served| tier_of_pool(served.key) == tier);
+        let pools: Vec<Uuid> = self.read().pools.values().filter(of_tier).map(|entry| entry.uuid).collect();
         // All at once: one that is slow is no reason for the others.
         let mut all = JoinSet::new();
         for uuid in pools {
@@ -153,6 +154,7 @@ impl Control {
         let shown = self.pool(&uuid.to_string()).await?;
         // To the end: an export that began before is seen, and none begins.
         let listening = self.listening.lock().await;
+        self.refuse_held_of(uuid, &shown.name, "deleted")?;
         let exports = self.exports_of_pool(uuid);
         if let Some(first) = exports.first().filter(|_| !force) {
             return Err(ErrorDetail::new(
@@ -271,6 +273,7 @@ impl Control {
         let claim = self.claim_pool(name, "renamed")?;
         let pool = self.reach(&claim.uuid.to_string())?;
         check_name(new_name)?;
+        self.refuse_held_of(pool.uuid, &pool.name, "renamed")?;
         if pool.name == new_name {
             return self.pool(&claim.uuid.to_string()).await;
         }

@@ -30,7 +30,7 @@ impl Control {
         let asked = understand(&ask)?;
         let name = Name::new(&ask.name).map_err(|error| invalid(&ask.name, error.to_string()))?;
         let _name = self.claim_pool_name(&ask.name)?;
-        let taken = self.take_members(&asked, "a member of another pool").await?;
+        let taken = self.take_members(None, &asked, "a member of another pool").await?;
         match self.create_pool_on(&name, &taken.seats, ask.force).await {
             Ok(uuid) => self.pool(&uuid.to_string()).await,
             Err(error) => {

@@ -11,7 +11,7 @@ use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
 use braid_engine::{DeviceId, DeviceLayout, Node, PoolNext, VolumeNode};
 use braid_format::pool::OwnerKind;
 use braid_nbd::export::{Allocation, Differences};
-use braid_ring::{Rates, Throttle};
+use braid_ring::{Rates, Throttle, tier_of_pool};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
@@ -108,7 +108,7 @@ impl Control {
     }
 
     async fn publish_volume(&self, pool: &Reach, uuid: Uuid, volume: &AtHome) -> Result<ServedVolume, ErrorDetail> {
-        let device = self.write().take_device()?;
+        let device = self.write().take_device(tier_of_pool(pool.key))?;
         let layout = match self.publish_size(pool, device, volume).await {
             Ok((layout, _)) => layout,
             Err(error) => {
@@ -186,6 +186,7 @@ impl Control {
     pub(super) fn tell_size(&self, pool: &Reach, volume: Uuid, known: ServedVolume, layout: Arc<DeviceLayout>) {
         self.note_served(pool.uuid, volume, ServedVolume { layout: Arc::clone(&layout), ..known });
         let size_bytes = layout.size_bytes();
+        self.tell_disk_size(volume, size_bytes);
         let holes: Arc<dyn Allocation> = Arc::new(VolumeHoles(layout));
         let tables = self.read();
         for export in tables.exports.values().filter(|export| export.saved.array == volume) {
@@ -202,7 +203,7 @@ impl Control {
         let _one_at_a_time = reach.work.lock().await;
         let known = {
             let mut tables = self.write();
-            if !tables.exports_of(volume).is_empty() {
+            if !tables.exports_of(volume).is_empty() || tables.held_volumes.contains_key(&volume) {
                 return;
             }
             match tables.pools.get_mut(&pool).map(|entry| &mut entry.condition) {

@@ -7,6 +7,7 @@ use super::{Base, Condition, Idle, Part, PoolEntry, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool, PoolState};
 use braid_engine::DeviceId;
 use braid_format::pool::{PoolLabel, PoolMemberState as MemberState, PoolState as LabelState};
+use braid_ring::tier_of;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -388,6 +389,10 @@ impl Control {
 
     /// Makes devices of all, and opens the pool.
     async fn open_here(self: &Arc<Self>, here: Vec<Here>, absent: u128) -> Result<(), (ErrorDetail, Vec<Here>)> {
+        let arrays: Vec<Uuid> = arrays_of(&here).into_keys().collect();
+        if let Err(error) = self.read().refuse_other_tier(None, &arrays) {
+            return Err((error, here));
+        }
         let (mut parts, rest) = self.seat_here(here).await;
         if !rest.is_empty() {
             let error = ErrorDetail::new(Kind::LimitReached, "too many devices are in use")
@@ -409,9 +414,10 @@ impl Control {
     /// Makes devices of all disks; returns those that could not become one, too.
     async fn seat_here(&self, here: Vec<Here>) -> (Vec<Part>, Vec<Here>) {
         let (mut parts, mut rest) = (Vec::with_capacity(here.len()), Vec::new());
+        let tier = here.iter().filter_map(|member| member.device).map(tier_of).max().unwrap_or(0);
         for member in here {
             let device = match (&member.base, member.device) {
-                (Base::Disk(disk), None) => self.device_of(disk).await.ok(),
+                (Base::Disk(disk), None) => self.device_of(disk, tier).await.ok(),
                 (_, device) => device,
             };
             match device {

@@ -5,8 +5,8 @@ use super::super::create::{PathClaim, read_disk};
 use super::super::disks::remove_files;
 use super::super::tables::OpenDisk;
 use super::super::{Claim, Control};
-use super::Base;
 use super::create::invalid;
+use super::{Base, Reach};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind, names};
 use braid_engine::{DeviceId, DeviceIo, DeviceLayout, Flags, IoError, Node, Op, lifecycle};
@@ -61,7 +61,12 @@ impl Control {
     ///
     /// # Errors
     /// Somebody uses it, it is not there, or cannot be opened. Nothing was written.
-    pub(super) async fn take_members(self: &Arc<Self>, asked: &[Asked], done: &str) -> Result<Taken<'_>, ErrorDetail> {
+    pub(super) async fn take_members(
+        self: &Arc<Self>,
+        pool: Option<&Reach>,
+        asked: &[Asked],
+        done: &str,
+    ) -> Result<Taken<'_>, ErrorDetail> {
         let specs: Vec<DiskSpec> = asked.iter().filter_map(Asked::disk).cloned().collect();
         let (control, wanted) = (Arc::clone(self), specs.clone());
         let checked = tokio::task::spawn_blocking(move || control.check_paths(&wanted)).await;
@@ -69,8 +74,10 @@ impl Control {
             ErrorDetail::new(Kind::Internal, format!("looking at the disks ended unexpectedly: {error}"))
         })??;
         let arrays = self.take_arrays(asked, done).await?;
+        let uuids: Vec<Uuid> = arrays.iter().map(|array| array.uuid).collect();
+        let tier = self.read().refuse_other_tier(pool, &uuids)?;
         let disks = self.open_disks(&specs, &absent).await?;
-        match self.seat_members(asked, &disks, &arrays).await {
+        match self.seat_members(asked, &disks, &arrays, tier).await {
             Ok(seats) => Ok(Taken { seats, disks, absent, _paths: paths, _arrays: arrays }),
             Err(error) => {
                 remove_files(&absent);
@@ -121,6 +128,7 @@ impl Control {
         asked: &[Asked],
         disks: &[Arc<OpenDisk>],
         arrays: &[TakenArray<'_>],
+        tier: usize,
     ) -> Result<Vec<(Base, DeviceId)>, ErrorDetail> {
         let (mut disks, mut arrays) = (disks.iter(), arrays.iter());
         let mut seats = Vec::with_capacity(asked.len());
@@ -128,7 +136,7 @@ impl Control {
             let seat = match member {
                 Asked::Disk(_) => {
                     let disk = disks.next().expect("each disk that was asked for is open");
-                    self.device_of(disk).await.map(|device| (Base::Disk(Arc::clone(disk)), device))
+                    self.device_of(disk, tier).await.map(|device| (Base::Disk(Arc::clone(disk)), device))
                 }
                 Asked::Array(_) => {
                     let array = arrays.next().expect("each array that was asked for was found");
@@ -146,11 +154,12 @@ impl Control {
         Ok(seats)
     }
 
-    /// A device that is a disk as a whole.
-    pub(super) async fn device_of(&self, disk: &OpenDisk) -> Result<DeviceId, ErrorDetail> {
+    /// A device of a tier that is a disk as a whole.
+    pub(super) async fn device_of(&self, disk: &OpenDisk, tier: usize) -> Result<DeviceId, ErrorDetail> {
+        self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, &disk.name))?;
         let (device, version) = {
             let mut tables = self.write();
-            (tables.take_device()?, tables.next_version())
+            (tables.take_device(tier)?, tables.next_version())
         };
         let len = disk.disk.size_bytes() / BLOCK_BYTES * BLOCK_BYTES;
         let block_bytes = disk.disk.logical_block_bytes().max(512);
@@ -289,9 +298,10 @@ pub(super) fn understand_members(pool: &str, texts: &[String]) -> Result<Vec<Ask
         if !anew && texts[..at].contains(text) {
             return Err(invalid(pool, format!("{text} is named twice")).remedy("name each member once"));
         }
-        if names::VolumeName::parse(text).is_some() {
+        let is_volume = DiskSpec::parse(text).is_ok_and(|spec| spec.volume().is_some());
+        if is_volume || names::VolumeName::parse(text).is_some() {
             let message = format!("{text} is a volume of a pool, which cannot be a member of another pool");
-            return Err(invalid(pool, message).remedy("use disks and arrays"));
+            return Err(invalid(pool, message).remedy("use disks and arrays; an array of volumes can be a member (braid array create --level concat POOL/VOLUME)"));
         }
         // Paths begin with a slash here, and all other disks have a colon or a parenthesis.
         asked.push(match names::is_uuid(text) || names::check_name(text).is_ok() {

@@ -9,6 +9,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
+use braid_ring::tier_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -46,7 +47,7 @@ impl Control {
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
         let parts = take_back(&io, parts, back).await.map_err(failed)?;
-        let (key, shared) = (self.write().take_pool_key()?, Arc::clone(pool.shared()));
+        let (key, shared) = (self.write().take_pool_key(tier_of(parts[0].device))?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
         let places = places(&parts);
         let mut pool = pool;

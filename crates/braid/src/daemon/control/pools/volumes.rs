@@ -104,6 +104,7 @@ impl Control {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
         let own = self.own_name(new_name, &located.pool)?;
+        self.refuse_held(&located, "renamed")?;
         let _one_at_a_time = located.pool.work.lock().await;
         self.alter(&located, OwnerKind::Volume, move |owner| owner.name = own).await?;
         self.note_new_names(&located.pool).await?;
@@ -125,6 +126,7 @@ impl Control {
         let _one_at_a_time = located.pool.work.lock().await;
         let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
         if ask.size_bytes < before {
+            self.refuse_held(&located, "made smaller")?;
             self.shrink_volume(&located, ask.size_bytes, ask.force).await?;
         } else {
             self.alter(&located, OwnerKind::Volume, move |owner| owner.size_bytes = ask.size_bytes).await?;
@@ -182,6 +184,7 @@ impl Control {
         let pool = located.pool.clone();
         let _one_at_a_time = pool.work.lock().await;
         self.refuse_exported_volume(&located, "rolled back under its clients")?;
+        self.refuse_held(&located, "rolled back")?;
         let (of, to) = (located.uuid, snapshot.uuid);
         let done = self.call(&pool, move |pool| {
             let id = |uuid, kind| find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
@@ -228,7 +231,9 @@ impl Control {
         }
         // To the end: an export that began before is seen, and none begins.
         let listening = self.listening.lock().await;
+        self.refuse_held(what, "deleted")?;
         if !force {
+            self.refuse_last_on(what)?;
             self.refuse_exported_volume(what, "deleted")?;
         }
         self.remove_exports_now(&listening, what.uuid);

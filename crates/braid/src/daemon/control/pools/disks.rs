@@ -1,0 +1,308 @@
+//! Volumes as disks: members of arrays.
+//!
+//! Such a volume is served like one that is exported, and nobody else writes to it: it is *held* as long as the disk is open. The array is of a
+//! tier above that of its volumes, and a pool is of the tier of the arrays that it stands on. So nothing can stand on itself, at whatever
+//! depth, and everything is started from below and ended from above.
+
+use super::super::Control;
+use super::super::tables::{ArrayEntry, Condition, OpenDisk, Tables};
+use super::volumes::Located;
+use super::{Base, Reach};
+use braid_api::{ErrorDetail, Kind};
+use braid_format::pool::OwnerKind;
+use braid_ring::{Disk, DiskSpec, TIERS_MAX, tier_of, tier_of_pool};
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Tables {
+    /// Who has a volume open as a disk, in words.
+    pub fn holder_of_volume(&self, volume: Uuid) -> Option<String> {
+        self.held_volumes.get(&volume)?;
+        let of = |entry: &ArrayEntry| {
+            let active = entry.active()?;
+            let seat = active.disks.iter().find(|seat| seat.disk.volume == Some(volume));
+            let guest = active.guests.iter().find(|disk| disk.volume == Some(volume));
+            match (seat, guest) {
+                (Some(seat), _) => Some(format!("member {} of array {}", seat.role, entry.name)),
+                (None, Some(_)) => Some(format!("about to be a member of array {}", entry.name)),
+                (None, None) => None,
+            }
+        };
+        Some(self.arrays.values().find_map(of).unwrap_or_else(|| "being made a member of an array".to_owned()))
+    }
+
+    /// Volumes that were members of arrays, are open as no disk, and whose pools serve.
+    pub fn volumes_to_look_at(&self) -> Vec<DiskSpec> {
+        let held: Vec<&str> = self
+            .arrays
+            .values()
+            .filter_map(ArrayEntry::active)
+            .flat_map(|active| active.disks.iter().map(|seat| &seat.disk).chain(&active.guests))
+            .filter_map(|disk| disk.disk.spec().volume())
+            .collect();
+        let serves = |pool: &str| self.pool(pool).is_ok_and(|entry| entry.served().is_some());
+        let specs = self.disks.keys().filter_map(|name| DiskSpec::parse(name).ok());
+        let here = |spec: &DiskSpec| {
+            let name = spec.volume().filter(|name| !held.contains(name))?;
+            serves(name.split_once('/')?.0).then_some(())
+        };
+        specs.filter(|spec| here(spec).is_some()).collect()
+    }
+
+    /// Whether members of this array were volumes that are none of these disks.
+    pub fn lacks_volumes(&self, array: Uuid, disks: &[&OpenDisk]) -> bool {
+        let is_here = |spec: &DiskSpec| disks.iter().any(|disk| disk.disk.spec().volume() == spec.volume());
+        let of = self.disks.values().filter(|saved| saved.array == array);
+        let mut specs = of.filter_map(|saved| DiskSpec::parse(&saved.disk).ok());
+        specs.any(|spec| spec.volume().is_some() && !is_here(&spec))
+    }
+
+    /// The array that a volume was a member of when it was seen last, by the names that it and its pool have.
+    fn array_last_on(&self, volume: &str) -> Option<&str> {
+        let is = |name: &str| DiskSpec::parse(name).is_ok_and(|spec| spec.volume() == Some(volume));
+        self.disks.values().find(|saved| is(&saved.disk)).map(|saved| saved.array_name.as_str())
+    }
+
+    /// A volume of a pool that is held, and by whom.
+    fn held_of_pool(&self, pool: Uuid) -> Option<String> {
+        let volume = self.held_volumes.iter().find(|(_, of)| **of == pool).map(|(volume, _)| *volume)?;
+        self.holder_of_volume(volume)
+    }
+
+    /// Whether a pool stands on a volume of another one, or of itself, at whatever depth.
+    fn stands_on(&self, pool: Uuid, other: Uuid) -> bool {
+        let mut left = vec![pool];
+        let mut seen = Vec::new();
+        while let Some(pool) = left.pop() {
+            if pool == other {
+                return true;
+            }
+            if seen.contains(&pool) {
+                continue;
+            }
+            seen.push(pool);
+            let arrays = self.pools.get(&pool).and_then(|entry| entry.served()).into_iter().flat_map(|served| {
+                served.written().filter_map(|part| match part.base {
+                    Base::Array(uuid) => Some(uuid),
+                    Base::Disk(_) => None,
+                })
+            });
+            left.extend(arrays.flat_map(|array| self.pools_below(array)));
+        }
+        false
+    }
+
+    /// The pools whose volumes are members of an array.
+    fn pools_below(&self, array: Uuid) -> Vec<Uuid> {
+        let disks = self.arrays.get(&array).and_then(ArrayEntry::active).map(|active| active.open_disks());
+        let volumes = disks.into_iter().flatten().filter_map(|disk| disk.volume);
+        volumes.filter_map(|volume| self.held_volumes.get(&volume).copied()).collect()
+    }
+
+    /// Refuses an array as a member of a pool that stands, or would stand, on another tier.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArgument`], which says so where it is a cycle.
+    pub fn refuse_other_tier(&self, pool: Option<&Reach>, arrays: &[Uuid]) -> Result<usize, ErrorDetail> {
+        let tier =
+            |uuid: &Uuid| self.arrays.get(uuid).and_then(ArrayEntry::active).map_or(0, |active| tier_of(active.device));
+        let wanted = pool.map_or_else(|| arrays.iter().map(tier).max().unwrap_or(0), |pool| tier_of_pool(pool.key));
+        let Some(other) = arrays.iter().find(|uuid| tier(uuid) != wanted) else { return Ok(wanted) };
+        let name = self.arrays.get(other).map(|entry| entry.name.clone()).unwrap_or_default();
+        if let Some(pool) = pool
+            && self.pools_below(*other).iter().any(|below| self.stands_on(*below, pool.uuid))
+        {
+            let message = format!("array {name} stands on a volume of pool {}, which would stand on itself", pool.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("array", &name)
+                .with("pool", &pool.name)
+                .remedy("use an array of disks, or of volumes of another pool for a pool of its own"));
+        }
+        let message = format!(
+            "array {name} stands {}, and the other members do not: all members of a pool stand on volumes equally deep, or are disks",
+            if tier(other) > 0 { "on volumes" } else { "on disks alone" }
+        );
+        Err(ErrorDetail::new(Kind::InvalidArgument, message)
+            .with("array", &name)
+            .remedy("make a pool of its own of it (braid pool create)"))
+    }
+}
+
+/// Refuses a disk for an array that serves on a lower tier.
+///
+/// # Errors
+/// [`Kind::InvalidArgument`].
+pub fn refuse_higher_tier(tables: &Tables, uuid: Uuid, disk: &OpenDisk) -> Result<(), ErrorDetail> {
+    let Some(below) = disk.disk.device() else { return Ok(()) };
+    let Some(entry) = tables.arrays.get(&uuid) else { return Ok(()) };
+    let Condition::Active(active) = &entry.condition else { return Ok(()) };
+    if tier_of(active.device) > tier_of(below) {
+        return Ok(());
+    }
+    let of = disk.volume.and_then(|volume| tables.held_volumes.get(&volume).copied());
+    let name = &entry.name;
+    let pool_on = tables.served_on(uuid).map(|(pool, _)| pool.uuid);
+    let (message, remedy) = if let (Some(of), Some(on)) = (of, pool_on)
+        && tables.stands_on(of, on)
+    {
+        let message = format!("{} is a volume that stands on array {name}, which would stand on itself", disk.name);
+        (message, "use a disk, or a volume of another pool".to_owned())
+    } else {
+        let message = format!(
+            "array {name} was started without volumes as deep as {}, and cannot take one while it serves",
+            disk.name
+        );
+        (message, format!("braid array stop {name}, then: braid array assemble {name} --disk {}", disk.name))
+    };
+    Err(ErrorDetail::new(Kind::InvalidArgument, message).with("array", name).with("disk", &disk.name).remedy(remedy))
+}
+
+impl Control {
+    /// The tier that an array of these disks is of. One that had volumes as members leaves room for them.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(in super::super) fn tier_of_array(&self, uuid: Uuid, disks: &[Arc<OpenDisk>]) -> Result<usize, ErrorDetail> {
+        let above = |disk: &Arc<OpenDisk>| disk.disk.device().map_or(0, |below| tier_of(below) + 1);
+        let here = disks.iter().map(above).max().unwrap_or(0);
+        let was_on_volume =
+            self.read().disks.values().any(|saved| {
+                saved.array == uuid && DiskSpec::parse(&saved.disk).is_ok_and(|spec| spec.volume().is_some())
+            });
+        let tier = here.max(usize::from(was_on_volume));
+        let raised = self.ring.raise_to(tier);
+        raised.map(|()| tier).map_err(|error| crate::daemon::errors::of_ring(&error, &uuid.to_string()))
+    }
+
+    /// Opens a volume as a disk. As long as it is open nobody else writes to it; [`Control::close_volume`] ends that.
+    ///
+    /// # Errors
+    /// There is no such volume, its pool does not serve, somebody uses it, or it cannot be written.
+    pub(in super::super) async fn open_volume(self: &Arc<Self>, spec: &DiskSpec) -> Result<(Disk, Uuid), ErrorDetail> {
+        let text = spec.volume().unwrap_or_default();
+        // An export that is being added is in the tables by then, or sees who holds the volume.
+        let listening = self.listening.lock().await;
+        let Located { pool, uuid, name } = self.locate(text, OwnerKind::Volume).await?;
+        let in_use = |who: String, remedy: String| {
+            Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}")).with("volume", &name).remedy(remedy))
+        };
+        {
+            let mut tables = self.write();
+            if let Some(who) = tables.holder_of_volume(uuid) {
+                return in_use(who, "use another volume".to_owned());
+            }
+            let writes =
+                |entry: &&super::super::tables::ExportEntry| entry.saved.array == uuid && !entry.saved.read_only;
+            if let Some(export) = tables.exports.values().find(writes) {
+                let name = &export.saved.name;
+                let who = format!("exported as {name}, and its clients would write over the array");
+                return in_use(who, format!("braid export remove {name} first"));
+            }
+            tables.held_volumes.insert(uuid, pool.uuid);
+        }
+        let opened = self.served_disk(&pool, uuid, &name, spec).await;
+        if opened.is_err() {
+            self.write().held_volumes.remove(&uuid);
+            self.release_volume(&listening, pool.uuid, uuid).await;
+        }
+        Ok((opened?, uuid))
+    }
+
+    async fn served_disk(
+        self: &Arc<Self>,
+        pool: &Reach,
+        uuid: Uuid,
+        name: &str,
+        spec: &DiskSpec,
+    ) -> Result<Disk, ErrorDetail> {
+        let refused = |kind: Kind, why: String, remedy: &str| {
+            Err(ErrorDetail::new(kind, why).with("volume", name).remedy(remedy))
+        };
+        let tier = tier_of_pool(pool.key) + 1;
+        if tier >= TIERS_MAX {
+            let most = TIERS_MAX - 1;
+            let why = format!("pools and arrays stand on each other {most} deep below volume {name} already");
+            return refused(Kind::LimitReached, why, "use a disk, or a volume of a pool that is not so deep");
+        }
+        let Some(source) = self.serve_volume(pool.uuid, uuid).await? else {
+            return refused(Kind::Inactive, format!("pool {} does not serve", pool.name), "braid pool show");
+        };
+        if source.read_only {
+            let why = format!("volume {name} cannot be written now");
+            return refused(Kind::Inactive, why, "braid volume show says why, and braid pool show");
+        }
+        self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
+        Ok(Disk::of_device(&called(spec.clone(), name), source.device, source.size_bytes))
+    }
+
+    /// A volume is no disk any more: nobody has anything under way on it.
+    pub(in super::super) async fn close_volume(self: &Arc<Self>, volume: Uuid) {
+        let listening = self.listening.lock().await;
+        let Some(pool) = self.write().held_volumes.remove(&volume) else { return };
+        self.release_volume(&listening, pool, volume).await;
+    }
+
+    /// Refuses what would take a volume from under its array.
+    pub(super) fn refuse_held(&self, what: &Located, done: &str) -> Result<(), ErrorDetail> {
+        let Some(who) = self.read().holder_of_volume(what.uuid) else { return Ok(()) };
+        Err(ErrorDetail::new(Kind::InUse, format!("volume {} is {who} and so cannot be {done}", what.name))
+            .with("volume", &what.name)
+            .remedy("take it out of the array first (braid array replace, or fail and remove), or stop or delete the array; --force does not override this"))
+    }
+
+    /// Refuses to delete what an array that does not serve has on it, unless that is wanted.
+    pub(super) fn refuse_last_on(&self, what: &Located) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        let Some(array) = tables.array_last_on(&what.name) else { return Ok(()) };
+        let message = format!("volume {} was seen last as a member of array {array}", what.name);
+        Err(ErrorDetail::new(Kind::WouldDestroy, message)
+            .with("volume", &what.name)
+            .with("array", array)
+            .remedy("add --force if that array is not needed any more, or can do without it"))
+    }
+
+    /// Refuses what would take volumes of a pool from under arrays.
+    pub(super) fn refuse_held_of(&self, pool: Uuid, name: &str, done: &str) -> Result<(), ErrorDetail> {
+        let Some(who) = self.read().held_of_pool(pool) else { return Ok(()) };
+        Err(ErrorDetail::new(
+            Kind::InUse,
+            format!("a volume of pool {name} is {who}, so that the pool cannot be {done}"),
+        )
+        .with("pool", name)
+        .remedy("stop or delete that array first; --force does not override this"))
+    }
+
+    /// Refuses to let clients write to a volume that is a disk.
+    pub(in super::super) fn refuse_export_of_held(
+        &self,
+        volume: Uuid,
+        name: &str,
+        read_only: bool,
+    ) -> Result<(), ErrorDetail> {
+        let Some(who) = self.read().holder_of_volume(volume).filter(|_| !read_only) else { return Ok(()) };
+        Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}: clients would write over it"))
+            .with("volume", name)
+            .remedy("export the array, or this volume with --read-only"))
+    }
+
+    /// A volume has another size: the disk that it is, too.
+    pub(super) fn tell_disk_size(&self, volume: Uuid, size_bytes: u64) {
+        let disks: Vec<Arc<OpenDisk>> = {
+            let tables = self.read();
+            let open = tables.arrays.values().filter_map(ArrayEntry::active).flat_map(|active| active.open_disks());
+            open.filter(|disk| disk.volume == Some(volume)).collect()
+        };
+        // The shards learn it when the array looks at its disks: `braid array grow`.
+        disks.iter().for_each(|disk| disk.disk.has_grown_to(size_bytes));
+    }
+}
+
+/// The same disk with the volume called as it is called now.
+fn called(spec: DiskSpec, name: &str) -> DiskSpec {
+    match spec {
+        DiskSpec::Volume { .. } => DiskSpec::Volume { name: name.to_owned() },
+        DiskSpec::Throttled { disk, limits } => DiskSpec::Throttled { disk: Box::new(called(*disk, name)), limits },
+        DiskSpec::Faulty { disk, rules } => DiskSpec::Faulty { disk: Box::new(called(*disk, name)), rules },
+        other => other,
+    }
+}

@@ -1,0 +1,228 @@
+//! Volumes as members of arrays, and what stands on those: found again from below, ended from above, and never on themselves.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::patient::PatientFio;
+use crate::pools::{check, check_zeros, client, export, socket, write};
+use crate::support::*;
+
+/// Pools of one file each, with a volume of 48 MiB in each.
+fn volumes(daemon: &Daemon, disks: &[(&str, &str)]) {
+    for (pool, disk) in disks {
+        daemon.braid(&["pool", "create", pool, disk]);
+        daemon.braid(&["volume", "create", &format!("{pool}/v"), "48M"]);
+    }
+}
+
+fn states(daemon: &Daemon, array: &str) -> Vec<(String, String)> {
+    let shown = daemon.json(&["array", "show", array]);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let members = shown["members"].as_array().expect("a list");
+    members.iter().map(|member| (text(&member["disk"]), text(&member["state"]))).collect()
+}
+
+fn in_sync(daemon: &Daemon, array: &str) -> Option<()> {
+    let array = daemon.json(&["array", "show", array]);
+    let all = array["members"].as_array()?.iter().all(|member| member["state"] == "in_sync");
+    (all && array["state"] == "active").then_some(())
+}
+
+#[test]
+fn a_mirror_of_two_volumes_of_two_pools_is_found_again_through_kills_under_fio() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+    let members = [("volume:tank/v", "in_sync"), ("volume:other/v", "in_sync")];
+    assert_eq!(states(&daemon, "data"), members.map(|(disk, state)| (disk.to_owned(), state.to_owned())));
+    export(&daemon, "data");
+    let uri = format!("nbd+unix:///data?socket={}", socket(&daemon));
+    let mut writer = PatientFio::start(&daemon, &uri);
+    let written =
+        |daemon: &Daemon| daemon.json(&["export", "show", "data"])["stats"]["writes"].as_u64().expect("a count");
+    let (mut kills, fio) = (0, &mut writer.fio);
+    while fio.ended().is_none() && kills < 4 {
+        let before = written(&daemon);
+        wait_for("writes", || (written(&daemon) > before + 60 || fio.ended().is_some()).then_some(()));
+        daemon.kill();
+        kills += 1;
+        daemon.start_again();
+    }
+    assert!(kills >= 3, "it was over after {kills} kills: it is too fast for this test");
+    writer.succeeds();
+    wait_for("both to be equal again", || in_sync(&daemon, "data"));
+
+    // In order, too; and both have the same.
+    let mut data = client(&daemon, "data");
+    write(&mut data, 0..64, 5);
+    data.flush().expect("it flushes");
+    drop(data);
+    daemon.restart(false);
+    assert!(daemon.events().contains("array data is active") && !daemon.events().contains("brought together"));
+    check(&mut client(&daemon, "data"), 0..64, 5);
+    daemon.braid(&["array", "check", "data", "--wait"]);
+    daemon.braid(&["array", "stop", "data", "--force"]);
+    for volume in ["tank/v", "other/v"] {
+        daemon.braid(&["export", "add", volume, "--read-only", "--nbd", &format!("unix:{}", socket(&daemon))]);
+    }
+    let whole = |name: &str| client(&daemon, name).read(4 * MIB, 32 << 20).expect("it reads");
+    assert!(whole("tank/v") == whole("other/v"));
+}
+
+#[test]
+fn a_pool_that_loses_its_disk_costs_the_array_a_member_and_another_volume_takes_its_place() {
+    let daemon = Daemon::start();
+    let bad = format!("faulty({},gone-after=900)", daemon.folder.sparse("a.img", 96 * MIB));
+    let disks = ["b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    volumes(&daemon, &[("tank", &bad), ("other", &disks[0]), ("third", &disks[1])]);
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+    export(&daemon, "data");
+    let mut data = client(&daemon, "data");
+    for round in 0..40 {
+        write(&mut data, 0..200, round * 1000);
+        data.flush().expect("the other volume is there");
+        if states(&daemon, "data")[0].1 != "in_sync" {
+            break;
+        }
+    }
+    wait_for("the member to be left out", || (states(&daemon, "data")[0].1 == "out").then_some(()));
+    write(&mut data, 0..200, 77_000);
+    data.flush().expect("it goes on");
+    check(&mut data, 0..200, 77_000);
+    assert!(daemon.braid(&["status"]).contains("array data"));
+
+    daemon.braid(&["array", "add", "data", "third/v", "--wait"]);
+    wait_for("the new member to be filled", || in_sync(&daemon, "data"));
+    check(&mut data, 0..200, 77_000);
+    // What it was filled with is what is read without the other one.
+    daemon.braid(&["array", "fail", "data", "volume:other/v"]);
+    check(&mut data, 0..200, 77_000);
+    check_zeros(&mut data, 400..500);
+    // The volume that was left out is nobody's any more, and its pool can go.
+    let refused = daemon.refused(1, &["pool", "delete", "tank", "--force", "--yes"]);
+    assert!(refused.contains("may bear labels of it still"), "{refused}");
+}
+
+#[test]
+fn pools_on_arrays_on_volumes_start_from_below_and_are_never_on_themselves() {
+    let mut daemon = Daemon::start();
+    let [a, b, c, d] = ["a.img", "b.img", "c.img", "d.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    volumes(&daemon, &[("tank", &a), ("other", &b)]);
+    // A volume and a disk: it waits for the volume at a start, and does not begin without it.
+    daemon.braid(&["array", "create", "lower", "--level", "raid1", "tank/v", &c, "--start-degraded", "auto"]);
+    daemon.braid(&["pool", "create", "middle", "lower"]);
+    daemon.braid(&["volume", "create", "middle/v", "32M"]);
+    daemon.braid(&["array", "create", "upper", "--level", "concat", "middle/v", "other/v"]);
+    daemon.braid(&["pool", "create", "top", "upper"]);
+    daemon.braid(&["volume", "create", "top/db", "40M"]);
+    export(&daemon, "top/db");
+    write(&mut client(&daemon, "top/db"), 0..300, 9);
+    for kill in [true, false, true] {
+        daemon.restart(kill);
+        assert!(!daemon.events().contains("degraded"), "{}", daemon.events());
+        check(&mut client(&daemon, "top/db"), 0..300, 9);
+        wait_for("the array at the bottom to be whole", || in_sync(&daemon, "lower"));
+    }
+    let mut db = client(&daemon, "top/db");
+    daemon.braid(&["snapshot", "create", "top/db@monday"]);
+    write(&mut db, 100..200, 50_000);
+    db.flush().expect("it flushes");
+
+    // Nothing stands on itself, however it is asked for.
+    let refused = daemon.refused(4, &["pool", "add", "tank", "upper", "--force"]);
+    assert!(refused.contains("is member 0 of pool top"), "{refused}");
+    daemon.braid(&["volume", "create", "middle/w", "8M"]);
+    daemon.braid(&["array", "create", "other-upper", "--level", "concat", "middle/w"]);
+    for pool in ["tank", "middle"] {
+        let refused = daemon.refused(2, &["pool", "add", pool, "other-upper", "--force"]);
+        assert!(
+            refused.contains(&format!("stands on a volume of pool {pool}, which would stand on itself")),
+            "{refused}"
+        );
+    }
+    daemon.braid(&["volume", "create", "top/w", "8M"]);
+    let refused = daemon.refused(2, &["array", "spare", "lower", "top/w"]);
+    assert!(refused.contains("stands on array lower, which would stand on itself"), "{refused}");
+    let refused = daemon.refused(2, &["array", "replace", "lower", "0", "top/w"]);
+    assert!(refused.contains("would stand on itself"), "{refused}");
+    let refused = daemon.refused(2, &["array", "grow", "other-upper", "top/w"]);
+    assert!(refused.contains("cannot take one while it serves"), "{refused}");
+    let refused = daemon.refused(2, &["pool", "add", "top", "middle/w"]);
+    assert!(refused.contains("a volume of a pool, which cannot be a member of another pool"), "{refused}");
+    // A fourth storey would be one too many.
+    daemon.braid(&["array", "create", "attic", "--level", "concat", "top/w"]);
+    daemon.braid(&["pool", "create", "roof", "attic"]);
+    daemon.braid(&["volume", "create", "roof/v", "1M"]);
+    let refused = daemon.refused(4, &["array", "create", "sky", "--level", "concat", "roof/v"]);
+    assert!(refused.contains("stand on each other 3 deep"), "{refused}");
+    daemon.braid(&["array", "spare", "lower", &d]);
+    daemon.restart(true);
+    let mut db = client(&daemon, "top/db");
+    check(&mut db, 0..100, 9);
+    check(&mut db, 100..200, 50_000);
+    assert_eq!(daemon.json(&["status"])["pools"]["serving"], 5);
+}
+
+#[test]
+fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it() {
+    let daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 160 * MIB));
+    volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
+    export(&daemon, "tank/v");
+    let refused = daemon.refused(4, &["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+    assert!(refused.contains("exported as tank/v") && refused.contains("export remove tank/v"), "{refused}");
+    daemon.braid(&["export", "remove", "tank/v"]);
+    daemon.braid(&["snapshot", "create", "tank/v@empty"]);
+    let refused = daemon.refused(2, &["array", "create", "data", "--level", "raid1", "volume:tank/v@empty", "other/v"]);
+    assert!(refused.contains("is a snapshot"), "{refused}");
+    daemon.refused(3, &["array", "create", "data", "--level", "raid1", "tank/nothing", "other/v"]);
+    let refused = daemon.refused(4, &["array", "create", "data", "--level", "raid1", "tank/v", "tank/v"]);
+    assert!(refused.contains("volume tank/v is being made a member"), "{refused}");
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+
+    let commands: [&[&str]; 8] = [
+        &["volume", "delete", "other/v", "--force", "--yes"],
+        &["volume", "rename", "other/v", "w"],
+        &["volume", "resize", "other/v", "32M", "--force", "--yes"],
+        &["volume", "rollback", "tank/v", "@empty", "--yes"],
+        &["array", "create", "more", "--level", "concat", "tank/v"],
+        &["pool", "delete", "tank", "--force", "--yes"],
+        &["pool", "rename", "tank", "tonk"],
+        &["export", "add", "tank/v", "--nbd", "unix:/nowhere/n.sock"],
+    ];
+    for command in commands {
+        let refused = daemon.refused(4, command);
+        assert!(refused.contains("member") && refused.contains("of array data"), "{command:?}: {refused}");
+    }
+    export(&daemon, "data");
+    let mut data = client(&daemon, "data");
+    write(&mut data, 0..64, 3);
+    data.flush().expect("it flushes");
+
+    // A snapshot of a member, and a clone, are as always.
+    daemon.braid(&["snapshot", "create", "tank/v@used"]);
+    daemon.braid(&["snapshot", "delete", "tank/v@used", "--yes"]);
+    let before = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
+    daemon.braid(&["volume", "resize", "tank/v", "64M"]);
+    daemon.braid(&["volume", "resize", "other/v", "64M"]);
+    daemon.braid(&["array", "grow", "data"]);
+    let after = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
+    assert_eq!(after - before, 16 * MIB);
+    check(&mut data, 0..64, 3);
+    drop(data);
+
+    // Stopped, it is still theirs: only who says so deletes one.
+    daemon.braid(&["array", "stop", "data", "--force"]);
+    let refused = daemon.refused(4, &["volume", "delete", "other/v", "--yes"]);
+    assert!(refused.contains("seen last as a member of array data"), "{refused}");
+    daemon.braid(&["array", "assemble", "data"]);
+    check(&mut client(&daemon, "data"), 0..64, 3);
+    daemon.braid(&["array", "delete", "data", "--force", "--yes"]);
+    daemon.braid(&["volume", "delete", "other/v", "--yes"]);
+    // A file of such a name is a file, and what is gone is no disk.
+    let folder = daemon.folder.join("tank");
+    fs::create_dir(&folder).expect("a folder can be made");
+    daemon.refused(3, &["array", "create", "data", "--level", "concat", "other/v"]);
+}
