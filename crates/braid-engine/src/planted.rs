@@ -108,6 +108,16 @@ pub enum Planted {
     MoveForgetsMaps,
     /// What an extent says is zero is not said where it has moved.
     MoveLosesZeros,
+    /// What a volume sees of its ancestors is cut off while some of it is still being copied.
+    FlattenCutsEarly,
+    /// What was copied from an ancestor goes over what was written meanwhile.
+    FlattenOverNewer,
+    /// What a volume says is zero is copied from an ancestor.
+    FlattenForgetsZeros,
+    /// Of what has been copied those are not told that see it through a snapshot.
+    FlattenForgetsMaps,
+    /// Others write to an extent while something is copied into it.
+    FlattenNotHeld,
     /// What an owner may have on an absent member is looked up in its parent.
     LookupFallsThrough,
     /// A member that returns is believed, whatever it has.
@@ -278,7 +288,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 43] = [
+    pub const POOLS: [Planted; 48] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -316,6 +326,11 @@ impl Planted {
         Planted::MoveOvertakesFold,
         Planted::MoveForgetsMaps,
         Planted::MoveLosesZeros,
+        Planted::FlattenCutsEarly,
+        Planted::FlattenOverNewer,
+        Planted::FlattenForgetsZeros,
+        Planted::FlattenForgetsMaps,
+        Planted::FlattenNotHeld,
         Planted::LookupFallsThrough,
         Planted::ReturnBelieved,
         Planted::VerdictNotDurable,

@@ -211,6 +211,7 @@ pub(super) mod tests {
             on,
             also_on: 0,
             thick,
+            flattens: false,
             parent,
             uuid,
             volume,

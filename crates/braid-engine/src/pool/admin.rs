@@ -104,7 +104,7 @@ impl Pool {
         }
         owner.id = self.state.owners.next_id();
         owner.parent = parent.unwrap_or(0);
-        owner.also_on = 0;
+        (owner.also_on, owner.flattens) = (0, false);
         (owner.kind, owner.volume) = (OwnerKind::Volume, Uuid::nil());
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
@@ -155,7 +155,7 @@ impl Pool {
             if !self.name_is_free(OwnerKind::Snapshot, volume.uuid, *name) {
                 return Err(AdminError::NameTaken);
             }
-            let goes_on = Owner { id: next, parent: *id, also_on: 0, ..volume.clone() };
+            let goes_on = Owner { id: next, parent: *id, also_on: 0, flattens: false, ..volume.clone() };
             let snapshot = Owner {
                 kind: OwnerKind::Snapshot,
                 uuid: *uuid,
@@ -257,8 +257,9 @@ impl Pool {
             return Err(AdminError::TailFull);
         }
         let id = self.state.owners.next_id();
-        let goes_on = Owner { id, parent: snapshot, size_bytes: to.size_bytes, also_on: 0, ..old.clone() };
-        let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, ..old };
+        let size_bytes = to.size_bytes;
+        let goes_on = Owner { id, parent: snapshot, size_bytes, also_on: 0, flattens: false, ..old.clone() };
+        let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, flattens: false, ..old };
         let kept = self.reserves_with(&goes_on, Some(volume))?;
         let sequence = self.change(&[self.put(slot, gone), self.put(new_slot, goes_on)]);
         self.keep(kept);
@@ -267,7 +268,7 @@ impl Pool {
     }
 
     /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits or policy: everything of `owner` but its
-    /// number, kind, parent, identity and whether it is thick counts.
+    /// number, kind, parent, identity, and whether it is thick or being flattened, counts.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -283,7 +284,7 @@ impl Pool {
         if !self.tail.has_room(6) {
             return Err(AdminError::TailFull);
         }
-        let Owner { kind, parent, uuid, volume, thick, .. } = old;
+        let Owner { kind, parent, uuid, volume, thick, flattens, .. } = old;
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
         if (old.place, old.on) != (owner.place, owner.on) {
@@ -295,7 +296,7 @@ impl Pool {
         }
         // What it has stays where it is until it has been moved.
         let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
-        let owner = Owner { id, kind, parent, uuid, volume, thick, size_bytes, also_on, ..owner };
+        let owner = Owner { id, kind, parent, uuid, volume, thick, flattens, size_bytes, also_on, ..owner };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }

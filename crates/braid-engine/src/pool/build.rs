@@ -144,6 +144,8 @@ pub(super) struct Build {
     in_doubt: bool,
     anew: u32,
     spoiled: bool,
+    /// Not to be served: somebody wants to know what shows through an owner.
+    aside: bool,
 }
 
 impl Build {
@@ -162,6 +164,7 @@ impl Build {
             in_doubt: false,
             anew: 0,
             spoiled: false,
+            aside: false,
         }
     }
 
@@ -266,24 +269,7 @@ impl Pool {
     /// As [`Pool::serve`].
     pub fn serve_step(&mut self, id: OwnerId, mut budget: u32) -> Result<Option<VolumeId>, AdminError> {
         let owner = self.to_serve(id)?;
-        let at = self.builds.iter().position(|build| build.chain[0] == id);
-        let mut build = match at {
-            Some(at) => self.builds.swap_remove(at),
-            None => Build::new(&self.state, id),
-        };
-        if build.spoiled || build.lacks != lacks(&self.state, id) || build.lacks && build.size_bytes != owner.size_bytes
-        {
-            build = Build { anew: build.anew + 1, ..Build::new(&self.state, id) };
-        }
-        if build.anew > ANEW_MAX {
-            budget = u32::MAX;
-        }
-        while !build.step(&self.state, &mut budget) {
-            if budget == 0 {
-                self.builds.push(build);
-                return Ok(None);
-            }
-        }
+        let Some(build) = self.build_step(&owner, false, &mut budget) else { return Ok(None) };
         let mut writer = build.writer;
         // It may have grown meanwhile; nobody has anything there.
         let extents = extents_for(owner.size_bytes);
@@ -293,6 +279,41 @@ impl Pool {
         // What its owner states is not all known: what it stated newly might be stated twice.
         let frozen = build.in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
         Ok(Some(self.add_volume(id, writer, frozen)))
+    }
+
+    /// Goes on building the map of what shows through an owner that nobody writes, for about so many loads of memory, and gives it away when
+    /// it is built. Whoever has it hears of what moves.
+    pub(super) fn build_aside(&mut self, id: OwnerId, budget: &mut u32) -> Option<MapWriter> {
+        let owner = self.state.owners.get(id)?.clone();
+        self.build_step(&owner, true, budget).map(|build| build.writer)
+    }
+
+    /// Nobody wants such maps any more.
+    pub(super) fn drop_builds_aside(&mut self) {
+        self.builds.retain(|build| !build.aside);
+    }
+
+    fn build_step(&mut self, owner: &Owner, aside: bool, budget: &mut u32) -> Option<Build> {
+        let id = owner.id;
+        let at = self.builds.iter().position(|build| build.chain[0] == id && build.aside == aside);
+        let mut build = match at {
+            Some(at) => self.builds.swap_remove(at),
+            None => Build { aside, ..Build::new(&self.state, id) },
+        };
+        if build.spoiled || build.lacks != lacks(&self.state, id) || build.lacks && build.size_bytes != owner.size_bytes
+        {
+            build = Build { anew: build.anew + 1, aside, ..Build::new(&self.state, id) };
+        }
+        if build.anew > ANEW_MAX {
+            *budget = u32::MAX;
+        }
+        while !build.step(&self.state, budget) {
+            if *budget == 0 {
+                self.builds.push(build);
+                return None;
+            }
+        }
+        Some(build)
     }
 
     /// Whether it may be served now.
@@ -313,7 +334,7 @@ impl Pool {
 
     /// Whether the map of this owner is being built.
     pub(super) fn is_building(&self, id: OwnerId) -> bool {
-        self.builds.iter().any(|build| build.chain[0] == id)
+        self.builds.iter().any(|build| build.chain[0] == id && !build.aside)
     }
 
     /// Whether a map is being built of what this owner has, too: then nothing of that is to be moved or relabelled, if it can wait.

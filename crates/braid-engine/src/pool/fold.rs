@@ -116,6 +116,7 @@ impl Pool {
             stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
             self.moves.takes_over(child);
         }
+        self.fold_meets_flatten(owner);
         let gather = child.map(Scan::new);
         self.fold = Some(Fold { owner, child, stated, gather, next: RecordId { member: 0, index: 0 }, zeros: false });
         Folded::Some
@@ -299,12 +300,14 @@ impl Pool {
             let slot = self.state.owners.slot_of(child).expect("a child is there");
             let mut child = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
             child.parent = gone.parent;
+            // What was to be copied for it is to be copied for who has its blocks now.
+            child.flattens |= gone.flattens && gone.parent != 0;
             changes.push((0, slot, Change::Owner { owner: Some(child) }));
         }
         if self.state.owners.is_newest(owner) {
             // Numbers are never given out again, so that the last one stays until there is a later one.
             let mut stays = gone;
-            stays.parent = 0;
+            (stays.parent, stays.flattens) = (0, false);
             self.ended.push(owner);
             changes.push((0, slot, Change::Owner { owner: Some(stays) }));
         } else {

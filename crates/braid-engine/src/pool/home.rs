@@ -13,6 +13,7 @@ use braid_format::pool::{Change, OWNER_UNITS, Owner, Record, RecordKind};
 use super::build::Build;
 use super::commit::Commits;
 use super::compact::Compaction;
+use super::flatten::Flatten;
 use super::fold::Fold;
 use super::keyed::Keyed;
 use super::map::{MapWriter, Visible, VolumeMap};
@@ -175,6 +176,9 @@ pub struct Pool {
     /// Maps that are being built.
     pub(super) builds: Vec<Build>,
     pub(super) compaction: Option<Compaction>,
+    pub(super) flatten: Option<Flatten>,
+    /// Blocks that were copied for it since the pool was opened.
+    pub(super) copied: u64,
 }
 
 impl Pool {
@@ -212,6 +216,8 @@ impl Pool {
             moves: Moves::default(),
             builds: Vec::new(),
             compaction: None,
+            flatten: None,
+            copied: 0,
         };
         pool.find_free();
         pool
@@ -383,6 +389,9 @@ impl Pool {
             if self.fold.is_some() {
                 self.note_for_fold(change);
             }
+            if self.flatten.is_some() {
+                self.note_for_flatten(id, change);
+            }
             match change {
                 Change::Record { record } => self.state.set(id, record, unit),
                 Change::Slot { slot, block, record } => {
@@ -512,6 +521,27 @@ impl Pool {
     /// Owner and logical extent of those for which an extent is given and nothing is bound yet.
     pub(super) fn openings(&self) -> impl Iterator<Item = (OwnerId, u32)> {
         self.opening.keys().map(|key| ((key >> 32) as u32, key as u32))
+    }
+
+    /// Whether this owner has got an extent for a logical extent, and nothing is bound there yet.
+    pub(super) fn is_opening(&self, owner: OwnerId, logical: u32) -> bool {
+        self.opening.get(opening_key(owner, logical)).is_some()
+    }
+
+    /// A job has a place in this extent, and nobody else gets one there before [`Pool::release_place`].
+    pub(super) fn hold_place(&mut self, extent: ExtentId) {
+        count_up(&mut self.pending, extent.bits());
+        let owner = self.state.records.owner(extent);
+        self.state.records.set_owner(extent, owner | OWNER_HELD);
+    }
+
+    /// See [`Pool::hold_place`].
+    pub(super) fn release_place(&mut self, extent: ExtentId) {
+        let owner = self.state.records.owner(extent);
+        self.state.records.set_owner(extent, owner & !OWNER_HELD);
+        if count_down(&mut self.pending, extent.bits()) {
+            self.free_if_empty(extent);
+        }
     }
 
     /// A place in this extent is promised.

@@ -13,9 +13,10 @@ use braid_format::pool::{Change, Owner, Placing, Record, RecordKind};
 
 use super::admin::AdminError;
 use super::commit::{For, PoolIo, PoolOp};
+use super::flatten::Flatten;
 use super::fold::Fold;
 use super::home::Pool;
-use super::map::MovedBlock;
+use super::map::{MapWriter, MovedBlock};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
@@ -69,6 +70,10 @@ pub(super) struct Move {
     logical: u32,
     /// With the lives that they are in.
     sources: Vec<(ExtentId, u16)>,
+    /// A copy: its sources stay as they are, and this owner has the blocks, too.
+    taker: Option<OwnerId>,
+    /// The life of the target, where that is an extent of the owner's own.
+    own_life: Option<u16>,
     /// By source and slot.
     parts: Vec<Part>,
     stage: Stage,
@@ -81,7 +86,52 @@ impl Move {
     /// To a free extent that was taken for it: of a logical extent, or packed.
     pub fn new(target: ExtentId, logical: Option<u32>, sources: Vec<(ExtentId, u16)>, parts: Vec<Part>) -> Move {
         let (packed, logical) = (logical.is_none(), logical.unwrap_or(u32::MAX));
-        Move { target, packed, logical, sources, parts, stage: Stage::Held, out: 0, failed: false }
+        let stage = Stage::Held;
+        Move { target, packed, logical, sources, taker: None, own_life: None, parts, stage, out: 0, failed: false }
+    }
+
+    /// A copy for an owner of what others have: to a free extent, or into one of its own in this life.
+    pub fn copy(
+        target: ExtentId,
+        logical: Option<u32>,
+        sources: Vec<(ExtentId, u16)>,
+        parts: Vec<Part>,
+        taker: OwnerId,
+        own_life: Option<u16>,
+    ) -> Move {
+        Move { taker: Some(taker), own_life, ..Move::new(target, logical, sources, parts) }
+    }
+
+    pub fn target(&self) -> ExtentId {
+        self.target
+    }
+
+    pub fn logical(&self) -> Option<u32> {
+        (!self.packed).then_some(self.logical)
+    }
+
+    pub fn sources(&self) -> &[(ExtentId, u16)] {
+        &self.sources
+    }
+
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    pub fn taker(&self) -> Option<OwnerId> {
+        self.taker
+    }
+
+    pub fn own_life(&self) -> Option<u16> {
+        self.own_life
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    fn has_source(&self, extent: ExtentId) -> bool {
+        self.sources.iter().any(|(source, _)| *source == extent)
     }
 }
 
@@ -115,6 +165,21 @@ impl Moves {
     /// Extents to which something is moved.
     pub fn is_target(&self, extent: ExtentId) -> bool {
         self.list.iter().flatten().any(|one| one.target == extent)
+    }
+
+    /// Whether something is being copied for this owner.
+    pub fn copies_for(&self, owner: OwnerId) -> bool {
+        self.list.iter().flatten().any(|one| one.taker == Some(owner))
+    }
+
+    /// Whether what stands in this extent is on its way to another.
+    pub fn moves_away(&self, extent: ExtentId) -> bool {
+        self.list.iter().flatten().any(|one| one.taker.is_none() && one.has_source(extent))
+    }
+
+    /// Whether it could not be copied.
+    pub fn has_failed(&self, extent: ExtentId) -> bool {
+        self.failed.contains(&extent)
     }
 
     /// Whether another one can begin.
@@ -262,6 +327,7 @@ impl Pool {
         let moves = |id: OwnerId| sources().any(|(source, _)| self.state.records.owner(*source) & !OWNER_HELD == id);
         let settled =
             elsewhere.filter(|owner| !self.awaits_data(owner.id) && !takes_over(owner.id) && !moves(owner.id));
+        let settled = settled.filter(|owner| !self.moves.copies_for(owner.id));
         let also = settled.map(|owner| (owner.id, 0)).collect();
         let next = RecordId { member: 0, index: 0 };
         self.moves.scan = Some(Scan { next, clean: true, full: false, unreadable: false, also });
@@ -471,8 +537,11 @@ impl Pool {
 
     /// Everything has been copied: that is what counts from now on. Gives the move back where the tail has no room to say so.
     fn end_move(&mut self, one: Move) -> Option<Move> {
+        if one.taker.is_some() {
+            return self.end_copy(one);
+        }
         if one.failed {
-            self.moves.failed.extend(one.sources.iter().map(|(source, _)| *source));
+            self.note_unreadable(&one);
             self.drop_move(&one);
             return None;
         }
@@ -509,7 +578,7 @@ impl Pool {
         let sequence = self.tail.append(&changes);
         self.take_in(&changes[..own], before);
         self.shared.published.store(sequence, std::sync::atomic::Ordering::Release);
-        self.tell_maps(&one);
+        self.tell_maps(&one, |_| true);
         // Only now that no map follows them any more.
         self.take_in(&changes[own..], before + own as u64);
         self.moves.moved += self.state.record(one.target.into()).present.count_ones() as u64;
@@ -517,17 +586,25 @@ impl Pool {
         if one.sources.len() > 1 {
             *if one.packed { &mut self.moves.merged } else { &mut self.moves.gathered } += 1;
         }
-        // The member may have been closed since, and the scan have passed.
-        if self.is_misplaced(owner, one.target.member)
-            && let Some(scan) = &mut self.moves.scan
-        {
-            scan.clean = false;
-        }
+        self.end_scan_for(owner, one.target);
         self.let_go(&one);
         for extent in freed {
             self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
         }
         None
+    }
+
+    /// Something of this owner has come here. The member may have been closed since, and the scan have passed.
+    pub(super) fn end_scan_for(&mut self, owner: OwnerId, target: ExtentId) {
+        if self.is_misplaced(owner, target.member)
+            && let Some(scan) = &mut self.moves.scan
+        {
+            scan.clean = false;
+        }
+    }
+
+    pub(super) fn note_unreadable(&mut self, one: &Move) {
+        self.moves.failed.extend(one.sources.iter().map(|(source, _)| *source));
     }
 
     /// Who has the blocks of a move now; what has to be said, first of the target (so many changes), then of the sources; and which of these
@@ -581,8 +658,8 @@ impl Pool {
         Some((owner, changes, own, freed))
     }
 
-    /// Who finds a block that has moved finds it where it is now.
-    fn tell_maps(&mut self, one: &Move) {
+    /// Who finds a block that has moved finds it where it is now: those owners whose blocks have moved.
+    pub(super) fn tell_maps(&mut self, one: &Move, mut shows: impl FnMut(OwnerId) -> bool) {
         let record = self.state.record(one.target.into());
         let mut moved: Vec<(u32, MovedBlock)> = Vec::with_capacity(one.parts.len());
         for part in one.parts.iter().filter(|part| record.present >> part.to_slot & 1 == 1) {
@@ -590,29 +667,41 @@ impl Pool {
             moved.push((logical, MovedBlock { block, from: (part.from, part.slot), to_slot: part.to_slot }));
         }
         moved.sort_unstable_by_key(|(logical, moved)| (*logical, moved.block));
-        for volume in self.volumes.values_mut() {
+        // Whoever has a copy may hide some of it; the word of a map that follows a record would show it.
+        let follow = one.taker.is_none();
+        let records = &self.state.records;
+        let tell = |writer: &mut MapWriter| {
             for blocks in moved.chunk_by(|a, b| a.0 == b.0) {
                 let each = blocks.iter().map(|(_, moved)| *moved);
-                volume.writer.relocate(&self.state.records, blocks[0].0, each, one.target, one.packed);
+                writer.relocate(records, blocks[0].0, each, (one.target, one.packed), follow);
             }
-            if planted(Planted::MoveForgetsMaps) {
-                break;
-            }
-        }
+        };
+        let told = self.volumes.values_mut().filter(|volume| shows(volume.owner)).map(|volume| &mut volume.writer);
+        let all = if planted(Planted::MoveForgetsMaps) && one.taker.is_none() { 1 } else { usize::MAX };
+        // What is copied leaves what shows through the parent as it was.
+        let below = self.flatten.as_mut().and_then(Flatten::below).filter(|_| one.taker.is_none());
+        told.take(all).chain(below).for_each(tell);
     }
 
     /// It comes to nothing: everything stays where it is.
-    fn drop_move(&mut self, one: &Move) {
+    pub(super) fn drop_move(&mut self, one: &Move) {
         self.let_go(one);
-        self.rooms[usize::from(one.target.member)].freed.add(0, one.target);
+        if one.own_life.is_none() {
+            self.rooms[usize::from(one.target.member)].freed.add(0, one.target);
+        }
     }
 
-    fn let_go(&mut self, one: &Move) {
+    pub(super) fn let_go(&mut self, one: &Move) {
         for (source, life) in &one.sources {
-            if self.state.records.life(*source) == *life {
+            // Several copies may be made of what stands in one extent.
+            let more = self.moves.list.iter().flatten().any(|other| other.has_source(*source));
+            if self.state.records.life(*source) == *life && !more {
                 let owner = self.state.records.owner(*source);
                 self.state.records.set_owner(*source, owner & !OWNER_HELD);
             }
+        }
+        if one.own_life.is_some() && !planted(Planted::FlattenNotHeld) {
+            self.release_place(one.target);
         }
         self.progress += 1;
     }

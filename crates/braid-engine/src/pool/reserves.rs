@@ -88,6 +88,11 @@ impl Reserves {
         self.thick.is_empty()
     }
 
+    /// Whether some volume sees what this owner has.
+    pub fn see(&self, owner: OwnerId) -> bool {
+        self.seen_by.contains_key(&owner)
+    }
+
     /// An extent stands whole for this owner's logical extent.
     pub fn came(&mut self, owner: OwnerId, logical: u32) {
         for k in self.seen_by.get(&owner).map_or(&[][..], |seen| seen) {

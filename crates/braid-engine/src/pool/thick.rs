@@ -90,6 +90,31 @@ impl Pool {
         if grows { self.if_fits(reserves).map(Some) } else { Ok(Some(reserves)) }
     }
 
+    /// Whether a thick volume sees what this owner has.
+    pub(super) fn keeps_for(&self, owner: OwnerId) -> bool {
+        self.state.reserves.see(owner)
+    }
+
+    /// What is to be kept when these owners have no parents any more. `None`: nothing changes. Looks at all extents where a thick volume
+    /// sees what one of them has.
+    ///
+    /// # Errors
+    /// `NoSpace`: less is free than would have to be kept.
+    pub(super) fn reserves_without_parent(&self, tops: &[OwnerId]) -> Result<Option<Reserves>, AdminError> {
+        if !tops.iter().any(|top| self.keeps_for(*top)) {
+            return Ok(None);
+        }
+        let (owners, mut reserves) = (&self.state.owners, Reserves::default());
+        for owner in owners.iter().filter(|owner| owner.thick && owner.kind == OwnerKind::Volume) {
+            let mut chain = owners.chain(owner.id);
+            let end = chain.iter().position(|id| tops.contains(id)).map_or(chain.len(), |at| at + 1);
+            chain.truncate(end);
+            reserves.add(owner, &chain);
+        }
+        self.wholes().for_each(|(owner, logical)| reserves.came(owner, logical));
+        self.if_fits(reserves).map(Some)
+    }
+
     /// Whether all of these could become as their images say, as to what is kept.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ struct RawOwner {
     kind: u8,
     /// 0 spread, 1 single, 2 chosen.
     place: u8,
-    /// Bit 0: thick.
+    /// Bit 0: thick; bit 1: being made independent of its parent.
     flags: u8,
     name_len: u8,
     parent: U32,
@@ -52,6 +52,7 @@ offsets!(RawOwner: id 0, kind 4, place 5, flags 6, name_len 7, parent 8, reserve
 const _: () = assert!(size_of::<RawOwner>() == OWNER_BYTES);
 const CRC_START: usize = 252;
 const THICK: u8 = 1;
+const FLATTENS: u8 = 2;
 
 /// What an owner is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -161,6 +162,8 @@ pub struct Owner {
     pub also_on: u128,
     /// Its space is set aside.
     pub thick: bool,
+    /// It is being made independent of its parent: what it sees of that is copied into extents of its own.
+    pub flattens: bool,
     /// Where blocks are looked up that it does not have; 0: nowhere.
     pub parent: u32,
     /// Its identity for people.
@@ -203,6 +206,7 @@ impl Owner {
             on: 0,
             also_on: 0,
             thick: false,
+            flattens: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -284,7 +288,7 @@ impl Owner {
                 Placing::Single => 1,
                 Placing::Chosen => 2,
             },
-            flags: if self.thick { THICK } else { 0 },
+            flags: if self.thick { THICK } else { 0 } | if self.flattens { FLATTENS } else { 0 },
             name_len: self.name.len,
             parent: U32::new(self.parent),
             reserved_a: U32::ZERO,
@@ -324,7 +328,7 @@ impl Owner {
         if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 68] {
             return refuse("its reserved bytes are not zero");
         }
-        if raw.flags & !THICK != 0 {
+        if raw.flags & !(THICK | FLATTENS) != 0 {
             return refuse("its flags are unknown");
         }
         let Some(name) = OwnerName::from_raw(&raw.name, raw.name_len) else { return refuse("its name is none") };
@@ -346,6 +350,7 @@ impl Owner {
             on: raw.on.get(),
             also_on: raw.also_on.get(),
             thick: raw.flags & THICK != 0,
+            flattens: raw.flags & FLATTENS != 0,
             parent: raw.parent.get(),
             uuid: Uuid::from_bytes(raw.uuid),
             volume: Uuid::from_bytes(raw.volume),
@@ -384,6 +389,7 @@ pub(super) mod tests {
             on: 1 << 127 | 1,
             also_on: 1 << 64,
             thick: true,
+            flattens: true,
             parent: 4,
             uuid: Uuid::from_bytes(*b"braid-testvolume"),
             volume: Uuid::nil(),
@@ -405,6 +411,7 @@ pub(super) mod tests {
             on: 0,
             also_on: 0,
             thick: false,
+            flattens: false,
             parent: 0,
             volume: Uuid::from_u128(9),
             policy: None,
@@ -474,7 +481,7 @@ pub(super) mod tests {
             (&volume, &|raw| raw.place = 1, "members"),
             (&volume, &|raw| raw.place = 0, "members"),
             (&volume, &|raw| raw.on.set(0), "members"),
-            (&volume, &|raw| raw.flags = 2, "flags"),
+            (&volume, &|raw| raw.flags = 4, "flags"),
             (&volume, &|raw| raw.parent.set(u32::MAX), "parent"),
             (&volume, &|raw| raw.parent.set(5), "own parent"),
             (&volume, &|raw| raw.reserved_a.set(1), "reserved"),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use braid_sim::pools::required::{REQUIRED, SEEDS_MIN};
 use braid_sim::pools::{Counters, Focus, Options, run, sweep};
 
-const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses|space] [--trace] [--sweep] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses|flattening|space] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
@@ -40,6 +40,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
                     "starts" => Focus::Starts,
                     "reuse" => Focus::Reuse,
                     "moves" => Focus::Moves,
+                    "flattening" => Focus::Flattening,
                     "space" => Focus::Space,
                     _ => return None,
                 });

@@ -99,7 +99,7 @@ impl World {
         Uuid::from_u128(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits()) | 1)
     }
 
-    fn create(&mut self, of: Option<Uuid>) {
+    pub(super) fn create(&mut self, of: Option<Uuid>) {
         self.names += 1;
         let (uuid, name) = (self.new_uuid(), format!("v{}", self.names));
         let (parent, blocks) = match of {
@@ -125,6 +125,7 @@ impl World {
             on,
             also_on: 0,
             thick,
+            flattens: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),

@@ -57,6 +57,7 @@ impl World {
         self.pool = None;
         self.closed.clear();
         self.put_together = (0, 0);
+        self.flattened = 0;
         self.ill = None;
         self.growing = None;
         self.jobs.clear();

@@ -8,6 +8,7 @@ mod admin;
 mod bugs;
 mod crash;
 mod disk;
+mod flatten;
 mod grow;
 mod kinds;
 mod moves;

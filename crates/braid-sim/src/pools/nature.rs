@@ -41,6 +41,8 @@ pub enum Focus {
     Reuse,
     /// Blocks that move under writes, deletions and snapshots.
     Moves,
+    /// Clones that become independent, under writes and all else.
+    Flattening,
     /// Pools that are nearly full, with volumes that have a right to what is free.
     Space,
 }
@@ -138,6 +140,16 @@ impl Nature {
                 few_blocks: true,
                 discards_held: true,
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Discarded])),
+                ..any
+            },
+            Some(Focus::Flattening) => Nature {
+                loses: 0,
+                slow_data: *rng.pick(&[30_000, 300_000, 800_000]),
+                moves: *rng.pick(&[0, 20_000, 200_000]),
+                falls_ill: 0,
+                is_small: false,
+                few_blocks: true,
+                aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Folded])),
                 ..any
             },
             Some(Focus::Space) => Nature {

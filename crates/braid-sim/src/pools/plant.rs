@@ -13,7 +13,12 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped => Some(Focus::Reuse),
         Planted::ReserveForgotten => Some(Focus::Space),
-        Planted::MoveNotHeld
+        Planted::FlattenCutsEarly
+        | Planted::FlattenOverNewer
+        | Planted::FlattenForgetsZeros
+        | Planted::FlattenForgetsMaps => Some(Focus::Flattening),
+        Planted::FlattenNotHeld
+        | Planted::MoveNotHeld
         | Planted::MoveNotDrained
         | Planted::MoveOvertakesFold
         | Planted::MoveForgetsMaps
@@ -71,6 +76,11 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::MoveOvertakesFold, 100, 1),
     (Planted::MoveForgetsMaps, 100, 4),
     (Planted::MoveLosesZeros, 200, 21),
+    (Planted::FlattenCutsEarly, 100, 0),
+    (Planted::FlattenOverNewer, 200, 48),
+    (Planted::FlattenForgetsZeros, 200, 48),
+    (Planted::FlattenForgetsMaps, 100, 16),
+    (Planted::FlattenNotHeld, 600, 167),
     (Planted::LookupFallsThrough, 100, 4),
     (Planted::ReturnBelieved, 100, 8),
     (Planted::VerdictNotDurable, 7000, 557),

@@ -97,6 +97,8 @@ impl World {
             gone: self.gone.clone(),
             parted: self.parted.clone(),
             put_together: (0, 0),
+            flattens: self.flattens,
+            flattened: 0,
             ill: None,
             away: self.away.clone(),
             coming: self.coming.clone(),

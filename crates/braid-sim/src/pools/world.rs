@@ -171,6 +171,9 @@ pub struct World {
     pub(super) gone: BTreeSet<u8>,
     pub(super) parted: Vec<PoolDevice>,
     pub(super) put_together: (u64, u64),
+    /// Volumes become independent; blocks that were copied for that since the pool was opened.
+    pub(super) flattens: bool,
+    pub(super) flattened: u64,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
     /// Members that are away; of those that are here, who has come back since the pool was opened last.
@@ -268,6 +271,8 @@ impl World {
             gone: BTreeSet::new(),
             parted: Vec::new(),
             put_together: (0, 0),
+            flattens: options.focus == Some(Focus::Flattening) || mix(seed ^ 0x666c_6174).is_multiple_of(3),
+            flattened: 0,
             ill: None,
             away: BTreeMap::new(),
             coming: Vec::new(),
@@ -340,6 +345,9 @@ impl World {
         }
         if self.rng.chance(self.nature.moves) {
             self.move_something();
+        }
+        if self.flattens && self.rng.chance(120_000) {
+            self.flatten_something();
         }
         if self.grows > 0 && self.rng.chance(self.grows) {
             self.grow_pool();
@@ -494,6 +502,9 @@ impl World {
             self.barrier_ends();
             self.go_on()?;
             if self.ios.is_empty() && self.jobs.is_empty() && self.asked.is_empty() {
+                if self.flattens {
+                    self.flatten_on(1000);
+                }
                 match self.fold_step(1000) {
                     Folded::Nothing if self.pool().is_settled() => return Ok(()),
                     Folded::Nothing => {
@@ -534,6 +545,9 @@ fn story(world: &mut World, options: &Options) -> Check {
             world.verify_at_rest()?;
             if world.away.is_empty() && world.rng.coin() {
                 world.verify_moved()?;
+            }
+            if world.flattens && world.away.is_empty() {
+                world.verify_flattened()?;
             }
         }
         let rule = world.crash();

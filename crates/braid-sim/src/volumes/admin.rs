@@ -273,6 +273,16 @@ impl Admin {
             (scene.ready(false), scene.ready(true))
         };
         let count = self.scene.borrow().known.len();
+        // Only here: others stay as they were.
+        let flattens = self.scene.borrow().flattens && self.rng.below(4) == 0;
+        if flattens && !snapshots.is_empty() && volumes.len() < 4 {
+            let of = *self.rng.pick(&snapshots);
+            return self.create(Some(of)).await;
+        }
+        if flattens && !volumes.is_empty() {
+            let which = *self.rng.pick(&volumes);
+            return self.flatten(which).await;
+        }
         match self.rng.below(80 + snapshots_often + moves_often) {
             draw if draw >= 80 + snapshots_often => self.move_about().await,
             80.. if !volumes.is_empty() && count < 14 => self.snapshot(volumes).await,
@@ -372,6 +382,9 @@ impl Admin {
         self.phase("settling");
         for _ in 0..20_000 {
             let folded = self.fold(500).await;
+            if self.scene.borrow().flattens {
+                self.flatten_on(500).await;
+            }
             if folded == Folded::Nothing {
                 self.call(|_| (PoolNext::DrainAndCommit, ()), |_, ()| {}).await;
                 if self.look(|pool| pool.is_settled()).await {

@@ -27,7 +27,11 @@ fn name_of(name: &str) -> OwnerName {
 }
 
 /// Nothing changed, or it is to be committed.
-fn next<T>(result: Result<T, AdminError>, next: PoolNext, pool: &mut Pool) -> (PoolNext, Result<T, AdminError>) {
+pub(super) fn next<T>(
+    result: Result<T, AdminError>,
+    next: PoolNext,
+    pool: &mut Pool,
+) -> (PoolNext, Result<T, AdminError>) {
     if matches!(result, Err(AdminError::TailFull)) {
         pool.request_commit();
     }
@@ -54,7 +58,7 @@ impl Admin {
         self.scene.borrow().known.contains_key(&uuid)
     }
 
-    fn take(&self, uuid: Uuid, busy: bool) {
+    pub(super) fn take(&self, uuid: Uuid, busy: bool) {
         if self.is_there(uuid) {
             self.scene.borrow_mut().get(uuid).busy = busy;
         }
@@ -94,6 +98,7 @@ impl Admin {
             on,
             also_on: 0,
             thick: false,
+            flattens: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),

@@ -7,6 +7,7 @@
 
 mod admin;
 mod clients;
+mod flatten;
 mod judge;
 mod life;
 mod manage;
@@ -130,6 +131,7 @@ fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
     let nature = Nature::draw(&mut rng, options.focus);
     let mut world = World::new(rng.fork(), Trace::new(options.trace), MEMORY_BYTES);
     let mut scene = Scene::new(nature.clone(), rng.fork());
+    scene.flattens = crate::rng::mix(seed ^ 0x666c_6174).is_multiple_of(3);
     scene.shrinks = crate::rng::mix(seed ^ 0x7368_7269).is_multiple_of(4);
     world.note(format_args!("{nature:?}"));
     let members = rng.between(1, 3) as u32;

@@ -8,6 +8,7 @@ pub const REQUIRED: &[&str] = &[
     "admin.clones",
     "admin.deletions of snapshots",
     "admin.deletions of volumes",
+    "admin.flattened",
     "admin.folds",
     "admin.growth",
     "admin.blocks moved",

@@ -85,6 +85,8 @@ pub(super) struct Scene {
     pub names: u64,
     /// Volumes become smaller, too.
     pub shrinks: bool,
+    /// Volumes are made independent of others.
+    pub flattens: bool,
     pub tick: u64,
     pub rng: Rng,
     pub counters: Counters,
@@ -143,6 +145,7 @@ impl Scene {
             known: BTreeMap::new(),
             names: 0,
             shrinks: false,
+            flattens: false,
             tick: 1,
             rng,
             counters: Counters::default(),

@@ -187,6 +187,7 @@ fn owner(size_bytes: u64) -> Owner {
         on: 0,
         also_on: 0,
         thick: false,
+        flattens: false,
         parent: 0,
         uuid: Uuid::from_u128(2),
         volume: Uuid::nil(),

@@ -114,6 +114,8 @@ struct DumpedOwner {
     uuid: String,
     size_bytes: u64,
     thick: bool,
+    /// It is being made independent of its parent.
+    flattens: bool,
     /// Members on which it may have blocks, by number; absent: on all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
@@ -262,6 +264,7 @@ fn dumped_owner(slot: u32, owner: &Owner) -> DumpedOwner {
         uuid: owner.uuid.to_string(),
         size_bytes: owner.size_bytes,
         thick: owner.thick,
+        flattens: owner.flattens,
         on: (owner.place != Placing::Spread).then(|| numbers(owner.may_be_on())),
     }
 }

@@ -145,16 +145,16 @@ impl MapWriter {
         self.put(records, logical, word, follow);
     }
 
-    /// Blocks of a logical extent have moved to `target`, whose record says already that they are there; to slots where it is packed, else to
-    /// their own positions. Those that this map shows where they were are shown where they are now. The records of where they were
+    /// Blocks of a logical extent have moved to `target`, whose record says already that they are there; to slots where it is packed (`true`), else
+    /// to their own positions. Those that this map shows where they were are shown where they are now. The records of where they were
     /// say so still.
     pub fn relocate(
         &mut self,
         records: &Records,
         logical: u32,
         moved: impl Iterator<Item = MovedBlock>,
-        target: ExtentId,
-        packed: bool,
+        (target, packed): (ExtentId, bool),
+        follow: bool,
     ) {
         if logical >= self.map.extents() {
             return;
@@ -180,8 +180,8 @@ impl MapWriter {
             }
         }
         if any {
-            // Where it followed the record before, it follows the new one: nothing of it is hidden here.
-            let follow = matches!(word, Word::Single(_));
+            // Where it followed the record before, it may follow the new one: nothing of it is hidden here.
+            let follow = follow && matches!(word, Word::Single(_));
             self.put(records, logical, word, follow);
         }
     }

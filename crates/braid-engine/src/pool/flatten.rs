@@ -1,0 +1,669 @@
+//! Flattening: an owner becomes independent of its parent. What it sees of its ancestors and does not state itself is copied into extents of
+//! its own, in the order of the volume; when nothing is left to copy, it has no parent any more.
+//!
+//! The copies are moves ([`super::moves`]) whose sources stay with whoever has them. What counts is looked at when a copy has ended: a block
+//! that was written or discarded meanwhile is not taken from the ancestor. So the owner may be that of a volume in use. Whoever is to be
+//! flattened has that in its image, so that a start goes on with it; until the parent is cut off, whatever has been copied is no more than
+//! blocks of its own.
+//!
+//! A fold gives an owner what a deleted ancestor had without a copy. Where one begins among the ancestors, flattening waits for its end and looks again.
+
+use std::collections::BTreeMap;
+
+use braid_format::pool::{Change, Owner, OwnerKind, Record, RecordKind};
+
+use super::admin::{AdminError, extents_for};
+use super::build::{Said, Scan, add_stated};
+use super::home::Pool;
+use super::map::{MapWriter, Visible};
+use super::moves::{Move, Part};
+use super::owners::OwnerId;
+use super::records::OWNER_HELD;
+use super::state::RecordId;
+use super::units::{EXTENT_BLOCKS, ExtentId};
+use crate::planted::{Planted, planted};
+
+/// From so many blocks on a logical extent gets an extent of its own, as when they are written together.
+const DENSE_MIN: u32 = 32;
+/// So many loads of memory take about as long as to look at a record.
+const LOADS_EACH: u32 = 16;
+
+/// What a step of flattening came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flattened {
+    /// There is nothing to flatten.
+    Nothing,
+    /// Something was done, or is under way.
+    Some,
+    /// Something else has to end first: a fold, or the building of a map.
+    Later,
+    /// This owner has no parent any more.
+    Done(OwnerId),
+    /// It has ended for this one, as there is no space. What was copied stays.
+    Full(OwnerId),
+    /// The same, as something could not be read, or nobody knows what it is.
+    Unreadable(OwnerId),
+}
+
+enum Stage {
+    /// What the owner states is found out.
+    Gather(Scan),
+    /// What shows through its parent is found out.
+    Build,
+    Copy,
+    /// It has no parent. What it says of zeros hides nothing any more.
+    Clear(RecordId),
+}
+
+/// Why it is not to go on.
+#[derive(Clone, Copy)]
+enum Stop {
+    Full,
+    Unreadable,
+}
+
+/// An owner is being flattened.
+pub(super) struct Flatten {
+    owner: OwnerId,
+    stage: Stage,
+    /// What it states, by logical extent of its parent: never less, as long as it has one.
+    stated: Vec<u64>,
+    /// Whole extents of its own that do not state all.
+    wholes: BTreeMap<u32, ExtentId>,
+    /// What shows through its parent.
+    below: Option<MapWriter>,
+    /// The next logical extent.
+    at: u32,
+    /// Whether nothing was found to copy since the first.
+    clean: bool,
+    /// Blocks of logical extents that have few: they share extents.
+    sparse: Vec<u64>,
+    stop: Option<Stop>,
+}
+
+impl Flatten {
+    /// What it states of a logical extent; all, where its parent has nothing.
+    fn stated(&self, logical: u32) -> u64 {
+        self.stated.get(logical as usize).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Whether it states a block.
+    fn states(&self, block: u64) -> bool {
+        let each = u64::from(EXTENT_BLOCKS);
+        self.stated((block / each) as u32) >> (block % each) & 1 == 1
+    }
+
+    fn add(&mut self, said: &Said) {
+        if let Said::Whole(extent, logical, present, zero) = said {
+            if present | zero == u64::MAX {
+                self.wholes.remove(logical);
+            } else {
+                self.wholes.insert(*logical, *extent);
+            }
+        }
+        match said {
+            Said::Zeros(..) if planted(Planted::FlattenForgetsZeros) => {}
+            said => add_stated(&mut self.stated, said),
+        }
+    }
+
+    /// The map of what shows through the parent.
+    pub fn below(&mut self) -> Option<&mut MapWriter> {
+        self.below.as_mut()
+    }
+
+    /// What shows through the parent has to be found out anew.
+    fn look_again(&mut self) {
+        self.below = None;
+        if matches!(self.stage, Stage::Copy) {
+            self.stage = Stage::Build;
+        }
+    }
+}
+
+impl Pool {
+    /// The owners that have to be flattened so that a volume and its snapshots become independent: those of it that have a parent which is
+    /// another's. None: it is independent.
+    ///
+    /// # Errors
+    /// `NoSuch`, `IsSnapshot`.
+    pub fn to_flatten(&self, volume: OwnerId) -> Result<Vec<OwnerId>, AdminError> {
+        let (_, owner) = self.slot_of(volume)?;
+        if owner.kind == OwnerKind::Volume { Ok(self.tops_of(&owner)) } else { Err(AdminError::IsSnapshot) }
+    }
+
+    /// Makes a volume independent, with its snapshots, of what it began as, by [`Pool::flatten_step`]. Returns the owners that are flattened for
+    /// that: those of [`Pool::to_flatten`].
+    ///
+    /// # Errors
+    /// See [`AdminError`]; `NoSpace`: less is free than would be kept for thick volumes.
+    pub fn flatten(&mut self, volume: OwnerId) -> Result<Vec<OwnerId>, AdminError> {
+        let tops = self.to_flatten(volume)?;
+        if let Some(top) = tops.iter().find(|top| self.state.chain_may_lack(**top)) {
+            return Err(self.why_in_doubt(*top));
+        }
+        if tops.len() as u64 * 5 > self.tail.capacity() / 2 {
+            return Err(AdminError::TooManyAtOnce);
+        }
+        if !self.tail.has_room(tops.len() as u64 * 5 + 1) {
+            return Err(AdminError::TailFull);
+        }
+        self.reserves_without_parent(&tops)?;
+        self.say_flattens(&tops, true);
+        // What could not be read may be read now.
+        self.retry_moves();
+        Ok(tops)
+    }
+
+    /// A volume is not to be flattened any more. What was copied stays. False: the tail has no room to say so.
+    pub fn keep_parent(&mut self, volume: OwnerId) -> bool {
+        let flattened = self.flattened_for(volume);
+        let room = self.tail.has_room(flattened.len() as u64 * 5 + 1);
+        if room {
+            self.say_flattens(&flattened, false);
+        }
+        room
+    }
+
+    /// Which owners are being flattened, or are to be, so that this volume becomes independent.
+    pub fn flattened_for(&self, volume: OwnerId) -> Vec<OwnerId> {
+        let Some(owner) = self.state.owners.get(volume) else { return Vec::new() };
+        let of = |other: &&Owner| other.flattens && is_of(other, owner);
+        self.state.owners.iter().filter(of).map(|other| other.id).collect()
+    }
+
+    /// Blocks that were copied since the pool was opened.
+    pub fn blocks_copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Whose flattening is under way, and how far it is: logical extents that were looked at, and all of them.
+    pub fn flattening(&self) -> Option<(OwnerId, u32, u32)> {
+        let job = self.flatten.as_ref()?;
+        let all = job.stated.len() as u32;
+        let at = match job.stage {
+            Stage::Gather(_) | Stage::Build => 0,
+            // What comes after the first time around is little.
+            Stage::Copy => job.at.min(all),
+            Stage::Clear(_) => all,
+        };
+        Some((job.owner, at, all))
+    }
+
+    /// The oldest owners of a volume and its snapshots which have a parent.
+    fn tops_of(&self, volume: &Owner) -> Vec<OwnerId> {
+        let owners = &self.state.owners;
+        let named = owners.iter().filter(|other| !other.name.is_empty() && is_of(other, volume));
+        let top = |owner: &Owner| {
+            let chain = owners.chain(owner.id);
+            let own = chain.iter().take_while(|id| owners.get(**id).is_some_and(|other| is_of(other, volume)));
+            own.last().copied().filter(|id| owners.get(*id).is_some_and(|top| top.parent != 0))
+        };
+        let mut tops: Vec<OwnerId> = named.filter_map(top).collect();
+        tops.sort_unstable();
+        tops.dedup();
+        tops
+    }
+
+    fn say_flattens(&mut self, owners: &[OwnerId], flattens: bool) {
+        let mut changes = Vec::with_capacity(owners.len());
+        for id in owners {
+            let Ok((slot, owner)) = self.slot_of(*id) else { continue };
+            changes.push((0, slot, Change::Owner { owner: Some(Owner { flattens, ..owner }) }));
+        }
+        if !changes.is_empty() {
+            self.change(&changes);
+        }
+    }
+
+    /// Goes on with what is to be flattened: looks at up to `records` records, or logical extents. The copying goes on by itself, by
+    /// [`Pool::next_io`] and barriers.
+    pub fn flatten_step(&mut self, records: u32) -> Flattened {
+        if self.commits.is_failed() {
+            self.flatten = None;
+            return Flattened::Nothing;
+        }
+        let mut job = match self.flatten.take() {
+            Some(job) => job,
+            None => match self.begin_flatten() {
+                Ok(job) => job,
+                Err(none) => return none,
+            },
+        };
+        let step = self.flatten_on(&mut job, records);
+        if matches!(step, Flattened::Some | Flattened::Later) {
+            self.flatten = Some(job);
+        }
+        step
+    }
+
+    /// One that is about to give what it has to its child is not flattened: the child is, after it.
+    fn is_to_fold(&self, owner: &Owner) -> bool {
+        let nameless = matches!(owner.kind, OwnerKind::Nameless | OwnerKind::Deleting);
+        nameless && self.state.owners.children(owner.id).len() <= 1
+    }
+
+    fn begin_flatten(&self) -> Result<Flatten, Flattened> {
+        let mut any = false;
+        for owner in self.state.owners.iter().filter(|owner| owner.flattens) {
+            any = true;
+            let parent = self.state.owners.get(owner.parent);
+            if self.is_to_fold(owner) || self.moves.copies_for(owner.id) {
+                continue;
+            }
+            let extents = parent.map_or(0, |parent| extents_for(parent.size_bytes));
+            return Ok(Flatten {
+                owner: owner.id,
+                stage: Stage::Gather(Scan::new(owner.id)),
+                stated: vec![0; extents as usize],
+                wholes: BTreeMap::new(),
+                below: None,
+                at: 0,
+                clean: true,
+                sparse: Vec::new(),
+                stop: None,
+            });
+        }
+        Err(if any { Flattened::Later } else { Flattened::Nothing })
+    }
+
+    fn flatten_on(&mut self, job: &mut Flatten, records: u32) -> Flattened {
+        let id = job.owner;
+        let idle = !self.moves.copies_for(id);
+        let owner = self.state.owners.get(id).filter(|owner| owner.flattens && !self.is_to_fold(owner)).cloned();
+        let Some(owner) = owner else {
+            // Somebody has thought better of it, or it was deleted: the next one, when nothing is on its way.
+            self.drop_builds_aside();
+            if !idle {
+                return Flattened::Some;
+            }
+            return match self.begin_flatten() {
+                Ok(next) => {
+                    *job = next;
+                    Flattened::Some
+                }
+                Err(none) => none,
+            };
+        };
+        if self.fold.as_ref().is_some_and(|fold| self.state.owners.chain(id).contains(&fold.owner())) {
+            return Flattened::Later;
+        }
+        if owner.parent != 0 && self.state.chain_may_lack(id) {
+            job.stop = Some(Stop::Unreadable);
+        }
+        if let Some(stop) = job.stop {
+            if !idle {
+                return Flattened::Some;
+            }
+            if !self.tail.has_room(6) {
+                self.commit_soon();
+                return Flattened::Some;
+            }
+            self.drop_builds_aside();
+            self.say_flattens(&[id], false);
+            return match stop {
+                Stop::Full => Flattened::Full(id),
+                Stop::Unreadable => Flattened::Unreadable(id),
+            };
+        }
+        let mut loads = records.saturating_mul(LOADS_EACH);
+        match &mut job.stage {
+            Stage::Gather(_) => self.gather_own(job, &mut loads),
+            Stage::Build if owner.parent == 0 => job.stage = Stage::Clear(RecordId { member: 0, index: 0 }),
+            Stage::Build => {
+                if self.state.owners.chain(owner.parent).into_iter().any(|ancestor| self.awaits_data(ancestor)) {
+                    return Flattened::Later;
+                }
+                if let Some(below) = self.build_aside(owner.parent, &mut loads) {
+                    (job.below, job.stage) = (Some(below), Stage::Copy);
+                    (job.at, job.clean) = (0, true);
+                    job.sparse.clear();
+                }
+            }
+            Stage::Copy => return self.copy_some(job, &owner, records),
+            Stage::Clear(_) => return self.clear_some(job, records),
+        }
+        Flattened::Some
+    }
+
+    fn gather_own(&mut self, job: &mut Flatten, loads: &mut u32) {
+        let place = Stage::Build;
+        let Stage::Gather(mut scan) = std::mem::replace(&mut job.stage, place) else { return };
+        let done = scan.step(&self.state, loads, |said| job.add(&said));
+        if !done {
+            job.stage = Stage::Gather(scan);
+        }
+    }
+
+    /// A record is about to be changed: what the owner that is flattened states from now on is not copied.
+    pub(super) fn note_for_flatten(&mut self, id: RecordId, change: &Change) {
+        let Some(job) = &mut self.flatten else { return };
+        let (Change::Record { record } | Change::Slot { record, .. }) = change else { return };
+        let old = self.state.record(id);
+        let extent = ExtentId { member: id.member, index: id.index };
+        if old.owner == job.owner && old.kind == RecordKind::Whole && job.wholes.get(&old.logical) == Some(&extent) {
+            job.wholes.remove(&old.logical);
+        }
+        if record.owner != job.owner {
+            return;
+        }
+        let said = match (change, record.kind) {
+            (Change::Slot { slot, block, .. }, _) => Said::Slot(extent, *slot, *block),
+            (_, RecordKind::Whole) => Said::Whole(extent, record.logical, record.present, record.zero),
+            (_, RecordKind::Zeros) => Said::Zeros(record.logical, record.present, record.zero),
+            _ => return,
+        };
+        job.add(&said);
+    }
+
+    /// A fold begins. Among the ancestors it changes whose blocks are; and what gives all away to its child is not flattened itself.
+    pub(super) fn fold_meets_flatten(&mut self, folds: OwnerId) {
+        let Some(job) = &mut self.flatten else { return };
+        if job.owner == folds {
+            self.flatten = None;
+        } else if self.state.owners.chain(job.owner).contains(&folds) {
+            job.look_again();
+        } else {
+            return;
+        }
+        self.drop_builds_aside();
+    }
+
+    /// Begins with copies, in the order of the volume; at the end the parent is cut off.
+    fn copy_some(&mut self, job: &mut Flatten, owner: &Owner, records: u32) -> Flattened {
+        let extents = job.below.as_ref().expect("built before").map().extents();
+        for _ in 0..records {
+            if !self.moves.has_place() {
+                return Flattened::Some;
+            }
+            if job.sparse.len() >= EXTENT_BLOCKS as usize || job.at == extents && !job.sparse.is_empty() {
+                if !self.copy_sparse(job) {
+                    return Flattened::Some;
+                }
+                continue;
+            }
+            if job.at < extents {
+                if !self.copy_extent(job) {
+                    return Flattened::Some;
+                }
+                job.at += 1;
+                continue;
+            }
+            if self.moves.copies_for(job.owner) && !planted(Planted::FlattenCutsEarly) {
+                return Flattened::Some;
+            }
+            // Once more from the first on: a copy may have come to nothing.
+            if !job.clean && !planted(Planted::FlattenCutsEarly) {
+                (job.at, job.clean) = (0, true);
+                continue;
+            }
+            return self.cut(job, owner);
+        }
+        Flattened::Some
+    }
+
+    /// Begins to copy what the owner lacks of the next logical extent. False: it has to wait.
+    fn copy_extent(&mut self, job: &mut Flatten) -> bool {
+        let logical = job.at;
+        job.below.as_ref().expect("built before").map().visible(&self.state.records, logical, &mut self.view);
+        let needed = self.view.mask() & !job.stated(logical);
+        if needed == 0 {
+            return true;
+        }
+        job.clean = false;
+        let first = u64::from(logical) * u64::from(EXTENT_BLOCKS);
+        let blocks = (0..u64::from(EXTENT_BLOCKS)).filter(|bit| needed >> bit & 1 == 1).map(|bit| first + bit);
+        let own = job.wholes.get(&logical).copied();
+        let count = needed.count_ones();
+        if own.is_none() && count < DENSE_MIN && !self.keeps_for(job.owner) {
+            job.sparse.extend(blocks);
+            return true;
+        }
+        let parts: Vec<Part> = blocks.map(|block| stands(&self.view, block, (block % 64) as u8)).collect();
+        self.begin_copy(job, parts, Some(logical), own)
+    }
+
+    /// Begins to copy blocks of several logical extents to one. False: it has to wait.
+    fn copy_sparse(&mut self, job: &mut Flatten) -> bool {
+        let count = job.sparse.len().min(EXTENT_BLOCKS as usize);
+        let mut parts = Vec::with_capacity(count);
+        let below = job.below.as_ref().expect("built before").map();
+        for block in job.sparse[..count].iter().copied().filter(|block| !job.states(*block)) {
+            below.visible(&self.state.records, (block / u64::from(EXTENT_BLOCKS)) as u32, &mut self.view);
+            parts.push(stands(&self.view, block, parts.len() as u8));
+        }
+        let begun = parts.is_empty() || self.begin_copy(job, parts, None, None);
+        if begun {
+            job.sparse.drain(..count);
+        }
+        begun
+    }
+
+    /// Begins a copy, into a new extent or into one of the owner's own. False: it has to wait, or nothing more is to be begun.
+    fn begin_copy(
+        &mut self,
+        job: &mut Flatten,
+        mut parts: Vec<Part>,
+        logical: Option<u32>,
+        own: Option<ExtentId>,
+    ) -> bool {
+        parts.sort_unstable_by_key(|part| (part.from, part.slot));
+        let mut sources: Vec<ExtentId> = parts.iter().map(|part| part.from).collect();
+        sources.dedup();
+        for source in &sources {
+            let doubtful = *source == ExtentId::IN_DOUBT || self.state.damage.has_slots((*source).into());
+            if doubtful || self.moves.has_failed(*source) {
+                job.stop = Some(Stop::Unreadable);
+                return false;
+            }
+            // What is being moved ends soon.
+            if self.moves.moves_away(*source) || self.is_pending(*source) {
+                return false;
+            }
+        }
+        if logical.is_some_and(|logical| self.is_opening(job.owner, logical)) {
+            return false;
+        }
+        let life = |extent: ExtentId| self.state.records.life(extent);
+        let sources = sources.into_iter().map(|source| (source, life(source))).collect();
+        if let Some(own) = own {
+            let held = self.state.records.owner(own) & OWNER_HELD != 0;
+            if held || self.is_pending(own) {
+                return false;
+            }
+            let own_life = Some(life(own));
+            if !planted(Planted::FlattenNotHeld) {
+                self.hold_place(own);
+            }
+            self.begin_move(Move::copy(own, logical, sources, parts, job.owner, own_life));
+            return true;
+        }
+        let Some(target) = self.take_extent(job.owner, None) else {
+            // What is on its way to be free is so soon.
+            if self.rooms.iter().any(|room| !room.closed && room.freed.len() > 0) || self.commits.discards() > 0 {
+                self.commit_soon();
+            } else {
+                job.stop = Some(Stop::Full);
+            }
+            return false;
+        };
+        self.begin_move(Move::copy(target, logical, sources, parts, job.owner, None));
+        true
+    }
+
+    /// Everything has been copied that a copy was to. Gives it back where it has to wait.
+    pub(super) fn end_copy(&mut self, one: Move) -> Option<Move> {
+        let taker = one.taker().expect("a copy is for somebody");
+        if one.has_failed() {
+            if let Some(job) = &mut self.flatten {
+                job.stop.get_or_insert(Stop::Unreadable);
+            }
+            self.note_unreadable(&one);
+            self.drop_move(&one);
+            return None;
+        }
+        let folds = self.fold.as_ref().is_some_and(|fold| fold.owner() == taker || fold.child() == Some(taker));
+        let wanted = self.flatten.as_ref().is_some_and(|job| job.owner == taker && job.below.is_some());
+        if folds || !wanted {
+            // It will be looked at again.
+            self.drop_move(&one);
+            return None;
+        }
+        if self.is_looked_at(taker) {
+            return Some(one);
+        }
+        let changes = self.copy_changes(&one, taker);
+        if changes.is_empty() {
+            self.drop_move(&one);
+            return None;
+        }
+        if !self.tail.has_room(changes.len() as u64) {
+            self.commit_soon();
+            return Some(one);
+        }
+        self.change(&changes);
+        let owners: Vec<OwnerId> = self.volumes.values().map(|volume| volume.owner).collect();
+        let below = |id: OwnerId| match planted(Planted::FlattenForgetsMaps) {
+            true => id == taker,
+            false => self.state.owners.chain(id).contains(&taker),
+        };
+        let shown: Vec<OwnerId> = owners.into_iter().filter(|id| below(*id)).collect();
+        self.tell_maps(&one, |id| shown.contains(&id));
+        self.copied += self.state.record(one.target().into()).present.count_ones() as u64;
+        self.end_scan_for(taker, one.target());
+        self.let_go(&one);
+        None
+    }
+
+    /// What has to be said of the target: it has those blocks which the sources have as they did, and which the owner does not state by now.
+    fn copy_changes(&self, one: &Move, taker: OwnerId) -> Vec<(u8, u32, Change)> {
+        let job = self.flatten.as_ref().expect("seen to be there");
+        let target = one.target();
+        let (member, index) = (target.member, target.index);
+        let mut record = self.state.record(target.into());
+        match one.own_life() {
+            // Into one that it has already.
+            Some(life) => {
+                let same = (record.kind, record.owner, record.life) == (RecordKind::Whole, taker, life);
+                if !same || Some(record.logical) != one.logical() {
+                    return Vec::new();
+                }
+            }
+            None => {
+                let life = record.life.wrapping_add(1);
+                let (kind, logical) = match one.logical() {
+                    Some(logical) => (RecordKind::Whole, logical),
+                    None => (RecordKind::Packed, u32::MAX),
+                };
+                record = Record { kind, life, owner: taker, logical, present: 0, zero: 0 };
+            }
+        }
+        let before = record.present;
+        let mut changes = Vec::new();
+        for part in one.parts() {
+            let stated = job.states(part.block) && !planted(Planted::FlattenOverNewer);
+            if stated || !self.has_still(one, part) {
+                continue;
+            }
+            record.present |= 1 << part.to_slot;
+            record.zero &= !record.present;
+            if record.kind == RecordKind::Packed {
+                changes.push((member, index, Change::Slot { slot: part.to_slot, block: part.block, record }));
+            }
+        }
+        if record.kind == RecordKind::Whole && record.present != before {
+            changes.push((member, index, Change::Record { record }));
+        }
+        changes
+    }
+
+    /// Whether a source has a block as it did when the copy began: nobody writes over what is an ancestor's.
+    fn has_still(&self, one: &Move, part: &Part) -> bool {
+        let record = self.state.record(part.from.into());
+        let life = one.sources().iter().find(|(source, _)| *source == part.from).map(|(_, life)| *life);
+        record.kind != RecordKind::Free && Some(record.life) == life && record.present >> part.slot & 1 == 1
+    }
+
+    /// Nothing of its ancestors shows through the owner any more: it has no parent.
+    fn cut(&mut self, job: &mut Flatten, owner: &Owner) -> Flattened {
+        if self.is_looked_at(job.owner) {
+            return Flattened::Later;
+        }
+        if !self.tail.has_room(6) {
+            self.commit_soon();
+            return Flattened::Some;
+        }
+        let Ok(kept) = self.reserves_without_parent(&[job.owner]) else {
+            job.stop = Some(Stop::Full);
+            return Flattened::Some;
+        };
+        let slot = self.state.owners.slot_of(job.owner).expect("it is there");
+        let image = Owner { parent: 0, ..owner.clone() };
+        self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
+        self.keep(kept);
+        job.below = None;
+        job.stage = Stage::Clear(RecordId { member: 0, index: 0 });
+        Flattened::Some
+    }
+
+    /// Takes back what the owner says of zeros: there is nothing that they would hide. Last of all it is not to be flattened any more.
+    fn clear_some(&mut self, job: &mut Flatten, records: u32) -> Flattened {
+        let owner = job.owner;
+        let Stage::Clear(next) = &mut job.stage else { return Flattened::Some };
+        if self.is_looked_at(owner) {
+            return Flattened::Later;
+        }
+        for _ in 0..records {
+            if !self.tail.has_room(8) {
+                self.commit_soon();
+                return Flattened::Some;
+            }
+            let zeros = self.state.zeros_of(owner).next();
+            if let Some((id, _)) = zeros {
+                let free = Change::Record { record: Record::free(0) };
+                self.change(&[(id.member, id.index, free)]);
+                continue;
+            }
+            if usize::from(next.member) == self.rooms.len() {
+                self.say_flattens(&[owner], false);
+                return Flattened::Done(owner);
+            }
+            if next.index >= self.state.records.extents(next.member) {
+                *next = RecordId { member: next.member + 1, index: 0 };
+                continue;
+            }
+            let extent = ExtentId { member: next.member, index: next.index };
+            let stands = self.state.records.owner(extent);
+            if stands & !OWNER_HELD == owner {
+                let record = self.state.record(*next);
+                if record.zero != 0 && stands & OWNER_HELD != 0 {
+                    return Flattened::Some;
+                }
+                if record.zero != 0 {
+                    let record = Record { zero: 0, ..record };
+                    self.change(&[(extent.member, extent.index, Change::Record { record })]);
+                    self.free_if_empty(extent);
+                }
+            }
+            next.index += 1;
+        }
+        Flattened::Some
+    }
+}
+
+/// Whether an owner is a volume, or was its snapshot or what it was before a rollback.
+fn is_of(owner: &Owner, volume: &Owner) -> bool {
+    owner.volume == volume.uuid || owner.volume.is_nil() && owner.uuid == volume.uuid
+}
+
+/// Where a block that is seen stands.
+fn stands(view: &Visible, block: u64, to_slot: u8) -> Part {
+    let at = (block % u64::from(EXTENT_BLOCKS)) as u8;
+    let packed = view.packed().find(|packed| packed.block == at);
+    let piece = || view.pieces().iter().find(|piece| piece.mask >> at & 1 == 1);
+    let (from, slot) = match packed {
+        Some(packed) => (packed.extent, packed.slot),
+        None => (piece().expect("a block that is seen stands somewhere").extent, at),
+    };
+    Part { from, slot, to_slot, block }
+}

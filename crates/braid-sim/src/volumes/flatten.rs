@@ -1,0 +1,56 @@
+//! Volumes become independent of what they began as, under their clients.
+
+use braid_engine::keeper::EngineIo;
+use braid_engine::pool::{AdminError, Flattened, Pool};
+use braid_engine::{PoolNext, Uuid};
+
+use super::admin::Admin;
+use super::manage::{next, owner_of};
+
+/// Steps that somebody waits for the end of what is flattened.
+const STEPS_MAX: u32 = 60;
+
+impl Admin {
+    /// Has one made independent, and waits for that, or for some of it.
+    pub async fn flatten(&mut self, uuid: Uuid) {
+        self.phase("flattening");
+        self.take(uuid, true);
+        let flatten = move |pool: &mut Pool| {
+            let tops = owner_of(pool, uuid).and_then(|owner| pool.flatten(owner));
+            next(tops, PoolNext::Commit, pool)
+        };
+        let (tops, good) = self.call(flatten, |_, _| {}).await;
+        self.take(uuid, false);
+        match tops {
+            Ok(tops) if good => {
+                self.count("admin", if tops.is_empty() { "nothing to flatten" } else { "volumes to flatten" });
+            }
+            Ok(_) => return,
+            Err(AdminError::TailFull) => return self.count("admin", "flattening refused"),
+            Err(error) => {
+                self.odd(format!("flattening is refused: {error}"));
+                return;
+            }
+        }
+        let steps = self.rng.below(u64::from(STEPS_MAX));
+        for _ in 0..steps {
+            let records = 1 + self.rng.below(60) as u32;
+            if self.flatten_on(records).await == Flattened::Nothing {
+                break;
+            }
+            let pause = 1 + self.rng.below(300_000);
+            self.port.sleep(pause).await;
+        }
+    }
+
+    pub async fn flatten_on(&self, records: u32) -> Flattened {
+        let step = self.look(move |pool| pool.flatten_step(records)).await;
+        match step {
+            Flattened::Done(_) => self.count("admin", "flattened"),
+            Flattened::Full(_) => self.count("admin", "flattening without space"),
+            Flattened::Unreadable(_) => self.count("admin", "flattening of what cannot be read"),
+            Flattened::Nothing | Flattened::Some | Flattened::Later => {}
+        }
+        step
+    }
+}
