@@ -202,6 +202,10 @@ pub struct Volume {
     pub moves: bool,
     /// Whether what it has scattered is being put together.
     pub compacts: bool,
+    /// Whether it is being made independent of what it began as.
+    pub flattens: bool,
+    /// How much of that was looked at, in percent; absent while that has not begun.
+    pub flattened_percent: Option<u8>,
     /// Whether it may have blocks on a member that the pool goes on without, or where its tables are damaged: these read as errors.
     pub in_doubt: bool,
     /// The exports by which clients use it.
@@ -283,6 +287,16 @@ pub struct ResizeVolume {
     /// Make it smaller although it has data beyond the new end: they are lost.
     #[serde(default)]
     pub force: bool,
+}
+
+/// `POST /v1/volumes/{volume}/flatten`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({}))]
+pub struct FlattenVolume {
+    /// Let it be: what was copied is its own, and it stays dependent.
+    #[serde(default)]
+    pub cancel: bool,
 }
 
 /// `POST /v1/volumes/{volume}/rollback`.

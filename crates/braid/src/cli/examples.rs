@@ -113,6 +113,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume resize", &["braid volume resize tank/db 200G", "braid volume resize tank/db 50G --force --yes"]),
     ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),
     ("volume compact", &["braid volume compact tank/db"]),
+    ("volume flatten", &["braid volume flatten tank/trial", "braid volume flatten tank/trial --cancel"]),
     ("volume clone", &["braid volume clone tank/db@monday tank/trial"]),
     (
         "volume rollback",

@@ -57,6 +57,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("volume set", "Volume"),
     ("volume move", "Volume"),
     ("volume compact", "Volume"),
+    ("volume flatten", "Volume"),
     ("volume rename", "Volume"),
     ("volume resize", "Volume"),
     ("volume clone", "Volume"),

@@ -6,8 +6,8 @@ use super::disk_names::absolute_for;
 use super::export_limits::{Limit, limit, words};
 use super::{Ask, output, segment};
 use braid_api::{
-    CloneSnapshot, CreateVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume, SetVolume,
-    SnapshotPolicy, Volume, VolumeList, names,
+    CloneSnapshot, CreateVolume, FlattenVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume,
+    SetVolume, SnapshotPolicy, Volume, VolumeList, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -32,6 +32,8 @@ pub enum Verb {
     Move(MoveArgs),
     /// Put together what a volume and its snapshots have scattered, while they are used: faster to read in a row, and in less space
     Compact(NameArgs),
+    /// Make a clone and its snapshots independent of what it began as, while they are used: what they see of that is copied
+    Flatten(FlattenArgs),
     /// Make a volume that begins as a snapshot is
     Clone(CloneArgs),
     /// Make a volume be as a snapshot is; what was written since is lost, and the snapshot stays
@@ -128,6 +130,18 @@ pub struct ResizeArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct FlattenArgs {
+    /// The volume
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    /// Let it be: what was copied is its own, and it stays dependent
+    #[arg(long)]
+    cancel: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -301,6 +315,18 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 )
             });
         }
+        Verb::Flatten(args) => {
+            let body = FlattenVolume { cancel: args.cancel };
+            let volume: Volume = args.ask.client()?.post(&format!("{}/flatten", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| match (args.cancel, volume.flattens) {
+                (true, _) => format!("volume {} stays as it is; what was copied is its own\n", volume.name),
+                (false, true) => format!(
+                    "volume {0} is being made independent of what it began as (braid volume show {0} says until when)\n",
+                    volume.name
+                ),
+                (false, false) => format!("volume {} has nothing of other volumes: it is independent\n", volume.name),
+            });
+        }
         Verb::Clone(args) => {
             let body = CloneSnapshot { name: args.name };
             let path = format!("/v1/snapshots/{}/clone", segment(&args.snapshot));
@@ -405,6 +431,10 @@ fn show(volume: &Volume) -> String {
     }
     if volume.compacts {
         line("compacts", "yes: what it has scattered is being put together".to_owned());
+    }
+    if volume.flattens {
+        let percent = volume.flattened_percent.map_or_else(String::new, |percent| format!(", {percent} %"));
+        line("flattens", format!("yes{percent}: what it sees of what it began as is being copied"));
     }
     line("created", output::moment(volume.created_unix_s * 1000));
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });

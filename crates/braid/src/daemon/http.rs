@@ -69,6 +69,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/volumes/{volume}/resize", post(pools::resize_volume))
         .route("/v1/volumes/{volume}/move", post(pools::move_volume))
         .route("/v1/volumes/{volume}/compact", post(pools::compact_volume))
+        .route("/v1/volumes/{volume}/flatten", post(pools::flatten_volume))
         .route("/v1/volumes/{volume}/rollback", post(pools::rollback_volume))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
@@ -136,6 +137,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::resize_volume,
         pools::move_volume,
         pools::compact_volume,
+        pools::flatten_volume,
         pools::rollback_volume,
         pools::snapshots,
         pools::create_snapshots,

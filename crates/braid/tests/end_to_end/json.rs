@@ -125,6 +125,7 @@ fn every_command_prints_what_its_schema_says() {
         ("volume list", &["volume", "list"]),
         ("volume show", &["volume", "show", "tank/trial"]),
         ("volume resize", &["volume", "resize", "tank/trial", "2G"]),
+        ("volume flatten", &["volume", "flatten", "tank/trial"]),
         ("status", &["status"]),
         ("top", &["top", "--interval", "100ms"]),
         ("volume delete", &["volume", "delete", "tank/trial", "--force", "--yes"]),

@@ -42,6 +42,7 @@ mod pool_diff;
 mod pool_faults;
 mod pool_filesystems;
 mod pool_filling;
+mod pool_flatten;
 mod pool_grows;
 mod pool_limits;
 mod pool_model;

@@ -276,6 +276,17 @@ impl World {
         self.appear(name, image);
     }
 
+    /// What it sees of others becomes its own little by little, while all else goes on; a pool that is full has no space for that.
+    fn flatten(&mut self) {
+        let name = self.volume();
+        println!("{}: volume flatten {name}", self.step);
+        match self.daemon.try_json(&["volume", "flatten", &name]) {
+            Ok(_) => {}
+            Err(said) if said.contains("are free in pool") => println!("{}: it has no space", self.step),
+            Err(said) => panic!("{}: {said}", self.what(&name)),
+        }
+    }
+
     /// A command, which a failed story tells with the rest.
     fn braid(&self, arguments: &[&str]) {
         println!("{}: {}", self.step, arguments.join(" "));
@@ -295,7 +306,8 @@ impl World {
                 let (first, count) = self.range(&name, 300);
                 self.compare(&name, first, count);
             }
-            66..70 => {
+            66 => self.flatten(),
+            67..70 => {
                 let name = self.volume();
                 self.clients.get_mut(&name).expect("served").call(0, FLUSH, 0, 0, &[]).expect("it flushes");
             }

@@ -4,9 +4,9 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    AddMembers, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, MoveVolume, Pool,
-    PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume, SetVolume, Snapshot,
-    SnapshotDiff, SnapshotList, SnapshotPolicy, StartPool, Volume, VolumeList,
+    AddMembers, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, FlattenVolume,
+    MoveVolume, Pool, PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume,
+    SetVolume, Snapshot, SnapshotDiff, SnapshotList, SnapshotPolicy, StartPool, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -305,6 +305,25 @@ pub(super) async fn move_volume(
 )]
 pub(super) async fn compact_volume(State(control): Shared, Named(name): Named) -> Answer<Volume> {
     to_the_end(control, |control| async move { control.compact_volume(&name).await }).await
+}
+
+/// Lets a volume and its snapshots get blocks of their own in place of what they see of others, while they are used: of a clone, what it
+/// began as can be deleted then, and gives its space back.
+#[utoipa::path(
+    post, path = "/v1/volumes/{volume}/flatten", request_body = FlattenVolume,
+    params(("volume" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/trial")),
+    responses(
+        (status = 200, body = Volume, description = "it has begun; `flattens` says when that has ended, at once where there is nothing to do"),
+        (status = 404, body = ErrorBody),
+        (status = 507, body = ErrorBody, description = "no_space: less is free than it sees of others")
+    )
+)]
+pub(super) async fn flatten_volume(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<FlattenVolume>,
+) -> Answer<Volume> {
+    to_the_end(control, |control| async move { control.flatten_volume(&name, ask).await }).await
 }
 
 /// Makes a volume be as a snapshot is; what it had since is lost.

@@ -15,6 +15,7 @@ mod diff;
 mod disks;
 mod exported;
 mod find;
+mod flatten;
 mod holes;
 mod labels;
 mod limits;

@@ -3,10 +3,11 @@
 use super::super::Control;
 use super::Condition;
 use super::compact::PutTogether;
+use super::flatten::flatten_some;
 use super::measure::{Rest, Vitals};
 use super::policies::Looked;
 use braid_engine::PoolNext;
-use braid_engine::pool::{Folded, Moving, Pool};
+use braid_engine::pool::{Flattened, Folded, Moving, Pool};
 use braid_ring::SharedTail;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FOLD_RECORDS: u32 = 500;
 /// The same of moving.
 const MOVE_RECORDS: u32 = 2000;
+/// The same of flattening.
+const FLATTEN_RECORDS: u32 = 2000;
 
 /// The task, as seen by the control plane.
 #[derive(Clone, Default)]
@@ -37,6 +40,8 @@ pub struct Tending {
     moves: Arc<AtomicBool>,
     /// Something is to be put together.
     compacts: Arc<AtomicBool>,
+    /// A volume is to become independent.
+    flattens: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     wake: Arc<Notify>,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
@@ -74,6 +79,12 @@ impl Tending {
         self.wake.notify_one();
     }
 
+    /// A volume is to become independent.
+    pub fn flattens(&self) {
+        self.flattens.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
     /// Lets nothing be folded.
     pub fn hold(&self) -> Unfolded {
         self.holds.fetch_add(1, Ordering::AcqRel);
@@ -106,6 +117,7 @@ impl Control {
         // A deletion before the last end may not have been folded.
         tending.fold.store(true, Ordering::Release);
         tending.moves.store(true, Ordering::Release);
+        tending.flattens.store(true, Ordering::Release);
         let control = Arc::clone(self);
         let (inner, place) = (tending.clone(), Arc::clone(&tending.task));
         let task = tokio::spawn(async move { control.tend_until(uuid, inner, tail).await });
@@ -146,12 +158,15 @@ impl Control {
             let old = hot_since.is_some_and(|since| since.elapsed() >= UNCOMMITTED_MAX)
                 || hot_since.is_some() && tending.has_lost_tail();
             // Whatever is deleted from here on sets it again.
-            let fold = tending.holds.load(Ordering::Acquire) == 0 && tending.fold.swap(false, Ordering::AcqRel);
+            let held = tending.holds.load(Ordering::Acquire) != 0;
+            let fold = !held && tending.fold.swap(false, Ordering::AcqRel);
+            // Who compares two finds that a block is new which was copied.
+            let flattens = !held && tending.flattens.swap(false, Ordering::AcqRel);
             let moves = tending.moves.swap(false, Ordering::AcqRel);
             let compacts = tending.compacts.swap(false, Ordering::AcqRel);
             busy = false;
             // A flush may fail although nothing was to be committed.
-            if !old && !fold && !moves && !compacts && !look {
+            if !old && !fold && !moves && !compacts && !flattens && !look {
                 continue;
             }
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };
@@ -162,15 +177,16 @@ impl Control {
                 }
                 let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
                 let compacting = compacts.then(|| (pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
+                let flattening = flattens.then(|| flatten_some(pool, FLATTEN_RECORDS));
                 let vitals = look.then(|| Vitals::of(pool));
-                (PoolNext::Done, (folded, moving, compacting, pool.has_failed(), vitals))
+                (PoolNext::Done, (folded, moving, compacting, flattening, pool.has_failed(), vitals))
             };
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
                 busy = true;
             }
-            let Ok((_, moving, compacting, failed, vitals)) = called else { continue };
+            let Ok((_, moving, compacting, flattening, failed, vitals)) = called else { continue };
             if let Some(vitals) = vitals {
                 self.note_vitals(uuid, vitals);
             }
@@ -205,6 +221,13 @@ impl Control {
                     let made = (made.0 - before.0, made.1 - before.1);
                     self.tell_compacted(uuid, made, step == Moving::Full);
                 }
+            }
+            if let Some(flattening) = flattening {
+                if flattening.0 != Flattened::Nothing {
+                    tending.flattens.store(true, Ordering::Release);
+                    busy |= flattening.0 != Flattened::Later;
+                }
+                self.tell_flattened(uuid, flattening);
             }
             if old {
                 hot_since = None;

@@ -32,8 +32,15 @@ pub(super) struct Listed {
     pub(super) doubtful: BTreeSet<u32>,
     /// What these have scattered is being put together.
     pub(super) compacting: BTreeSet<u32>,
+    /// Who gets blocks of his own in place of others', and how far that is: so many of so many.
+    pub(super) flattening: Option<(u32, u32, u32)>,
     /// Records without an extent: how many there are.
     zero_records: u64,
+}
+
+/// Whether an owner is a volume, or its snapshot.
+fn is_of(owner: &Owner, volume: &Owner) -> bool {
+    owner.uuid == volume.uuid || owner.volume == volume.uuid
 }
 
 impl Listed {
@@ -54,12 +61,25 @@ impl Listed {
             accounts: None,
             doubtful: BTreeSet::new(),
             compacting: BTreeSet::new(),
+            flattening: None,
             zero_records,
         }
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
         self.owners.iter().filter(move |owner| owner.kind == kind)
+    }
+
+    /// What is free and kept for nobody.
+    pub(super) fn unreserved_bytes(&self) -> u64 {
+        self.free_extents.saturating_sub(self.kept.values().sum()) * EXTENT_BYTES
+    }
+
+    /// How much of what a volume sees of others was looked at, in percent; none while that has not begun, or is not asked for.
+    fn flattened_percent(&self, volume: &Owner) -> Option<u8> {
+        let (id, at, all) = self.flattening?;
+        let owner = self.owners.iter().find(|owner| owner.id == id && is_of(owner, volume))?;
+        owner.flattens.then(|| (u64::from(at) * 100 / u64::from(all.max(1))).min(100) as u8)
     }
 
     fn allocated(&self, owner: &Owner) -> u64 {
@@ -274,7 +294,9 @@ impl Control {
             place: tables.place_of(pool, owner),
             in_doubt: listed.doubtful.contains(&owner.id),
             compacts: listed.compacting.contains(&owner.id),
-            moves: listed.owners.iter().any(|o| (o.uuid == owner.uuid || o.volume == owner.uuid) && o.also_on != 0),
+            flattens: listed.owners.iter().any(|other| is_of(other, owner) && other.flattens),
+            flattened_percent: listed.flattened_percent(owner),
+            moves: listed.owners.iter().any(|other| is_of(other, owner) && other.also_on != 0),
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
         };

@@ -369,11 +369,13 @@ impl Control {
             let thick = owners.iter().filter(|owner| owner.thick).map(|owner| owner.id);
             let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.kept_extents_of(id))).collect();
             let compacting = owners.iter().map(|owner| owner.id).filter(|id| pool.compacts_owner(*id)).collect();
-            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful, compacting))
+            let flattening = pool.flattening();
+            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful, compacting, flattening))
         };
-        let (owners, free_extents, kept, zero_records, doubtful, compacting) = self.call(pool, asked).await?;
+        let (owners, free_extents, kept, zero_records, doubtful, compacting, flattening) =
+            self.call(pool, asked).await?;
         let mut listed = Listed::new(owners, free_extents, kept, zero_records, &pool.shared);
-        (listed.doubtful, listed.compacting) = (doubtful, compacting);
+        (listed.doubtful, listed.compacting, listed.flattening) = (doubtful, compacting, flattening);
         Ok(listed)
     }
 

@@ -1,0 +1,138 @@
+//! Volumes become independent of what they began as, while they are used.
+
+use super::super::Control;
+use super::Reach;
+use super::view::Listed;
+use super::volumes::{Told, find, told};
+use braid_api::{ErrorDetail, FlattenVolume, Kind, Volume};
+use braid_engine::PoolNext;
+use braid_engine::pool::{AdminError, EXTENT_BLOCKS, EXTENT_BYTES, Flattened, Pool};
+use braid_format::pool::OwnerKind;
+use braid_geometry::units::format_size;
+use uuid::Uuid;
+
+/// What came of a step, for whom, and how many more there are for the same volume.
+pub(super) type Flattening = (Flattened, Option<(String, usize)>);
+
+impl Control {
+    /// Lets a volume and its snapshots get blocks of their own in place of what they see of others, little by little; or lets that be.
+    ///
+    /// # Errors
+    /// There is no such volume, its pool does not serve, or has too little space; some of what it sees is in doubt.
+    pub async fn flatten_volume(&self, volume: &str, ask: FlattenVolume) -> Result<Volume, ErrorDetail> {
+        self.is_open()?;
+        let located = self.locate(volume, OwnerKind::Volume).await?;
+        let (pool, uuid, name) = (located.pool.clone(), located.uuid, located.name);
+        let _one_at_a_time = pool.work.lock().await;
+        if ask.cancel {
+            self.keep_parent(&pool, uuid, &name).await?;
+            return self.volume_of(&pool, uuid).await;
+        }
+        let listed = self.list_counted(&pool).await?;
+        let owner = |pool: &Pool, uuid: Uuid| {
+            let owner = find(pool.state(), uuid, OwnerKind::Volume).map(|owner| owner.id);
+            owner.ok_or(Told::Admin(AdminError::NoSuch))
+        };
+        let tops = move |pool: &mut Pool| {
+            let tops = owner(pool, uuid).and_then(|id| pool.to_flatten(id).map_err(Told::Admin));
+            (PoolNext::Done, tops)
+        };
+        let tops = self.call(&pool, tops).await?.map_err(|error| error.into_detail(&pool, &name))?;
+        if tops.is_empty() {
+            return self.volume_of(&pool, uuid).await;
+        }
+        let (needed, free) = (needed_bytes(&listed, &tops), listed.unreserved_bytes());
+        if needed > free {
+            let message = format!(
+                "volume {name} sees {} of what it began as, and only {} are free in pool {}",
+                format_size(needed),
+                format_size(free),
+                pool.name
+            );
+            return Err(ErrorDetail::new(Kind::NoSpace, message)
+                .with("pool", &pool.name)
+                .with("name", &name)
+                .remedy("add a member (braid pool add), delete volumes or snapshots, or discard (fstrim)"));
+        }
+        let flatten = move |pool: &mut Pool| {
+            told(owner(pool, uuid).and_then(|id| pool.flatten(id).map(drop).map_err(Told::Admin)))
+        };
+        self.call(&pool, flatten).await?.map_err(|error| error.into_detail(&pool, &name))?;
+        let message = format!("volume {name} is being made independent of what it began as");
+        self.events().info("volume_flattens", message, &[("volume", &name)]);
+        {
+            let tables = self.read();
+            if let Some(served) = tables.pools.get(&pool.uuid).and_then(|entry| entry.served()) {
+                served.tending.flattens();
+            }
+        }
+        self.volume_of(&pool, uuid).await
+    }
+
+    async fn keep_parent(&self, pool: &Reach, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
+        let keep = move |pool: &mut Pool| {
+            let Some(id) = find(pool.state(), uuid, OwnerKind::Volume).map(|owner| owner.id) else {
+                return (PoolNext::Done, false);
+            };
+            if pool.flattened_for(id).is_empty() {
+                return (PoolNext::Done, false);
+            }
+            (if pool.keep_parent(id) { PoolNext::Commit } else { PoolNext::Again }, true)
+        };
+        if !self.call(pool, keep).await? {
+            let message = format!("volume {name} is not being flattened");
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("name", name)
+                .remedy(format!("braid volume show {name} says whether it is")));
+        }
+        let message = format!("volume {name} stays dependent on what it began as; what was copied is its own");
+        self.events().info("volume_flatten_canceled", message, &[("volume", name)]);
+        Ok(())
+    }
+
+    /// It has ended for one.
+    pub(super) fn tell_flattened(&self, uuid: Uuid, flattening: Flattening) {
+        let (step, Some((volume, more))) = flattening else { return };
+        let pool = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
+        let volume = format!("{pool}/{volume}");
+        let stopped = match step {
+            Flattened::Nothing | Flattened::Some | Flattened::Later => return,
+            Flattened::Done(_) if more > 0 => return,
+            Flattened::Done(_) => {
+                let message = format!("volume {volume} is independent of what it began as");
+                return self.events().info("volume_flattened", message, &[("volume", &volume)]);
+            }
+            Flattened::Full(_) => "there is no space; make some free, and ask again",
+            Flattened::Unreadable(_) => {
+                "some of what it sees cannot be read; look at the disks of the pool and at the kernel's log (dmesg), and ask again"
+            }
+        };
+        let message = format!(
+            "volume {volume} could not be made independent of all that it began as: {stopped}. What was copied is its own"
+        );
+        self.events().warning("volume_flatten_stopped", message, &[("volume", &volume)]);
+    }
+}
+
+/// A step of flattening, and for which volume it was the last.
+pub(super) fn flatten_some(pool: &mut Pool, records: u32) -> Flattening {
+    let step = pool.flatten_step(records);
+    let (Flattened::Done(id) | Flattened::Full(id) | Flattened::Unreadable(id)) = step else { return (step, None) };
+    let state = pool.state();
+    let of = state.owners.get(id).map(|owner| if owner.volume.is_nil() { owner.uuid } else { owner.volume });
+    let volume = of.and_then(|uuid| find(state, uuid, OwnerKind::Volume));
+    let volume = volume.map(|volume| (volume.name.to_string(), pool.flattened_for(volume.id).len()));
+    (step, volume)
+}
+
+/// How much at least has to be copied for these: what each sees of others, as far as its own extents have no room for it.
+fn needed_bytes(listed: &Listed, tops: &[u32]) -> u64 {
+    let each = u64::from(EXTENT_BLOCKS);
+    let usage = tops.iter().filter_map(|top| listed.accounts.as_ref()?.of(*top));
+    let extents = usage.map(|usage| {
+        let others = usage.seen_blocks.saturating_sub(usage.blocks);
+        let room = (usage.extents * each).saturating_sub(usage.blocks);
+        others.saturating_sub(room).div_ceil(each)
+    });
+    extents.sum::<u64>() * EXTENT_BYTES
+}

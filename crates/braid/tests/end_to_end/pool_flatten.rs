@@ -1,0 +1,137 @@
+//! A clone becomes independent of what it began as, while it is used.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::nbd::TRIM;
+use crate::pools::{BLOCK, check, check_zeros, client, export, free, pool, write};
+use crate::support::*;
+
+/// Blocks of the volume that is cloned.
+const ALL: u64 = 1200;
+
+fn flattens(daemon: &Daemon, name: &str) -> bool {
+    daemon.json(&["volume", "show", name])["flattens"] == true
+}
+
+fn done(daemon: &Daemon, name: &str) {
+    wait_for("the end of flattening", || (!flattens(daemon, name)).then_some(()));
+}
+
+/// `tank/db` with a snapshot, and a clone of that which has changed.
+fn cloned(daemon: &Daemon) {
+    let mut db = pool(daemon);
+    write(&mut db, 0..ALL, 1);
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    daemon.braid(&["volume", "clone", "tank/db@monday", "tank/trial"]);
+    export(daemon, "tank/trial");
+    let mut trial = client(daemon, "tank/trial");
+    // Some of its own: parts of pieces, a whole one, small ones, and what reads as zeros though the snapshot has data there.
+    write(&mut trial, (0..200).step_by(7), 50_000);
+    let whole: Vec<u8> = (256..260).flat_map(|block| noise(BLOCK, 50_000 + block)).collect();
+    trial.write(256 * BLOCK, &whole).expect("it writes");
+    for block in 310..330 {
+        trial.write(block * BLOCK, &noise(4096, 70_000 + block)).expect("it writes");
+    }
+    trial.call(0, TRIM, 280 * BLOCK, (20 * BLOCK) as u32, &[]).expect("it discards");
+    trial.flush().expect("it flushes");
+    daemon.braid(&["snapshot", "create", "tank/trial@early"]);
+    write(&mut trial, 400..403, 60_000);
+}
+
+/// What the clone, or its snapshot, has to show, up to a block from which on others write.
+fn check_trial(daemon: &Daemon, name: &str, end: u64) {
+    let mut trial = client(daemon, name);
+    check(&mut trial, (0..200).filter(|block| block % 7 != 0), 1);
+    check(&mut trial, (0..200).step_by(7).chain(256..260), 50_000);
+    check_zeros(&mut trial, 280..300);
+    for block in 310..330 {
+        let back = trial.read(block * BLOCK, BLOCK as usize).expect("it reads");
+        let (new, old) = back.split_at(4096);
+        assert!(new == noise(4096, 70_000 + block) && old == &noise(BLOCK, 1 + block)[4096..], "block {block}");
+    }
+    check(&mut trial, 400..403, if name.contains('@') { 1 } else { 60_000 });
+    check(&mut trial, 403..end, 1);
+}
+
+#[test]
+fn a_clone_becomes_independent_under_writes_and_its_parent_gives_its_space_back() {
+    let mut daemon = Daemon::start();
+    cloned(&daemon);
+    let text = daemon.braid(&["volume", "flatten", "tank/db"]);
+    assert!(text.contains("is independent"), "{text}");
+    let ends = AtomicBool::new(false);
+    let text = std::thread::scope(|threads| {
+        let (daemon, ends) = (&daemon, &ends);
+        let writer = threads.spawn(move || {
+            let (mut trial, mut round) = (client(daemon, "tank/trial"), 0);
+            while !ends.load(Ordering::Relaxed) || round == 0 {
+                round += 1;
+                write(&mut trial, (800..ALL).step_by(5), 100_000 * round);
+            }
+            round
+        });
+        let text = daemon.braid(&["volume", "flatten", "tank/trial"]);
+        done(daemon, "tank/trial");
+        ends.store(true, Ordering::Relaxed);
+        let round = writer.join().expect("it writes to the end");
+        let mut trial = client(daemon, "tank/trial");
+        check(&mut trial, (800..ALL).step_by(5), 100_000 * round);
+        check(&mut trial, (800..ALL).filter(|block| block % 5 != 0), 1);
+        text
+    });
+    assert!(text.contains("is being made independent"), "{text}");
+    wait_for("the event", || daemon.events().contains("volume_flattened").then_some(()));
+    check_trial(&daemon, "tank/trial", 800);
+    // Its own snapshot is what it has before it, and that has nothing before it.
+    assert_eq!(daemon.json(&["volume", "show", "tank/trial"])["parent"], "tank/trial@early");
+    let before = free(&daemon);
+    daemon.braid(&["snapshot", "delete", "tank/db@monday", "--yes"]);
+    daemon.braid(&["export", "remove", "tank/db"]);
+    daemon.braid(&["volume", "delete", "tank/db", "--force", "--yes"]);
+    wait_for("the space of the parent", || (free(&daemon) >= before + ALL * BLOCK - MIB).then_some(()));
+    export(&daemon, "tank/trial@early");
+    check_trial(&daemon, "tank/trial@early", ALL);
+    daemon.restart(true);
+    check_trial(&daemon, "tank/trial", 800);
+    check_trial(&daemon, "tank/trial@early", ALL);
+    daemon.restart(false);
+    check_trial(&daemon, "tank/trial", 800);
+    daemon.braid(&["pool", "check", "tank"]);
+    // Nothing is left behind.
+    for name in ["tank/trial", "tank/trial@early"] {
+        daemon.braid(&["export", "remove", name]);
+    }
+    daemon.braid(&["snapshot", "delete", "tank/trial@early", "--yes"]);
+    daemon.braid(&["volume", "delete", "tank/trial", "--force", "--yes"]);
+    let allocated = || daemon.json(&["pool", "show", "tank"])["allocated_bytes"] == 0;
+    wait_for("all space to be free again", || allocated().then_some(()));
+}
+
+#[test]
+fn flattening_goes_on_after_a_kill_and_can_be_called_off() {
+    let mut daemon = Daemon::start();
+    cloned(&daemon);
+    daemon.refused(3, &["volume", "flatten", "tank/nobody"]);
+    daemon.refused(2, &["volume", "flatten", "tank/trial", "--cancel"]);
+    daemon.braid(&["volume", "flatten", "tank/trial"]);
+    daemon.restart(true);
+    done(&daemon, "tank/trial");
+    check_trial(&daemon, "tank/trial", ALL);
+    wait_for("the event", || daemon.events().contains("volume_flattened").then_some(()));
+    daemon.braid(&["snapshot", "delete", "tank/db@monday", "--yes"]);
+    daemon.restart(false);
+    check_trial(&daemon, "tank/trial", ALL);
+}
+
+#[test]
+fn a_clone_that_has_no_space_stays_dependent() {
+    let daemon = Daemon::start();
+    cloned(&daemon);
+    // Nearly all that is left.
+    let left = free(&daemon) / (256 * KIB) - 40;
+    daemon.braid(&["volume", "create", "tank/rest", &(left * 256 * KIB).to_string(), "--thick"]);
+    let said = daemon.refused(1, &["volume", "flatten", "tank/trial"]);
+    assert!(said.contains("are free in pool tank"), "{said}");
+    assert!(!flattens(&daemon, "tank/trial"));
+    check_trial(&daemon, "tank/trial", ALL);
+}
