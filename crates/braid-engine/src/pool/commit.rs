@@ -252,7 +252,7 @@ impl Commits {
         })
     }
 
-    pub fn discards(&self) -> usize {
+    fn discards(&self) -> usize {
         self.ios.iter().flatten().filter(|(whose, _)| matches!(whose, For::Discard { .. })).count()
     }
 

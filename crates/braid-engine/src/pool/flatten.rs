@@ -480,7 +480,8 @@ impl Pool {
         }
         let Some(target) = self.take_extent(job.owner, None) else {
             // What is on its way to be free is so soon.
-            if self.rooms.iter().any(|room| !room.closed && room.freed.len() > 0) || self.commits.discards() > 0 {
+            let uses = self.state.owners.get(job.owner).map_or(0, Owner::uses);
+            if self.is_freeing_on(uses) {
                 self.commit_soon();
             } else {
                 job.stop = Some(Stop::Full);

@@ -17,7 +17,7 @@ impl Pool {
         self.is_freeing_on(u128::MAX)
     }
 
-    fn is_freeing_on(&self, on: u128) -> bool {
+    pub(super) fn is_freeing_on(&self, on: u128) -> bool {
         let allowed = |(member, room): &(u8, &Room)| !room.closed && on >> member & 1 == 1;
         let empty = |member: u8| self.empties.iter().any(|extent| extent.member == member);
         let mut rooms = (0u8..).zip(&self.rooms).filter(allowed);
