@@ -26,22 +26,22 @@ pub fn focus(bug: Planted) -> Option<Focus> {
 /// Every bug, its number of seeds (about three times what it took when this was written, 100 at least), and the seed that found it then:
 /// nobody's promise, a change of what is drawn makes another story of it.
 const TABLE: [(Planted, u64, u64); Planted::VOLUMES.len()] = [
-    (Planted::BarrierSkipsShard, 100, 2),
-    (Planted::NewUncounted, 100, 2),
-    (Planted::LateUncounted, 100, 8),
-    (Planted::UnplacedBound, 100, 39),
-    (Planted::BindUnwaited, 100, 13),
+    (Planted::BarrierSkipsShard, 100, 32),
+    (Planted::NewUncounted, 300, 94),
+    (Planted::LateUncounted, 100, 2),
+    (Planted::UnplacedBound, 100, 2),
+    (Planted::BindUnwaited, 100, 0),
     (Planted::VolumeUnlocked, 100, 2),
-    (Planted::VolumeFlushSkipped, 300, 2),
-    (Planted::ZeroesUncommitted, 400, 8),
-    (Planted::OwnerUnchecked, 100, 0),
+    (Planted::VolumeFlushSkipped, 300, 8),
+    (Planted::ZeroesUncommitted, 400, 12),
+    (Planted::OwnerUnchecked, 100, 2),
     (Planted::RunUnchecked, 600, 0),
-    (Planted::HotIgnored, 100, 14),
-    (Planted::SnapshotNotDrained, 100, 2),
-    (Planted::SnapshotNotCommitted, 100, 3),
-    (Planted::WaitsCounted, 100, 2),
-    (Planted::TailDroppedEarly, 400, 61),
-    (Planted::DirtyServed, 400, 42),
+    (Planted::HotIgnored, 150, 42),
+    (Planted::SnapshotNotDrained, 100, 4),
+    (Planted::SnapshotNotCommitted, 100, 1),
+    (Planted::WaitsCounted, 100, 6),
+    (Planted::TailDroppedEarly, 400, 53),
+    (Planted::DirtyServed, 400, 128),
 ];
 
 /// All of them.
