@@ -229,7 +229,7 @@ pub(super) mod tests {
 
     /// A pool of eight owners who state what chance says.
     pub fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Said) {
-        let (mut state, mut said) = (State::new(16, 16), Said::new());
+        let (mut state, mut said) = (State::new(16), Said::new());
         state.add_member(0, 64, 64);
         let mut extent = 0;
         for id in 1..=8u32 {

@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_an_owner_has_beats_what_another_extent_of_it_says_is_zero() {
-        let mut state = State::new(16, 100);
+        let mut state = State::new(16);
         state.add_member(0, 4, 4);
         let owner = Owner::volume(Uuid::from_u128(1), OwnerName::new("db").unwrap(), 1 << 20);
         state.set_owner(0, Some(owner), 0);

@@ -393,18 +393,16 @@ impl Pool {
     }
 
     fn discard_io(&mut self) -> Option<PoolIo> {
+        // In this order: mostly there is none.
+        let member = self.rooms.iter().position(|room| room.freed.awaits_discard())?;
         if self.commits.discards() >= DISCARDS_MAX {
             return None;
         }
-        for member in 0..self.rooms.len() {
-            if let Some(extent) = self.rooms[member].freed.pop_discard() {
-                let (member, index) = (member as u8, extent.index);
-                let token = self.commits.take_io(For::Discard { member, index }, None).expect("seen to be free");
-                let (offset, len) = (self.extent_offset(extent), super::units::EXTENT_BYTES);
-                return Some(PoolIo { token, member, op: PoolOp::Discard, offset, len });
-            }
-        }
-        None
+        let extent = self.rooms[member].freed.pop_discard()?;
+        let (member, index) = (member as u8, extent.index);
+        let token = self.commits.take_io(For::Discard { member, index }, None).expect("seen to be free");
+        let (offset, len) = (self.extent_offset(extent), super::units::EXTENT_BYTES);
+        Some(PoolIo { token, member, op: PoolOp::Discard, offset, len })
     }
 
     /// Frees what could not be freed when it became empty.
@@ -474,11 +472,11 @@ impl Pool {
         };
         let mut at = self.commits.committed + 1;
         while at <= self.commits.mark {
-            let (entry, next) = self.tail.entry(at);
+            let (member, next) = self.tail.member_of(at);
             let count = (next - at) as u32;
-            match entry.change {
-                Change::Owner { .. } => (0..self.commits.rings.len()).for_each(|member| add(member, count)),
-                _ => add(self.commits.checkpoint.seats.of(entry.member), count),
+            match member {
+                None => (0..self.commits.rings.len()).for_each(|member| add(member, count)),
+                Some(member) => add(self.commits.checkpoint.seats.of(member), count),
             }
             at = next;
         }
@@ -548,10 +546,9 @@ impl Pool {
         let (mut at, mut units) = (from, 0usize);
         let mark = self.commits.mark;
         while at <= mark {
-            let (entry, next) = self.tail.entry(at);
+            let (of, next) = self.tail.member_of(at);
             let count = (next - at) as usize;
-            let takes = matches!(entry.change, Change::Owner { .. }) || entry.member == number;
-            if takes {
+            if of.is_none_or(|of| of == number) {
                 if units + count > BATCH_UNITS_MAX {
                     break;
                 }

@@ -7,7 +7,6 @@ use super::damage::{UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
 use super::starts::{Found, Standing};
 use super::state::{RecordId, State};
-use super::tail::TAIL_UNITS_MAX;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
@@ -25,7 +24,7 @@ pub(super) async fn load<I: DeviceIo>(
     what: &OpenPool<'_>,
     found: &[Found],
 ) -> Result<(State, Vec<u8>), OpenError> {
-    let mut state = State::new(what.owner_slots, TAIL_UNITS_MAX);
+    let mut state = State::new(what.owner_slots);
     // Who was away has not heard of all owners.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
     let newest = stayed.max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));

@@ -146,6 +146,11 @@ impl Freed {
         self.discarding.pop_front()
     }
 
+    /// Whether there is one to be discarded.
+    pub fn awaits_discard(&self) -> bool {
+        !self.discarding.is_empty()
+    }
+
     /// Whether some wait for a commit.
     pub fn awaits_commit(&self) -> bool {
         !self.committing.is_empty()

@@ -96,8 +96,8 @@ pub struct State {
 }
 
 impl State {
-    /// Of a pool without members; at most so many units are uncommitted at a time.
-    pub fn new(owner_slots: u32, units_max: u64) -> State {
+    /// Of a pool without members.
+    pub fn new(owner_slots: u32) -> State {
         State {
             records: Arc::new(Records::new()),
             owners: Owners::new(owner_slots),
@@ -107,7 +107,8 @@ impl State {
             zero_slots: Vec::new(),
             closed: 0,
             packed: BTreeMap::new(),
-            uncommitted: Keyed::new(units_max as usize + 1),
+            // Room for the most that there may be would be too large for the processor's caches, and is rarely needed.
+            uncommitted: Keyed::growing(),
             absent: 0,
             damage: Damage::default(),
             unread_owners: BTreeSet::new(),
@@ -193,11 +194,16 @@ impl State {
         }
         self.damage.stated(id, sequence);
         if sequence != 0 {
-            let committed = self.committed(id);
-            self.uncommitted.insert(id.key(), Uncommitted { sequence, committed });
+            match self.uncommitted.get_mut(id.key()) {
+                Some(entry) => entry.sequence = sequence,
+                None => {
+                    let committed = self.record(id);
+                    self.uncommitted.insert(id.key(), Uncommitted { sequence, committed });
+                }
+            }
         }
         if self.is_extent(id) {
-            self.set_extent(id, record);
+            self.set_extent(id, record, sequence != 0);
         } else {
             self.set_zeros(id, record);
         }
@@ -215,7 +221,7 @@ impl State {
         self.records.set_owner(extent, record.owner);
     }
 
-    fn set_extent(&mut self, id: RecordId, record: &Record) {
+    fn set_extent(&mut self, id: RecordId, record: &Record, is_uncommitted: bool) {
         if !self.reserves.is_empty() {
             let old = self.record(id);
             // In this order, so that what stays does not look missing in between.
@@ -243,7 +249,7 @@ impl State {
                 self.packed.entry(id).or_insert_with(Addresses::none);
             }
             // As long as that is not committed, the tables may hold what was before, and need its addresses.
-            _ if self.is_uncommitted(id) => {}
+            _ if is_uncommitted || self.is_uncommitted(id) => {}
             _ => {
                 self.packed.remove(&id);
             }

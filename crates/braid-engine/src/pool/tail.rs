@@ -138,6 +138,16 @@ impl Tail {
         read(self.memory.words(), self.capacity, sequence).expect("the tail holds what was appended")
     }
 
+    /// Of the entry that begins with unit `sequence` only the member that it is of, none of an owner's, and the unit after it.
+    #[inline]
+    pub fn member_of(&self, sequence: u64) -> (Option<u8>, u64) {
+        debug_assert!(sequence > self.trimmed && sequence <= self.published);
+        let first = self.memory.words()[place(sequence, self.capacity)].load(Ordering::Relaxed);
+        let (units, member) = Entry::length_and_member(first);
+        debug_assert!((1..=ENTRY_UNITS_MAX).contains(&units), "the tail holds what was appended");
+        (member, sequence + units as u64)
+    }
+
     /// Its units as they stand, to be copied: eight words of unit `sequence`.
     pub fn unit(&self, sequence: u64) -> [u64; UNIT_WORDS] {
         unit(self.memory.words(), self.capacity, sequence)
@@ -162,10 +172,13 @@ fn unit(words: &[AtomicU64], capacity: u64, sequence: u64) -> [u64; UNIT_WORDS] 
 
 fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(Entry, u64)> {
     let mut units = [[0u64; UNIT_WORDS]; ENTRY_UNITS_MAX];
-    for (k, into) in units.iter_mut().enumerate() {
+    units[0] = unit(words, capacity, sequence);
+    // Nearly all are of one unit.
+    let (count, _) = Entry::length_and_member(units[0][0]);
+    for (k, into) in units.iter_mut().enumerate().take(count).skip(1) {
         *into = unit(words, capacity, sequence + k as u64);
     }
-    let (entry, count) = Entry::decode(&units).ok()?;
+    let (entry, count) = Entry::decode(units.get(..count)?).ok()?;
     (entry.sequence == sequence).then(|| (entry, sequence + count as u64))
 }
 

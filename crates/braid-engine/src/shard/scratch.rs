@@ -56,6 +56,12 @@ impl Scratch {
         self.limit
     }
 
+    /// Whether so many pages are free, wherever they are.
+    #[inline]
+    pub fn has(&self, pages: u32) -> bool {
+        pages <= self.free
+    }
+
     /// Takes neighbouring pages; none, where there are not so many now.
     pub fn take(&mut self, pages: u32) -> Option<Run> {
         if pages == 0 || pages > self.free {

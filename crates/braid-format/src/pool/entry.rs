@@ -244,6 +244,13 @@ impl Entry {
         })
     }
 
+    /// Of an entry that was encoded here, by its first word: how many units it takes, and the member that it is of; none of an owner's.
+    #[inline]
+    pub const fn length_and_member(first: u64) -> (usize, Option<u8>) {
+        let [kind, member, _, units, ..] = first.to_le_bytes();
+        (units as usize, if kind == OWNER { None } else { Some(member) })
+    }
+
     /// The same from bytes, 64 a unit.
     ///
     /// # Errors

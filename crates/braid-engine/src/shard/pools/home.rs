@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::super::scratch::Scratch;
 use super::super::{Shard, ShardMessage};
 use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
@@ -308,23 +309,21 @@ impl Shard {
         }
         loop {
             // All are of one length, so that there is always room for one where enough is free.
-            let run = match self.pools.ios_free.is_empty() {
-                true => None,
-                false => self.pools.memory.as_mut().and_then(|memory| memory.take(WRITE_PAGES)),
-            };
-            let Some(run) = run else {
+            let has_room = |memory: &Scratch| memory.has(WRITE_PAGES);
+            if self.pools.ios_free.is_empty() || !self.pools.memory.as_ref().is_some_and(has_room) {
                 if !self.pools.short.contains(&key) {
                     self.pools.short.push_back(key);
                 }
                 break;
-            };
-            let io = home.pool.next_io(&mut Staging(&mut self.pools.staging));
-            if !io.is_some_and(|io| matches!(io.op, PoolOp::Write { .. } | PoolOp::Copy { .. }))
-                && let Some(memory) = self.pools.memory.as_mut()
-            {
-                memory.give(run);
             }
-            let Some(io) = io else { break };
+            let Some(io) = home.pool.next_io(&mut Staging(&mut self.pools.staging)) else { break };
+            let run = match io.op {
+                PoolOp::Write { .. } | PoolOp::Copy { .. } => {
+                    let taken = self.pools.memory.as_mut().and_then(|memory| memory.take(WRITE_PAGES));
+                    Some(taken.expect("seen that there is some"))
+                }
+                PoolOp::Flush | PoolOp::Discard => None,
+            };
             let mut device = home.members.of(io.member).device;
             let mut offset = io.offset;
             let mut own = OwnIo { token: io.token, ..OwnIo::default() };
@@ -332,14 +331,14 @@ impl Shard {
                 PoolOp::Flush => (Op::Flush, Buf::NONE),
                 PoolOp::Discard => (Op::Discard, Buf::NONE),
                 PoolOp::Copy { from_member, from_offset } => {
-                    own.memory = Some(run);
+                    own.memory = run;
                     own.copy = Copying::Reads { to: device, offset, len: io.len };
                     (device, offset) = (home.members.of(from_member).device, from_offset);
-                    (Op::Read, self.pools.memory.as_ref().expect("it gave the run").page(run.first))
+                    (Op::Read, self.own_memory(run))
                 }
                 PoolOp::Write { .. } => {
-                    own.memory = Some(run);
-                    let buf = self.pools.memory.as_ref().expect("it gave the run").page(run.first);
+                    own.memory = run;
+                    let buf = self.own_memory(run);
                     let staging = &self.pools.staging;
                     sink.compute(&[], &[buf], io.len, &mut |_, to| to[0].copy_from_slice(&staging[..io.len as usize]));
                     (Op::Write, buf)

@@ -1,6 +1,7 @@
 //! Parts of requests to volumes, and pools' own I/Os: slots on the members, which end where others' do, and are not told to frontends.
 
 use super::super::Shard;
+use super::super::scratch::Run;
 use super::super::slots::{self, State};
 use super::{Copying, OwnIo, Pools};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
@@ -46,12 +47,18 @@ impl Shard {
         self.begin_on_member(index, u32::from(key.0), device, (op, Flags::NONE), place, buf, sink);
     }
 
+    /// Where an I/O of a pool's own that has memory has it.
+    pub(super) fn own_memory(&self, run: Option<Run>) -> Buf {
+        let run = run.expect("it has memory");
+        self.pools.memory.as_ref().expect("it gave the run").page(run.first)
+    }
+
     /// A copy has read what it is to write: it does so, in the same place.
     pub(super) fn write_copy(&mut self, key: PoolKey, number: u32, sink: &mut impl LeafSink) {
         let own = &mut self.pools.ios[(number - PARTS_MAX) as usize];
         let Copying::Reads { to, offset, len } = std::mem::replace(&mut own.copy, Copying::Writes) else { return };
-        let run = own.memory.expect("what was read stands there");
-        let buf = self.pools.memory.as_ref().expect("it gave the run").page(run.first);
+        let memory = own.memory;
+        let buf = self.own_memory(memory);
         let index = self.slots.take_part(number);
         self.begin_on_member(index, u32::from(key.0), to, (Op::Write, Flags::NONE), (offset, len), buf, sink);
     }
