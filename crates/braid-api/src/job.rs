@@ -9,15 +9,22 @@ use utoipa::ToSchema;
 pub struct Job {
     /// Its name: array and number, as in `data:3`.
     pub name: String,
-    /// The array that it works on.
+    /// The array that it works on; empty where it is a pool.
     pub array: String,
-    /// Its number: of this array, since it serves.
+    /// The pool that it works on; `array` is empty then.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// The volume that is moved, or put together, as `tank/db`.
+    #[serde(default)]
+    pub volume: Option<String>,
+    /// Its number: of this array or pool, since it serves.
     pub number: u64,
     /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `replace` fills a
     /// disk that is to take a member's place; `check` compares all copies of
-    /// everything that was ever written, or rows with their parity, and `repair` makes equal what differs.
+    /// everything that was ever written, or rows with their parity, and `repair` makes equal what differs. Of a pool: `evacuation` empties a
+    /// member that is being removed, `move` brings a volume with its snapshots to where it is to be, `compaction` puts together what they have scattered.
     pub kind: String,
-    /// The member that a rebuild or a replacement fills.
+    /// The member that a rebuild or a replacement fills, or an evacuation empties.
     pub member: Option<u16>,
     /// Where it stands.
     #[serde(default)]

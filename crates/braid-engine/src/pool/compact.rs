@@ -39,6 +39,26 @@ struct Walk {
     at: Option<usize>,
 }
 
+impl Compaction {
+    /// Whether this owner's turn is to come.
+    pub fn is_to_come(&self, owner: OwnerId) -> bool {
+        self.owners.contains(&owner)
+    }
+
+    /// Whose turn it is, and which record is looked at next.
+    pub fn walking(&self) -> Option<(OwnerId, RecordId)> {
+        self.walk.as_ref().map(|walk| (walk.owner, walk.next))
+    }
+
+    /// Nothing more is begun for these.
+    pub fn forget(&mut self, owners: &[OwnerId]) {
+        self.owners.retain(|owner| !owners.contains(owner));
+        if self.walk.as_ref().is_some_and(|walk| owners.contains(&walk.owner)) {
+            self.walk = None;
+        }
+    }
+}
+
 impl Pool {
     /// What these owners have scattered is to be put together by [`Pool::compact_step`], after what is being put together already.
     pub fn compact(&mut self, owners: Vec<OwnerId>) {

@@ -17,6 +17,7 @@ mod flatten;
 mod fold;
 mod grow;
 mod home;
+mod jobs;
 mod keyed;
 mod leaving;
 mod load;

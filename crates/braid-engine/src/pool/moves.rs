@@ -16,6 +16,7 @@ use super::commit::{For, PoolIo, PoolOp};
 use super::flatten::Flatten;
 use super::fold::Fold;
 use super::home::Pool;
+use super::jobs::Waiting;
 use super::map::{MapWriter, MovedBlock};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
@@ -41,6 +42,8 @@ pub enum Moving {
     Full,
     /// There is something that could not be copied; nothing else is to be done.
     Unreadable,
+    /// What else there is to move is held back ([`Pool::hold_moves`]).
+    Waits,
 }
 
 /// One block of a move.
@@ -142,6 +145,7 @@ pub(super) struct Moves {
     out: u32,
     /// Whatever could not be copied.
     failed: BTreeSet<ExtentId>,
+    pub waiting: Waiting,
     scan: Option<Scan>,
     /// Blocks that have moved.
     moved: u64,
@@ -157,6 +161,7 @@ struct Scan {
     clean: bool,
     full: bool,
     unreadable: bool,
+    waits: bool,
     /// Owners that may have blocks where they should not, and where some have been seen.
     also: BTreeMap<OwnerId, u128>,
 }
@@ -330,7 +335,7 @@ impl Pool {
         let settled = settled.filter(|owner| !self.moves.copies_for(owner.id));
         let also = settled.map(|owner| (owner.id, 0)).collect();
         let next = RecordId { member: 0, index: 0 };
-        self.moves.scan = Some(Scan { next, clean: true, full: false, unreadable: false, also });
+        self.moves.scan = Some(Scan { next, clean: true, full: false, unreadable: false, waits: false, also });
     }
 
     /// False: there is no further record.
@@ -354,13 +359,19 @@ impl Pool {
             *seen |= 1 << id.member;
         }
         let misplaced = self.is_misplaced(owner, id.member);
+        let awaited = is_extent && closed && self.is_pending(extent);
+        if (misplaced || awaited) && self.moves.waiting.waits(owner, id.member, closed) {
+            let scan = self.moves.scan.as_mut().expect("as before");
+            (scan.clean, scan.waits) = (false, true);
+            scan.next.index += 1;
+            return true;
+        }
         if !is_extent {
             if misplaced && !self.move_zeros(id) {
                 return true;
             }
         } else {
             // A place that is promised there is used yet, whoever was to have it.
-            let awaited = closed && self.is_pending(extent);
             if misplaced || awaited {
                 self.move_extent(extent);
             }
@@ -388,6 +399,7 @@ impl Pool {
             () if scan.clean && judged => Moving::Done,
             () if scan.full => Moving::Full,
             () if scan.unreadable => Moving::Unreadable,
+            () if scan.waits => Moving::Waits,
             () => Moving::Some,
         }
     }

@@ -857,7 +857,7 @@ impl World {
                 Moving::Full if full_at.replace(moved) == Some(moved) => return Some(moving),
                 Moving::Full => self.fold_all(),
                 Moving::Unreadable => self.look(Pool::retry_moves),
-                Moving::Some => {}
+                Moving::Some | Moving::Waits => {}
             }
             None
         });

@@ -24,7 +24,7 @@ impl World {
         let moving = self.watched("move", |pool| pool.move_step(records));
         match moving {
             Moving::Done => self.counters.add("move", "all is where it should be", 1),
-            Moving::Some => {}
+            Moving::Some | Moving::Waits => {}
             Moving::Full => self.counters.add("move", "no space", 1),
             Moving::Unreadable => {
                 self.counters.add("move", "could not be copied", 1);

@@ -24,7 +24,7 @@ pub enum Verb {
 
 #[derive(Args)]
 pub struct JobArgs {
-    /// The job, as ARRAY:NUMBER
+    /// The job, as ARRAY:NUMBER or POOL:NUMBER
     job: String,
     #[command(flatten)]
     ask: Ask,
@@ -32,7 +32,7 @@ pub struct JobArgs {
 
 #[derive(Args)]
 pub struct WatchArgs {
-    /// The job, as ARRAY:NUMBER [default: all that go on]
+    /// The job, as ARRAY:NUMBER or POOL:NUMBER [default: all that go on]
     job: Vec<String>,
     #[command(flatten)]
     ask: Ask,
@@ -40,7 +40,7 @@ pub struct WatchArgs {
 
 #[derive(Args)]
 pub struct LimitArgs {
-    /// The job, as ARRAY:NUMBER
+    /// The job, as ARRAY:NUMBER or POOL:NUMBER
     job: String,
     /// Bytes a second at most
     #[arg(value_name = "RATE", value_parser = rate)]
@@ -123,7 +123,8 @@ fn table(list: &JobList) -> String {
         table.add_row([
             job.name.clone(),
             job.kind.clone(),
-            job.member.map_or("all".to_owned(), |member| member.to_string()),
+            job.member
+                .map_or_else(|| job.volume.clone().unwrap_or_else(|| "all".to_owned()), |member| member.to_string()),
             job.state.word().to_owned(),
             if job.state.is_over() { outcome(job) } else { redundant::progress(&job.progress) },
             match job.limit_bytes_per_s {

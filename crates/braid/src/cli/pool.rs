@@ -3,9 +3,10 @@
 use super::array::{name, name_or_uuid};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
+use super::watch::{Wait, follow_newest};
 use super::{Ask, output};
 use braid_api::{
-    AddMembers, CreatePool, ErrorDetail, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember,
+    AddMembers, CreatePool, ErrorDetail, Job, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember,
     RenamePool, StartPool, names,
 };
 use braid_geometry::units::format_size;
@@ -105,6 +106,8 @@ pub struct RemoveArgs {
     #[arg(long)]
     cancel: bool,
     #[command(flatten)]
+    wait: Wait,
+    #[command(flatten)]
     ask: Ask,
 }
 
@@ -164,7 +167,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 Err(_) => absolute_for(&args.ask.reach, &args.member)?.to_string(),
             };
             let body = RemoveMember { member, cancel: args.cancel };
-            let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/remove", args.pool), &body).await?;
+            let client = args.ask.client()?;
+            let pool: Pool = client.post(&format!("/v1/pools/{}/remove", args.pool), &body).await?;
             output::show(args.ask.json, &pool, |pool| match args.cancel {
                 true => format!("{} stays in pool {}\n", args.member, pool.name),
                 false => format!(
@@ -172,6 +176,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                     args.member, pool.name
                 ),
             });
+            if !args.cancel {
+                let of = |job: &Job| job.kind == "evacuation" && job.pool.as_ref() == Some(&pool.name);
+                return follow_newest(&client, args.wait, args.ask.json, of).await;
+            }
         }
         Verb::Rename(args) => {
             let body = RenamePool { name: args.new_name };

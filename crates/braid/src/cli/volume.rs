@@ -4,9 +4,10 @@ use super::array::name_or_uuid;
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::export_limits::{Limit, limit, words};
+use super::watch::{Wait, follow_newest};
 use super::{Ask, output, segment};
 use braid_api::{
-    CloneSnapshot, CreateVolume, FlattenVolume, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume,
+    CloneSnapshot, CreateVolume, FlattenVolume, Job, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume,
     SetVolume, SnapshotPolicy, Volume, VolumeList, names,
 };
 use braid_geometry::units::{format_size, parse_size};
@@ -31,7 +32,7 @@ pub enum Verb {
     /// Let a volume and its snapshots have their blocks on other members of the pool, while they are used
     Move(MoveArgs),
     /// Put together what a volume and its snapshots have scattered, while they are used: faster to read in a row, and in less space
-    Compact(NameArgs),
+    Compact(CompactArgs),
     /// Make a clone and its snapshots independent of what it began as, while they are used: what they see of that is copied
     Flatten(FlattenArgs),
     /// Make a volume that begins as a snapshot is
@@ -83,6 +84,19 @@ pub struct MoveArgs {
     /// Where its blocks go: spread, single, or on=MEMBER,…
     #[arg(long, value_name = "PLACE")]
     place: Place,
+    #[command(flatten)]
+    wait: Wait,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct CompactArgs {
+    /// The volume, by name or UUID
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    volume: String,
+    #[command(flatten)]
+    wait: Wait,
     #[command(flatten)]
     ask: Ask,
 }
@@ -297,7 +311,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Move(args) => {
             let body = MoveVolume { place: absolute(args.place, &args.ask)? };
-            let volume: Volume = args.ask.client()?.post(&format!("{}/move", path(&args.volume)), &body).await?;
+            let client = args.ask.client()?;
+            let volume: Volume = client.post(&format!("{}/move", path(&args.volume)), &body).await?;
             output::show(args.ask.json, &volume, |volume| match volume.moves {
                 true => format!(
                     "volume {} moves: what it has elsewhere follows little by little (braid volume show {0})\n",
@@ -305,15 +320,20 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 ),
                 false => format!("volume {} has its blocks there\n", volume.name),
             });
+            let of = |job: &Job| job.kind == "move" && job.volume.as_ref() == Some(&volume.name);
+            return follow_newest(&client, args.wait, args.ask.json, of).await;
         }
         Verb::Compact(args) => {
-            let volume: Volume = args.ask.client()?.post(&format!("{}/compact", path(&args.volume)), &()).await?;
+            let client = args.ask.client()?;
+            let volume: Volume = client.post(&format!("{}/compact", path(&args.volume)), &()).await?;
             output::show(args.ask.json, &volume, |volume| {
                 format!(
                     "what volume {0} has scattered is being put together (braid volume show {0} says until when)\n",
                     volume.name
                 )
             });
+            let of = |job: &Job| job.kind == "compaction" && job.volume.as_ref() == Some(&volume.name);
+            return follow_newest(&client, args.wait, args.ask.json, of).await;
         }
         Verb::Flatten(args) => {
             let body = FlattenVolume { cancel: args.cancel };

@@ -3,7 +3,7 @@
 use super::{failure, output, redundant};
 use crate::client::Client;
 use crate::findings::sentence;
-use braid_api::{Job, JobState};
+use braid_api::{Job, JobList, JobState};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -63,6 +63,30 @@ pub async fn follow(client: &Client, names: &[String], quiet: bool) -> anyhow::R
             }
         }
     }
+}
+
+/// Follows the newest job of a pool of which this is true, where that is wanted and there is one that goes on.
+///
+/// # Errors
+/// See [`follow`].
+pub async fn follow_newest(
+    client: &Client,
+    wait: Wait,
+    json: bool,
+    is: impl Fn(&Job) -> bool,
+) -> anyhow::Result<ExitCode> {
+    if !wait.is_wanted() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list: JobList = client.get("/v1/jobs").await?;
+    let Some(job) = list.jobs.into_iter().filter(|job| is(job)).max_by_key(|job| job.number) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Some(jobs) = follow(client, &[job.name], json).await? else { return Ok(ExitCode::FAILURE) };
+    if !json {
+        jobs.iter().for_each(|job| output::text(&ended(job)));
+    }
+    Ok(status(&jobs))
 }
 
 /// Where it is shown how jobs do.
@@ -133,9 +157,10 @@ pub fn ended(job: &Job) -> String {
 }
 
 fn what(job: &Job) -> String {
-    match job.member {
-        Some(member) => format!("{} of member {member}", job.kind),
-        None => job.kind.clone(),
+    match (job.member, &job.volume) {
+        (Some(member), _) => format!("{} of member {member}", job.kind),
+        (None, Some(volume)) => format!("{} of {volume}", job.kind),
+        (None, None) => job.kind.clone(),
     }
 }
 

@@ -247,3 +247,94 @@ fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_s
         assert!(seed < 40, "in {seed} rounds only {kept} and {killed} failed at that moment");
     }
 }
+
+fn jobs(daemon: &Daemon) -> Vec<Value> {
+    daemon.json(&["job", "list"])["jobs"].as_array().expect("a list").clone()
+}
+
+#[track_caller]
+fn job(daemon: &Daemon, kind: &str) -> Value {
+    let found = jobs(daemon).into_iter().rfind(|job| job["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no job is a {kind}: {}", daemon.braid(&["job", "list"])))
+}
+
+#[test]
+fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_up() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
+    // Slow enough to be met in the middle.
+    let slow = format!("throttled({},bw=24M)", disks[1]);
+    daemon.braid(&["pool", "create", "tank", &disks[0], &slow, &disks[2]]);
+    daemon.braid(&["volume", "create", "tank/db", "128M", "--place", "on=0"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..1200, 1);
+    assert!(jobs(&daemon).is_empty(), "{:?}", jobs(&daemon));
+
+    // A move that is limited is met in the middle, waits, is found again by a start, and ends.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
+    let name = job(&daemon, "move")["name"].as_str().expect("a name").to_owned();
+    daemon.braid(&["job", "limit", &name, "4M"]);
+    daemon.braid(&["job", "pause", &name]);
+    let shown = job(&daemon, "move");
+    assert_eq!((&shown["state"], &shown["paused"]), (&Value::from("paused"), &Value::from(true)));
+    assert_eq!((&shown["pool"], &shown["volume"]), (&Value::from("tank"), &Value::from("tank/db")));
+    assert_eq!(shown["limit_bytes_per_s"], 4 * MIB);
+    assert!(shown["progress"]["total_bytes"].as_u64().expect("a size") > 64 * MIB, "{shown}");
+    // What had begun ends; then nothing moves.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let there = on_member(&daemon, 0);
+    assert!(there > 32 * MIB, "{there} left: the limit did not hold");
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(on_member(&daemon, 0), there, "it waits");
+    write(&mut db, 0..1200, 2);
+    let refused = daemon.refused(2, &["job", "cancel", &name]);
+    assert!(refused.contains("job pause") && refused.contains("volume move tank/db"), "{refused}");
+    daemon.braid(&["job", "resume", &name]);
+    wait_for("the move to go on", || (on_member(&daemon, 0) < there).then_some(()));
+    assert_eq!(job(&daemon, "move")["state"], "running");
+    drop(db);
+    daemon.restart(true);
+    let mut db = client(&daemon, "tank/db");
+    wait_for("the move to be a job again", || jobs(&daemon).iter().any(|job| job["kind"] == "move").then_some(()));
+    wait_for("the job of the move to have ended", || (job(&daemon, "move")["state"] == "done").then_some(()));
+    assert_eq!(on_member(&daemon, 0), 0);
+    check(&mut db, 0..1200, 2);
+
+    // An evacuation, held; given up it stays.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "spread", "--wait"]);
+    daemon.braid(&["pool", "remove", "tank", "1"]);
+    let name = job(&daemon, "evacuation")["name"].as_str().expect("a name").to_owned();
+    daemon.braid(&["job", "pause", &name]);
+    assert_eq!(job(&daemon, "evacuation")["member"], 1);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let there = on_member(&daemon, 1);
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(on_member(&daemon, 1), there, "it waits");
+    daemon.braid(&["job", "cancel", &name]);
+    assert_eq!(job(&daemon, "evacuation")["state"], "cancelled");
+    // And to the end, with the command waiting for it.
+    let said = daemon.braid(&["pool", "remove", "tank", "1", "--wait"]);
+    assert!(said.contains("evacuation of member 1") && said.contains("is done"), "{said}");
+    wait_for("the member to be gone", || {
+        let members = daemon.json(&["pool", "show", "tank"])["members"].as_array().expect("a list").len();
+        (members == 2).then_some(())
+    });
+    check(&mut db, 0..1200, 2);
+
+    // What is scattered over a snapshot is put together.
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    for block in 0..600u64 {
+        db.write(block * BLOCK + 4096, &noise(4096, 90_000 + block)).expect("it writes");
+    }
+    let said = daemon.braid(&["volume", "compact", "tank/db", "--wait"]);
+    assert!(said.contains("compaction of tank/db"), "{said}");
+    assert_eq!(job(&daemon, "compaction")["state"], "done");
+    let listed = daemon.braid(&["job", "list"]);
+    assert!(listed.contains("tank/db") && listed.contains("evacuation"), "{listed}");
+    for block in 0..600u64 {
+        let back = db.read(block * BLOCK + 4096, 4096).expect("it reads");
+        assert!(back == noise(4096, 90_000 + block), "block {block} over the snapshot");
+    }
+    daemon.refused(3, &["job", "pause", "tank:99"]);
+}

@@ -15,7 +15,9 @@ impl Control {
     pub fn jobs(&self) -> JobList {
         let tables = self.read();
         let mut jobs: Vec<Job> = all(&tables).map(|(entry, job)| show(&entry.name, &job)).collect();
-        jobs.sort_by(|a, b| (&a.array, a.number).cmp(&(&b.array, b.number)));
+        drop(tables);
+        jobs.extend(self.pool_jobs());
+        jobs.sort_by(|a, b| (&a.array, &a.pool, a.number).cmp(&(&b.array, &b.pool, b.number)));
         JobList { jobs }
     }
 
@@ -24,6 +26,9 @@ impl Control {
     /// # Errors
     /// [`Kind::NotFound`].
     pub fn job(&self, name: &str) -> Result<Job, ErrorDetail> {
+        if let Some(job) = self.pool_job(name) {
+            return Ok(job);
+        }
         let (uuid, number) = self.find_job(name)?;
         let tables = self.read();
         let mut jobs = all(&tables).filter(|(entry, job)| (entry.uuid, job.number) == (uuid, number));
@@ -107,6 +112,9 @@ impl Control {
     /// # Errors
     /// [`Kind::NotFound`], or what the labels of the array say to it.
     pub async fn set_job(self: &Arc<Self>, name: &str, ask: SetJob) -> Result<Job, ErrorDetail> {
+        if let Some(job) = self.set_pool_job(name, &ask).await {
+            return Ok(job);
+        }
         let (uuid, number, before) = self.going_job(name)?;
         if let Some(rate_bytes_per_s) = ask.limit_bytes_per_s {
             self.give_order(uuid, Order::Limit { job: number, rate_bytes_per_s }).await?;
@@ -125,6 +133,9 @@ impl Control {
     /// # Errors
     /// [`Kind::NotFound`], or it cannot be given up.
     pub async fn cancel_job(self: &Arc<Self>, name: &str) -> Result<Job, ErrorDetail> {
+        if let Some(done) = self.cancel_pool_job(name).await {
+            return done;
+        }
         let (uuid, number, before) = self.going_job(name)?;
         self.give_order(uuid, Order::Cancel(number)).await?;
         // A check that was given up does not begin anew at the next start.
@@ -166,6 +177,8 @@ fn show(array: &str, job: &JobInfo) -> Job {
     Job {
         name: name_of(array, job.number),
         array: array.to_owned(),
+        pool: None,
+        volume: None,
         number: job.number,
         kind: match job.kind {
             JobKind::Resync => "resync",
@@ -208,5 +221,5 @@ pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
 fn missing(name: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::NotFound, format!("there is no job {name}, or it has ended"))
         .with("job", name)
-        .remedy("`braid job list` shows those that go on; a job is named ARRAY:NUMBER")
+        .remedy("`braid job list` shows those that go on; a job is named ARRAY:NUMBER or POOL:NUMBER")
 }

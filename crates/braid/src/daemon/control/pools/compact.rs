@@ -1,8 +1,9 @@
 //! What a volume has scattered is put together while it is used.
 
 use super::super::Control;
+use super::jobs::Work;
 use super::volumes::{Told, told};
-use braid_api::{ErrorDetail, Volume};
+use braid_api::{ErrorDetail, JobState, Volume};
 use braid_engine::pool::{AdminError, Pool};
 use braid_format::pool::OwnerKind;
 use uuid::Uuid;
@@ -33,6 +34,7 @@ impl Control {
         asked.await?.map_err(|error| error.into_detail(&pool, &located.name))?;
         let message = format!("what volume {} has scattered is being put together", located.name);
         self.events().info("volume_compacts", message, &[("volume", &located.name)]);
+        self.begin_job(&pool, Work::Compaction(uuid), Some(&located.name)).await;
         {
             let tables = self.read();
             if let Some(served) = tables.pools.get(&pool.uuid).and_then(|entry| entry.served()) {
@@ -44,6 +46,10 @@ impl Control {
 
     /// It has ended; `made` since it began.
     pub(super) fn tell_compacted(&self, uuid: Uuid, made: PutTogether, is_full: bool) {
+        if let Some(served) = self.read().pools.get(&uuid).and_then(|entry| entry.served()) {
+            let state = if is_full { JobState::Failed } else { JobState::Done };
+            served.jobs.end(state, |work| matches!(work, Work::Compaction(_)));
+        }
         let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
         let (whole, packed) = made;
         let done = format!("{whole} extents of 256 KiB were made of scattered blocks, and {packed} of small parts");

@@ -17,6 +17,7 @@ mod exported;
 mod find;
 mod flatten;
 mod holes;
+mod jobs;
 mod labels;
 mod limits;
 mod measure;
@@ -150,6 +151,8 @@ pub struct Served {
     pub snapshots: Vec<diff::KnownSnapshot>,
     /// What was counted of its space last.
     pub counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
+    /// What it does in the background.
+    pub jobs: Arc<jobs::PoolJobs>,
 }
 
 impl Served {

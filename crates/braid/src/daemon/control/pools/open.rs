@@ -82,6 +82,7 @@ impl Control {
             vitals: Vitals::default(),
             contents: Arc::default(),
             counted: Arc::default(),
+            jobs: Arc::default(),
         };
         let (label, pool) = (parts[0].label.clone(), name.clone());
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(Box::new(served)) };

@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::super::tables::Tables;
+use super::jobs::Work;
 use super::volumes::{Told, find, told};
 use super::{Base, Part, Reach};
 use braid_api::{ErrorDetail, Kind, MoveVolume, Place, Volume};
@@ -73,6 +74,7 @@ impl Control {
             told(result.map_err(Told::Admin))
         });
         done.await?.map_err(|error| error.into_detail(&pool, &located.name))?;
+        self.begin_job(&pool, Work::Move(uuid), Some(&located.name)).await;
         self.move_soon(&pool);
         let message = format!("volume {} moves to where it is to be", located.name);
         self.events().info("volume_moves", message, &[("volume", &located.name)]);

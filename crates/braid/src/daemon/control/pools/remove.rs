@@ -4,6 +4,7 @@
 //! pool does not need it, that it is gone. Only then its own label is taken away.
 
 use super::super::Control;
+use super::jobs::Work;
 use super::labels;
 use super::{Condition, Part, PoolEntry, Reach};
 use braid_api::{ErrorDetail, Kind, Pool as ShownPool, RemoveMember};
@@ -74,6 +75,7 @@ impl Control {
             self.mark(&pool, number, PoolMemberState::InUse).await?;
             return Err(Refusal::Admin(error).into_detail(&pool, &called));
         }
+        self.begin_job(&pool, Work::Evacuation(number), None).await;
         self.move_soon(&pool);
         let message = format!("{} is being removed from pool {}: what it has moves to the others", called, pool.name);
         self.events().info("pool_member_leaves", message, &[("pool", &pool.name)]);

@@ -6,6 +6,7 @@ use super::compact::PutTogether;
 use super::flatten::flatten_some;
 use super::measure::{Rest, Vitals};
 use super::policies::Looked;
+use braid_api::JobState;
 use braid_engine::PoolNext;
 use braid_engine::pool::{Flattened, Folded, Moving, Pool};
 use braid_ring::SharedTail;
@@ -131,7 +132,7 @@ impl Control {
             Err(_) => return,
         };
         let mut busy = false;
-        let mut told = None;
+        let (mut told, mut moved_blocks) = (None, 0);
         let mut made_before = None::<PutTogether>;
         let at_leisure = Arc::new(tokio::sync::Mutex::new((Looked::default(), Rest::default())));
         while !tending.ending.load(Ordering::Acquire) {
@@ -162,9 +163,19 @@ impl Control {
             let fold = !held && tending.fold.swap(false, Ordering::AcqRel);
             // Who compares two finds that a block is new which was copied.
             let flattens = !held && tending.flattens.swap(false, Ordering::AcqRel);
-            let moves = tending.moves.swap(false, Ordering::AcqRel);
-            let compacts = tending.compacts.swap(false, Ordering::AcqRel);
+            let mut moves = tending.moves.swap(false, Ordering::AcqRel);
+            let mut compacts = tending.compacts.swap(false, Ordering::AcqRel);
             busy = false;
+            let jobs = self.read().pools.get(&uuid).and_then(|entry| Some(Arc::clone(&entry.served()?.jobs)));
+            if let Some(jobs) = &jobs {
+                // Looked at again when the time has come, or somebody lets it go on.
+                if (moves || compacts) && !jobs.may_move(moved_blocks) {
+                    tending.moves.fetch_or(moves, Ordering::AcqRel);
+                    tending.compacts.fetch_or(compacts, Ordering::AcqRel);
+                    (moves, compacts) = (false, false);
+                }
+                compacts &= !jobs.compaction_waits();
+            }
             // A flush may fail although nothing was to be committed.
             if !old && !fold && !moves && !compacts && !flattens && !look {
                 continue;
@@ -179,16 +190,21 @@ impl Control {
                 let compacting = compacts.then(|| (pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
                 let flattening = flattens.then(|| flatten_some(pool, FLATTEN_RECORDS));
                 let vitals = look.then(|| Vitals::of(pool));
-                (PoolNext::Done, (folded, moving, compacting, flattening, pool.has_failed(), vitals))
+                (
+                    PoolNext::Done,
+                    (folded, moving, compacting, flattening, pool.has_failed(), vitals, pool.blocks_moved()),
+                )
             };
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
                 busy = true;
             }
-            let Ok((_, moving, compacting, flattening, failed, vitals)) = called else { continue };
+            let Ok((_, moving, compacting, flattening, failed, vitals, moved)) = called else { continue };
+            moved_blocks = moved;
             if let Some(vitals) = vitals {
                 self.note_vitals(uuid, vitals);
+                self.look_at_jobs(&pool).await;
             }
             // What stands nowhere it should not may leave a member with nothing.
             if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
@@ -201,7 +217,7 @@ impl Control {
                     busy = true;
                 }
                 // Space may come back.
-                Moving::Full => tending.moves.store(true, Ordering::Release),
+                Moving::Full | Moving::Waits => tending.moves.store(true, Ordering::Release),
                 Moving::Unreadable => {}
             }
             if moves && told != Some(moving) {
@@ -251,6 +267,9 @@ impl Control {
             }
             entry.name.clone()
         };
+        if let Some(served) = self.read().pools.get(&uuid).and_then(|entry| entry.served()) {
+            served.jobs.end(JobState::Failed, |_| true);
+        }
         let message = format!(
             "a member of pool {name} has failed a write or a flush: nothing more can be made durable in the pool, and what its clients flush gets errors"
         );
@@ -261,7 +280,7 @@ impl Control {
     fn tell_moving(&self, uuid: Uuid, moving: Moving) {
         let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
         let message = match moving {
-            Moving::Done | Moving::Some => return,
+            Moving::Done | Moving::Some | Moving::Waits => return,
             Moving::Full => format!(
                 "what is to move to other members of pool {name} waits for space there: make some free, or place volumes otherwise"
             ),
