@@ -1,6 +1,8 @@
 //! Commands at the same moment, and arrays under pools: nobody gets what is somebody else's.
 
-use crate::pools::{check, client, export, free, names, pool, socket, write};
+use std::time::{Duration, Instant};
+
+use crate::pools::{BLOCK, check, client, export, free, names, pool, socket, write};
 use crate::support::*;
 
 /// Every export that listens is of something that is there.
@@ -94,4 +96,34 @@ fn an_array_of_a_pool_that_waits_is_still_the_pools() {
     daemon.braid(&["array", "assemble"]);
     check(&mut client(&daemon, "tank/db"), 0..100, 1);
     assert!(free(&daemon) > 0);
+}
+
+/// What a slow disk has in flight is waited for by the deletion alone.
+#[test]
+fn a_pool_that_is_deleted_while_its_disk_is_slow_keeps_no_other_export_waiting() {
+    let daemon = Daemon::start();
+    let slow = format!("throttled({},bw=2M)", daemon.folder.sparse("slow.img", 96 * MIB));
+    let other = daemon.folder.sparse("other.img", 96 * MIB);
+    for (pool, disk) in [("tank", &slow), ("other", &other)] {
+        daemon.braid(&["pool", "create", pool, disk]);
+        daemon.braid(&["volume", "create", &format!("{pool}/v"), "64M"]);
+    }
+    export(&daemon, "tank/v");
+    let mut slow = client(&daemon, "tank/v");
+    // Some ten seconds in flight; the client is cut off, and what it asked for goes on.
+    let writing = std::thread::spawn(move || slow.write(0, &noise(24 * MIB, 1)));
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    let delete = ["pool", "delete", "tank", "--force", "--yes"];
+    let mut deletion = Running::start(&daemon.folder, "deletion", &mut daemon.command(&delete));
+    std::thread::sleep(Duration::from_millis(500));
+    export(&daemon, "other/v");
+    let (took, over) = (begun.elapsed(), deletion.ended().is_some());
+    client(&daemon, "other/v").write(0, &noise(BLOCK, 3)).expect("it writes");
+    let refused = daemon.any(&["export", "add", "tank/v", "--nbd", &format!("unix:{}", socket(&daemon))]);
+    assert!(!refused.status.success(), "nobody begins to use what is being deleted");
+    assert!(!over && took < Duration::from_secs(5), "deletion over: {over}; {took:?}");
+    assert!(deletion.wait().success(), "{}", deletion.log());
+    let _ = writing.join();
+    assert_eq!(daemon.json(&["status"])["pools"]["total"], 1);
 }

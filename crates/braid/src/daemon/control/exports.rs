@@ -44,6 +44,9 @@ impl Control {
         let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
         let listening = self.listening.lock().await;
         let volume = self.volume_to_export(&ask.array).await?;
+        if let Some(volume) = &volume {
+            self.refuse_deleted_pool(volume.pool)?;
+        }
         let saved = {
             let tables = self.read();
             let (uuid, of, pool) = match &volume {

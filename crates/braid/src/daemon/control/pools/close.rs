@@ -3,7 +3,7 @@
 use super::super::Control;
 use super::super::create::check_name;
 use super::super::exports::Listens;
-use super::{Condition, Part, PoolEntry, Reach, Served, WITH_POOL, labels};
+use super::{Condition, DELETED, Part, PoolEntry, Reach, Served, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool};
 use braid_engine::PoolNext;
 use braid_format::Name;
@@ -149,10 +149,10 @@ impl Control {
     /// # Errors
     /// It has volumes that are exported, or members are missing, and `force` is not set; a disk's.
     pub async fn delete_pool(self: &Arc<Self>, name: &str, force: bool) -> Result<Pool, ErrorDetail> {
-        let claim = self.claim_pool(name, "deleted")?;
+        let claim = self.claim_pool(name, DELETED)?;
         let uuid = claim.uuid;
         let shown = self.pool(&uuid.to_string()).await?;
-        // To the end: an export that began before is seen, and none begins.
+        // An export that began before is seen. None begins from here on: whoever begins one sees the claim.
         let listening = self.listening.lock().await;
         self.refuse_held_of(uuid, &shown.name, "deleted")?;
         let exports = self.exports_of_pool(uuid);
@@ -182,13 +182,10 @@ impl Control {
             claims.push(self.claim_found(array, WITH_POOL).ok_or_else(busy)?);
         }
         self.remove_exports_of_pool(&listening, uuid);
+        drop(listening);
         let parts = if serves {
-            let parts = self.close_pool(uuid, false).await?;
-            drop(listening);
-            parts
+            self.close_pool(uuid, false).await?
         } else {
-            // Who looks at disks may have to restore exports.
-            drop(listening);
             let (parts, held) = self.parts_to_delete(uuid, &shown, force).await?;
             claims.extend(held);
             parts

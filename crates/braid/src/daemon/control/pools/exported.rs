@@ -73,7 +73,7 @@ impl Control {
         volume: Uuid,
     ) -> Result<Option<Source>, ErrorDetail> {
         let Ok(reach) = self.reach(&pool.to_string()) else { return Ok(None) };
-        let _one_at_a_time = reach.work.lock().await;
+        let _one_at_a_time = self.work_soon(&reach).await?;
         self.refuse_releasing(&reach, volume)?;
         let at_home = self.served_at_home(&reach, volume).await?;
         let known = self.read().pools.get(&pool).and_then(|e| e.served()?.volumes.get(&volume).cloned());
@@ -200,7 +200,10 @@ impl Control {
     /// may change what is listened on knows that there is none.
     pub(in super::super) async fn release_volume(self: &Arc<Self>, _listening: &Listens<'_>, pool: Uuid, volume: Uuid) {
         let Ok(reach) = self.reach(&pool.to_string()) else { return };
-        let _one_at_a_time = reach.work.lock().await;
+        let Ok(_one_at_a_time) = self.work_soon(&reach).await else {
+            self.release_later(reach, volume);
+            return;
+        };
         let known = {
             let mut tables = self.write();
             if !tables.exports_of(volume).is_empty() || tables.held_volumes.contains_key(&volume) {
@@ -227,6 +230,17 @@ impl Control {
                 control.note_released(pool, volume, false);
             });
         }
+    }
+
+    /// Releases a volume when the change of its pool that is under way is done, if it is not used again by then. Nobody waits for that.
+    fn release_later(self: &Arc<Self>, pool: Reach, volume: Uuid) {
+        let control = Arc::clone(self);
+        let released: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            drop(pool.work.lock().await);
+            let listening = control.listening.lock().await;
+            control.release_volume(&listening, pool.uuid, volume).await;
+        });
+        tokio::spawn(released);
     }
 
     fn note_released(&self, pool: Uuid, volume: Uuid, waits: bool) {

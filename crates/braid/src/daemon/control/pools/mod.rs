@@ -52,12 +52,19 @@ use space::Counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 use tend::Tending;
 use uuid::Uuid;
 pub use view::attention;
 
 /// What is done to an array that is a member of a pool that is being opened or deleted.
 pub const WITH_POOL: &str = "opened or deleted with its pool";
+
+/// What is done to a pool that is being deleted.
+const DELETED: &str = "deleted";
+
+/// Longest that those who change exports wait for a change of a pool.
+const WORK_MAX: Duration = Duration::from_secs(2);
 
 /// What a member of a pool is.
 #[derive(Clone)]
@@ -400,6 +407,30 @@ impl Control {
                 "look at its disks and at the kernel's log (dmesg); then restart the daemon, which opens the pool anew",
             ),
         })
+    }
+
+    /// The lock of a pool, for those who have that of what is listened on: everybody who changes an export waits for them, and so they do
+    /// not wait for a long change of one pool.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`].
+    async fn work_soon(&self, pool: &Reach) -> Result<tokio::sync::OwnedMutexGuard<()>, ErrorDetail> {
+        let lock = Arc::clone(&pool.work).lock_owned();
+        tokio::time::timeout(WORK_MAX, lock).await.map_err(|_| {
+            ErrorDetail::new(Kind::InUse, format!("pool {} is being changed", pool.name))
+                .with("pool", &pool.name)
+                .remedy("try again when that is done")
+        })
+    }
+
+    /// Refuses what would begin to use a volume of a pool that is being deleted.
+    pub(super) fn refuse_deleted_pool(&self, pool: Uuid) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        if tables.busy.get(&pool) != Some(&DELETED) {
+            return Ok(());
+        }
+        let name = tables.pools.get(&pool).map(|entry| entry.name.clone()).unwrap_or_default();
+        Err(ErrorDetail::new(Kind::InUse, format!("pool {name} is being deleted")).with("pool", name))
     }
 
     /// Marks a pool as being changed until the claim is dropped.

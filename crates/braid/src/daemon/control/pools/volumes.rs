@@ -122,11 +122,13 @@ impl Control {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
         check_size(&located.name, ask.size_bytes)?;
-        let _listening = self.listening.lock().await;
-        let _one_at_a_time = located.pool.work.lock().await;
+        let listening = self.listening.lock().await;
+        let _one_at_a_time = self.work_soon(&located.pool).await?;
         let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
         if ask.size_bytes < before {
             self.refuse_held(&located, "made smaller")?;
+            // It may take long. Whoever would serve the volume, or end that, waits for the pool's lock.
+            drop(listening);
             self.shrink_volume(&located, ask.size_bytes, ask.force).await?;
         } else {
             self.alter(&located, OwnerKind::Volume, move |owner| owner.size_bytes = ask.size_bytes).await?;
@@ -182,7 +184,7 @@ impl Control {
         }
         let _listening = self.listening.lock().await;
         let pool = located.pool.clone();
-        let _one_at_a_time = pool.work.lock().await;
+        let _one_at_a_time = self.work_soon(&pool).await?;
         self.refuse_exported_volume(&located, "rolled back under its clients")?;
         self.refuse_held(&located, "rolled back")?;
         let (of, to) = (located.uuid, snapshot.uuid);
@@ -238,7 +240,7 @@ impl Control {
         }
         self.remove_exports_now(&listening, what.uuid);
         self.release_volume(&listening, what.pool.uuid, what.uuid).await;
-        let _one_at_a_time = what.pool.work.lock().await;
+        let _one_at_a_time = self.work_soon(&what.pool).await?;
         let uuid = what.uuid;
         let done = self.call(&what.pool, move |pool| {
             let found = find(pool.state(), uuid, kind).filter(|owner| is_wanted(pool.state(), owner));
