@@ -72,7 +72,9 @@ impl Scene {
         let is_snapshot = self.known[&uuid].of.is_some();
         let crowd = self.rng.chance(self.nature.crowd);
         let blocks = match self.rng.below(10) {
-            0..6 if self.nature.long => 64 + self.rng.below(BLOCKS_MAX),
+            // Whole extents, so that some come free in a row, and runs of them.
+            0..4 if self.nature.long => 64,
+            4..6 if self.nature.long => 64 + self.rng.below(BLOCKS_MAX),
             0..7 => 1 + self.rng.below(4),
             _ if crowd => 1 + self.rng.below(20),
             7..9 => 1 + self.rng.below(70),
