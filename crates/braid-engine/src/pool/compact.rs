@@ -7,7 +7,8 @@
 use braid_format::pool::RecordKind;
 
 use super::home::Pool;
-use super::moves::{Move, Moving, Part};
+use super::moves::Moving;
+use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;

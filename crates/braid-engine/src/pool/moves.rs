@@ -18,6 +18,7 @@ use super::fold::Fold;
 use super::home::Pool;
 use super::jobs::Waiting;
 use super::map::{MapWriter, MovedBlock};
+use super::one_move::{Move, Part, Stage};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
@@ -44,98 +45,6 @@ pub enum Moving {
     Unreadable,
     /// What else there is to move is held back ([`Pool::hold_moves`]).
     Waits,
-}
-
-/// One block of a move.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub from: ExtentId,
-    pub slot: u8,
-    pub to_slot: u8,
-    pub block: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// The sources are held.
-    Held,
-    /// Those who had begun before are ending.
-    Draining,
-    /// From this part on it is to be copied.
-    Copying(usize),
-}
-
-/// Blocks of one owner that go to one extent.
-pub(super) struct Move {
-    target: ExtentId,
-    packed: bool,
-    /// Of whole ones.
-    logical: u32,
-    /// With the lives that they are in.
-    sources: Vec<(ExtentId, u16)>,
-    /// A copy: its sources stay as they are, and this owner has the blocks, too.
-    taker: Option<OwnerId>,
-    /// The life of the target, where that is an extent of the owner's own.
-    own_life: Option<u16>,
-    /// By source and slot.
-    parts: Vec<Part>,
-    stage: Stage,
-    /// Copies that are out.
-    out: u32,
-    failed: bool,
-}
-
-impl Move {
-    /// To a free extent that was taken for it: of a logical extent, or packed.
-    pub fn new(target: ExtentId, logical: Option<u32>, sources: Vec<(ExtentId, u16)>, parts: Vec<Part>) -> Move {
-        let (packed, logical) = (logical.is_none(), logical.unwrap_or(u32::MAX));
-        let stage = Stage::Held;
-        Move { target, packed, logical, sources, taker: None, own_life: None, parts, stage, out: 0, failed: false }
-    }
-
-    /// A copy for an owner of what others have: to a free extent, or into one of its own in this life.
-    pub fn copy(
-        target: ExtentId,
-        logical: Option<u32>,
-        sources: Vec<(ExtentId, u16)>,
-        parts: Vec<Part>,
-        taker: OwnerId,
-        own_life: Option<u16>,
-    ) -> Move {
-        Move { taker: Some(taker), own_life, ..Move::new(target, logical, sources, parts) }
-    }
-
-    pub fn target(&self) -> ExtentId {
-        self.target
-    }
-
-    pub fn logical(&self) -> Option<u32> {
-        (!self.packed).then_some(self.logical)
-    }
-
-    pub fn sources(&self) -> &[(ExtentId, u16)] {
-        &self.sources
-    }
-
-    pub fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
-    pub fn taker(&self) -> Option<OwnerId> {
-        self.taker
-    }
-
-    pub fn own_life(&self) -> Option<u16> {
-        self.own_life
-    }
-
-    pub fn has_failed(&self) -> bool {
-        self.failed
-    }
-
-    fn has_source(&self, extent: ExtentId) -> bool {
-        self.sources.iter().any(|(source, _)| *source == extent)
-    }
 }
 
 /// All moves of a pool.
