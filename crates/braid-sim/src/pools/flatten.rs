@@ -96,12 +96,7 @@ impl World {
     /// Where nothing else is under way: a volume becomes independent, if there is space for that.
     pub(super) fn verify_flattened(&mut self) -> Check {
         self.flatten_one();
-        for _ in 0..300 {
-            if matches!(self.flatten_on(1_000_000), Flattened::Nothing) {
-                break;
-            }
-            self.quiesce()?;
-        }
+        self.flatten_to_the_end()?;
         let owners = &self.pool().state().owners;
         if let Some(owner) = owners.iter().find(|owner| owner.flattens) {
             return Err(format!("the flattening of owner {} does not come to an end", owner.id));
@@ -113,5 +108,16 @@ impl World {
         let volumes = owners.iter().filter(|owner| owner.kind == OwnerKind::Volume).count() as u64;
         self.counters.add("flatten", "volumes at rest", volumes);
         self.verify_at_rest()
+    }
+
+    /// Goes on until nothing is left to be flattened.
+    pub(super) fn flatten_to_the_end(&mut self) -> Check {
+        for _ in 0..300 {
+            if !self.flattens || self.flatten_on(1_000_000) == Flattened::Nothing {
+                break;
+            }
+            self.quiesce()?;
+        }
+        Ok(())
     }
 }

@@ -117,6 +117,8 @@ impl World {
 
     /// Where nothing else is under way: everything stands where it should, if there is space for that.
     pub(super) fn verify_moved(&mut self) -> Check {
+        // When one is independent of others, what was deleted may be folded, and has to move.
+        self.flatten_to_the_end()?;
         let mut moving = self.move_on(1_000_000);
         for _ in 0..200 {
             if !matches!(moving, Moving::Some | Moving::Unreadable) {
