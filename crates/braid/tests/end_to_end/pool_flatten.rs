@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::nbd::TRIM;
-use crate::pools::{BLOCK, check, check_zeros, client, export, free, pool, write};
+use crate::patient::PatientFio;
+use crate::pools::{BLOCK, check, check_zeros, client, export, free, pool, socket, write};
 use crate::support::*;
 
 /// Blocks of the volume that is cloned.
@@ -134,4 +135,32 @@ fn a_clone_that_has_no_space_stays_dependent() {
     assert!(said.contains("are free in pool tank"), "{said}");
     assert!(!flattens(&daemon, "tank/trial"));
     check_trial(&daemon, "tank/trial", ALL);
+}
+
+#[test]
+fn fio_finds_what_it_wrote_while_a_clone_becomes_independent_through_a_kill() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 100 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
+    daemon.braid(&["volume", "create", "tank/db", "32M"]);
+    export(&daemon, "tank/db");
+    write(&mut client(&daemon, "tank/db"), 0..512, 1);
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    daemon.braid(&["volume", "clone", "tank/db@monday", "tank/trial"]);
+    export(&daemon, "tank/trial");
+    let uri = format!("nbd+unix:///tank%2Ftrial?socket={}", socket(&daemon));
+    let mut writer = PatientFio::start(&daemon, &uri);
+    let written =
+        |daemon: &Daemon| daemon.json(&["export", "show", "tank/trial"])["stats"]["writes"].as_u64().expect("a count");
+    wait_for("writes", || (written(&daemon) > 40).then_some(()));
+    daemon.braid(&["volume", "flatten", "tank/trial"]);
+    daemon.restart(true);
+    done(&daemon, "tank/trial");
+    assert!(writer.fio.ended().is_none(), "it was over too early for this test");
+    daemon.braid(&["snapshot", "delete", "tank/db@monday", "--yes"]);
+    daemon.braid(&["export", "remove", "tank/db"]);
+    daemon.braid(&["volume", "delete", "tank/db", "--force", "--yes"]);
+    writer.succeeds();
+    // What it does not write is as it was in the snapshot.
+    check(&mut client(&daemon, "tank/trial"), 256..512, 1);
 }

@@ -133,6 +133,7 @@ impl Control {
         };
         let mut busy = false;
         let (mut told, mut moved_blocks) = (None, 0);
+        let mut folded_some = false;
         let mut made_before = None::<PutTogether>;
         let at_leisure = Arc::new(tokio::sync::Mutex::new((Looked::default(), Rest::default())));
         while !tending.ending.load(Ordering::Acquire) {
@@ -198,7 +199,10 @@ impl Control {
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
-                busy = true;
+                (busy, folded_some) = (true, true);
+            } else if fold && std::mem::take(&mut folded_some) {
+                // Who was given something may have it where it should not stand.
+                tending.moves.store(true, Ordering::Release);
             }
             let Ok((_, moving, compacting, flattening, failed, vitals, moved)) = called else { continue };
             moved_blocks = moved;
@@ -242,6 +246,10 @@ impl Control {
                 if flattening.0 != Flattened::Nothing {
                     tending.flattens.store(true, Ordering::Release);
                     busy |= flattening.0 != Flattened::Later;
+                }
+                if let Flattened::Done(_) = flattening.0 {
+                    // A deleted parent may have one child less, and give that what it has; also where that is not to have it.
+                    tending.fold.store(true, Ordering::Release);
                 }
                 self.tell_flattened(uuid, flattening);
             }
