@@ -2,6 +2,7 @@
 
 use braid_format::pool::{ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind};
 
+use super::ahead::Ahead;
 use super::checkpoint::Checkpoint;
 use super::damage::{UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
@@ -11,8 +12,13 @@ use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
 const BLOCK: u64 = 4096;
-/// Bytes of one read of a table.
-const READ_BYTES: u64 = 8 << 20;
+/// Bytes of one read of a table: what the ring takes huge pages for, and not more than stays in a processor's cache.
+const READ_BYTES: u64 = 2 << 20;
+/// Such reads under way at a time.
+const READS_AHEAD: usize = 4;
+/// Bytes of one read of addresses, and between two packed extents that one read is for.
+const ADDRESSES_BYTES: u64 = 256 << 10;
+const GAP_BYTES: u64 = 16 << 10;
 /// A disk that cannot read more pages of one such read is failing, and nothing is made of what it says.
 const UNREAD_PAGES_MAX: u32 = 64;
 
@@ -34,10 +40,11 @@ pub(super) async fn load<I: DeviceIo>(
         state.add_member(number, member.extents, member.zero_slots);
         let records = u64::from(member.extents) + u64::from(member.zero_slots);
         let bytes = (records * RECORD_BYTES as u64).next_multiple_of(BLOCK);
-        let mut at = 0;
-        while at < bytes {
-            let len = READ_BYTES.min(bytes - at);
-            let read = read_pages(io, member, member.places.table + at, len).await?;
+        let parts = (0..bytes).step_by(READ_BYTES as usize);
+        let read = |at: u64| read_pages(io, member, member.places.table + at, READ_BYTES.min(bytes - at));
+        let mut reads = Ahead::new(READS_AHEAD, parts.clone().map(read));
+        for at in parts {
+            let read = reads.next().await.expect("one for each part")?;
             for (k, image) in (at / RECORD_BYTES as u64..records).zip(read.as_chunks::<RECORD_BYTES>().0) {
                 let id = RecordId { member: number, index: k as u32 };
                 match Record::decode(image, number, id.index) {
@@ -46,7 +53,6 @@ pub(super) async fn load<I: DeviceIo>(
                     _ => state.damage.note_record(id, *image),
                 }
             }
-            at += len;
         }
         load_addresses(io, &mut state, number, member).await?;
     }
@@ -117,36 +123,62 @@ async fn load_addresses<I: DeviceIo>(
     number: u8,
     member: &PoolDevice,
 ) -> Result<(), OpenError> {
-    let mut page: Option<(u64, Vec<u8>)> = None;
-    for index in 0..member.extents {
-        let id = RecordId { member: number, index };
-        let (record, damaged) = (state.record(id), state.damage.has(id));
-        if record.kind != RecordKind::Packed && !damaged {
-            continue;
-        }
-        let at = u64::from(index) * ADDRESS_SECTOR_BYTES as u64;
-        let block = at / BLOCK * BLOCK;
-        if page.as_ref().is_none_or(|(of, _)| *of != block) {
-            page = Some((block, read_pages(io, member, member.places.addresses + block, BLOCK).await?));
-        }
-        let (_, bytes) = page.as_ref().expect("just read");
-        let sector = &bytes[(at - block) as usize..][..ADDRESS_SECTOR_BYTES];
-        let (words, _) = sector.as_chunks::<8>();
-        let words: Words = std::array::from_fn(|slot| u64::from_le_bytes(words[slot]));
-        // Nobody knows what it is of such a record: it stays as it is.
-        let mut all = !damaged;
-        for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(words) {
-            match state.read_address(word, id, slot, record.life) {
-                _ if damaged => break,
-                Some(block) => state.set_address(id, slot, block),
-                None => all &= record.present >> slot & 1 == 0,
-            }
-        }
-        if !all {
-            state.damage.note_sector(id, words);
+    let spans = spans_of_addresses(state, number, member);
+    let read = |(at, len): &(u64, u64)| read_pages(io, member, member.places.addresses + at, *len);
+    let mut reads = Ahead::new(READS_AHEAD, spans.iter().map(read));
+    for (at, len) in &spans {
+        let bytes = reads.next().await.expect("one for each span")?;
+        let sector = ADDRESS_SECTOR_BYTES as u64;
+        let indices = (at / sector) as u32..((at + len) / sector).min(member.extents.into()) as u32;
+        for (index, image) in indices.zip(bytes.as_chunks::<ADDRESS_SECTOR_BYTES>().0) {
+            load_sector(state, RecordId { member: number, index }, image);
         }
     }
     Ok(())
+}
+
+/// What is to be read of a member's addresses, in whole pages: from which byte on, and how many.
+fn spans_of_addresses(state: &State, number: u8, member: &PoolDevice) -> Vec<(u64, u64)> {
+    let mut spans: Vec<(u64, u64)> = Vec::new();
+    for index in 0..member.extents {
+        if !has_addresses(state, RecordId { member: number, index }) {
+            continue;
+        }
+        let at = u64::from(index) * ADDRESS_SECTOR_BYTES as u64 / BLOCK * BLOCK;
+        match spans.last_mut() {
+            Some((from, len)) if at + BLOCK - *from <= ADDRESSES_BYTES && at <= *from + *len + GAP_BYTES => {
+                *len = at + BLOCK - *from;
+            }
+            _ => spans.push((at, BLOCK)),
+        }
+    }
+    spans
+}
+
+/// Whether the addresses of a record are to be read; of a damaged one nobody knows what it is.
+fn has_addresses(state: &State, id: RecordId) -> bool {
+    state.record(id).kind == RecordKind::Packed || state.damage.has(id)
+}
+
+fn load_sector(state: &mut State, id: RecordId, image: &[u8; ADDRESS_SECTOR_BYTES]) {
+    if !has_addresses(state, id) {
+        return;
+    }
+    let (record, damaged) = (state.record(id), state.damage.has(id));
+    let (words, _) = image.as_chunks::<8>();
+    let words: Words = std::array::from_fn(|slot| u64::from_le_bytes(words[slot]));
+    // Nobody knows what it is of such a record: it stays as it is.
+    let mut all = !damaged;
+    for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(words) {
+        match state.read_address(word, id, slot, record.life) {
+            _ if damaged => break,
+            Some(block) => state.set_address(id, slot, block),
+            None => all &= record.present >> slot & 1 == 0,
+        }
+    }
+    if !all {
+        state.damage.note_sector(id, words);
+    }
 }
 
 /// Whether a record may stand at this place of a member's table.

@@ -5,6 +5,7 @@
 
 mod accounting;
 mod admin;
+mod ahead;
 mod audit;
 mod build;
 mod checkpoint;
