@@ -267,6 +267,8 @@ fn allocates_nothing(
         seed: 1,
         verify: None,
         rate: None,
+        only: None,
+        flush_every: None,
     };
     let load = Load {
         span_bytes: match level {

@@ -137,6 +137,9 @@ pub struct BenchArgs {
     /// Measure a volume of a pool that is made on each target of disks, for this run (`make bench`)
     #[arg(long, value_name = "WITH", hide = true)]
     pub volume: Option<Volume>,
+    /// Measure what takes more than one load, and print its figures as JSON (`make bench`)
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub scene: Option<String>,
 }
 
 impl BenchArgs {

@@ -39,6 +39,12 @@ impl Disks {
         Ok(Members { disks: keys.iter().map(|key| Arc::clone(&self.open[key].0)).collect(), keys })
     }
 
+    /// Bytes that the disks of a target have got since the ring has them.
+    pub fn written_bytes(&self, handle: &RingHandle, members: &Members) -> u64 {
+        let leaves = members.keys.iter().filter_map(|key| self.open.get(key)?.1);
+        leaves.filter_map(|leaf| handle.leaf_stats(leaf)).map(|stats| stats.written_bytes).sum()
+    }
+
     /// Gives a disk to the ring, once.
     fn leaf(&mut self, handle: &RingHandle, key: &(String, usize)) -> anyhow::Result<LeafId> {
         let (disk, leaf) = self.open.get_mut(key).expect("members were opened here");

@@ -49,6 +49,10 @@ pub struct Load {
     pub verify: Option<u64>,
     /// I/Os a second of all jobs, this job's number and how many there are.
     pub rate: Option<(u64, u64, u64)>,
+    /// Only these blocks, drawn evenly.
+    pub only: Option<Arc<[u32]>>,
+    /// A FLUSH follows so many I/Os; it is in flight beside the next ones, and counts as none.
+    pub flush_every: Option<u64>,
 }
 
 impl Load {
@@ -129,6 +133,9 @@ impl PhaseDone {
     }
 }
 
+/// Of a place: what is in flight is a FLUSH.
+const FLUSH: u64 = u64::MAX;
+
 /// One place in flight.
 #[derive(Clone, Copy)]
 struct Place {
@@ -173,7 +180,10 @@ struct Memory {
 
 impl Memory {
     fn of(load: &Load) -> Memory {
-        let pattern = Pattern::new(load.seed, &load.visit, load.first_byte, load.span_bytes, load.block_bytes);
+        let mut pattern = Pattern::new(load.seed, &load.visit, load.first_byte, load.span_bytes, load.block_bytes);
+        if let Some(only) = &load.only {
+            pattern.draw_from(Arc::clone(only));
+        }
         let ledger = load.verify.map(|_| Ledger::new(pattern.blocks()));
         Memory { epoch: load.epoch, pattern, ledger }
     }
@@ -199,6 +209,8 @@ pub struct LoadFrontend {
     block_bytes: u64,
     /// Nothing is verified and no schedule is kept to: the short way, which nearly every figure is measured on.
     plain: bool,
+    /// I/Os until the next FLUSH.
+    until_flush: u64,
     schedule: Option<Schedule>,
     /// When the timer rings that was set last.
     alarm_ns: u64,
@@ -230,6 +242,8 @@ fn nothing() -> Load {
         seed: 0,
         verify: None,
         rate: None,
+        only: None,
+        flush_every: None,
     }
 }
 
@@ -249,6 +263,7 @@ impl LoadFrontend {
             device: load.device,
             block_bytes: load.block_bytes,
             plain: true,
+            until_flush: u64::MAX,
             schedule: None,
             alarm_ns: 0,
             in_flight: 0,
@@ -284,7 +299,8 @@ impl LoadFrontend {
                 self.left = u64::MAX;
             }
         }
-        self.plain = self.memory.ledger.is_none() && self.schedule.is_none();
+        self.plain = self.memory.ledger.is_none() && self.schedule.is_none() && self.load.flush_every.is_none();
+        self.until_flush = self.load.flush_every.unwrap_or(u64::MAX);
         self.found.begun_ns = now;
         self.running = true;
         self.idle.clear();
@@ -382,7 +398,11 @@ impl LoadFrontend {
             self.left -= 1;
             self.memory.pattern.next()
         } else {
+            if self.until_flush == 0 && self.left > 0 {
+                return self.flush(cx, tag, begun_ns);
+            }
             let Drawn::Block(block, read) = self.draw() else { return false };
+            self.until_flush -= 1;
             (block, read)
         };
         let (offset, len) = (self.memory.pattern.offset(block), self.block_bytes);
@@ -404,6 +424,23 @@ impl LoadFrontend {
                 true
             }
             Err(error) => self.refused(error, block),
+        }
+    }
+
+    /// Submits a FLUSH from this place.
+    #[cold]
+    fn flush(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
+        self.until_flush = self.load.flush_every.unwrap_or(u64::MAX);
+        let place = &mut self.places[tag as usize];
+        (place.begun_ns, place.what) = (begun_ns, FLUSH);
+        let (op, buf) = (Op::Flush, place.buf);
+        let request = Request { device: self.device, op, flags: Flags::NONE, offset: 0, len: 0, buf, tag };
+        match cx.submit(&request) {
+            Ok(()) => {
+                self.in_flight += 1;
+                true
+            }
+            Err(error) => self.refused(error, 0),
         }
     }
 
@@ -551,7 +588,11 @@ impl LoadFrontend {
     #[inline(never)]
     fn ended(&mut self, cx: &mut Cx<'_>, completion: &Completion, now_ns: u64) {
         let place = self.places[completion.tag as usize];
-        self.record(now_ns - place.begun_ns, place.is_read());
+        if place.what == FLUSH {
+            self.found.ios -= 1;
+        } else {
+            self.record(now_ns - place.begun_ns, place.is_read());
+        }
         if let Err(error) = completion.result {
             self.failed(error);
         }

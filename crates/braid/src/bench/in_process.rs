@@ -211,6 +211,8 @@ impl Local {
                     seed: SEED.wrapping_add(job),
                     verify: self.run.map(|run| verify::seed_of_load(run, epoch)),
                     rate: point.rate_iops.map(|rate| (rate, job, jobs)),
+                    only: None,
+                    flush_every: None,
                 })
             })
             .collect()

@@ -23,11 +23,13 @@ pub mod model;
 mod over_nbd;
 mod pattern;
 mod plan;
+mod pool;
 mod profile;
 mod progress;
 mod report;
 mod resolve;
 mod run;
+mod scenes;
 mod schedule;
 mod slice;
 mod statistics;
@@ -60,6 +62,10 @@ const DAMAGE: u8 = 7;
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.table {
         return table::run(&args, file);
+    }
+    if let Some(scene) = &args.scene {
+        let slice = args.time.unwrap_or(Duration::from_millis(400));
+        return scenes::run(scene, scenes::Pace { pairs: usize::from(args.slices.unwrap_or(7)), slice });
     }
     if args.nop {
         return nop(&args);

@@ -1,5 +1,7 @@
 //! Which block next: sequential, or drawn by a generator that costs a nanosecond, or by Zipf's law.
 
+use std::sync::Arc;
+
 use super::zipf::{Scatter, Zipf};
 
 /// A small, fast generator (wyrand: a counter, one wide multiplication). Not for secrets.
@@ -99,6 +101,7 @@ enum Draw {
     Even,
     InTurn(u64),
     Zipf(Box<(Zipf, Scatter)>),
+    From(Arc<[u32]>),
 }
 
 impl Pattern {
@@ -118,6 +121,15 @@ impl Pattern {
             block_bytes,
             blocks,
         }
+    }
+
+    /// From here on blocks are drawn evenly from these, by number.
+    ///
+    /// # Panics
+    /// There are none.
+    pub fn draw_from(&mut self, blocks: Arc<[u32]>) {
+        assert!(!blocks.is_empty(), "blocks to draw from");
+        self.draw = Draw::From(blocks);
     }
 
     /// How many blocks there are.
@@ -143,6 +155,7 @@ impl Pattern {
                 index
             }
             Draw::Zipf(both) => Pattern::by_law(both, &mut self.random),
+            Draw::From(blocks) => u64::from(blocks[self.random.below(blocks.len() as u64) as usize]),
         };
         let read = match self.reads {
             0 => false,
@@ -187,6 +200,14 @@ mod tests {
         let drawn: Vec<_> = (0..4).map(|_| pattern.next()).collect();
         let offsets: Vec<_> = drawn.into_iter().map(|(i, read)| (pattern.offset(i), read)).collect();
         assert_eq!(offsets, [(8192, true), (12288, true), (16384, true), (8192, true)]);
+    }
+
+    #[test]
+    fn of_a_list_only_its_blocks_are_drawn_and_all_of_them() {
+        let mut pattern = Pattern::new(3, &visit(Order::Random, 100), 0, 1000 * 4096, 4096);
+        pattern.draw_from([7, 900, 33].into());
+        let drawn: std::collections::BTreeSet<u64> = (0..100).map(|_| pattern.next().0).collect();
+        assert_eq!(drawn, [7, 33, 900].into());
     }
 
     #[test]

@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail};
 
 use serde::Deserialize;
 
+use crate::bench::scenes::Figure;
+
 /// The core of servers, and of what is measured in one process.
 pub const SERVER_CORE: u32 = 0;
 /// The core of clients.
@@ -125,6 +127,18 @@ fn bench_by(mut command: Command, arguments: &[&str]) -> anyhow::Result<Report> 
         None => document,
     };
     serde_json::from_value(report).context("the report of braid bench")
+}
+
+/// Runs a scene on a core, and gives its figures.
+///
+/// # Errors
+/// It cannot be measured here.
+pub fn scene(core: u32, arguments: &[&str]) -> anyhow::Result<Vec<Figure>> {
+    let out = pinned(core, &braid()?).args(["bench", "--scene"]).args(arguments).output()?;
+    if !out.status.success() {
+        bail!("braid bench --scene {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    serde_json::from_slice(&out.stdout).context("the figures of a scene")
 }
 
 /// A duration as `--time` reads it.

@@ -20,6 +20,8 @@ mod ring;
 mod rows;
 mod throttled;
 
+pub use child::Folder;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::child::{Folder, SERVER_CORE, bench, time};
+use super::child::{Folder, SERVER_CORE, bench, scene, time};
 use super::mirrors::written;
 use super::{Effort, Row, Target};
+use crate::bench::scenes::{self, Bound, Figure};
 use crate::bench::statistics::median;
 
 /// A volume of nearly 64 GiB.
@@ -13,7 +14,28 @@ const NULL: &str = "null:22G";
 /// All of it.
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     cpu(effort, found)?;
-    against_the_array(effort, found)
+    against_the_array(effort, found)?;
+    let pairs = effort.pairs.to_string();
+    let slice = time(effort.short_slice);
+    for name in scenes::names() {
+        for figure in scene(SERVER_CORE, &[name, "--slices", &pairs, "--time", &slice])? {
+            found(row(figure));
+        }
+    }
+    Ok(())
+}
+
+fn row(figure: Figure) -> Row {
+    let Figure { measure, bound, a, b, detail } = figure;
+    let target = match bound {
+        Bound::AtMost(most) => Target::AtMost(most),
+        Bound::AtLeast(least) => Target::AtLeast(least),
+        Bound::Shown => Target::Shown,
+    };
+    match b.is_empty() {
+        true => Row::of_one(measure, target, &a, detail),
+        false => Row::of_pairs(measure, target, &a, &b, detail),
+    }
 }
 
 /// The way through the pool, in processor time.
