@@ -44,6 +44,7 @@ mod pool_filesystems;
 mod pool_filling;
 mod pool_flatten;
 mod pool_grows;
+mod pool_hangs;
 mod pool_limits;
 mod pool_model;
 mod pool_moves;
