@@ -226,3 +226,39 @@ fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it
     fs::create_dir(&folder).expect("a folder can be made");
     daemon.refused(3, &["array", "create", "data", "--level", "concat", "other/v"]);
 }
+
+#[test]
+fn a_pool_whose_arrays_do_not_stand_equally_deep_any_more_is_opened_all_the_same() {
+    let mut daemon = Daemon::start();
+    let [a, b, c, d, e] =
+        ["a.img", "b.img", "c.img", "d.img", "e.img"].map(|name| daemon.folder.sparse(name, 192 * MIB));
+    volumes(&daemon, &[("tank", &a), ("other", &b)]);
+    daemon.braid(&["volume", "create", "tank/w", "32M"]);
+    daemon.braid(&["array", "create", "x", "--level", "raid1", "tank/v", "other/v"]);
+    daemon.braid(&["array", "create", "y", "--level", "concat", "tank/w"]);
+    // A disk of its own is as deep as the arrays are.
+    daemon.braid(&["pool", "create", "top", "x", "y", &e]);
+    daemon.braid(&["volume", "create", "top/db", "80M"]);
+    export(&daemon, "top/db");
+    write(&mut client(&daemon, "top/db"), 0..400, 9);
+    for (member, disk) in [("0", &c), ("1", &d)] {
+        daemon.braid(&["array", "replace", "x", member, disk, "--wait"]);
+    }
+    wait_for("the disks to be members", || {
+        (in_sync(&daemon, "x").is_some() && states(&daemon, "x").iter().all(|(disk, _)| disk.starts_with('/')))
+            .then_some(())
+    });
+    check(&mut client(&daemon, "top/db"), 0..400, 9);
+    for kill in [false, true, false] {
+        daemon.restart(kill);
+        assert_eq!(daemon.json(&["pool", "show", "top"])["state"], "active", "{}", daemon.events());
+        let mut db = client(&daemon, "top/db");
+        check(&mut db, 0..400, 9);
+        write(&mut db, 400..500, 7);
+        db.flush().expect("it flushes");
+        check(&mut db, 400..500, 7);
+        wait_for("the mirror to be whole", || in_sync(&daemon, "x"));
+    }
+    assert!(!daemon.events().contains("left out"), "{}", daemon.events());
+    daemon.braid(&["array", "check", "x", "--wait"]);
+}

@@ -34,9 +34,9 @@ struct Order {
 
 /// How one array is to be started.
 #[derive(Clone, Copy, Default)]
-struct How {
-    force: bool,
-    degraded: bool,
+pub(super) struct How {
+    pub(super) force: bool,
+    pub(super) degraded: bool,
 }
 
 impl Control {
@@ -398,7 +398,7 @@ impl Control {
     }
 
     /// Starts an array whose members are all here. On an error the disks are given back.
-    async fn start_found(
+    pub(super) async fn start_found(
         self: &Arc<Self>,
         found: &FoundArray,
         disks: Vec<Arc<OpenDisk>>,

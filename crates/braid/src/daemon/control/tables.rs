@@ -245,6 +245,8 @@ pub struct Tables {
     pub pool_arrays: Vec<SavedPoolArray>,
     /// Volumes that are open as disks, and their pools.
     pub held_volumes: BTreeMap<Uuid, Uuid>,
+    /// Arrays that are started on a tier at least so high, as others of their pools are of that one.
+    pub least_tiers: BTreeMap<Uuid, usize>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
     /// Checks of arrays that do not serve now: they go on when those do again.

@@ -158,7 +158,8 @@ pub fn refuse_higher_tier(tables: &Tables, uuid: Uuid, disk: &OpenDisk) -> Resul
 }
 
 impl Control {
-    /// The tier that an array of these disks is of. One that had volumes as members leaves room for them.
+    /// The tier that an array of these disks is of. One that had volumes as members leaves room for them, and one whose pool has others that
+    /// stand on volumes is as deep as those.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -169,7 +170,8 @@ impl Control {
             self.read().disks.values().any(|saved| {
                 saved.array == uuid && DiskSpec::parse(&saved.disk).is_ok_and(|spec| spec.volume().is_some())
             });
-        let tier = here.max(usize::from(was_on_volume));
+        let least = self.read().least_tiers.get(&uuid).copied().unwrap_or(0);
+        let tier = here.max(usize::from(was_on_volume)).max(least);
         let raised = self.ring.raise_to(tier);
         raised.map(|()| tier).map_err(|error| crate::daemon::errors::of_ring(&error, &uuid.to_string()))
     }

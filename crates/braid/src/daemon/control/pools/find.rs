@@ -24,8 +24,8 @@ pub struct FoundPart {
 
 /// A member that is here, as a disk that is no device yet, or as an array.
 pub(super) struct Here {
-    base: Base,
-    device: Option<DeviceId>,
+    pub(super) base: Base,
+    pub(super) device: Option<DeviceId>,
     label: PoolLabel,
 }
 
@@ -388,9 +388,8 @@ impl Control {
     }
 
     /// Makes devices of all, and opens the pool.
-    async fn open_here(self: &Arc<Self>, here: Vec<Here>, absent: u128) -> Result<(), (ErrorDetail, Vec<Here>)> {
-        let arrays: Vec<Uuid> = arrays_of(&here).into_keys().collect();
-        if let Err(error) = self.read().refuse_other_tier(None, &arrays) {
+    async fn open_here(self: &Arc<Self>, mut here: Vec<Here>, absent: u128) -> Result<(), (ErrorDetail, Vec<Here>)> {
+        if let Err(error) = self.raise_to_highest(&mut here).await {
             return Err((error, here));
         }
         let (mut parts, rest) = self.seat_here(here).await;

@@ -19,6 +19,7 @@ mod flatten;
 mod holes;
 mod jobs;
 mod labels;
+mod level;
 mod limits;
 mod measure;
 mod members;
