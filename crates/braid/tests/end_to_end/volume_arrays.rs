@@ -262,3 +262,44 @@ fn a_pool_whose_arrays_do_not_stand_equally_deep_any_more_is_opened_all_the_same
     assert!(!daemon.events().contains("left out"), "{}", daemon.events());
     daemon.braid(&["array", "check", "x", "--wait"]);
 }
+
+#[test]
+fn an_array_that_is_stopped_finds_its_volumes_by_new_names_and_by_those_it_is_told() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v", "--start-degraded", "auto"]);
+    export(&daemon, "data");
+    let mut data = client(&daemon, "data");
+    write(&mut data, 0..64, 3);
+    data.flush().expect("it flushes");
+    drop(data);
+    daemon.braid(&["array", "stop", "data", "--force"]);
+    daemon.braid(&["volume", "rename", "tank/v", "w"]);
+    daemon.braid(&["pool", "rename", "other", "second"]);
+    for volume in ["tank/w", "second/v"] {
+        let refused = daemon.refused(4, &["volume", "delete", volume, "--yes"]);
+        assert!(refused.contains("seen last as a member of array data"), "{refused}");
+    }
+    let refused = daemon.refused(4, &["pool", "delete", "second", "--yes"]);
+    assert!(refused.contains("volume second/v of pool second was seen last as a member of array data"), "{refused}");
+    daemon.restart(true);
+    daemon.braid(&["array", "assemble", "data"]);
+    let members = [("volume:tank/w", "in_sync"), ("volume:second/v", "in_sync")];
+    let members = members.map(|(disk, state)| (disk.to_owned(), state.to_owned()));
+    assert_eq!(states(&daemon, "data"), members);
+    check(&mut client(&daemon, "data"), 0..64, 3);
+
+    // Whoever names the disk knows better than what was noted.
+    daemon.braid(&["array", "stop", "data", "--force"]);
+    daemon.kill();
+    let path = daemon.folder.join("state/state.json");
+    let state = fs::read_to_string(&path).expect("it is there");
+    assert!(state.contains("volume:tank/w"), "{state}");
+    fs::write(&path, state.replace("volume:tank/w", "volume:tank/x")).expect("it can be written");
+    daemon.start_again();
+    daemon.braid(&["array", "assemble", "data", "--disk", "tank/w"]);
+    assert_eq!(states(&daemon, "data"), members);
+    assert!(!daemon.events().contains("degraded"), "{}", daemon.events());
+    check(&mut client(&daemon, "data"), 0..64, 3);
+}

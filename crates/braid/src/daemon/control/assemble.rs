@@ -61,7 +61,7 @@ impl Control {
             let error = ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet"));
             harvest.troubles.insert(name.clone(), error.with("disk", name));
         }
-        self.judge_all(harvest, &Order::default()).await;
+        self.judge_all(harvest, &Order::default(), &[]).await;
         let ms = self.started.elapsed().as_millis() as u64;
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
@@ -117,7 +117,7 @@ impl Control {
         if self.drain(late).await && self.is_open().is_ok() {
             let _one_at_a_time = self.assembling.lock().await;
             let harvest = self.look(Vec::new(), |_| true).await;
-            self.judge_all(harvest, &Order::default()).await;
+            self.judge_all(harvest, &Order::default(), &[]).await;
         }
     }
 
@@ -147,10 +147,10 @@ impl Control {
         }
         let order = Order { only: ask.array.clone(), force: ask.force, degraded: ask.degraded };
         let only = ask.array.as_deref();
-        let mut harvest = self.look(extra, |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
+        let mut harvest = self.look(extra.clone(), |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
         // A disk that was named is expected to be there; others only may be.
         let named = names.iter().find_map(|name| harvest.troubles.remove(name));
-        self.judge_all(harvest, &order).await;
+        self.judge_all(harvest, &order, &extra).await;
         let tables = self.read();
         let started = tables.arrays.values().filter(|e| e.active().is_some() && !before.contains(&e.uuid));
         let started: Vec<String> = started.map(|entry| entry.name.clone()).collect();
@@ -180,8 +180,9 @@ impl Control {
     /// Judges the arrays of a harvest that is everything there is.
     ///
     /// Arrays may stand on volumes, and pools on those arrays: when pools have been opened, it is looked again what is on their volumes. An
-    /// array that had such members waits for that, or it would begin without them.
-    async fn judge_all(self: &Arc<Self>, mut harvest: Harvest, order: &Order) {
+    /// array that had such members waits for that, or it would begin without them. Disks that somebody named are looked at each time: what
+    /// was found on them was given back with what waits.
+    async fn judge_all(self: &Arc<Self>, mut harvest: Harvest, order: &Order, named: &[DiskSpec]) {
         let mut looked_at: Vec<DiskSpec> = Vec::new();
         let mut last = false;
         for _ in 0..TIERS_MAX {
@@ -194,7 +195,7 @@ impl Control {
             }
             looked_at.extend(volumes);
             last = !fresh;
-            harvest = self.look(Vec::new(), |_| true).await;
+            harvest = self.look(named.to_vec(), |_| true).await;
         }
         self.judge_layer(harvest, order).await;
     }

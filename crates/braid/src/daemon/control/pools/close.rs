@@ -155,6 +155,9 @@ impl Control {
         // An export that began before is seen. None begins from here on: whoever begins one sees the claim.
         let listening = self.listening.lock().await;
         self.refuse_held_of(uuid, &shown.name, "deleted")?;
+        if !force {
+            self.refuse_last_on_of(&shown.name)?;
+        }
         let exports = self.exports_of_pool(uuid);
         if let Some(first) = exports.first().filter(|_| !force) {
             return Err(ErrorDetail::new(
@@ -270,7 +273,6 @@ impl Control {
         let claim = self.claim_pool(name, "renamed")?;
         let pool = self.reach(&claim.uuid.to_string())?;
         check_name(new_name)?;
-        self.refuse_held_of(pool.uuid, &pool.name, "renamed")?;
         if pool.name == new_name {
             return self.pool(&claim.uuid.to_string()).await;
         }
@@ -278,6 +280,8 @@ impl Control {
         let label_name = Name::new(new_name)
             .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("name", new_name))?;
         let _one_at_a_time = pool.work.lock().await;
+        // Only now: whoever begins to hold a volume waits for this lock, and calls it by the new name then.
+        self.refuse_held_of(pool.uuid, &pool.name, "renamed")?;
         let mut parts = {
             let tables = self.read();
             let served = tables.pools.get(&pool.uuid).and_then(PoolEntry::served);
@@ -294,6 +298,10 @@ impl Control {
             }
             for saved in tables.pool_arrays.iter_mut().filter(|saved| saved.pool == pool.uuid && renamed) {
                 new_name.clone_into(&mut saved.pool_name);
+            }
+            if renamed {
+                let volume = |name: &str| name.strip_prefix(&pool.name)?.strip_prefix('/').map(str::to_owned);
+                tables.rename_volumes(|name| Some(format!("{new_name}/{}", volume(name)?)));
             }
             if let Some(entry) = tables.pools.get_mut(&pool.uuid) {
                 if renamed {

@@ -8,6 +8,7 @@ use super::super::Control;
 use super::super::tables::{ArrayEntry, Condition, OpenDisk, Tables};
 use super::volumes::Located;
 use super::{Base, Reach};
+use crate::daemon::state::SavedDisk;
 use braid_api::{ErrorDetail, Kind};
 use braid_format::pool::OwnerKind;
 use braid_ring::{Disk, DiskSpec, TIERS_MAX, tier_of, tier_of_pool};
@@ -49,18 +50,49 @@ impl Tables {
         specs.filter(|spec| here(spec).is_some()).collect()
     }
 
-    /// Whether members of this array were volumes that are none of these disks.
+    /// Whether members of this array were volumes that are none of these disks. A volume among these that was none of them may be one of
+    /// those by another name.
     pub fn lacks_volumes(&self, array: Uuid, disks: &[&OpenDisk]) -> bool {
-        let is_here = |spec: &DiskSpec| disks.iter().any(|disk| disk.disk.spec().volume() == spec.volume());
         let of = self.disks.values().filter(|saved| saved.array == array);
-        let mut specs = of.filter_map(|saved| DiskSpec::parse(&saved.disk).ok());
-        specs.any(|spec| spec.volume().is_some() && !is_here(&spec))
+        let known: Vec<DiskSpec> = of.filter_map(|saved| DiskSpec::parse(&saved.disk).ok()).collect();
+        let known: Vec<&str> = known.iter().filter_map(DiskSpec::volume).collect();
+        let here: Vec<&str> = disks.iter().filter_map(|disk| disk.disk.spec().volume()).collect();
+        let missing = known.iter().filter(|name| !here.contains(name)).count();
+        missing > here.iter().filter(|name| !known.contains(name)).count()
     }
 
-    /// The array that a volume was a member of when it was seen last, by the names that it and its pool have.
-    fn array_last_on(&self, volume: &str) -> Option<&str> {
-        let is = |name: &str| DiskSpec::parse(name).is_ok_and(|spec| spec.volume() == Some(volume));
-        self.disks.values().find(|saved| is(&saved.disk)).map(|saved| saved.array_name.as_str())
+    /// A volume that was a member of an array when that was seen last, and the array's name, by what volumes and their pools are called.
+    fn volume_last_of(&self, is_meant: impl Fn(&str) -> bool) -> Option<(String, &str)> {
+        self.disks.values().find_map(|saved| {
+            let spec = DiskSpec::parse(&saved.disk).ok()?;
+            let volume = spec.volume().filter(|name| is_meant(name))?;
+            Some((volume.to_owned(), saved.array_name.as_str()))
+        })
+    }
+
+    /// Volumes are called otherwise now: so are the disks that they were when their arrays were seen last.
+    pub fn rename_volumes(&mut self, new_name: impl Fn(&str) -> Option<String>) {
+        let renamed = |disk: &str| {
+            let spec = DiskSpec::parse(disk).ok()?;
+            let name = new_name(spec.volume()?)?;
+            Some(called(spec, &name).to_string())
+        };
+        let disks = std::mem::take(&mut self.disks).into_values().map(|saved| {
+            let disk = renamed(&saved.disk).unwrap_or(saved.disk);
+            (disk.clone(), SavedDisk { disk, ..saved })
+        });
+        self.disks = disks.collect();
+        for entry in self.arrays.values_mut() {
+            let names: Vec<&mut String> = match &mut entry.condition {
+                Condition::Active(active) => active.away.values_mut().map(|away| &mut away.disk).collect(),
+                Condition::Idle(idle) => idle.members.iter_mut().filter_map(|member| member.disk.as_mut()).collect(),
+            };
+            for name in names {
+                if let Some(new) = renamed(name) {
+                    *name = new;
+                }
+            }
+        }
     }
 
     /// A volume of a pool that is held, and by whom.
@@ -235,7 +267,9 @@ impl Control {
             return refused(Kind::Inactive, why, "braid volume show says why, and braid pool show");
         }
         self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
-        Ok(Disk::of_device(&called(spec.clone(), name), source.device, source.size_bytes))
+        // It may have got another name until it was served; nobody gives it one from now on.
+        let now = self.locate(&uuid.to_string(), OwnerKind::Volume).await?.name;
+        Ok(Disk::of_device(&called(spec.clone(), &now), source.device, source.size_bytes))
     }
 
     /// A volume is no disk any more: nobody has anything under way on it.
@@ -256,10 +290,22 @@ impl Control {
     /// Refuses to delete what an array that does not serve has on it, unless that is wanted.
     pub(super) fn refuse_last_on(&self, what: &Located) -> Result<(), ErrorDetail> {
         let tables = self.read();
-        let Some(array) = tables.array_last_on(&what.name) else { return Ok(()) };
+        let Some((_, array)) = tables.volume_last_of(|name| name == what.name) else { return Ok(()) };
         let message = format!("volume {} was seen last as a member of array {array}", what.name);
         Err(ErrorDetail::new(Kind::WouldDestroy, message)
             .with("volume", &what.name)
+            .with("array", array)
+            .remedy("add --force if that array is not needed any more, or can do without it"))
+    }
+
+    /// The same of a pool with all of its volumes.
+    pub(super) fn refuse_last_on_of(&self, pool: &str) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        let is_of = |name: &str| name.split_once('/').is_some_and(|(of, _)| of == pool);
+        let Some((volume, array)) = tables.volume_last_of(is_of) else { return Ok(()) };
+        let message = format!("volume {volume} of pool {pool} was seen last as a member of array {array}");
+        Err(ErrorDetail::new(Kind::WouldDestroy, message)
+            .with("pool", pool)
             .with("array", array)
             .remedy("add --force if that array is not needed any more, or can do without it"))
     }

@@ -104,11 +104,15 @@ impl Control {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
         let own = self.own_name(new_name, &located.pool)?;
+        let pool = located.pool.clone();
+        let _one_at_a_time = pool.work.lock().await;
+        // Only now: whoever begins to hold it waits for this lock, and calls it by the new name then. Its pool may have got one meanwhile.
+        let located = self.locate(&located.uuid.to_string(), OwnerKind::Volume).await?;
         self.refuse_held(&located, "renamed")?;
-        let _one_at_a_time = located.pool.work.lock().await;
         self.alter(&located, OwnerKind::Volume, move |owner| owner.name = own).await?;
-        self.note_new_names(&located.pool).await?;
         let shown = self.volume_of(&located.pool, located.uuid).await?;
+        self.write().rename_volumes(|name| (name == located.name).then(|| shown.name.clone()));
+        self.note_new_names(&located.pool).await?;
         let message = format!("volume {} is now called {}", located.name, shown.name);
         self.events().info("volume_renamed", message, &[("volume", &shown.name), ("old_name", &located.name)]);
         Ok(shown)
