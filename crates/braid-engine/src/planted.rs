@@ -118,6 +118,8 @@ pub enum Planted {
     FlattenForgetsMaps,
     /// Others write to an extent while something is copied into it.
     FlattenNotHeld,
+    /// What a deleted owner has is freed while something is copied into it.
+    FoldUnderCopies,
     /// What an owner may have on an absent member is looked up in its parent.
     LookupFallsThrough,
     /// A member that returns is believed, whatever it has.
@@ -288,7 +290,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 48] = [
+    pub const POOLS: [Planted; 49] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -331,6 +333,7 @@ impl Planted {
         Planted::FlattenForgetsZeros,
         Planted::FlattenForgetsMaps,
         Planted::FlattenNotHeld,
+        Planted::FoldUnderCopies,
         Planted::LookupFallsThrough,
         Planted::ReturnBelieved,
         Planted::VerdictNotDurable,

@@ -94,8 +94,10 @@ impl Pool {
         let owners = &self.state.owners;
         self.ended.retain(|id| owners.is_newest(*id));
         let waits = |id: OwnerId| self.deleted.iter().any(|(_, deleted)| *deleted == id);
-        // Data that are on their way to an owner's places would be bound behind the fold's back.
-        let promised = |id: OwnerId| self.awaits_data(id);
+        // Data that are on their way to an owner's places would be bound behind the fold's back. Copies go into extents that it has, which
+        // would be given to others under them.
+        let copies = |id: OwnerId| self.moves.copies_for(id) && !planted(Planted::FoldUnderCopies);
+        let promised = |id: OwnerId| self.awaits_data(id) || copies(id);
         // What an absent member has of either nobody sees: it would be lost, or stated twice.
         let state = &self.state;
         let lacks = |id: OwnerId| {

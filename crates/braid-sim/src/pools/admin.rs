@@ -1,7 +1,7 @@
 //! Administration: volumes, snapshots and clones come, grow, go back and go, and what each call waits for.
 
 use braid_engine::Uuid;
-use braid_engine::pool::{AdminError, Folded};
+use braid_engine::pool::{AdminError, Folded, VolumeId};
 use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
 
 use super::bugs::{Bug, is_planted};
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    fn busy(&self, uuid: Uuid) -> bool {
+    pub(super) fn busy(&self, uuid: Uuid) -> bool {
         self.asked.iter().any(|asked| asked.what.contains(&uuid))
     }
 
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    fn delete(&mut self, uuid: Uuid) {
+    pub(super) fn delete(&mut self, uuid: Uuid) {
         if self.known[&uuid].served.is_some() {
             return;
         }
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    fn roll_back(&mut self, volume: Uuid, to: Uuid) {
+    pub(super) fn roll_back(&mut self, volume: Uuid, to: Uuid) {
         if self.known[&volume].served.is_some() || self.known[&to].blocks.len() > VOLUME_BLOCKS_MAX as usize {
             return;
         }
@@ -312,14 +312,23 @@ impl World {
                 self.note(|| format!("serve {uuid} as {served:?}"), u64::from(served.0));
             }
             Some(served) => {
-                if self.jobs.iter().any(|job| job.served == served) || self.rng.chance(600_000) {
+                if self.is_used(served) || self.rng.chance(600_000) {
                     return;
                 }
-                self.known.get_mut(&uuid).expect("known").served = None;
-                self.pool().leave(served);
-                self.note(|| format!("leave {uuid}"), u64::from(served.0));
+                self.leave(uuid, served);
             }
         }
+    }
+
+    /// Whether somebody has something under way there.
+    pub(super) fn is_used(&self, served: VolumeId) -> bool {
+        self.jobs.iter().any(|job| job.served == served)
+    }
+
+    pub(super) fn leave(&mut self, uuid: Uuid, served: VolumeId) {
+        self.known.get_mut(&uuid).expect("known").served = None;
+        self.pool().leave(served);
+        self.note(|| format!("leave {uuid}"), u64::from(served.0));
     }
 
     fn ask(&mut self, what: Vec<Uuid>, drains: bool) {

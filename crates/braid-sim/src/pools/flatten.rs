@@ -1,10 +1,10 @@
 //! Flattening: volumes become independent of what they began as, while everything else goes on.
 
-use braid_engine::pool::{AdminError, Flattened};
-use braid_format::pool::OwnerKind;
+use braid_engine::pool::{AdminError, Flattened, PoolOp, RecordId};
+use braid_format::pool::{OwnerKind, RecordKind};
 
 use super::nature::Moment;
-use super::world::{Check, Life, World};
+use super::world::{Check, Io, Life, Out, World};
 
 impl World {
     /// Something of it.
@@ -31,8 +31,21 @@ impl World {
             owners.chain(*id).into_iter().any(|other| of(other) != of(*id))
         };
         let dependent: Vec<_> = all.iter().copied().filter(others).collect();
-        let some = if dependent.is_empty() { all } else { dependent };
+        let mut some = if dependent.is_empty() { all } else { dependent };
+        if self.nature.ends_flattened > 0 && some.iter().any(|id| self.has_part_of_an_extent(*id)) {
+            some.retain(|id| self.has_part_of_an_extent(*id));
+        }
         (!some.is_empty()).then(|| *self.rng.pick(&some))
+    }
+
+    /// Whether something would be copied into what it has already.
+    fn has_part_of_an_extent(&self, id: u32) -> bool {
+        let state = self.pool.as_ref().expect("open").state();
+        let mut all = state.members().flat_map(|(member, extents)| (0..extents).map(move |index| (member, index)));
+        all.any(|(member, index)| {
+            let record = state.record(RecordId { member, index });
+            (record.kind, record.owner) == (RecordKind::Whole, id) && record.present | record.zero != u64::MAX
+        })
     }
 
     fn clone_one(&mut self) {
@@ -47,6 +60,14 @@ impl World {
 
     fn flatten_one(&mut self) {
         let Some(owner) = self.some_volume() else { return };
+        // What nobody uses may be deleted any time.
+        if self.nature.ends_flattened > 0
+            && let Some(known) = self.known.values().find(|known| self.owner_of(known.uuid) == Some(owner))
+            && let (uuid, Some(served)) = (known.uuid, known.served)
+            && !self.is_used(served)
+        {
+            self.leave(uuid, served);
+        }
         let what = match self.pool().flatten(owner) {
             Ok(tops) if tops.is_empty() => "nothing to do",
             Ok(tops) => {
@@ -65,6 +86,47 @@ impl World {
         let Some(owner) = self.some_volume() else { return };
         if !self.pool().flattened_for(owner).is_empty() && self.pool().keep_parent(owner) {
             self.counters.add("flatten", "called off", 1);
+        }
+    }
+
+    fn copies_are_out(&self) -> bool {
+        let copies = |out: &Out| match &out.io {
+            Io::Pool { io, .. } => matches!(io.op, PoolOp::Copy { .. }),
+            Io::Copied { .. } => true,
+            _ => false,
+        };
+        self.ios.iter().any(copies)
+    }
+
+    /// Deletes what is being flattened, or rolls it back, as long as copies to it are on their way.
+    pub(super) fn end_flattened(&mut self) {
+        if !self.copies_are_out() || !self.rng.chance(self.nature.ends_flattened) {
+            return;
+        }
+        let Some((owner, ..)) = self.pool().flattening() else { return };
+        let Some(uuid) = self.pool().state().owners.get(owner).map(|owner| owner.uuid) else { return };
+        let Some(known) = self.known.get(&uuid) else { return };
+        if known.life != Life::There || known.had.is_some() || self.busy(uuid) || self.asked.len() > 2 {
+            return;
+        }
+        let (is_volume, served) = (known.of.is_none(), known.served);
+        match served {
+            Some(served) if self.is_used(served) => return,
+            Some(served) => self.leave(uuid, served),
+            None => {}
+        }
+        let snapshots = self.known.values().filter(|known| known.of.is_some() && known.life == Life::There);
+        let snapshots: Vec<_> = snapshots.map(|known| known.uuid).filter(|uuid| !self.busy(*uuid)).collect();
+        let what = if is_volume && !snapshots.is_empty() && self.rng.coin() {
+            let to = *self.rng.pick(&snapshots);
+            self.roll_back(uuid, to);
+            "rolled back under it"
+        } else {
+            self.delete(uuid);
+            "deleted under it"
+        };
+        if self.known[&uuid].life != Life::There {
+            self.counters.add("flatten", what, 1);
         }
     }
 

@@ -78,6 +78,8 @@ pub(super) struct Nature {
     pub few_blocks: bool,
     /// Discards look for extents that a job holds.
     pub discards_held: bool,
+    /// What is being flattened is deleted, or rolled back.
+    pub ends_flattened: u32,
     /// Of 100 volumes these are thick.
     pub thick: u64,
     /// Of the rings.
@@ -149,6 +151,9 @@ impl Nature {
                 falls_ill: 0,
                 is_small: false,
                 few_blocks: true,
+                slow_flushes: *rng.pick(&[0, 0, any.slow_flushes]),
+                slow_rings: *rng.pick(&[0, 0, any.slow_rings]),
+                ends_flattened: *rng.pick(&[0, 30_000, 300_000]),
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Folded])),
                 ..any
             },
@@ -192,6 +197,7 @@ impl Nature {
             is_small: rng.chance(300_000),
             few_blocks: rng.chance(300_000),
             discards_held: false,
+            ends_flattened: 0,
             thick: 0,
             ring_blocks: None,
             aim: None,

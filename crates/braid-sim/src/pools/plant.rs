@@ -16,7 +16,8 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::FlattenCutsEarly
         | Planted::FlattenOverNewer
         | Planted::FlattenForgetsZeros
-        | Planted::FlattenForgetsMaps => Some(Focus::Flattening),
+        | Planted::FlattenForgetsMaps
+        | Planted::FoldUnderCopies => Some(Focus::Flattening),
         Planted::FlattenNotHeld
         | Planted::MoveNotHeld
         | Planted::MoveNotDrained
@@ -77,10 +78,11 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::MoveForgetsMaps, 100, 4),
     (Planted::MoveLosesZeros, 200, 21),
     (Planted::FlattenCutsEarly, 100, 0),
-    (Planted::FlattenOverNewer, 200, 48),
-    (Planted::FlattenForgetsZeros, 200, 48),
-    (Planted::FlattenForgetsMaps, 100, 16),
+    (Planted::FlattenOverNewer, 100, 30),
+    (Planted::FlattenForgetsZeros, 200, 34),
+    (Planted::FlattenForgetsMaps, 100, 8),
     (Planted::FlattenNotHeld, 600, 167),
+    (Planted::FoldUnderCopies, 1400, 456),
     (Planted::LookupFallsThrough, 100, 4),
     (Planted::ReturnBelieved, 100, 8),
     (Planted::VerdictNotDurable, 7000, 557),

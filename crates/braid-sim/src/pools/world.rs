@@ -349,6 +349,9 @@ impl World {
         if self.flattens && self.rng.chance(120_000) {
             self.flatten_something();
         }
+        if self.nature.ends_flattened > 0 {
+            self.end_flattened();
+        }
         if self.grows > 0 && self.rng.chance(self.grows) {
             self.grow_pool();
         }
