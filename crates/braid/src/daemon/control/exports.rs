@@ -54,7 +54,7 @@ impl Control {
                 None => self.array_to_export(&tables, &ask.array)?,
             };
             if let Some(volume) = volume.as_ref().filter(|volume| !volume.is_snapshot) {
-                self.refuse_export_of_held(volume.uuid, &volume.name, ask.read_only)?;
+                tables.refuse_export_of_held(volume.uuid, &volume.name, ask.read_only)?;
             }
             let name = ask.name.unwrap_or_else(|| of.clone());
             check_export_name(&name)?;

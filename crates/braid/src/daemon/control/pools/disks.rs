@@ -32,6 +32,17 @@ impl Tables {
         Some(self.arrays.values().find_map(of).unwrap_or_else(|| "being made a member of an array".to_owned()))
     }
 
+    /// Refuses to let clients write to a volume that is a disk.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`].
+    pub fn refuse_export_of_held(&self, volume: Uuid, name: &str, read_only: bool) -> Result<(), ErrorDetail> {
+        let Some(who) = self.holder_of_volume(volume).filter(|_| !read_only) else { return Ok(()) };
+        Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}: clients would write over it"))
+            .with("volume", name)
+            .remedy("export the array, or this volume with --read-only"))
+    }
+
     /// Volumes that were members of arrays, are open as no disk, and whose pools serve.
     pub fn volumes_to_look_at(&self) -> Vec<DiskSpec> {
         let held: Vec<&str> = self
@@ -319,19 +330,6 @@ impl Control {
         )
         .with("pool", name)
         .remedy("stop or delete that array first; --force does not override this"))
-    }
-
-    /// Refuses to let clients write to a volume that is a disk.
-    pub(in super::super) fn refuse_export_of_held(
-        &self,
-        volume: Uuid,
-        name: &str,
-        read_only: bool,
-    ) -> Result<(), ErrorDetail> {
-        let Some(who) = self.read().holder_of_volume(volume).filter(|_| !read_only) else { return Ok(()) };
-        Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}: clients would write over it"))
-            .with("volume", name)
-            .remedy("export the array, or this volume with --read-only"))
     }
 
     /// A volume has another size: the disk that it is, too.
