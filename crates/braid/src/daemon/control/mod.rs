@@ -12,6 +12,7 @@ mod create;
 mod disks;
 mod exports;
 mod grow;
+mod guard;
 mod holes;
 pub mod keeping;
 pub mod pools;
@@ -33,11 +34,12 @@ use braid_engine::{LeafId, ShardId};
 use braid_nbd::EventQueue;
 use braid_ring::{RingHandle, RingMeta};
 use complaints::Complaints;
+use guard::ReadTables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tables::{Serving, Tables};
 use tokio::sync::watch as signal;
@@ -325,12 +327,14 @@ impl Control {
     }
 
     /// The tables, to look at. Never held across a wait.
-    pub fn read(&self) -> RwLockReadGuard<'_, Tables> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn read(&self) -> ReadTables<'_> {
+        guard::asked_once();
+        ReadTables::new(self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The tables, to change. Never held across a wait.
     fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        guard::asked_once();
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 
