@@ -344,3 +344,42 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     }
     daemon.refused(3, &["job", "pause", "tank:99"]);
 }
+
+#[test]
+fn a_compaction_that_is_given_up_while_it_waits_lets_the_one_behind_it_go_on() {
+    let daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
+    let slow = format!("throttled({},bw=4M)", disks[1]);
+    daemon.braid(&["pool", "create", "tank", &disks[0], &slow]);
+    for name in ["db", "first", "second"] {
+        daemon.braid(&["volume", "create", &format!("tank/{name}"), "64M", "--place", "on=0"]);
+    }
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..400, 1);
+
+    // Some of a move is done, so that its limit holds all up for minutes: neither compaction has begun.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
+    let held = job(&daemon, "move")["name"].as_str().expect("a name").to_owned();
+    daemon.braid(&["job", "limit", &held, "4K"]);
+    let done = |daemon: &Daemon| job(daemon, "move")["progress"]["done_bytes"].as_u64().filter(|bytes| *bytes > 0);
+    wait_for("some of the move", || done(&daemon));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let compaction = |volume: &str| {
+        let found = jobs(&daemon).into_iter().find(|job| job["kind"] == "compaction" && job["volume"] == volume);
+        found.unwrap_or_else(|| panic!("{volume} has no job: {}", daemon.braid(&["job", "list"])))
+    };
+    let name = |job: Value| job["name"].as_str().expect("a name").to_owned();
+    daemon.braid(&["volume", "compact", "tank/first"]);
+    daemon.braid(&["volume", "compact", "tank/second"]);
+    let first = name(compaction("tank/first"));
+    daemon.braid(&["job", "pause", &first]);
+    daemon.braid(&["job", "limit", &held, "0"]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(compaction("tank/first")["state"], "paused");
+    assert_eq!(compaction("tank/second")["state"], "running");
+    daemon.braid(&["job", "cancel", &first]);
+    wait_for("the second compaction", || (compaction("tank/second")["state"] == "done").then_some(()));
+    assert_eq!(compaction("tank/first")["state"], "cancelled");
+    check(&mut db, 0..400, 1);
+}

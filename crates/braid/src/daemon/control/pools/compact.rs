@@ -44,14 +44,14 @@ impl Control {
         self.volume_of(&pool, uuid).await
     }
 
-    /// It has ended; `made` since it began.
-    pub(super) fn tell_compacted(&self, uuid: Uuid, made: PutTogether, is_full: bool) {
+    /// It has ended; `made` since it began, and none where there was nothing to do.
+    pub(super) fn tell_compacted(&self, uuid: Uuid, made: Option<PutTogether>, is_full: bool) {
         if let Some(served) = self.read().pools.get(&uuid).and_then(|entry| entry.served()) {
             let state = if is_full { JobState::Failed } else { JobState::Done };
             served.jobs.end(state, |work| matches!(work, Work::Compaction(_)));
         }
+        let Some((whole, packed)) = made else { return };
         let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
-        let (whole, packed) = made;
         let done = format!("{whole} extents of 256 KiB were made of scattered blocks, and {packed} of small parts");
         if is_full {
             let message = format!(

@@ -64,6 +64,18 @@ struct Board {
     not_before: Option<Instant>,
 }
 
+impl Board {
+    /// So much is left of this work. False: it is no job that goes on.
+    fn see_left(&mut self, work: Work, left_bytes: u64) -> bool {
+        let Some(one) = self.jobs.values_mut().find(|one| one.work == work && !one.state.is_over()) else {
+            return false;
+        };
+        one.left_bytes = left_bytes;
+        one.total_bytes = one.total_bytes.max(left_bytes);
+        true
+    }
+}
+
 /// The jobs of a pool that serves.
 #[derive(Default)]
 pub struct PoolJobs(Mutex<Board>);
@@ -76,9 +88,7 @@ impl PoolJobs {
     /// Such work has begun, or goes on, with so much to do.
     pub(super) fn note(&self, work: Work, volume: Option<&str>, left_bytes: u64) {
         let mut board = self.board();
-        if let Some(one) = board.jobs.values_mut().find(|one| one.work == work && !one.state.is_over()) {
-            one.left_bytes = left_bytes;
-            one.total_bytes = one.total_bytes.max(left_bytes);
+        if board.see_left(work, left_bytes) {
             return;
         }
         board.newest += 1;
@@ -231,7 +241,8 @@ impl Control {
             jobs.note(Work::Move(*volume), full(volume).as_deref(), *bytes);
         }
         for (volume, bytes) in at_work.compactions.iter().filter(|(_, bytes)| *bytes > 0) {
-            jobs.note(Work::Compaction(*volume), None, *bytes);
+            // One that was given up meanwhile is no job again.
+            jobs.board().see_left(Work::Compaction(*volume), *bytes);
         }
         for (work, _) in going {
             let (there, state) = match work {
@@ -318,12 +329,17 @@ impl Control {
             }
             board.not_before = None;
         }
-        self.hold_jobs(&pool, &jobs).await;
-        self.move_soon(&pool);
+        self.go_on_with(&pool, &jobs).await;
+        self.pool_job(name)
+    }
+
+    /// What waits and what does not is otherwise from now on.
+    async fn go_on_with(&self, pool: &Reach, jobs: &PoolJobs) {
+        self.hold_jobs(pool, jobs).await;
+        self.move_soon(pool);
         if let Some(Condition::Serves(served)) = self.read().pools.get(&pool.uuid).map(|entry| &entry.condition) {
             served.tending.compacts();
         }
-        self.pool_job(name)
     }
 
     /// Gives a job of a pool up. None where it is none of a pool's, or has ended.
@@ -356,7 +372,8 @@ impl Control {
             return Some(Err(error));
         }
         jobs.end(JobState::Cancelled, |other| other == work);
-        self.hold_jobs(&pool, &jobs).await;
+        // What was queued behind it waits no more.
+        self.go_on_with(&pool, &jobs).await;
         Some(Ok(self.pool_job(name).unwrap_or(before)))
     }
 }

@@ -175,7 +175,11 @@ impl Control {
                     tending.compacts.fetch_or(compacts, Ordering::AcqRel);
                     (moves, compacts) = (false, false);
                 }
-                compacts &= !jobs.compaction_waits();
+                if compacts && jobs.compaction_waits() {
+                    // What comes after it may be let go on in another way than by a command: with the volume that waits.
+                    tending.compacts.store(true, Ordering::Release);
+                    compacts = false;
+                }
             }
             // A flush may fail although nothing was to be committed.
             if !old && !fold && !moves && !compacts && !flattens && !look {
@@ -188,7 +192,9 @@ impl Control {
                     pool.request_commit();
                 }
                 let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
-                let compacting = compacts.then(|| (pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
+                let was_asked = pool.compacts();
+                let compacting =
+                    compacts.then(|| (was_asked, pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
                 let flattening = flattens.then(|| flatten_some(pool, FLATTEN_RECORDS));
                 let vitals = look.then(|| Vitals::of(pool));
                 (
@@ -228,7 +234,7 @@ impl Control {
                 told = Some(moving);
                 self.tell_moving(uuid, moving);
             }
-            if let Some((step, made)) = compacting {
+            if let Some((was_asked, step, made)) = compacting {
                 let before = *made_before.get_or_insert(made);
                 if failed {
                     // That it failed is told below; nothing was put together to the end.
@@ -238,7 +244,7 @@ impl Control {
                     busy = true;
                 } else {
                     made_before = None;
-                    let made = (made.0 - before.0, made.1 - before.1);
+                    let made = was_asked.then(|| (made.0 - before.0, made.1 - before.1));
                     self.tell_compacted(uuid, made, step == Moving::Full);
                 }
             }
