@@ -7,7 +7,7 @@ use super::owners::OwnerId;
 use super::state::RecordId;
 
 /// What is not to be moved for now.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 pub(super) struct Waiting {
     /// Members that are emptied, by their bits.
     members: u128,
@@ -24,8 +24,12 @@ impl Waiting {
 impl Pool {
     /// Of these members, which are emptied, and of these owners nothing more is begun to be moved, until this is called anew.
     pub fn hold_moves(&mut self, members: u128, owners: BTreeSet<OwnerId>) {
-        self.moves.waiting = Waiting { members, owners };
-        self.moves.begin_anew();
+        let waiting = Waiting { members, owners };
+        // Whoever says the same again and again stops nothing: a scan that were begun anew each time would never end.
+        if self.moves.waiting != waiting {
+            self.moves.waiting = waiting;
+            self.moves.begin_anew();
+        }
     }
 
     /// Records that are to be looked at yet to put together what these owners have scattered, and how many there are for each owner.

@@ -1,7 +1,7 @@
 //! A pool in use: volumes, snapshots and clones, requests to them from all shards, and what each block of them may read as.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
@@ -847,8 +847,12 @@ impl World {
     fn move_all(&mut self) {
         use braid_engine::pool::Moving;
         let mut full_at = None;
-        let ended = (0..1000).find_map(|_| {
-            let (moving, moved) = self.look(|pool| (pool.move_step(1000), pool.blocks_moved()));
+        let ended = (0..10_000).find_map(|_| {
+            // Somebody says at each step that nothing is to wait, and no step sees all of the records.
+            let (moving, moved) = self.look(|pool| {
+                pool.hold_moves(0, BTreeSet::new());
+                (pool.move_step(100), pool.blocks_moved())
+            });
             self.drain();
             self.settle();
             match moving {
@@ -861,6 +865,7 @@ impl World {
             }
             None
         });
+        assert!(ended.is_some(), "what moves never ends, {}", self.run);
         self.fold_all();
         if let Some(member) = self.closed {
             let empty = self.look(move |pool| pool.is_member_empty(member));

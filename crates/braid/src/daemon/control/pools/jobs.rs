@@ -205,6 +205,7 @@ struct AtWork {
     on_members: Vec<(u8, u64)>,
     /// Bytes that are to be looked at yet, by volume.
     compactions: Vec<(Uuid, u64)>,
+    /// Volumes that there are of those which jobs are about.
     volumes: BTreeSet<Uuid>,
 }
 
@@ -216,8 +217,8 @@ impl Control {
         served.flat_map(|(name, served)| served.jobs.show(name)).collect()
     }
 
-    /// Looks how far the jobs of a pool have come, and whether there are others.
-    pub(super) async fn look_at_jobs(&self, pool: &Reach) {
+    /// Looks how far the jobs of a pool have come, and whether there are others. Where nothing has `moved` only those that are known go on.
+    pub(super) async fn look_at_jobs(&self, pool: &Reach, moved: bool) {
         let Some(jobs) = self.jobs_of(pool) else { return };
         let leaving: Vec<u8> = {
             let parts = self.parts_of(pool);
@@ -225,12 +226,12 @@ impl Control {
             removing.map(|part| part.label.member).collect()
         };
         let going = jobs.going();
-        let compactions = going.iter().filter_map(|(work, _)| match work {
-            Work::Compaction(volume) => Some(*volume),
-            _ => None,
-        });
-        let (compactions, members): (Vec<Uuid>, Vec<u8>) = (compactions.collect(), leaving.clone());
-        let asked = move |pool: &mut Pool| (PoolNext::Done, at_work(pool, &members, &compactions));
+        if !moved && going.is_empty() && leaving.is_empty() {
+            // All owners would be looked at, and clients wait for the home meanwhile.
+            return;
+        }
+        let (works, members) = (going.clone(), leaving.clone());
+        let asked = move |pool: &mut Pool| (PoolNext::Done, at_work(pool, &members, &works));
         let Ok(at_work) = self.call(pool, asked).await else { return };
         let full = |volume: &Uuid| at_work.names.get(volume).map(|name| format!("{}/{name}", pool.name));
         for (member, bytes) in &at_work.on_members {
@@ -244,6 +245,7 @@ impl Control {
             // One that was given up meanwhile is no job again.
             jobs.board().see_left(Work::Compaction(*volume), *bytes);
         }
+        let was_paused = going.iter().any(|(_, state)| *state == JobState::Paused);
         for (work, _) in going {
             let (there, state) = match work {
                 // Nothing stands there: the labels are told next, unless it was to stay after all.
@@ -261,7 +263,8 @@ impl Control {
                 jobs.end(state, |other| other == work);
             }
         }
-        if jobs.going().iter().any(|(_, state)| *state == JobState::Paused) {
+        // Also where the last one that waited has ended just now.
+        if was_paused || jobs.going().iter().any(|(_, state)| *state == JobState::Paused) {
             self.hold_jobs(pool, &jobs).await;
         }
     }
@@ -274,7 +277,7 @@ impl Control {
     pub(super) async fn begin_job(&self, pool: &Reach, work: Work, volume: Option<&str>) {
         let Some(jobs) = self.jobs_of(pool) else { return };
         jobs.note(work, volume, 0);
-        self.look_at_jobs(pool).await;
+        self.look_at_jobs(pool, true).await;
     }
 
     /// Tells the home what is to wait.
@@ -290,7 +293,9 @@ impl Control {
             let waits = |owner: &&braid_format::pool::Owner| {
                 paused.iter().any(|work| matches!(work, Work::Move(volume) if of(*volume, &owner.volume, &owner.uuid)))
             };
-            let owners = pool.state().owners.iter().filter(waits).map(|owner| owner.id).collect();
+            let any_move = paused.iter().any(|work| matches!(work, Work::Move(_)));
+            let all = any_move.then(|| pool.state().owners.iter());
+            let owners = all.into_iter().flatten().filter(waits).map(|owner| owner.id).collect();
             pool.hold_moves(members, owners);
             (PoolNext::Done, ())
         };
@@ -384,11 +389,21 @@ fn owners_of(pool: &Pool, volume: Uuid) -> Vec<OwnerId> {
     of.map(|owner| owner.id).collect()
 }
 
-fn at_work(pool: &mut Pool, leaving: &[u8], compactions: &[Uuid]) -> AtWork {
+fn at_work(pool: &mut Pool, leaving: &[u8], going: &[(Work, JobState)]) -> AtWork {
     let (mut elsewhere, mut names, mut volumes) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let compactions = going.iter().filter_map(|(work, _)| match work {
+        Work::Compaction(volume) => Some(*volume),
+        Work::Evacuation(_) | Work::Move(_) => None,
+    });
+    let compactions: Vec<Uuid> = compactions.collect();
+    let moves = going.iter().filter_map(|(work, _)| match work {
+        Work::Move(volume) => Some(*volume),
+        Work::Evacuation(_) | Work::Compaction(_) => None,
+    });
+    let wanted: BTreeSet<Uuid> = moves.chain(compactions.iter().copied()).collect();
     for owner in pool.state().owners.iter() {
         let volume = if owner.kind == OwnerKind::Volume { owner.uuid } else { owner.volume };
-        if owner.kind == OwnerKind::Volume {
+        if owner.kind == OwnerKind::Volume && wanted.contains(&volume) {
             volumes.insert(volume);
         }
         if owner.also_on != 0 && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {

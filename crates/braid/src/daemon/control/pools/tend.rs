@@ -134,6 +134,8 @@ impl Control {
         let mut busy = false;
         let (mut told, mut moved_blocks) = (None, 0);
         let mut folded_some = false;
+        // Something was to move since the jobs were looked at last: there may be others.
+        let mut moves_since_look = false;
         let mut made_before = None::<PutTogether>;
         let at_leisure = Arc::new(tokio::sync::Mutex::new((Looked::default(), Rest::default())));
         while !tending.ending.load(Ordering::Acquire) {
@@ -166,6 +168,7 @@ impl Control {
             let flattens = !held && tending.flattens.swap(false, Ordering::AcqRel);
             let mut moves = tending.moves.swap(false, Ordering::AcqRel);
             let mut compacts = tending.compacts.swap(false, Ordering::AcqRel);
+            moves_since_look |= moves;
             busy = false;
             let jobs = self.read().pools.get(&uuid).and_then(|entry| Some(Arc::clone(&entry.served()?.jobs)));
             if let Some(jobs) = &jobs {
@@ -214,7 +217,7 @@ impl Control {
             moved_blocks = moved;
             if let Some(vitals) = vitals {
                 self.note_vitals(uuid, vitals);
-                self.look_at_jobs(&pool).await;
+                self.look_at_jobs(&pool, std::mem::take(&mut moves_since_look)).await;
             }
             // What stands nowhere it should not may leave a member with nothing.
             if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
