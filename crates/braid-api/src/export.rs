@@ -124,6 +124,9 @@ pub struct AddExport {
     /// Listen on a TCP address that others can reach, unencrypted and to everybody.
     #[serde(default)]
     pub insecure: bool,
+    /// Let clients write to a volume that an array which does not serve had as a member.
+    #[serde(default)]
+    pub force: bool,
     /// Whether it is to be had over TLS; absent: as the daemon's configuration says for TCP, `off` on a Unix socket.
     #[serde(default)]
     pub tls: Option<ExportTls>,

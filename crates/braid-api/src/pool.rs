@@ -306,6 +306,9 @@ pub struct FlattenVolume {
 pub struct RollbackVolume {
     /// The snapshot, as in `tank/db@monday`, or its UUID.
     pub snapshot: String,
+    /// Also where an array that does not serve had the volume as a member.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// One snapshot.

@@ -44,6 +44,9 @@ pub struct AddArgs {
     /// Listen on a TCP address that others can reach, although everybody there could read and write
     #[arg(long)]
     insecure: bool,
+    /// Let clients write to a volume although an array had it as a member when it was seen last
+    #[arg(long)]
+    force: bool,
     /// Whether it is to be had over TLS: off, optional or required [default: the daemon's for TCP, off for unix:]
     #[arg(long, value_name = "MODE", value_parser = crate::daemon::encryption::mode)]
     tls: Option<ExportTls>,
@@ -108,6 +111,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 name: args.name,
                 read_only: args.read_only,
                 insecure: args.insecure,
+                force: args.force,
                 tls: args.tls,
                 allow: args.limits.allow.map(|allow| allow.0).unwrap_or_default(),
                 connections_max: args.limits.max_connections,

@@ -180,6 +180,9 @@ pub struct RollbackArgs {
     /// The snapshot; of this volume @SNAPSHOT is enough
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT")]
     snapshot: String,
+    /// Roll it back although an array had it as a member when it was seen last
+    #[arg(long)]
+    force: bool,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -355,7 +358,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Rollback(args) => {
             confirm(&format!("What was written to {} since {} will be lost", args.volume, args.snapshot), args.yes)?;
-            let body = RollbackVolume { snapshot: args.snapshot.clone() };
+            let body = RollbackVolume { snapshot: args.snapshot.clone(), force: args.force };
             let volume: Volume = args.ask.client()?.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
             output::show(args.ask.json, &volume, |volume| {
                 format!("volume {} is as {} again\n", volume.name, args.snapshot)

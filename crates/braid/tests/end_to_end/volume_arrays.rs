@@ -213,10 +213,24 @@ fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it
     check(&mut data, 0..64, 3);
     drop(data);
 
-    // Stopped, it is still theirs: only who says so deletes one.
+    // Stopped, it is still theirs: only who says so deletes or changes one.
     daemon.braid(&["array", "stop", "data", "--force"]);
-    let refused = daemon.refused(4, &["volume", "delete", "other/v", "--yes"]);
-    assert!(refused.contains("seen last as a member of array data"), "{refused}");
+    let nbd = format!("unix:{}", crate::pools::socket(&daemon));
+    let commands: [&[&str]; 4] = [
+        &["volume", "delete", "other/v", "--yes"],
+        &["volume", "resize", "other/v", "32M", "--yes"],
+        &["volume", "rollback", "tank/v", "@empty", "--yes"],
+        &["export", "add", "tank/v", "--nbd", &nbd],
+    ];
+    for command in commands {
+        let refused = daemon.refused(4, command);
+        assert!(refused.contains("seen last as a member of array data"), "{command:?}: {refused}");
+        assert!(refused.contains("--force"), "{command:?}: {refused}");
+    }
+    daemon.braid(&["export", "add", "tank/v", "--nbd", &nbd, "--read-only"]);
+    daemon.braid(&["export", "remove", "tank/v"]);
+    daemon.braid(&["export", "add", "tank/v", "--nbd", &nbd, "--force"]);
+    daemon.braid(&["export", "remove", "tank/v"]);
     daemon.braid(&["array", "assemble", "data"]);
     check(&mut client(&daemon, "data"), 0..64, 3);
     daemon.braid(&["array", "delete", "data", "--force", "--yes"]);

@@ -46,6 +46,12 @@ impl Control {
         let volume = self.volume_to_export(&ask.array).await?;
         if let Some(volume) = &volume {
             self.refuse_deleted_pool(volume.pool)?;
+            if !volume.is_snapshot {
+                self.read().refuse_export_of_held(volume.uuid, &volume.name, ask.read_only)?;
+            }
+            if !volume.is_snapshot && !ask.read_only && !ask.force {
+                self.refuse_last_on(&volume.name)?;
+            }
         }
         let saved = {
             let tables = self.read();
@@ -53,9 +59,6 @@ impl Control {
                 Some(volume) => (volume.uuid, volume.name.clone(), Some(volume.pool)),
                 None => self.array_to_export(&tables, &ask.array)?,
             };
-            if let Some(volume) = volume.as_ref().filter(|volume| !volume.is_snapshot) {
-                tables.refuse_export_of_held(volume.uuid, &volume.name, ask.read_only)?;
-            }
             let name = ask.name.unwrap_or_else(|| of.clone());
             check_export_name(&name)?;
             if let Some(other) = tables.exports.get(&name) {

@@ -298,13 +298,14 @@ impl Control {
             .remedy("take it out of the array first (braid array replace, or fail and remove), or stop or delete the array; --force does not override this"))
     }
 
-    /// Refuses to delete what an array that does not serve has on it, unless that is wanted.
-    pub(super) fn refuse_last_on(&self, what: &Located) -> Result<(), ErrorDetail> {
+    /// Refuses to delete or change what an array that does not serve has on it, unless that is wanted: it would believe at its next start that
+    /// all is there as it was.
+    pub(in super::super) fn refuse_last_on(&self, volume: &str) -> Result<(), ErrorDetail> {
         let tables = self.read();
-        let Some((_, array)) = tables.volume_last_of(|name| name == what.name) else { return Ok(()) };
-        let message = format!("volume {} was seen last as a member of array {array}", what.name);
+        let Some((_, array)) = tables.volume_last_of(|name| name == volume) else { return Ok(()) };
+        let message = format!("volume {volume} was seen last as a member of array {array}");
         Err(ErrorDetail::new(Kind::WouldDestroy, message)
-            .with("volume", &what.name)
+            .with("volume", volume)
             .with("array", array)
             .remedy("add --force if that array is not needed any more, or can do without it"))
     }

@@ -131,6 +131,9 @@ impl Control {
         let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
         if ask.size_bytes < before {
             self.refuse_held(&located, "made smaller")?;
+            if !ask.force {
+                self.refuse_last_on(&located.name)?;
+            }
             // It may take long. Whoever would serve the volume, or end that, waits for the pool's lock.
             drop(listening);
             self.shrink_volume(&located, ask.size_bytes, ask.force).await?;
@@ -174,7 +177,7 @@ impl Control {
     /// Makes a volume be as a snapshot is. What it had since is lost, and the snapshot stays.
     ///
     /// # Errors
-    /// It is exported; the snapshot is of another pool.
+    /// It is exported; the snapshot is of another pool; an array that does not serve had it as a member, and `force` is not set.
     pub async fn rollback_volume(&self, volume: &str, ask: RollbackVolume) -> Result<Volume, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
@@ -191,6 +194,9 @@ impl Control {
         let _one_at_a_time = self.work_soon(&pool).await?;
         self.refuse_exported_volume(&located, "rolled back under its clients")?;
         self.refuse_held(&located, "rolled back")?;
+        if !ask.force {
+            self.refuse_last_on(&located.name)?;
+        }
         let (of, to) = (located.uuid, snapshot.uuid);
         let done = self.call(&pool, move |pool| {
             let id = |uuid, kind| find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
@@ -207,7 +213,7 @@ impl Control {
     /// Deletes a volume without snapshots. Its space becomes free little by little.
     ///
     /// # Errors
-    /// It has snapshots; it is exported, and `force` is not set.
+    /// It has snapshots; it is exported, or an array that does not serve had it as a member, and `force` is not set.
     pub async fn delete_volume(self: &Arc<Self>, volume: &str, force: bool) -> Result<Volume, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
@@ -239,7 +245,7 @@ impl Control {
         let listening = self.listening.lock().await;
         self.refuse_held(what, "deleted")?;
         if !force {
-            self.refuse_last_on(what)?;
+            self.refuse_last_on(&what.name)?;
             self.refuse_exported_volume(what, "deleted")?;
         }
         self.remove_exports_now(&listening, what.uuid);
