@@ -1,9 +1,11 @@
 //! Volumes as members of arrays, and what stands on those: found again from below, ended from above, and never on themselves.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::nbd::WRITE;
 use crate::patient::PatientFio;
 use crate::pools::{check, check_zeros, client, export, socket, write};
 use crate::support::*;
@@ -316,4 +318,38 @@ fn an_array_that_is_stopped_finds_its_volumes_by_new_names_and_by_those_it_is_to
     assert_eq!(states(&daemon, "data"), members);
     assert!(!daemon.events().contains("degraded"), "{}", daemon.events());
     check(&mut client(&daemon, "data"), 0..64, 3);
+}
+
+#[test]
+fn a_pool_below_an_array_that_does_not_end_is_left_alone_when_the_daemon_stops() {
+    let mut daemon = Daemon::start();
+    let bad = format!("faulty({},write-hang@32M-90M)", daemon.folder.sparse("a.img", 96 * MIB));
+    let disks = ["b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    volumes(&daemon, &[("tank", &bad), ("other", &disks[0]), ("third", &disks[1])]);
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+    export(&daemon, "data");
+    let mut data = client(&daemon, "data");
+    // The pool gives out what is low first: some write comes to where the disk hangs.
+    for at in 0..160 {
+        data.send(0, WRITE, at * 256 * KIB, 256 * KIB as u32, &noise(256 * KIB, at)).expect("sent");
+        let is_answered = || daemon.json(&["export", "show", "data"])["stats"]["writes"].as_u64() == Some(at + 1);
+        let until = Instant::now() + Duration::from_secs(2);
+        while !is_answered() && Instant::now() < until {}
+        if !is_answered() {
+            break;
+        }
+        assert!(at < 159, "nothing hangs");
+    }
+    daemon.running.terminate();
+    let status = daemon.running.wait_within(Duration::from_secs(45));
+    let log = daemon.running.log();
+    assert_eq!(status.code(), Some(1), "something was left: {log}");
+    for pool in ["tank", "other"] {
+        let left = format!("pool {pool} was not closed: a volume of it is a disk of an array that has not ended");
+        assert!(log.contains(&left), "{log}");
+    }
+    assert!(!log.contains("pool third was not"), "{log}");
+    assert!(!log.contains("left out"), "{log}");
+    daemon.start_again();
+    assert!(states(&daemon, "data").iter().all(|(_, state)| state == "in_sync"), "{}", daemon.events());
 }

@@ -20,7 +20,7 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(10);
 const MARKING_MAX: Duration = Duration::from_secs(5);
 /// Longest that disks may take to be closed.
 const CLOSING_MAX: Duration = Duration::from_secs(3);
-/// What an array gets at least, that a change made active while the daemon ended.
+/// What those get at least that come last: as a change made them active while the daemon ended, or as what is above them hung.
 const DRAINING_MIN: Duration = Duration::from_secs(1);
 
 /// A change of arrays or exports that is under way, as long as this lives.
@@ -75,12 +75,14 @@ impl Control {
         if !self.read().checks.is_empty() {
             self.save_or_warn();
         }
+        left.extend(self.kept_open());
         left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
         self.tell_of_clients();
         left
     }
 
-    /// From above, pools first, as they stand on arrays; the arrays at the bottom are only begun with.
+    /// From above, pools first, as they stand on arrays; the arrays at the bottom are only begun with. What has not ended keeps what it
+    /// stands on: were that taken away, it would write of its members that they are lost.
     async fn close_all(
         self: &Arc<Self>,
         left: &mut Vec<String>,
@@ -88,6 +90,8 @@ impl Control {
         deadline: Instant,
     ) {
         for tier in (0..TIERS_MAX).rev() {
+            // What hung above has taken all of the time: others get some all the same.
+            let deadline = deadline.max(Instant::now() + DRAINING_MIN);
             left.extend(self.close_pools(tier, deadline).await);
             self.close_arrays(tier, work, deadline);
             while tier > 0
@@ -102,7 +106,8 @@ impl Control {
     fn close_arrays(self: &Arc<Self>, tier: usize, work: &mut JoinSet<Option<String>>, deadline: Instant) {
         let active = |tables: &super::tables::Tables| {
             let of_tier = |entry: &&ArrayEntry| entry.active().is_some_and(|active| tier_of(active.device) == tier);
-            let active = tables.arrays.values().filter(of_tier);
+            let is_free = |entry: &&ArrayEntry| tables.served_on(entry.uuid).is_none();
+            let active = tables.arrays.values().filter(of_tier).filter(is_free);
             active.map(|entry| entry.uuid).collect::<Vec<Uuid>>()
         };
         for uuid in active(&self.read()) {
@@ -128,6 +133,23 @@ impl Control {
         drop(entry);
         self.close_disks_within(taken.disks, CLOSING_MAX).await;
         None
+    }
+
+    /// Pools and arrays that were left alone, as something stands on them that has not ended, a sentence each.
+    fn kept_open(&self) -> Vec<String> {
+        let tables = self.read();
+        let held = |entry: &&super::pools::PoolEntry| {
+            entry.served().is_some() && tables.held_volumes.values().any(|pool| *pool == entry.uuid)
+        };
+        let pool = |entry: &super::pools::PoolEntry| {
+            format!("pool {} was not closed: a volume of it is a disk of an array that has not ended", entry.name)
+        };
+        let array = |entry: &ArrayEntry| {
+            entry.active()?;
+            let (pool, _) = tables.served_on(entry.uuid)?;
+            Some(format!("array {} is not marked clean: pool {} on it was not closed", entry.name, pool.name))
+        };
+        tables.pools.values().filter(held).map(pool).chain(tables.arrays.values().filter_map(array)).collect()
     }
 
     /// Disks with I/O that has not ended, by number.

@@ -20,11 +20,15 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(5);
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
 impl Control {
-    /// Closes every pool of a tier in order. Nothing of them is exported any more. Returns what could not be done in time, a
-    /// sentence each: what was acknowledged is still there, and the next start writes it down.
+    /// Closes every pool of a tier in order, but for those of which arrays have volumes still. Nothing of them is exported any more. Returns
+    /// what could not be done in time, a sentence each: what was acknowledged is still there, and the next start writes it down.
     pub(in super::super) async fn close_pools(self: &Arc<Self>, tier: usize, deadline: Instant) -> Vec<String> {
         let of_tier = |entry: &&PoolEntry| entry.served().is_some_and(|served| tier_of_pool(served.key) == tier);
-        let pools: Vec<Uuid> = self.read().pools.values().filter(of_tier).map(|entry| entry.uuid).collect();
+        let pools: Vec<Uuid> = {
+            let tables = self.read();
+            let is_free = |entry: &&PoolEntry| !tables.held_volumes.values().any(|pool| *pool == entry.uuid);
+            tables.pools.values().filter(of_tier).filter(is_free).map(|entry| entry.uuid).collect()
+        };
         // All at once: one that is slow is no reason for the others.
         let mut all = JoinSet::new();
         for uuid in pools {
