@@ -242,7 +242,7 @@ impl World {
                 lost += u64::from(wrong.take().is_some());
             }
             let turned = match &known.life {
-                Life::Turning(blocks) => is_whole(blocks) && fits(blocks, u64::MAX).is_none(),
+                Life::Turning(blocks) => is_whole(blocks) && (self.given_up || fits(blocks, u64::MAX).is_none()),
                 _ => false,
             };
             if !is_whole(&known.blocks) && !turned {
