@@ -74,7 +74,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::EmptiesForgotten, 300, 96),
     (Planted::MoveNotHeld, 200, 44),
     (Planted::MoveNotDrained, 100, 4),
-    (Planted::MoveOvertakesFold, 100, 1),
+    (Planted::MoveOvertakesFold, 600, 188),
     (Planted::MoveForgetsMaps, 100, 4),
     (Planted::MoveLosesZeros, 200, 21),
     (Planted::FlattenCutsEarly, 100, 0),
