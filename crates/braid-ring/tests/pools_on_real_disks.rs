@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use braid_engine::allocation;
 use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, PoolPlaces, RingStart, owner_slots_for};
-use braid_engine::pool::{MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
+use braid_engine::pool::{OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolMembers, PoolNext,
     PoolPlace, RegionMap, Role, ShardId, Uuid, VolumeNode,
@@ -73,20 +73,7 @@ impl Pool {
         let owner_slots = owner_slots_for(MEMBER);
         let member = |(number, device)| {
             let places = PoolPlaces::new(MEMBER, owner_slots).unwrap();
-            PoolDevice {
-                number,
-                device,
-                places: MemberPlaces {
-                    starts: places.starts.start,
-                    owners: places.owners.start,
-                    table: places.table.start,
-                    addresses: places.addresses.start,
-                    data: places.data.start,
-                },
-                ring: (places.ring.start, u64::from(places.ring_blocks())),
-                extents: places.extents,
-                zero_slots: places.zero_slots,
-            }
+            PoolDevice::new(number, device, &places)
         };
         let devices: Vec<PoolDevice> = [(0, bare), (1, mirror)].map(member).to_vec();
         let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use braid_format::Uuid;
-use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change, Entry, pool_tag};
+use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change, Entry, PoolPlaces, pool_tag};
 
 use super::checkpoint::{Checkpoint, MemberPlaces};
 use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, PoolMemory, PoolOp, Ring};
@@ -37,6 +37,26 @@ pub struct PoolDevice {
     pub extents: u32,
     /// Records without an extent.
     pub zero_slots: u32,
+}
+
+impl PoolDevice {
+    /// A member of this number on a device, with everything at these places.
+    pub fn new(number: u8, device: DeviceId, places: &PoolPlaces) -> PoolDevice {
+        PoolDevice {
+            number,
+            device,
+            places: MemberPlaces {
+                starts: places.starts.start,
+                owners: places.owners.start,
+                table: places.table.start,
+                addresses: places.addresses.start,
+                data: places.data.start,
+            },
+            ring: (places.ring.start, u64::from(places.ring_blocks())),
+            extents: places.extents,
+            zero_slots: places.zero_slots,
+        }
+    }
 }
 
 /// What is to be opened.

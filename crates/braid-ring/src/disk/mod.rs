@@ -60,51 +60,59 @@ pub struct Disk {
     flush_failed: AtomicBool,
 }
 
+/// The limits and the rules that a disk is wrapped in, from the outside in, and what is inside of them.
+fn unwrapped(spec: &DiskSpec) -> (Vec<Throttle>, Vec<Arc<Faults>>, &DiskSpec) {
+    let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
+    loop {
+        match inner {
+            DiskSpec::Throttled { disk, limits } => {
+                throttles.push(Throttle::new(limits));
+                inner = disk;
+            }
+            DiskSpec::Faulty { disk, rules } => {
+                faults.push(Arc::new(Faults::new(rules)));
+                inner = disk;
+            }
+            _ => return (throttles, faults, inner),
+        }
+    }
+}
+
 impl Disk {
     /// Opens what `spec` names; creates a file that is absent when the name gives its size.
     ///
     /// # Errors
     /// Says which disk, which operation, why, who holds it where that can be found out, and what to do.
     pub fn open(spec: &DiskSpec, options: OpenOptions) -> Result<Disk, RingError> {
-        let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
-        let (base, size_bytes) = loop {
-            match inner {
-                DiskSpec::Throttled { disk, limits } => {
-                    throttles.push(Throttle::new(limits));
-                    inner = disk;
+        let (throttles, faults, inner) = unwrapped(spec);
+        let (base, size_bytes) = match inner {
+            DiskSpec::Throttled { .. } | DiskSpec::Faulty { .. } => unreachable!("they were taken off"),
+            DiskSpec::Mem { size_bytes } => {
+                let bytes = usize::try_from(*size_bytes).unwrap_or(usize::MAX);
+                let map = Map::new(bytes).map_err(|e| RingError::os(e, format!("making the memory disk {inner}")))?;
+                if map.len() <= physical_memory_bytes() / 4 {
+                    // A quarter faster at random; but each touch takes 2 MiB, which a large sparse disk must not.
+                    map.advise(libc::MADV_HUGEPAGE);
                 }
-                DiskSpec::Faulty { disk, rules } => {
-                    faults.push(Arc::new(Faults::new(rules)));
-                    inner = disk;
-                }
-                DiskSpec::Mem { size_bytes } => {
-                    let bytes = usize::try_from(*size_bytes).unwrap_or(usize::MAX);
-                    let map =
-                        Map::new(bytes).map_err(|e| RingError::os(e, format!("making the memory disk {inner}")))?;
-                    if map.len() <= physical_memory_bytes() / 4 {
-                        // A quarter faster at random; but each touch takes 2 MiB, which a large sparse disk must not.
-                        map.advise(libc::MADV_HUGEPAGE);
-                    }
-                    break (Base::Mem(map), *size_bytes);
-                }
-                DiskSpec::Null { size_bytes } => break (Base::Null, *size_bytes),
-                DiskSpec::Volume { name } => {
-                    return Err(RingError::new(
-                        RingErrorKind::Unsupported,
-                        format!("{name} is a volume, which only the daemon that serves its pool can use"),
-                        "name a disk",
-                    ));
-                }
-                DiskSpec::Path(path) => {
-                    let file = FileDisk::open(path, None, options)?;
-                    let size = file.size_bytes;
-                    break (Base::File(file), size);
-                }
-                DiskSpec::File { path, size_bytes, alloc } => {
-                    let file = FileDisk::open(path, size_bytes.map(|s| (s, *alloc)), options)?;
-                    let size = file.size_bytes;
-                    break (Base::File(file), size);
-                }
+                (Base::Mem(map), *size_bytes)
+            }
+            DiskSpec::Null { size_bytes } => (Base::Null, *size_bytes),
+            DiskSpec::Volume { name } => {
+                return Err(RingError::new(
+                    RingErrorKind::Unsupported,
+                    format!("{name} is a volume, which only the daemon that serves its pool can use"),
+                    "name a disk",
+                ));
+            }
+            DiskSpec::Path(path) => {
+                let file = FileDisk::open(path, None, options)?;
+                let size = file.size_bytes;
+                (Base::File(file), size)
+            }
+            DiskSpec::File { path, size_bytes, alloc } => {
+                let file = FileDisk::open(path, size_bytes.map(|s| (s, *alloc)), options)?;
+                let size = file.size_bytes;
+                (Base::File(file), size)
             }
         };
         Ok(Disk {
@@ -125,20 +133,7 @@ impl Disk {
     /// When the device is of the last tier.
     pub fn of_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
         assert!(tier_of(device) + 1 < TIERS_MAX, "there is a tier above");
-        let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
-        loop {
-            match inner {
-                DiskSpec::Throttled { disk, limits } => {
-                    throttles.push(Throttle::new(limits));
-                    inner = disk;
-                }
-                DiskSpec::Faulty { disk, rules } => {
-                    faults.push(Arc::new(Faults::new(rules)));
-                    inner = disk;
-                }
-                _ => break,
-            }
-        }
+        let (throttles, faults, _) = unwrapped(spec);
         Disk {
             spec: spec.clone(),
             base: Base::Device(device),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use braid_engine::pool::on_disk::{Owner, OwnerName, PoolPlaces, RingStart};
-use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
+use braid_engine::pool::{EXTENT_BYTES, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
 
 use super::{Bed, block_on};
@@ -23,20 +23,7 @@ impl TailMemory for Heap {
 pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (DeviceId, u64) {
     let io = bed.handle.devices();
     let places = PoolPlaces::new(size_bytes, OWNER_SLOTS).unwrap();
-    let of = PoolDevice {
-        number: 0,
-        device: member,
-        places: MemberPlaces {
-            starts: places.starts.start,
-            owners: places.owners.start,
-            table: places.table.start,
-            addresses: places.addresses.start,
-            data: places.data.start,
-        },
-        ring: (places.ring.start, u64::from(places.ring_blocks())),
-        extents: places.extents,
-        zero_slots: places.zero_slots,
-    };
+    let of = PoolDevice::new(0, member, &places);
     let uuid = Uuid::from_u128(0x51);
     let start = RingStart::first(&uuid, 1);
     let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, absent: 0, run: 3 };

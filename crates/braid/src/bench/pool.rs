@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, bail};
 use braid_engine::pool::on_disk::{Owner, OwnerName, Placing, PoolPlaces, RingStart};
 use braid_engine::pool::{
-    EXTENT_BLOCKS, EXTENT_BYTES, MemberPlaces, OpenPool, OwnerId, Placement, Pool, PoolDevice, TailMemory, VolumeId,
-    open,
+    EXTENT_BLOCKS, EXTENT_BYTES, OpenPool, OwnerId, Placement, Pool, PoolDevice, TailMemory, VolumeId, open,
 };
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, IoError, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, VolumeNode,
@@ -100,20 +99,7 @@ pub struct BenchVolume {
 /// It is too small.
 pub fn member(number: u8, device: DeviceId, size_bytes: u64) -> anyhow::Result<PoolDevice> {
     let places = PoolPlaces::new(size_bytes / BLOCK * BLOCK, OWNER_SLOTS)?;
-    Ok(PoolDevice {
-        number,
-        device,
-        places: MemberPlaces {
-            starts: places.starts.start,
-            owners: places.owners.start,
-            table: places.table.start,
-            addresses: places.addresses.start,
-            data: places.data.start,
-        },
-        ring: (places.ring.start, u64::from(places.ring_blocks())),
-        extents: places.extents,
-        zero_slots: places.zero_slots,
-    })
+    Ok(PoolDevice::new(number, device, &places))
 }
 
 /// Opens a pool that was begun on these.

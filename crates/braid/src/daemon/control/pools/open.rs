@@ -6,7 +6,7 @@ use super::remove::state_of;
 use super::tend::Tending;
 use super::{Condition, Part, PoolEntry, Served, labels};
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::pool::{MemberPlaces, OpenError, OpenPool, PoolDevice, open};
+use braid_engine::pool::{OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
 use braid_ring::tier_of;
@@ -155,20 +155,7 @@ pub(super) fn pool_place(part: &Part) -> PoolPlace {
 /// What the core knows of a member.
 pub(super) fn pool_device(part: &Part) -> PoolDevice {
     let places = &part.label.places;
-    PoolDevice {
-        number: part.label.member,
-        device: part.device,
-        places: MemberPlaces {
-            starts: places.starts.start,
-            owners: places.owners.start,
-            table: places.table.start,
-            addresses: places.addresses.start,
-            data: places.data.start,
-        },
-        ring: (places.ring.start, u64::from(places.ring_blocks())),
-        extents: places.extents,
-        zero_slots: places.zero_slots,
-    }
+    PoolDevice::new(part.label.member, part.device, places)
 }
 
 fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::Path) -> ErrorDetail {
