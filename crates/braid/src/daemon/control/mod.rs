@@ -72,6 +72,8 @@ pub struct Control {
     stopping: signal::Sender<bool>,
     /// How many changes are under way.
     changes: signal::Sender<usize>,
+    /// Notified whenever a claim of an array or a pool has ended.
+    unclaimed: tokio::sync::Notify,
     /// Disks that are being let go of, and have I/O that has not ended: their names, by number.
     leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
     /// Those of them that hang as devices of their own: whoever waits for that closes them.
@@ -122,6 +124,7 @@ impl Control {
             encryption,
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
+            unclaimed: tokio::sync::Notify::new(),
             leaving: Arc::default(),
             draining: Arc::default(),
             started,
@@ -429,6 +432,7 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.control.write().busy.remove(&self.uuid);
+        self.control.unclaimed.notify_waiters();
     }
 }
 

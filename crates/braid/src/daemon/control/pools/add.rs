@@ -41,7 +41,7 @@ impl Control {
     /// # Errors
     /// Everything that can be refused is, before anything is written. What fails later names those that are members by then.
     pub async fn add_pool_members(self: &Arc<Self>, name: &str, ask: AddMembers) -> Result<ShownPool, ErrorDetail> {
-        let claim = self.claim_pool(name, "changed")?;
+        let claim = self.claim_pool(name, "changed").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
         let asked = understand_members(&pool.name, &ask.members)?;
         let next = usize::from(self.next_number(&pool));

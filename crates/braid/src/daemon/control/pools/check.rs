@@ -47,7 +47,7 @@ impl Control {
     /// It does not serve; it is being changed; a member cannot be read; somebody uses what is to be given up.
     pub async fn check_pool(self: &Arc<Self>, name: &str, ask: CheckPool) -> Result<PoolChecked, ErrorDetail> {
         // Nobody takes a member away meanwhile.
-        let claim = self.claim_pool(name, "checked")?;
+        let claim = self.claim_pool(name, "checked").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
         let unknown = self.unknown(&pool).await?;
         let given_up = if ask.give_up { self.give_up_damage(&pool, &unknown).await? } else { 0 };

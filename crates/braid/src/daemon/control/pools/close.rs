@@ -153,7 +153,7 @@ impl Control {
     /// # Errors
     /// It has volumes that are exported, or members are missing, and `force` is not set; a disk's.
     pub async fn delete_pool(self: &Arc<Self>, name: &str, force: bool) -> Result<Pool, ErrorDetail> {
-        let claim = self.claim_pool(name, DELETED)?;
+        let claim = self.claim_pool(name, DELETED).await?;
         let uuid = claim.uuid;
         let shown = self.pool(&uuid.to_string()).await?;
         // An export that began before is seen. None begins from here on: whoever begins one sees the claim.
@@ -274,7 +274,7 @@ impl Control {
     /// # Errors
     /// The name is taken, the pool does not serve, or a disk's error.
     pub async fn rename_pool(self: &Arc<Self>, name: &str, new_name: &str) -> Result<Pool, ErrorDetail> {
-        let claim = self.claim_pool(name, "renamed")?;
+        let claim = self.claim_pool(name, "renamed").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
         check_name(new_name)?;
         if pool.name == new_name {

@@ -67,6 +67,9 @@ const DELETED: &str = "deleted";
 /// Longest that those who change exports wait for a change of a pool.
 const WORK_MAX: Duration = Duration::from_secs(2);
 
+/// Longest that a command waits for another change of its pool to end: the end of a removal, say, that goes on after its command has.
+const CLAIM_MAX: Duration = Duration::from_secs(10);
+
 /// What a member of a pool is.
 #[derive(Clone)]
 pub enum Base {
@@ -434,21 +437,31 @@ impl Control {
         Err(ErrorDetail::new(Kind::InUse, format!("pool {name} is being deleted")).with("pool", name))
     }
 
-    /// Marks a pool as being changed until the claim is dropped.
+    /// Marks a pool as being changed until the claim is dropped; waits up to [`CLAIM_MAX`] for a change that is under way.
     ///
     /// # Errors
-    /// [`Kind::NotFound`]; [`Kind::InUse`] while it is being changed already.
-    fn claim_pool(&self, name: &str, doing: &'static str) -> Result<Claim<'_>, ErrorDetail> {
-        self.is_open()?;
-        let (uuid, name) = {
-            let tables = self.read();
-            let entry = tables.pool(name)?;
-            (entry.uuid, entry.name.clone())
-        };
-        self.claim_found(uuid, doing).ok_or_else(|| {
-            ErrorDetail::new(Kind::InUse, format!("pool {name} is being changed"))
-                .with("pool", name)
-                .remedy("wait until that is done, and try again")
-        })
+    /// [`Kind::NotFound`]; [`Kind::InUse`] while it is being changed for longer.
+    async fn claim_pool(&self, name: &str, doing: &'static str) -> Result<Claim<'_>, ErrorDetail> {
+        let deadline = tokio::time::Instant::now() + CLAIM_MAX;
+        loop {
+            // Asked for before the look, so that an end between the two is not missed.
+            let mut unclaimed = std::pin::pin!(self.unclaimed.notified());
+            unclaimed.as_mut().enable();
+            self.is_open()?;
+            let (uuid, name, other) = {
+                let tables = self.read();
+                let entry = tables.pool(name)?;
+                (entry.uuid, entry.name.clone(), tables.busy.get(&entry.uuid).copied())
+            };
+            if let Some(claim) = self.claim_found(uuid, doing) {
+                return Ok(claim);
+            }
+            if tokio::time::timeout_at(deadline, unclaimed).await.is_err() {
+                let other = other.unwrap_or("changed");
+                return Err(ErrorDetail::new(Kind::InUse, format!("pool {name} is being {other}"))
+                    .with("pool", name)
+                    .remedy("wait until that is done, and try again"));
+            }
+        }
     }
 }

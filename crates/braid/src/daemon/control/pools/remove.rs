@@ -34,7 +34,7 @@ impl Control {
     /// # Errors
     /// It is none, or the only one; volumes are placed on it alone; the others have no space for what it has.
     pub async fn remove_pool_member(self: &Arc<Self>, name: &str, ask: RemoveMember) -> Result<ShownPool, ErrorDetail> {
-        let claim = self.claim_pool(name, "changed")?;
+        let claim = self.claim_pool(name, "changed").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
         let _one_at_a_time = pool.work.lock().await;
         let (number, called) = self.member_called(&pool, &ask.member)?;
