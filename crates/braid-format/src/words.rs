@@ -42,7 +42,8 @@ codes!(JobState, job_state_code, job_state_from, job_state_word: Running = 1 "ru
 codes!(PoolState, pool_state_code, pool_state_from, pool_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(PoolMemberState, pool_member_state_code, pool_member_state_from, pool_member_state_word:
-    InUse = 1 "in use", Removing = 2 "being removed", Absent = 3 "absent, accepted", Joining = 4 "being added");
+    InUse = 1 "in use", Removing = 2 "being removed", Absent = 3 "absent, accepted", Joining = 4 "being added",
+    GivenUp = 5 "given up");
 
 pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
     match code {

@@ -38,6 +38,7 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
                     0 => None,
                     1 => of(size, PoolMemberState::InUse),
                     2 => of(size, PoolMemberState::Removing),
+                    3 => of(size, PoolMemberState::GivenUp),
                     _ => of(size, PoolMemberState::Absent),
                 }
             });
@@ -129,6 +130,25 @@ fn one_that_is_being_added_is_a_member_where_others_say_so() {
 }
 
 #[test]
+fn one_that_was_given_up_is_no_member_for_ever() {
+    let own = support::pool_of_three();
+    let mut label = own.clone();
+    label.member = (own.member + 1) % 3;
+    let at = usize::from(own.member);
+    for (state, has, absent) in
+        [(PoolMemberState::InUse, true, 0), (PoolMemberState::Absent, true, 1), (PoolMemberState::GivenUp, false, 1)]
+    {
+        label.members[at].as_mut().unwrap().state = state;
+        assert_eq!((label.has(&own), label.has_given_up(&own)), (has, !has), "{state}");
+        assert_eq!((label.serves(&own), label.absent() >> at & 1), (absent == 0, absent), "{state}");
+    }
+    assert_eq!(label.given_up(), 1 << at);
+    let mut own = label;
+    own.member = at as u8;
+    assert!(own.encode().is_err(), "none says so of itself");
+}
+
+#[test]
 fn every_bit_that_changes_is_noticed() {
     let mut bytes = support::pool_of_three().encode().unwrap();
     for bit in 0..4096 * 8 {
@@ -188,10 +208,11 @@ fn each_nonsense_is_blamed_on_its_field() {
         ("members", 512, &[0; 16]),
         ("members", 512 + 16, &[0; 8]),
         ("members", 512 + 24, &[4]),
-        ("members", 512 + 24, &[5]),
+        ("members", 512 + 24, &[6]),
         ("members", 512 + 24, &[0]),
         ("members", 512 + 25, &[1]),
         ("members", 512 + 50 + 24, &[3]),
+        ("members", 512 + 50 + 24, &[5]),
         ("members", 512, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13]),
         ("device_bytes", 512 + 50 + 16, &[1]),
         ("members", 512 + 3 * 25, &[1]),

@@ -160,7 +160,7 @@ fn own_entry(header: &PoolHeader, members: &[Option<PoolMember>], found: Found<'
     let entry = members.get(usize::from(header.member)).and_then(Option::as_ref);
     match entry {
         Some(entry) if entry.uuid == header.member_uuid => {
-            if entry.state == PoolMemberState::Absent {
+            if matches!(entry.state, PoolMemberState::Absent | PoolMemberState::GivenUp) {
                 report(found, "members", format!("this member, number {}, is said to be absent", header.member));
             }
             let joining = |(_, member): &(usize, &Option<PoolMember>)| {

@@ -95,6 +95,8 @@ pub enum PoolMemberState {
     Absent,
     /// It was to be added, and is no member before another one's label says so. Only its own label says this of it.
     Joining,
+    /// The pool goes on without it for ever: it is no member when it is there again. What it may have had is in doubt still.
+    GivenUp,
 }
 
 /// What the first sector alone says of a label. It survives a write that was torn between sectors.
@@ -216,8 +218,17 @@ impl PoolLabel {
 
     /// Whether the device that bears `other` is a member by this label.
     pub fn has(&self, other: &PoolLabel) -> bool {
-        let known = self.members.get(usize::from(other.member)).and_then(Option::as_ref);
-        known.zip(other.own()).is_some_and(|(known, own)| known.uuid == own.uuid)
+        self.knows(other).is_some_and(|known| known.state != PoolMemberState::GivenUp)
+    }
+
+    /// Whether it was one, and was given up.
+    pub fn has_given_up(&self, other: &PoolLabel) -> bool {
+        self.knows(other).is_some_and(|known| known.state == PoolMemberState::GivenUp)
+    }
+
+    fn knows(&self, other: &PoolLabel) -> Option<&PoolMember> {
+        let known = self.members.get(usize::from(other.member)).and_then(Option::as_ref)?;
+        other.own().filter(|own| own.uuid == known.uuid).map(|_| known)
     }
 
     /// The same, and the pool does not go on without it.
@@ -228,8 +239,17 @@ impl PoolLabel {
 
     /// Bit *i*: the pool goes on without member *i*.
     pub fn absent(&self) -> u128 {
-        let absent = self.numbered().filter(|(_, member)| member.state == PoolMemberState::Absent);
-        absent.fold(0, |all, (number, _)| all | 1 << number)
+        self.of_state(PoolMemberState::Absent) | self.given_up()
+    }
+
+    /// Bit *i*: for ever.
+    pub fn given_up(&self) -> u128 {
+        self.of_state(PoolMemberState::GivenUp)
+    }
+
+    fn of_state(&self, state: PoolMemberState) -> u128 {
+        let members = self.numbered().filter(|(_, member)| member.state == state);
+        members.fold(0, |all, (number, _)| all | 1 << number)
     }
 
     /// The members that there are, with their numbers.
