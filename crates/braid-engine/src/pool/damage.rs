@@ -232,8 +232,7 @@ impl Pool {
     /// # Errors
     /// `InUse`: somebody is served. `TailFull`: some of it is done; to be called again, when something was committed.
     pub fn accept_damage(&mut self) -> Result<(), AdminError> {
-        let served = self.volumes.values().any(|volume| self.state.chain_may_lack(volume.owner));
-        if served || !self.builds.is_empty() {
+        if self.is_doubt_served() {
             return Err(AdminError::InUse);
         }
         for damaged in self.damaged() {

@@ -23,6 +23,7 @@ mod jobs;
 mod keyed;
 mod leaving;
 mod load;
+mod lost;
 mod map;
 mod moves;
 mod one_move;

@@ -11,6 +11,8 @@ pub(super) struct Away {
     old: Option<Disk>,
     /// It was refused: it never comes back.
     refused: bool,
+    /// The pool has gone on without it.
+    pub gone_on: bool,
 }
 
 /// A copy that somebody made of a member.
@@ -71,7 +73,7 @@ impl World {
         });
         let old = old.map(|copied| copied.disk.clone());
         self.coming.retain(|coming| *coming != number);
-        self.away.insert(number, Away { old, refused: false });
+        self.away.insert(number, Away { old, refused: false, gone_on: false });
         self.count("members lost");
         self.note(|| format!("member {number} is lost"), u64::from(number));
         Rule::Power
@@ -80,7 +82,8 @@ impl World {
     /// The pool goes on without those who are away: what they had not flushed may be gone, as the tail that tells of it is.
     pub(super) fn went_on(&mut self) {
         let survives = self.nature.survives;
-        for number in self.away.keys() {
+        for (number, away) in &mut self.away {
+            away.gone_on = true;
             self.disks[usize::from(*number)].power_cut(&mut self.rng, survives);
         }
     }
@@ -119,7 +122,7 @@ impl World {
             self.coming = numbers;
             return false;
         };
-        self.away.insert(number, Away { old: None, refused: true });
+        self.away.insert(number, Away { old: None, refused: true, gone_on: true });
         self.coming = numbers.into_iter().filter(|other| *other != number).collect();
         self.count("returns refused");
         self.note(|| format!("member {number} is refused"), u64::from(number));

@@ -80,7 +80,7 @@ impl World {
         }
         self.pool = Some(pool);
         if gives_up {
-            (self.given_up, self.rotten) = (true, 0);
+            (self.given_up, self.rotten) = (u128::MAX, 0);
             if !pool_is_whole(self.pool()) {
                 return Err("what was given up is still damaged".to_owned());
             }
@@ -94,7 +94,7 @@ impl World {
         if gives_up {
             // What was not committed is not given up yet.
             if !durable {
-                (self.given_up, self.rotten) = (true, 1 << device.number);
+                (self.given_up, self.rotten) = (u128::MAX, 1 << device.number);
             }
         } else if !unread {
             // It was a passing fault: what stood there stands there again.

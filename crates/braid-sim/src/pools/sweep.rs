@@ -108,6 +108,8 @@ impl World {
             copied: self.copied.clone(),
             rotten: self.rotten,
             given_up: self.given_up,
+            gives_up: self.gives_up,
+            forsaken: self.forsaken.clone(),
             unreadable: None,
             life: self.life,
             lived: self.lived.clone(),

@@ -12,6 +12,7 @@ use braid_engine::pool::{
 use super::absent::{Away, Copied};
 use super::admin::Asked;
 use super::disk::Disk;
+use super::given_up::Forsaken;
 use super::grow::Growing;
 use super::nature::{Focus, Moment, Nature};
 use super::oracle::{Block, Rule};
@@ -186,9 +187,12 @@ pub struct World {
     pub(super) shrinks: bool,
     /// Copies that somebody made.
     pub(super) copied: Vec<Copied>,
-    /// Members whose tables have rotted; and whether what was there was given up.
+    /// Members whose tables have rotted; and those of which what was there was given up, as long as somebody may find that it is lost.
     pub(super) rotten: u128,
-    pub(super) given_up: bool,
+    pub(super) given_up: u128,
+    /// Members that are away may be given up for ever; and those that were.
+    pub(super) gives_up: bool,
+    pub(super) forsaken: Vec<Forsaken>,
     /// A page of a member's tables that cannot be read at a start.
     pub(super) unreadable: Option<(u32, u64)>,
     /// Which life this is.
@@ -282,7 +286,9 @@ impl World {
             grows: if mix(seed ^ 0x6772_6f77).is_multiple_of(8) { 60_000 } else { 0 },
             copied: Vec::new(),
             rotten: 0,
-            given_up: false,
+            given_up: 0,
+            gives_up: mix(seed ^ 0x6c6f_7374).is_multiple_of(3),
+            forsaken: Vec::new(),
             unreadable: None,
             life: 0,
             lived: BTreeMap::new(),
