@@ -11,7 +11,7 @@ pub struct CheckPool {
     /// Write again what the pool knows although its table is damaged.
     #[serde(default)]
     pub repair: bool,
-    /// Give up what nobody knows: its space is free then, and what stood there is lost.
+    /// Give up what nobody knows: its space is free then, and what stood there is lost. Also what members had that were given up.
     #[serde(default)]
     pub give_up: bool,
 }
@@ -62,4 +62,8 @@ pub struct PoolChecked {
     pub repaired: u64,
     /// How much of what nobody knew was given up.
     pub given_up: u64,
+    /// Numbers of members that were given up and of which what they had is in doubt still.
+    pub members_lost: Vec<u8>,
+    /// Those of which that was given up now.
+    pub members_given_up: Vec<u8>,
 }

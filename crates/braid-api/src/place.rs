@@ -87,6 +87,9 @@ pub struct RemoveMember {
     /// Let it stay: what has moved already is not moved back.
     #[serde(default)]
     pub cancel: bool,
+    /// Give up one that is absent: it is not taken back, and what volumes may have had there stays in doubt.
+    #[serde(default)]
+    pub force: bool,
 }
 
 #[cfg(test)]

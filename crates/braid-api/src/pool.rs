@@ -43,6 +43,8 @@ pub struct PoolMember {
     pub present: bool,
     /// Whether it is being removed: what it has moves to the others.
     pub leaves: bool,
+    /// Whether it was absent and given up: it is not taken back.
+    pub given_up: bool,
     /// Its size, in bytes.
     pub size_bytes: u64,
     /// What of it holds data of volumes, or could, in bytes; absent while the pool does not serve.
@@ -99,6 +101,9 @@ pub struct Space {
     pub exclusive_bytes: u64,
     /// What other volumes or snapshots have, too, in bytes.
     pub shared_bytes: u64,
+    /// What reads as errors, at most, in bytes: it may stand on a member that the pool goes on without, or where its tables are damaged. Also
+    /// what was never written is in it, as nobody knows that.
+    pub in_doubt_bytes: u64,
 }
 
 /// The space of one volume or snapshot of a pool.
@@ -126,6 +131,8 @@ pub struct PoolSpace {
     pub exclusive_bytes: u64,
     /// Those that nobody has any more, in bytes: what was deleted, and is on its way to be free.
     pub unseen_bytes: u64,
+    /// What of all volumes and snapshots reads as errors, at most, in bytes.
+    pub in_doubt_bytes: u64,
     /// Records that say of blocks that they read as zeros, without space for them.
     pub zero_ranges: u64,
     /// How many of these there can be.

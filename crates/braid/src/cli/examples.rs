@@ -109,7 +109,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool add", &["braid pool add tank /dev/sdd", "braid pool add tank fast"]),
     ("pool check", &["braid pool check tank", "braid pool check tank --repair", "braid pool check tank --give-up"]),
     ("pool dump", &["braid pool dump /dev/sdb", "braid pool dump ./a.img --records --json"]),
-    ("pool remove", &["braid pool remove tank /dev/sdb", "braid pool remove tank /dev/sdb --cancel"]),
+    (
+        "pool remove",
+        &[
+            "braid pool remove tank /dev/sdb",
+            "braid pool remove tank /dev/sdb --cancel",
+            "braid pool remove tank 1 --force",
+        ],
+    ),
     ("volume resize", &["braid volume resize tank/db 200G", "braid volume resize tank/db 50G --force --yes"]),
     ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),
     ("volume compact", &["braid volume compact tank/db"]),

@@ -130,6 +130,9 @@ pub fn space(space: Option<&braid_api::Space>, line: &mut impl FnMut(&str, Strin
     line("data", bytes(space.data_bytes));
     line("exclusive", format!("{}: nobody else has it", bytes(space.exclusive_bytes)));
     line("shared", format!("{} with other volumes and snapshots", bytes(space.shared_bytes)));
+    if space.in_doubt_bytes > 0 {
+        line("doubtful", format!("{}, at most, reads as errors", bytes(space.in_doubt_bytes)));
+    }
 }
 
 /// A number with commas between thousands.

@@ -105,6 +105,9 @@ pub struct RemoveArgs {
     /// Let it stay after all
     #[arg(long)]
     cancel: bool,
+    /// Give up one that is absent: it is never taken back, and what volumes may have had there reads as errors
+    #[arg(long, conflicts_with_all = ["cancel", "wait"])]
+    force: bool,
     #[command(flatten)]
     wait: Wait,
     #[command(flatten)]
@@ -166,17 +169,21 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 Ok(()) => args.member.clone(),
                 Err(_) => absolute_for(&args.ask.reach, &args.member)?.to_string(),
             };
-            let body = RemoveMember { member, cancel: args.cancel };
+            let body = RemoveMember { member, cancel: args.cancel, force: args.force };
             let client = args.ask.client()?;
             let pool: Pool = client.post(&format!("/v1/pools/{}/remove", args.pool), &body).await?;
             output::show(args.ask.json, &pool, |pool| match args.cancel {
+                _ if args.force => format!(
+                    "{} is given up; what volumes of pool {} may have had there reads as errors, until that is accepted as lost: braid pool check {1} --give-up\n",
+                    args.member, pool.name
+                ),
                 true => format!("{} stays in pool {}\n", args.member, pool.name),
                 false => format!(
                     "{} leaves pool {}: what it has moves to the others (braid pool show {1})\n",
                     args.member, pool.name
                 ),
             });
-            if !args.cancel {
+            if !args.cancel && !args.force {
                 let of = |job: &Job| job.kind == "evacuation" && job.pool.as_ref() == Some(&pool.name);
                 return follow_newest(&client, args.wait, args.ask.json, of).await;
             }
@@ -289,6 +296,12 @@ fn show(pool: &Pool) -> String {
         if space.unseen_bytes > 0 {
             line("deleted", format!("{} not free yet", bytes(space.unseen_bytes)));
         }
+        if space.in_doubt_bytes > 0 {
+            line(
+                "in doubt",
+                format!("{} of volumes and snapshots, at most: they read as errors", bytes(space.in_doubt_bytes)),
+            );
+        }
         line("zeros", format!("{} of {} records", space.zero_ranges, output::thousands(space.zero_ranges_max)));
     }
     line("promised", format!("{} to volumes", bytes(pool.promised_bytes)));
@@ -325,6 +338,7 @@ fn members(members: &[PoolMember]) -> String {
             member.number.to_string(),
             name,
             match (member.present, member.leaves) {
+                (false, _) if member.given_up => "given_up",
                 (false, _) => "missing",
                 (true, true) => "leaves",
                 (true, false) => "in_use",

@@ -38,9 +38,14 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
     if args.give_up {
         let before: PoolChecked = client.post(&path, &CheckPool::default()).await?;
         let unknown = before.damage.iter().filter(|damage| !damage.known).count();
-        if unknown > 0 || !before.in_doubt.is_empty() {
+        if unknown > 0 || !before.members_lost.is_empty() {
+            let places = (unknown > 0).then(|| format!("in {unknown} damaged places"));
+            let lost = (!before.members_lost.is_empty())
+                .then(|| format!("on members that were given up ({})", members(&before.members_lost)));
+            let both: Vec<String> = places.into_iter().chain(lost).collect();
             let what = format!(
-                "What stood in {unknown} damaged places of pool {} is lost; it may have been of {}",
+                "What stood {} of pool {} is lost; it may have been of {}",
+                both.join(" and "),
                 before.pool,
                 before.in_doubt.join(", ")
             );
@@ -72,6 +77,9 @@ fn show(checked: &PoolChecked) -> String {
     if checked.given_up > 0 {
         let _ = writeln!(text, "{} damaged places were given up", checked.given_up);
     }
+    if !checked.members_given_up.is_empty() {
+        let _ = writeln!(text, "what members had that were given up is lost: {}", members(&checked.members_given_up));
+    }
     for problem in &checked.problems {
         let _ = writeln!(text, "wrong: {problem}");
     }
@@ -87,8 +95,16 @@ fn show(checked: &PoolChecked) -> String {
     if !checked.in_doubt.is_empty() {
         let _ = writeln!(
             text,
-            "in doubt, and read-only: {}\nWhat a disk or a cable only misread is there again when the daemon is started anew. Else copy off what can be read,\nremove the exports, then: braid pool check {} --give-up",
+            "in doubt, and read-only: {}\n{} copy off what can be read,\nremove the exports, then: braid pool check {} --give-up",
             checked.in_doubt.join(", "),
+            match checked.members_lost.is_empty() {
+                true => "What a disk or a cable only misread is there again when the daemon is started anew. Else"
+                    .to_owned(),
+                false => format!(
+                    "They may have had something on members that were given up ({}):",
+                    members(&checked.members_lost)
+                ),
+            },
             checked.pool
         );
     }
@@ -103,6 +119,10 @@ fn show(checked: &PoolChecked) -> String {
         text.push_str("nothing is damaged. Data are not compared: volumes have no checksums of their own\n");
     }
     text
+}
+
+fn members(numbers: &[u8]) -> String {
+    numbers.iter().map(u8::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn line(damage: &PoolDamage) -> String {

@@ -86,7 +86,9 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
         write(&mut client(&daemon, "tank/here"), 200..400, 9000);
         daemon.braid(&["snapshot", "create", "tank/here@now"]);
         daemon.braid(&["volume", "create", "tank/new", "1G", "--place", "on=2"]);
-        let refused = daemon.refused(3, &["pool", "remove", "tank", "1"]);
+        let refused = daemon.refused(4, &["pool", "remove", "tank", "1"]);
+        assert!(refused.contains("member 1 of pool tank is absent, and may come back"), "{refused}");
+        let refused = daemon.refused(3, &["pool", "remove", "tank", "1", "--cancel"]);
         assert!(refused.contains("1 is no member of pool tank that is there"), "{refused}");
         // It was accepted: nobody has to say so again.
         daemon.restart(!kill);
@@ -153,4 +155,124 @@ fn a_copy_from_before_is_not_taken_back() {
     assert_eq!(attention(&daemon), "active: []");
     check(&mut client(&daemon, "tank/db"), 0..100, 5000);
     check(&mut client(&daemon, "tank/here"), 0..100, 1);
+}
+
+#[test]
+fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
+    for kill in [false, true] {
+        let mut daemon = Daemon::start();
+        let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+        daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
+        for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
+            daemon.braid(&["volume", "create", &format!("tank/{name}"), "1G", "--place", place]);
+            export(&daemon, &format!("tank/{name}"));
+            let mut client = client(&daemon, &format!("tank/{name}"));
+            write(&mut client, 0..100, 1);
+            client.flush().expect("it is durable");
+        }
+        // Nothing of it is given up that is there.
+        let refused = daemon.refused(2, &["pool", "remove", "tank", "1", "--force"]);
+        assert!(refused.contains("is there"), "{refused}");
+        daemon.restart(!kill);
+        daemon.stop();
+        let away = daemon.folder.join("away");
+        std::fs::rename(&disks[1], &away).expect("it is a file");
+        daemon.start_again();
+        daemon.braid(&["pool", "start", "tank", "--force"]);
+        let shown = daemon.json(&["pool", "show", "tank"]);
+        let in_doubt = shown["space"]["in_doubt_bytes"].as_u64().expect("a number");
+        let wide = daemon.json(&["volume", "show", "tank/wide"])["space"]["in_doubt_bytes"].as_u64().expect("a number");
+        assert_eq!(in_doubt, 1024 * MIB + wide, "{shown}");
+        let (good, errors) = seen(&mut client(&daemon, "tank/wide"), 0..100, 1);
+        assert_eq!(wide, 1024 * MIB - good * BLOCK, "{good} and {errors}");
+
+        // What would be lost is said first; and one that can be seen is not given up.
+        let refused = daemon.refused(4, &["pool", "remove", "tank", "1"]);
+        assert!(
+            refused.contains("absent") && refused.contains("lost, wide") && refused.contains("--force"),
+            "{refused}"
+        );
+        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        let refused = daemon.refused(4, &["pool", "remove", "tank", "1", "--force"]);
+        assert!(refused.contains("is there") && refused.contains("b.img"), "{refused}");
+        std::fs::rename(&disks[1], &away).expect("it is a file");
+        daemon.braid(&["pool", "remove", "tank", "1", "--force"]);
+        daemon.braid(&["pool", "remove", "tank", &disks[1], "--force"]);
+        let said = attention(&daemon);
+        assert!(said.contains("member 1 was given up"), "{said}");
+        assert!(daemon.braid(&["pool", "show", "tank"]).contains("given_up"));
+        let as_before = |daemon: &Daemon| {
+            check(&mut client(daemon, "tank/here"), 0..100, 1);
+            assert_eq!(seen(&mut client(daemon, "tank/lost"), 0..100, 1), (0, 100));
+            assert_eq!(seen(&mut client(daemon, "tank/wide"), 0..100, 1), (good, errors));
+        };
+        as_before(&daemon);
+
+        // It comes back: while the pool serves, and at a start.
+        daemon.restart(kill);
+        as_before(&daemon);
+        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        daemon.any(&["array", "assemble", "--disk", &disks[1]]);
+        assert!(daemon.events().contains("was member 1 of pool tank, and was given up"), "{}", daemon.events());
+        daemon.restart(kill);
+        assert!(daemon.events().contains("braid disk wipe"), "{}", daemon.events());
+        let said = attention(&daemon);
+        assert!(said.starts_with("active") && said.contains("member 1 was given up"), "{said}");
+        as_before(&daemon);
+
+        // What it had is given up as what was damaged is.
+        let checked = daemon.json(&["pool", "check", "tank"]);
+        assert_eq!(checked["members_lost"].as_array().expect("a list").len(), 1, "{checked}");
+        assert_eq!(checked["in_doubt"].as_array().expect("a list").len(), 2, "{checked}");
+        let refused = daemon.refused(4, &["pool", "check", "tank", "--give-up", "--yes"]);
+        assert!(refused.contains("exported"), "{refused}");
+        for name in ["lost", "wide"] {
+            daemon.braid(&["export", "remove", &format!("tank/{name}")]);
+        }
+        daemon.refused(4, &["pool", "check", "tank", "--give-up"]);
+        daemon.braid(&["pool", "check", "tank", "--give-up", "--yes"]);
+        let whole = |daemon: &Daemon| {
+            assert_eq!(attention(daemon), "active: []");
+            let shown = daemon.json(&["pool", "show", "tank"]);
+            assert_eq!(shown["members"].as_array().expect("a list").len(), 2, "{shown}");
+            assert_eq!(shown["space"]["in_doubt_bytes"].as_u64(), Some(0), "{shown}");
+            assert!(!in_doubt_of(daemon));
+        };
+        whole(&daemon);
+        daemon.restart(kill);
+        whole(&daemon);
+        // Who was placed there alone is placed anywhere now.
+        let place = daemon.json(&["volume", "show", "tank/lost"])["place"].clone();
+        assert_eq!(place, "spread");
+        for name in ["lost", "wide"] {
+            export(&daemon, &format!("tank/{name}"));
+        }
+        let mut wide = client(&daemon, "tank/wide");
+        let zeros = vec![0; BLOCK as usize];
+        let mut lost = 0;
+        for block in 0..100 {
+            let back = wide.read(block * BLOCK, BLOCK as usize).expect("nothing is in doubt");
+            lost += u64::from(back == zeros);
+            assert!(back == zeros || back == noise(BLOCK, 1 + block), "block {block}");
+        }
+        assert_eq!(lost, errors, "what was certain is there still");
+        for name in ["lost", "wide"] {
+            write(&mut client(&daemon, &format!("tank/{name}")), 0..200, 7000);
+            daemon.braid(&["snapshot", "create", &format!("tank/{name}@now")]);
+        }
+        daemon.restart(kill);
+        whole(&daemon);
+        check(&mut client(&daemon, "tank/lost"), 0..200, 7000);
+        check(&mut client(&daemon, "tank/wide"), 0..200, 7000);
+        // It is still no member, and may be used for something else.
+        daemon.any(&["array", "assemble", "--disk", &disks[1]]);
+        assert!(daemon.events().contains("which it was removed from or given up"), "{}", daemon.events());
+        daemon.braid(&["disk", "wipe", &disks[1], "--yes"]);
+        daemon.braid(&["pool", "add", "tank", &disks[1], "--yes"]);
+        assert_eq!(daemon.json(&["pool", "show", "tank"])["members"].as_array().expect("a list").len(), 3);
+    }
+}
+
+fn in_doubt_of(daemon: &Daemon) -> bool {
+    ["here", "lost", "wide"].iter().any(|name| in_doubt(daemon, &format!("tank/{name}")))
 }

@@ -49,9 +49,20 @@ impl Control {
         // Nobody takes a member away meanwhile.
         let claim = self.claim_pool(name, "checked").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
+        let members_given_up = if ask.give_up { self.accept_lost_members(&pool).await? } else { Vec::new() };
         let unknown = self.unknown(&pool).await?;
         let given_up = if ask.give_up { self.give_up_damage(&pool, &unknown).await? } else { 0 };
-        let unknown = if given_up > 0 { self.unknown(&pool).await? } else { unknown };
+        let mut unknown = if given_up > 0 { self.unknown(&pool).await? } else { unknown };
+        if !members_given_up.is_empty() {
+            // No start says of them any more that they are away.
+            self.checkpoints(&pool).await?;
+        }
+        let lost = self.given_up_of(&pool);
+        if lost != 0 {
+            unknown.in_doubt.extend(self.doubtful_because_of(&pool, lost).await?);
+            unknown.in_doubt.sort_unstable();
+            unknown.in_doubt.dedup();
+        }
         let parts = self.parts_of(&pool);
         let mut found = self.look_at_disks(&parts).await?;
         let is_known = |number: u8, what: Bad| {
@@ -89,6 +100,8 @@ impl Control {
             problems: audit.problems,
             repaired,
             given_up,
+            members_lost: (0..128).filter(|number| lost >> number & 1 == 1).collect(),
+            members_given_up,
         })
     }
 

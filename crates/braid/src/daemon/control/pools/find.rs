@@ -219,8 +219,13 @@ impl Control {
                 "{what} was to be added to pool {pool}, and that did not end: nothing of the pool is on it; add it again (braid pool add {pool} \
                  {called}), or {wipe}"
             )
+        } else if newest.has_given_up(&one.label) {
+            let number = one.label.member;
+            format!(
+                "{what} was member {number} of pool {pool}, and was given up: it is not taken back, and what it has is used no more; {wipe}"
+            )
         } else {
-            format!("{what} bears the label of pool {pool} still, which it was removed from; {wipe}")
+            format!("{what} bears the label of pool {pool} still, which it was removed from or given up; {wipe}")
         };
         self.events().warning("pool_member_left", message, &[("pool", pool)]);
     }
@@ -297,7 +302,7 @@ impl Control {
             let of: Vec<&Here> = here.iter().filter(|h| h.label.member == number).collect();
             match of.as_slice() {
                 // Somebody has accepted that it is not.
-                [] if member.state == MemberState::Absent => absent |= 1 << number,
+                [] if label.absent() >> number & 1 == 1 => absent |= 1 << number,
                 [] => {
                     missing.push(self.missing(label.uuid, number, member, troubles));
                     absent |= u128::from(force) << number;
@@ -439,7 +444,7 @@ impl Control {
     }
 
     /// Closes the disks among them.
-    async fn close_here(&self, here: Vec<Here>) {
+    pub(super) async fn close_here(&self, here: Vec<Here>) {
         let disks = here.into_iter().filter_map(|member| match member.base {
             Base::Disk(disk) => Some(disk),
             Base::Array(_) => None,
@@ -551,6 +556,11 @@ enum Verdict {
 }
 
 impl Here {
+    /// Whether it is this member.
+    pub(super) fn is(&self, member: &braid_format::pool::PoolMember) -> bool {
+        self.label.own().is_some_and(|own| own.uuid == member.uuid)
+    }
+
     fn of(part: Part) -> Here {
         let device = match part.base {
             Base::Disk(_) => None,

@@ -355,7 +355,7 @@ impl Control {
         let work = jobs.board().jobs.get(&number)?.work;
         let done = match work {
             Work::Evacuation(member) => {
-                let ask = RemoveMember { member: member.to_string(), cancel: true };
+                let ask = RemoveMember { member: member.to_string(), cancel: true, force: false };
                 self.remove_pool_member(&pool.name, ask).await.map(drop)
             }
             Work::Move(_) => {

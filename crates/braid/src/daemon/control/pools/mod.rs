@@ -21,6 +21,7 @@ mod jobs;
 mod labels;
 mod level;
 mod limits;
+mod lost;
 mod measure;
 mod members;
 mod open;

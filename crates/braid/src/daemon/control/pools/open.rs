@@ -31,7 +31,7 @@ impl Control {
         let (mut parts, back): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| newest.serves(&part.label));
         let written = labels::write(&io, &mut parts, |label| {
             (label.session, label.clean) = (session, false);
-            set_states(label, absent, PoolMemberState::Absent);
+            set_states(label, absent & !label.given_up(), PoolMemberState::Absent);
         });
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
@@ -52,6 +52,7 @@ impl Control {
         let places = places(&parts);
         let mut pool = pool;
         let damaged = pool.damaged().len() as u32;
+        super::lost::use_no_more(&mut pool, &parts[0].label);
         for part in parts.iter().filter(|part| state_of(part) == Some(PoolMemberState::Removing)) {
             // Where its owners were not told so before the last end they are now. Nothing has to wait: the tail is empty.
             if let Err(error) = pool.empty_member(part.label.member) {
@@ -101,7 +102,7 @@ impl Control {
             );
             self.events().error("pool_tail_lost", message, &[("pool", &pool)]);
         }
-        self.tell_absent(&pool, absent, &returned);
+        self.tell_absent(&pool, absent & !newest.given_up(), &returned);
         self.save_or_warn();
         self.note_snapshots(uuid).await;
         self.tend(uuid, tail);

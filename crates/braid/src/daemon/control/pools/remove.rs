@@ -32,12 +32,22 @@ impl Control {
     /// Begins to remove a member, or gives that up (`cancel`).
     ///
     /// # Errors
-    /// It is none, or the only one; volumes are placed on it alone; the others have no space for what it has.
+    /// It is none, or the only one; volumes are placed on it alone; the others have no space for what it has. It is absent, and `force` was
+    /// not asked for: then it is given up.
     pub async fn remove_pool_member(self: &Arc<Self>, name: &str, ask: RemoveMember) -> Result<ShownPool, ErrorDetail> {
         let claim = self.claim_pool(name, "changed").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
+        let (number, called) = match (self.member_called(&pool, &ask.member), self.absent_called(&pool, &ask.member)) {
+            (Err(_), Some(absent)) if !ask.cancel => return self.give_up_member(&pool, absent, ask.force).await,
+            (called, _) => called?,
+        };
+        if ask.force {
+            let message = format!("{called} of pool {} is there, and has nothing to be given up", pool.name);
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("pool", &pool.name)
+                .remedy("without --force what it has moves to the others"));
+        }
         let _one_at_a_time = pool.work.lock().await;
-        let (number, called) = self.member_called(&pool, &ask.member)?;
         let parts = self.parts_of(&pool);
         let removing = |part: &Part| state_of(part) == Some(PoolMemberState::Removing);
         let is_removing = self.is_leaving(&pool, number);
@@ -99,7 +109,7 @@ impl Control {
     }
 
     /// Says in all labels what the pool thinks of a member.
-    async fn mark(&self, pool: &Reach, number: u8, state: PoolMemberState) -> Result<(), ErrorDetail> {
+    pub(super) async fn mark(&self, pool: &Reach, number: u8, state: PoolMemberState) -> Result<(), ErrorDetail> {
         let mut parts = self.parts_of(pool);
         let io = self.ring.devices();
         let written = labels::write(&io, &mut parts, |label| {

@@ -10,7 +10,7 @@ use braid_api::{
     Space, Volume,
 };
 use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, PoolShared};
-use braid_format::pool::{Owner, OwnerKind};
+use braid_format::pool::{Owner, OwnerKind, PoolMemberState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,8 @@ pub(super) struct Listed {
     pub(super) accounts: Option<Arc<Accounts>>,
     /// Owners of whom, or of those before them, not all is known.
     pub(super) doubtful: BTreeSet<u32>,
+    /// Something of its tables is damaged: also what stands in its extents may not be known.
+    pub(super) is_damaged: bool,
     /// What these have scattered is being put together.
     pub(super) compacting: BTreeSet<u32>,
     /// Who gets blocks of his own in place of others', and how far that is: so many of so many.
@@ -60,6 +62,7 @@ impl Listed {
             members,
             accounts: None,
             doubtful: BTreeSet::new(),
+            is_damaged: false,
             compacting: BTreeSet::new(),
             flattening: None,
             zero_records,
@@ -93,6 +96,12 @@ impl Listed {
             data_bytes: usage.seen_blocks * BLOCK_BYTES,
             exclusive_bytes: usage.exclusive_blocks * BLOCK_BYTES,
             shared_bytes: (usage.seen_blocks - usage.exclusive_blocks) * BLOCK_BYTES,
+            in_doubt_bytes: match (self.doubtful.contains(&owner.id), self.is_damaged) {
+                (false, _) => 0,
+                (true, true) => owner.size_bytes,
+                // What it has on record itself is certain.
+                (true, false) => owner.size_bytes.saturating_sub(usage.blocks * BLOCK_BYTES),
+            },
         })
     }
 
@@ -111,15 +120,19 @@ impl Listed {
                 space,
             })
         };
+        let volumes: Vec<NamedSpace> = self.of_kind(OwnerKind::Volume).filter_map(named).collect();
+        let snapshots: Vec<NamedSpace> = self.of_kind(OwnerKind::Snapshot).filter_map(named).collect();
+        let in_doubt = volumes.iter().chain(&snapshots).map(|named| named.space.in_doubt_bytes);
         Some(PoolSpace {
+            in_doubt_bytes: in_doubt.fold(0, u64::saturating_add),
             stored_bytes: total.blocks * BLOCK_BYTES,
             shared_bytes: accounts.shared_blocks * BLOCK_BYTES,
             exclusive_bytes: total.exclusive_blocks * BLOCK_BYTES,
             unseen_bytes: accounts.unseen_blocks * BLOCK_BYTES,
             zero_ranges: total.zero_records,
             zero_ranges_max: self.zero_records,
-            volumes: self.of_kind(OwnerKind::Volume).filter_map(named).collect(),
-            snapshots: self.of_kind(OwnerKind::Snapshot).filter_map(named).collect(),
+            volumes,
+            snapshots,
         })
     }
 
@@ -228,6 +241,7 @@ impl Control {
             array: seen.get(&number).and_then(|seen| seen.strip_prefix("array ")).map(str::to_owned),
             present: false,
             leaves: false,
+            given_up: false,
             size_bytes: 0,
             data_bytes: None,
             allocated_bytes: None,
@@ -240,7 +254,8 @@ impl Control {
         let member = |(number, member): (u8, &braid_format::pool::PoolMember)| {
             let mut shown =
                 PoolMember { uuid: member.uuid.to_string(), size_bytes: member.size_bytes, ..blank(number) };
-            shown.leaves = member.state == braid_format::pool::PoolMemberState::Removing;
+            shown.leaves = member.state == PoolMemberState::Removing;
+            shown.given_up = member.state == PoolMemberState::GivenUp;
             let part = served.and_then(|served| served.parts.iter().find(|part| part.label.member == number));
             match part.map(|part| &part.base) {
                 Some(Base::Disk(disk)) => {
@@ -352,13 +367,24 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         troubles
             .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
     }
-    let absent = entry.label.as_ref().map_or(0, |label| label.absent());
-    for number in (0..128u8).filter(|number| absent >> number & 1 == 1) {
+    for (number, given_up, message) in super::lost::absent_in_words(entry) {
+        let name = &entry.name;
+        let (remedy, command) = if given_up {
+            (
+                "copy off what can be read; then accept that the rest is lost: it reads as what an older snapshot has, or as zeros, and those volumes can be written again",
+                format!("braid pool check {name} --give-up"),
+            )
+        } else {
+            (
+                "attach it, and restart the daemon: it is taken back if what is on it fits; if it is lost for good, give it up",
+                format!("braid pool remove {name} {number} --force"),
+            )
+        };
         troubles.push(Trouble {
-            message: format!("member {number} is absent, and the pool goes on without it: what volumes may have there reads as errors"),
+            message,
             meaning: "Volumes that have nothing there work fully; `braid volume list` says of which something is in doubt.",
-            remedy: "attach it, and restart the daemon: it is taken back if what is on it fits".to_owned(),
-            commands: Vec::new(),
+            remedy: remedy.to_owned(),
+            commands: vec![command],
         });
     }
     match served.damaged.load(Ordering::Relaxed) {

@@ -382,12 +382,13 @@ impl Control {
             let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.kept_extents_of(id))).collect();
             let compacting = owners.iter().map(|owner| owner.id).filter(|id| pool.compacts_owner(*id)).collect();
             let flattening = pool.flattening();
-            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubtful, compacting, flattening))
+            let doubt = (doubtful, !pool.damaged().is_empty());
+            (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubt, compacting, flattening))
         };
-        let (owners, free_extents, kept, zero_records, doubtful, compacting, flattening) =
-            self.call(pool, asked).await?;
+        let (owners, free_extents, kept, zero_records, doubt, compacting, flattening) = self.call(pool, asked).await?;
         let mut listed = Listed::new(owners, free_extents, kept, zero_records, &pool.shared);
-        (listed.doubtful, listed.compacting, listed.flattening) = (doubtful, compacting, flattening);
+        (listed.doubtful, listed.is_damaged) = doubt;
+        (listed.compacting, listed.flattening) = (compacting, flattening);
         Ok(listed)
     }
 
@@ -549,9 +550,10 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         AdminError::HasSnapshots => return has_snapshots(what),
         AdminError::IsSnapshot => (Kind::InvalidArgument, "name a volume: POOL/VOLUME"),
         AdminError::NoSnapshot => (Kind::InvalidArgument, "name a snapshot: POOL/VOLUME@SNAPSHOT"),
-        AdminError::InDoubt => {
-            (Kind::Incomplete, "attach the member that is absent (braid pool show), then: braid array assemble")
-        }
+        AdminError::InDoubt => (
+            Kind::Incomplete,
+            "attach the member that is absent (braid pool show), and restart the daemon; or give it up (braid pool remove --force), and what it had (braid pool check --give-up)",
+        ),
         AdminError::Damaged => (
             Kind::Damaged,
             "look at what is damaged: braid pool check; what was only misread is there again when the daemon is started anew, the rest can be given up: braid pool check --give-up",
