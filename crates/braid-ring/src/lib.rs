@@ -11,7 +11,7 @@
 //! What it never does: decide where a byte lives, or in which order. That is the engine's.
 //!
 //! Where to find what: `spec` reads disks' names, `disk` opens them; `shard` is the loop, `port` carries leaf I/Os out,
-//! `driver` speaks with the kernel; `frontend` and `net` are what servers see; `ring`, `meta`, `devices` and
+//! `driver` speaks with the kernel; `frontend` and `net` are what servers see, `remote` what carries I/O to other machines; `ring`, `meta`, `devices` and
 //! `link` are the outside.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -35,6 +35,7 @@ mod parts;
 mod pending;
 mod pools;
 mod port;
+pub mod remote;
 mod requests;
 mod ring;
 mod shard;
@@ -60,6 +61,7 @@ pub use parts::PARTS_MAX;
 pub use pending::Pending;
 pub use pools::PoolCallError;
 pub use port::LEAVES_MAX;
+pub use remote::{Carrier, Cut, RemoteCx, RemoteDisk, RemotePart};
 pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
 pub use shm::{SharedTail, TailFolder, TailName};
 pub use spec::{DiskSpec, FaultRules, SpecError};

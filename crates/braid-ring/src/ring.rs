@@ -21,6 +21,7 @@ use crate::net::{Net, SOCKETS_MAX};
 use crate::parts::Pool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
+use crate::remote::REMOTES_MAX;
 use crate::shard::{Core, Peers, Runner, TierMessage};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::tier::{Raise, TIERS_MAX, tier_of};
@@ -363,13 +364,20 @@ impl RingHandle {
         let counters: Vec<_> = self.inner.links.iter().map(|_| Arc::new(LeafCounters::new())).collect();
         let id = self.inner.leaves(|leaves| {
             let free = leaves.iter().position(|p| matches!(p, LeafPlace::Free))?;
+            let is_remote = |p: &&LeafPlace| matches!(p, LeafPlace::Used(record) if record.disk.is_remote());
+            if disk.is_remote() && leaves.iter().filter(is_remote).count() == REMOTES_MAX {
+                return None;
+            }
             leaves[free] = LeafPlace::Used(LeafRecord { disk: Arc::clone(&disk), counters: counters.clone() });
             Some(LeafId(free as u32))
         });
         let id = id.ok_or_else(|| {
             RingError::new(
                 RingErrorKind::Limit,
-                format!("adding {}: there are {LEAVES_MAX} disks already", disk.spec()),
+                format!(
+                    "adding {}: there are {LEAVES_MAX} disks already, or {REMOTES_MAX} on other machines",
+                    disk.spec()
+                ),
                 "stop arrays that are not needed",
             )
         })?;
@@ -459,7 +467,7 @@ impl RingHandle {
             let Some(LeafPlace::Used(record)) = leaves.get(leaf.0 as usize) else { return None };
             let mut stats = LeafStats::default();
             record.counters.iter().for_each(|c| stats.add(c));
-            if record.disk.is_plain() && !matches!(record.disk.base(), Base::File(_)) {
+            if record.disk.is_plain() && !matches!(record.disk.base(), Base::File(_) | Base::Remote(_)) {
                 stats.add_untimed();
             }
             Some(stats)
@@ -471,6 +479,12 @@ impl RingHandle {
     /// shard's thread and must not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
         self.inner.sizes.set(device, layout.as_deref());
+        for (layout, leaf) in layout.iter().flat_map(|layout| layout.leaves().iter().map(move |leaf| (layout, leaf))) {
+            if let Some(disk) = self.disk(*leaf).filter(|disk| disk.is_remote()) {
+                // Others hold what it does, or nobody does.
+                disk.set_replaceable(layout.ordered());
+            }
+        }
         let troubles = layout.is_none().then(|| Arc::clone(&self.inner.troubles));
         let done = Box::new(move || {
             troubles.into_iter().for_each(|troubles| troubles.forget(device));

@@ -12,11 +12,12 @@ use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard,
 use rtrb::{Consumer, Producer};
 
 use crate::driver::{Event, Wait};
-use crate::frontend::{Cx, Frontend, TAG_BITS, TAG_LIMIT};
+use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
 use crate::net::Net;
 use crate::pools::Served;
 use crate::port::{Done, LEAF_TOKEN, Port};
+use crate::remote::Remotes;
 use crate::requests::{BELOW, CONTROL_PLANE};
 use crate::tier::{Duties, META_COOKIE, bare, tier_of, tier_of_cookie, tier_of_pool};
 use crate::timer::Timers;
@@ -55,6 +56,7 @@ pub(crate) struct Peers {
 pub(crate) struct Runner {
     core: Core,
     frontends: Vec<Box<dyn Frontend>>,
+    remotes: Remotes,
     link: Arc<Link>,
     peers: Peers,
     /// Messages that found no room in their queue, in order.
@@ -88,6 +90,7 @@ impl Runner {
         Runner {
             core,
             frontends,
+            remotes: Remotes::default(),
             link,
             unsent: peers.links.iter().map(|_| std::collections::VecDeque::with_capacity(256)).collect(),
             peers,
@@ -130,6 +133,7 @@ impl Runner {
             self.settle();
             self.each_frontend(|f, cx| f.end_of_batch(cx));
             self.housekeeping();
+            self.remotes.work(&mut self.core);
             if self.stop != Stop::No && self.may_end() {
                 break;
             }
@@ -202,9 +206,12 @@ impl Runner {
         for event in events.drain(..) {
             if event.token & LEAF_TOKEN == LEAF_TOKEN && event.token >> 56 == LEAF_TOKEN >> 56 {
                 self.core.port.on_event(event);
-            } else if let Some(done) = self.core.net.on_event(event, &mut self.core.port.driver)
-                && let Some(frontend) = self.frontends.get_mut(usize::from(done.frontend))
-            {
+            } else if let Some(done) = self.core.net.on_event(event, &mut self.core.port.driver) {
+                let Some(frontend) = self.frontends.get_mut(usize::from(done.frontend)) else {
+                    let place = done.frontend - FRONTENDS_MAX as u16;
+                    self.remotes.event(&mut self.core, place, done.token, done.result);
+                    continue;
+                };
                 let mut cx = Cx { core: &mut self.core, frontend: done.frontend };
                 frontend.net_done(&mut cx, done.token, done.result);
             }
@@ -214,6 +221,10 @@ impl Runner {
 
     fn ring_timers(&mut self) {
         while let Some((frontend, token)) = self.core.timers.pop(self.core.port.now_ns) {
+            if usize::from(frontend) >= FRONTENDS_MAX {
+                self.remotes.timer(&mut self.core, frontend - FRONTENDS_MAX as u16);
+                continue;
+            }
             let mut cx = Cx { core: &mut self.core, frontend };
             self.frontends[usize::from(frontend)].timer(&mut cx, token);
         }
@@ -346,7 +357,15 @@ impl Runner {
             match control {
                 Control::AddLeaf { id, disk, counters } => {
                     disk.faults.iter().for_each(|f| f.attach(&self.link.wake));
+                    let place = disk.remote().map(|remote| self.remotes.add(remote));
+                    if place == Some(None) {
+                        // Without memory for it there is no such disk here: what is asked of it is refused.
+                        continue;
+                    }
                     self.core.port.add_leaf(id, disk, counters);
+                    if let Some(place) = place.flatten() {
+                        self.core.port.set_remote(id, place);
+                    }
                 }
                 Control::ResizeLeaf { id, known } => {
                     self.core.port.resize_leaf(id);
@@ -474,9 +493,12 @@ impl Runner {
         if self.unsent.iter().any(|queue| !queue.is_empty()) {
             self.send_messages();
         }
-        let port = &mut self.core.port;
+        let (core, remotes) = (&mut self.core, &mut self.remotes);
         self.removing.retain(|(id, gone)| {
-            let removed = port.remove_leaf(*id);
+            let removed = match core.port.remote_of(*id) {
+                Some(place) => core.port.is_quiet(*id) && remotes.leave(core, place) && core.port.remove_leaf(*id),
+                None => core.port.remove_leaf(*id),
+            };
             if removed {
                 gone.arrive();
             }
@@ -577,6 +599,7 @@ impl Runner {
                 duties.metas.lose();
             }
             std::mem::forget(net);
+            self.remotes.lose();
             port.leak();
         }
     }

@@ -14,6 +14,7 @@ pub(crate) use file::FileDisk;
 use crate::error::{RingError, RingErrorKind};
 use crate::faults::Faults;
 use crate::map::{Map, physical_memory_bytes};
+use crate::remote::RemoteDisk;
 use crate::spec::{DiskSpec, FaultRules};
 use crate::throttle::Throttle;
 use crate::tier::{TIERS_MAX, tier_of};
@@ -44,6 +45,8 @@ pub(crate) enum Base {
     Null,
     /// A device of a tier below.
     Device(DeviceId),
+    /// On the other side of a network.
+    Remote(Arc<dyn RemoteDisk>),
 }
 
 /// A disk that is open. Dropping it closes it and lets go of its lock.
@@ -104,6 +107,13 @@ impl Disk {
                     "name a disk",
                 ));
             }
+            DiskSpec::Remote { uri } => {
+                return Err(RingError::new(
+                    RingErrorKind::Unsupported,
+                    format!("{uri} is on the other side of a network, which nothing here can reach"),
+                    "name a disk of this machine",
+                ));
+            }
             DiskSpec::Path(path) => {
                 let file = FileDisk::open(path, None, options)?;
                 let size = file.size_bytes;
@@ -133,14 +143,24 @@ impl Disk {
     /// When the device is of the last tier.
     pub fn of_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
         assert!(tier_of(device) + 1 < TIERS_MAX, "there is a tier above");
+        Disk::of_base(spec, Base::Device(device), size_bytes, true)
+    }
+
+    /// A disk on the other side of a network, which was reached.
+    pub fn of_remote(spec: &DiskSpec, remote: Arc<dyn RemoteDisk>, write: bool) -> Disk {
+        let size_bytes = remote.size_bytes();
+        Disk::of_base(spec, Base::Remote(remote), size_bytes, write)
+    }
+
+    fn of_base(spec: &DiskSpec, base: Base, size_bytes: u64, write: bool) -> Disk {
         let (throttles, faults, _) = unwrapped(spec);
         Disk {
             spec: spec.clone(),
-            base: Base::Device(device),
+            base,
             size_bytes: AtomicU64::new(size_bytes),
             throttles,
             faults,
-            write: true,
+            write,
             flush_failed: AtomicBool::new(false),
         }
     }
@@ -150,6 +170,26 @@ impl Disk {
         match self.base {
             Base::Device(device) => Some(device),
             _ => None,
+        }
+    }
+
+    /// Whether it is on the other side of a network.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.base, Base::Remote(_))
+    }
+
+    pub(crate) fn remote(&self) -> Option<&dyn RemoteDisk> {
+        match &self.base {
+            Base::Remote(remote) => Some(&**remote),
+            _ => None,
+        }
+    }
+
+    /// Whoever uses it can, or can no longer, go on without it. A disk on the other side of a network that cannot vouch for what it was
+    /// told is then lost, where it would be waited for otherwise.
+    pub fn set_replaceable(&self, replaceable: bool) {
+        if let Base::Remote(remote) = &self.base {
+            remote.set_replaceable(replaceable);
         }
     }
 
@@ -187,6 +227,7 @@ impl Disk {
             Base::File(file) => file.logical_block_bytes,
             Base::Mem(_) | Base::Null => 512,
             Base::Device(_) => DEVICE_BLOCK_BYTES,
+            Base::Remote(remote) => remote.logical_block_bytes(),
         }
     }
 
@@ -209,7 +250,7 @@ impl Disk {
     pub fn buffered_because(&self) -> Option<&str> {
         match &self.base {
             Base::File(file) => file.buffered_because.as_deref(),
-            Base::Mem(_) | Base::Null | Base::Device(_) => None,
+            Base::Mem(_) | Base::Null | Base::Device(_) | Base::Remote(_) => None,
         }
     }
 
@@ -246,7 +287,7 @@ impl Disk {
     pub(crate) fn raw_fd(&self) -> Option<RawFd> {
         match &self.base {
             Base::File(file) => Some(file.fd.as_raw_fd()),
-            Base::Mem(_) | Base::Null | Base::Device(_) => None,
+            Base::Mem(_) | Base::Null | Base::Device(_) | Base::Remote(_) => None,
         }
     }
 

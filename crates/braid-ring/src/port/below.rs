@@ -108,7 +108,7 @@ impl Port {
             return;
         }
         let (result, late) = (entry.result, entry.busy > 0);
-        self.doubt_flushes_below(index, result);
+        self.doubt_flushes_of(index, result);
         if late {
             return self.late_below(index);
         }
@@ -137,7 +137,7 @@ impl Port {
     }
 
     /// A flush that failed, or a write that was to be durable: what others have written may be lost, and no later flush would say so.
-    fn doubt_flushes_below(&self, index: u32, result: LeafResult) {
+    pub(super) fn doubt_flushes_of(&self, index: u32, result: LeafResult) {
         let io = &self.entries[index].io;
         let refused = |kind| {
             matches!(

@@ -22,6 +22,8 @@ pub(super) enum State {
     Hung,
     /// Requests to a device of the tier below.
     Below,
+    /// Waits for a carrier, or parts of it are under way to a remote disk.
+    Remote,
 }
 
 /// How a range is being zeroed or discarded.
@@ -47,11 +49,11 @@ pub(super) struct Entry {
     pub(super) clock_ns: u64,
     /// Not to be answered before.
     pub(super) not_before_ns: u64,
-    /// Bytes that are done.
+    /// Bytes that are done; of a remote disk's, bytes that were taken.
     pub(super) done: u64,
     /// Bytes in the job that the kernel has; of requests to the tier below, how many were submitted.
     pub(super) step: u64,
-    /// Requests to the tier below that have not ended.
+    /// Requests to the tier below, or parts on their way to a remote disk, that have not ended.
     pub(super) out: u32,
     /// Requests to it that have, and whose memory the kernel has still.
     pub(super) busy: u32,
@@ -66,7 +68,7 @@ pub(super) struct Entry {
     /// Neighbours in the list of those whose time limit runs, oldest first.
     previous: u32,
     next: u32,
-    /// Next in the free list or in the list of the ready.
+    /// Next in the free list, in the list of the ready, or of those that wait for a carrier.
     pub(super) link: u32,
     pub(super) state: State,
     pub(super) method: Method,

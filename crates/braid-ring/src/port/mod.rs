@@ -11,6 +11,7 @@ mod below;
 mod entry;
 mod errno;
 mod memory;
+mod remote;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use braid_engine::{
 use self::below::Below;
 use self::entry::{Entries, NONE, State};
 use self::memory::Iovecs;
+use self::remote::Lines;
 use crate::arena::Arena;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, FileRef};
@@ -91,6 +93,8 @@ struct Leaf {
     views: Vec<FaultView>,
     /// Version of the rules by which those that hang were last looked at.
     hung_version: u64,
+    /// Of what carries its I/O, if it is a disk on the other side of a network.
+    place: u16,
 }
 
 impl Leaf {
@@ -110,6 +114,7 @@ impl Leaf {
             disk: None,
             views: Vec::new(),
             hung_version: 0,
+            place: 0,
         }
     }
 
@@ -181,6 +186,7 @@ pub(crate) struct Port {
     tier: usize,
     mark: u64,
     below: Below,
+    lines: Lines,
     time_limit_ns: u64,
     shard: ShardId,
     no_counters: Arc<LeafCounters>,
@@ -214,6 +220,7 @@ impl Port {
             tier: 0,
             mark: 0,
             below: Below::default(),
+            lines: Lines::default(),
             time_limit_ns: config.time_limit_ns,
             shard: config.shard,
             no_counters,
@@ -248,7 +255,7 @@ impl Port {
             Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
             Base::Mem(map) if disk.is_plain() => (Kind::Mem, map.ptr()),
             Base::Mem(map) => (Kind::Slow, map.ptr()),
-            Base::Null | Base::File(_) | Base::Device(_) => (Kind::Slow, std::ptr::null_mut()),
+            Base::Null | Base::File(_) | Base::Device(_) | Base::Remote(_) => (Kind::Slow, std::ptr::null_mut()),
         };
         self.leaves[id.0 as usize] = Leaf {
             kind,
@@ -265,6 +272,7 @@ impl Port {
             views: disk.faults.iter().map(|f| FaultView::new(f, self.shard)).collect(),
             disk: Some(disk),
             hung_version: 0,
+            place: 0,
         };
     }
 
@@ -470,6 +478,7 @@ impl Port {
                 let device = *device;
                 self.begin_below(index, device);
             }
+            Base::Remote(_) => self.begin_remote(index),
             Base::File(_) => {
                 self.entries.start_clock(index, self.now_ns);
                 self.begin_on_file(index);

@@ -60,6 +60,11 @@ pub enum DiskSpec {
         /// `POOL/VOLUME`.
         name: String,
     },
+    /// An export of an NBD server.
+    Remote {
+        /// Its address, as `nbd://host:port/export`.
+        uri: String,
+    },
     /// Another disk, slowed down.
     Throttled {
         /// The disk inside.
@@ -107,7 +112,7 @@ impl DiskSpec {
     /// Whether what is written to it is gone when it is closed (`mem`, `null`, and wrappers of them).
     pub fn keeps_nothing(&self) -> bool {
         match self {
-            DiskSpec::Path(_) | DiskSpec::File { .. } | DiskSpec::Volume { .. } => false,
+            DiskSpec::Path(_) | DiskSpec::File { .. } | DiskSpec::Volume { .. } | DiskSpec::Remote { .. } => false,
             DiskSpec::Mem { .. } | DiskSpec::Null { .. } => true,
             DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.keeps_nothing(),
         }
@@ -122,12 +127,21 @@ impl DiskSpec {
         }
     }
 
+    /// The address of the export beneath, if there is one.
+    pub fn remote(&self) -> Option<&str> {
+        match self {
+            DiskSpec::Remote { uri } => Some(uri),
+            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.remote(),
+            _ => None,
+        }
+    }
+
     /// The path of the file or device beneath, if there is one.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
             DiskSpec::Path(path) | DiskSpec::File { path, .. } => Some(path),
-            DiskSpec::Mem { .. } | DiskSpec::Null { .. } | DiskSpec::Volume { .. } => None,
             DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.path(),
+            _ => None,
         }
     }
 }
@@ -196,6 +210,7 @@ impl fmt::Display for DiskSpec {
             DiskSpec::Mem { size_bytes } => write!(f, "mem:{}", ExactSize(*size_bytes)),
             DiskSpec::Null { size_bytes } => write!(f, "null:{}", ExactSize(*size_bytes)),
             DiskSpec::Volume { name } => write!(f, "volume:{name}"),
+            DiskSpec::Remote { uri } => f.write_str(uri),
             DiskSpec::Throttled { disk, limits } => {
                 write!(f, "throttled({disk}")?;
                 if let Some(iops) = limits.iops {

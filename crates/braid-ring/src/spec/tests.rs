@@ -32,6 +32,9 @@ fn names_read_back_as_they_are_shown() {
     refused("file:/x,size=10MB", "size=10MB", "multiple of 4096");
     check("file:/x", "file:/x");
     check("mem:1G", "mem:1G");
+    let remote = check("faulty(nbd+unix:///a%2Cb?socket=/run/s.sock)", "faulty(nbd+unix:///a%2Cb?socket=/run/s.sock)");
+    assert_eq!((remote.remote(), remote.path()), (Some("nbd+unix:///a%2Cb?socket=/run/s.sock"), None));
+    assert!(!check("nbd://host:10809/disk", "nbd://host:10809/disk").keeps_nothing());
     assert!(check("null:1T", "null:1T").keeps_nothing());
     let throttled = check(
         "throttled(file:/x,size=1G,alloc=full,iops=3000,bw=125M,latency=600us)",
@@ -56,8 +59,9 @@ fn wrong_names_are_answered_with_the_part_and_an_example() {
     refused("a,b", "a,b", "needs a backslash");
     refused("a\\b", "a\\b", "backslash stands only before");
     refused("raw:1G", "raw:1G", "no kind of disk called raw");
-    refused("nbd://host/export", "nbd://host/export", "arrive with replication");
-    refused("nbd+unix:///e?socket=/s", "nbd+unix", "arrive with replication");
+    refused("nbds://host/export", "nbds://host/export", "only nbd and nbd+unix");
+    refused("nbd://host/a,b", "nbd://host/a,b", "`,` in an address is percent-encoded");
+    refused("nbd://host/a b", "nbd://host/a b", "percent-encoded");
     refused("mem:", "mem:", "");
     refused("mem:0", "mem:0", "multiple of 4096");
     refused("mem:5000", "mem:5000", "multiple of 4096");

@@ -53,7 +53,9 @@ fn with_path(
             DiskSpec::Throttled { disk: Box::new(with_path(*disk, change)?), limits }
         }
         DiskSpec::Faulty { disk, rules } => DiskSpec::Faulty { disk: Box::new(with_path(*disk, change)?), rules },
-        other @ (DiskSpec::Mem { .. } | DiskSpec::Null { .. } | DiskSpec::Volume { .. }) => other,
+        other @ (DiskSpec::Mem { .. } | DiskSpec::Null { .. } | DiskSpec::Volume { .. } | DiskSpec::Remote { .. }) => {
+            other
+        }
     })
 }
 
