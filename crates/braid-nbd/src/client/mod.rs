@@ -8,6 +8,7 @@ mod coverage;
 pub mod endpoint;
 pub mod negotiate;
 pub mod pipeline;
+pub mod remote;
 mod secure;
 mod stream;
 

@@ -150,6 +150,21 @@ impl Client {
         Client::over(stream, export, config, None)
     }
 
+    /// The same over TCP.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn over_tcp(stream: TcpStream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
+        let stream = Stream::Tcp(stream);
+        stream.prepare()?;
+        Client::over(stream, export, config, None)
+    }
+
+    /// The socket that it uses.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
     fn over(
         stream: Stream,
         export: &str,

@@ -10,6 +10,7 @@ use braid_engine::{
 };
 use braid_format::{MemberId, Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
+use braid_nbd::client::{Client, ClientConfig};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
 
 use super::target::{Combination, How};
@@ -80,7 +81,7 @@ impl Members {
 
 fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
     let spec = DiskSpec::parse(name).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()))?;
-    let disk = Disk::open(&spec, OpenOptions { exclusive: true, write })
+    let disk = braid_nbd::client::remote::open_disk(&spec, OpenOptions { exclusive: true, write })
         .map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
     if write && !force {
         refuse_somebodys(name, &spec, &disk)?;
@@ -88,9 +89,17 @@ fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
     Ok(disk)
 }
 
-/// Looks for what may stand on a file or block device.
+/// Looks for what may stand on a file, a block device or an export.
 fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<()> {
     use std::os::unix::fs::FileExt as _;
+    if let Some(uri) = spec.remote() {
+        let mut client = Client::connect(&uri.parse()?, ClientConfig::default())?;
+        let found = foreign::identify(disk.size_bytes(), |offset, len| {
+            let mut data = vec![0; len];
+            client.read_at(offset, &mut data).map(|()| data)
+        })?;
+        return refuse_found(name, found);
+    }
     let Some(path) = spec.path() else { return Ok(()) };
     let file = std::fs::File::open(path)?;
     let found = foreign::identify(disk.size_bytes(), |offset, len| {
@@ -104,6 +113,10 @@ fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<
         data.truncate(at);
         Ok::<_, std::io::Error>(data)
     })?;
+    refuse_found(name, found)
+}
+
+fn refuse_found(name: &str, found: Option<foreign::Found>) -> anyhow::Result<()> {
     let Some(found) = found else { return Ok(()) };
     Err(ErrorDetail::new(Kind::WouldDestroy, format!("disk {name} carries {found}, which this would destroy"))
         .with("disk", name)

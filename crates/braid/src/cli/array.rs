@@ -82,7 +82,7 @@ pub struct CreateArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
-    /// The disks: /dev/sdb, ./a.img, tank/db (a volume), file:a.img,size=50G, mem:1G, null:1T, throttled(DISK,…), faulty(DISK,…)
+    /// The disks: /dev/sdb, ./a.img, tank/db (a volume), file:a.img,size=50G, nbd://HOST/EXPORT, mem:1G, null:1T, throttled(DISK,…), faulty(DISK,…)
     #[arg(required = true, value_name = "DISK")]
     disks: Vec<String>,
     #[command(flatten)]

@@ -28,6 +28,11 @@ pub struct ExamineArgs {
 pub fn run(args: ExamineArgs) -> anyhow::Result<ExitCode> {
     let spec = DiskSpec::parse(&args.disk)
         .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", &args.disk))?;
+    if spec.remote().is_some() {
+        return Err(ErrorDetail::new(Kind::Unsupported, format!("{spec} is on the other side of a network"))
+            .remedy("what its label says is in `braid array show` of its array")
+            .into());
+    }
     let path = spec.path().ok_or_else(|| {
         ErrorDetail::new(Kind::InvalidArgument, format!("{spec} keeps nothing, so it has no label"))
             .remedy("name a block device or a file, for example: braid disk examine /dev/sdb")

@@ -53,6 +53,7 @@ mod pool_rivals;
 mod pool_shrinking;
 mod pool_space;
 mod pools;
+mod remote_disks;
 mod renaming;
 mod replacing;
 mod returning;

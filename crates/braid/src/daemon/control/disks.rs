@@ -7,7 +7,8 @@ use crate::daemon::errors::of_ring;
 use crate::disk::host::{Entry, Identity, Roots};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
-use braid_ring::{Disk, DiskSpec, OpenOptions, RingErrorKind};
+use braid_nbd::client::remote::open_disk;
+use braid_ring::{DiskSpec, OpenOptions, RingErrorKind};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -50,7 +51,7 @@ impl Control {
             control.not_ours(&spec)?;
             let until = std::time::Instant::now() + patience;
             loop {
-                match Disk::open(&spec, OpenOptions { exclusive: true, write: true }) {
+                match open_disk(&spec, OpenOptions { exclusive: true, write: true }) {
                     Err(error) if error.kind == RingErrorKind::InUse && std::time::Instant::now() < until => {
                         std::thread::sleep(BETWEEN_TRIES);
                     }
@@ -154,7 +155,12 @@ impl Control {
                 taken.insert(id, format!("member {number} of pool {}", entry.name));
             }
         }
-        for spec in specs {
+        for (nth, spec) in specs.iter().enumerate() {
+            if spec.remote().is_some_and(|uri| specs[..nth].iter().any(|other| other.remote() == Some(uri))) {
+                return Err(ErrorDetail::new(Kind::InUse, format!("disk {spec} is named twice"))
+                    .with("disk", spec)
+                    .remedy("each member needs a disk of its own"));
+            }
             let Some(path) = spec.path() else { continue };
             let in_use = |who: String| {
                 ErrorDetail::new(Kind::InUse, format!("disk {spec} is in use: {who}")).with("disk", spec).remedy(

@@ -18,7 +18,7 @@ use braid_format::{ArrayPart, MemberId, Places, copy_offset};
 use braid_geometry::Geometry;
 use braid_geometry::units::format_size;
 use braid_nbd::export::Allocation;
-use braid_ring::{Disk, DiskSpec, OpenOptions};
+use braid_ring::{DiskSpec, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -331,7 +331,7 @@ fn size_of(spec: &DiskSpec) -> Result<u64, ErrorDetail> {
         DiskSpec::Mem { size_bytes } | DiskSpec::Null { size_bytes } => Ok(*size_bytes),
         DiskSpec::File { path, size_bytes: Some(size), .. } if absent(path) => Ok(*size),
         _ => {
-            let opened = Disk::open(inner, OpenOptions { exclusive: false, write: false });
+            let opened = braid_nbd::client::remote::open_disk(inner, OpenOptions { exclusive: false, write: false });
             opened.map(|disk| disk.size_bytes()).map_err(|error| of_ring(&error, &spec.to_string()))
         }
     }

@@ -88,8 +88,10 @@ impl CandidateList<'_> {
     /// Adds a disk unless it, or what it stands on, is there already. What does not exist is added all the same:
     /// the attempt to open it says where it was last seen.
     fn add(&mut self, spec: DiskSpec, expected: bool) {
-        if spec.volume().is_some() && !self.found.iter().any(|other| other.spec == spec) {
-            self.found.push(Candidate { spec, expected });
+        if spec.volume().is_some() || spec.remote().is_some() {
+            if !self.found.iter().any(|other| other.spec == spec) {
+                self.found.push(Candidate { spec, expected });
+            }
             return;
         }
         let Some(path) = spec.path() else { return };
@@ -147,19 +149,22 @@ impl Control {
     }
 
     fn list_candidates(&self, extra: Vec<DiskSpec>) -> (Vec<Candidate>, BTreeSet<Identity>) {
-        let (known, open): (Vec<DiskSpec>, BTreeSet<Identity>) = {
+        let (candidates, open): (Vec<DiskSpec>, BTreeSet<Identity>) = {
             let tables = self.read();
+            let remotes = tables.remotes_open();
             let volumes = tables.volumes_to_look_at();
             let known = tables.disks.keys().chain(tables.pool_disks.keys());
             let open = tables.open_disks().map(|(_, _, disk)| disk);
             let open = open.chain(tables.pool_disks_open().map(|(_, _, disk)| disk));
             let known = known.filter_map(|name| DiskSpec::parse(name).ok()).filter(|spec| spec.volume().is_none());
-            (known.chain(volumes).collect(), open.filter_map(|d| d.identity).collect())
+            let all = extra.into_iter().chain(known).chain(volumes);
+            let all = all.filter(|spec| !spec.remote().is_some_and(|uri| remotes.contains(uri)));
+            (all.collect(), open.filter_map(|d| d.identity).collect())
         };
         let roots = Roots::default();
         let devices = roots.block_devices();
         let mut list = CandidateList { roots: &roots, devices: &devices, seen: open, found: Vec::new() };
-        extra.into_iter().chain(known).for_each(|spec| list.add(spec, true));
+        candidates.into_iter().for_each(|spec| list.add(spec, true));
         for device in devices.iter().filter(|device| device.holders.is_empty() && !device.read_only) {
             list.add(DiskSpec::Path(device.path.clone()), false);
         }

@@ -398,6 +398,13 @@ impl Tables {
         })
     }
 
+    /// The addresses of all exports of other servers that are open as disks.
+    pub fn remotes_open(&self) -> BTreeSet<String> {
+        let of_arrays = self.arrays.values().filter_map(|entry| entry.active()).flat_map(Active::open_disks);
+        let of_pools = self.pool_disks_open().map(|(_, _, disk)| Arc::clone(disk));
+        of_arrays.chain(of_pools).filter_map(|disk| disk.disk.spec().remote().map(str::to_owned)).collect()
+    }
+
     /// Refuses a name that is taken.
     ///
     /// # Errors

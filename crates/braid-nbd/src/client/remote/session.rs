@@ -1,0 +1,620 @@
+//! One shard's connection to an export: greeting, requests, replies, and what becomes of them when it breaks. Sans-I/O, over
+//! [`Wire`].
+//!
+//! Replies are simple ones: each is sixteen bytes and, for a read that went well, its data. Of what comes in one receive the data
+//! are copied out; what is left of a long read is received where it is wanted.
+//!
+//! A connection that the server has ended is opened again, and what it had not answered is sent again. One that this side gives up
+//! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_engine::{Flags, Op};
+use braid_ring::{Cut, RemotePart};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Shared;
+use super::slots::{SLOTS, Slots, State};
+use super::wire::Wire;
+use crate::client::negotiate::{Negotiation, Wishes};
+use crate::codec::{
+    REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC, SimpleReply, command, command_flags,
+    transmission_flags,
+};
+
+/// From so many bytes of a read's data on, the rest of it is received where it is wanted.
+const DIRECT_BYTES: u64 = 16 << 10;
+/// Pieces of memory of one request.
+const PIECES_MAX: usize = 64;
+/// Bytes that are zeroed or discarded by one request: as many as a slow server does well within the limits below.
+const RANGE_BYTES: u64 = 32 << 20;
+/// Bytes of data in one request.
+const DATA_BYTES: u64 = 1 << 20;
+
+const MS: u64 = 1_000_000;
+/// Between two looks at the clock.
+const TICK_NS: u64 = 250 * MS;
+/// Between two tries to connect: at first, and at most.
+const RETRY_NS: (u64, u64) = (10 * MS, 1000 * MS);
+/// Longest time for a connection and its greeting.
+const GREETING_NS: u64 = 5000 * MS;
+/// Longest wait without a word from the server, or for it; and for one answer.
+pub(super) const PATIENCE_NS: u64 = 30_000 * MS;
+/// The same where others hold what this disk does.
+pub(super) const PATIENCE_OF_MANY_NS: u64 = 5000 * MS;
+/// Longest time to say goodbye.
+const GOODBYE_NS: u64 = 500 * MS;
+
+/// The protocol's number for a server that is going away.
+const SHUTDOWN: u32 = 108;
+
+enum Phase {
+    /// There is no connection, and none is wanted or it is not time yet.
+    Down,
+    Greeting(Box<Negotiation>),
+    Up,
+    /// Closed; something is still in flight on it.
+    Ending(Why),
+    /// The goodbye is on its way.
+    Leaving,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// It never stood, or the server is not what it was.
+    Refused,
+    /// The server, or its machine, has ended it.
+    Ended,
+    /// This side has: what the server makes of its requests is unknown.
+    GivenUp,
+}
+
+/// What the next bytes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Header,
+    /// Data of a read, from its byte `at` on.
+    Data {
+        slot: u16,
+        at: u64,
+    },
+    /// The same, received where it is wanted; so many bytes were asked for.
+    Direct {
+        slot: u16,
+        at: u64,
+        asked: u64,
+    },
+}
+
+/// See the module's page.
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    phase: Phase,
+    slots: Slots,
+    reading: Reading,
+    /// Of the input, what was received and not looked at.
+    start: usize,
+    end: usize,
+    sending: bool,
+    receiving: bool,
+    /// What the send in flight consists of.
+    in_send: Vec<u16>,
+    /// Of the greeting, what has to be said.
+    to_say: Vec<u8>,
+    target: usize,
+    retry_ns: u64,
+    retry_at_ns: u64,
+    dialled_ns: u64,
+    /// When the server was last heard, or had nothing to say.
+    heard_ns: u64,
+    next_look_ns: u64,
+    timer_ns: Option<u64>,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>) -> Session {
+        Session {
+            shared,
+            phase: Phase::Down,
+            slots: Slots::new(),
+            reading: Reading::Header,
+            start: 0,
+            end: 0,
+            sending: false,
+            receiving: false,
+            in_send: Vec::with_capacity(SLOTS),
+            to_say: Vec::new(),
+            target: 0,
+            retry_ns: 0,
+            retry_at_ns: 0,
+            dialled_ns: 0,
+            heard_ns: 0,
+            next_look_ns: 0,
+            timer_ns: None,
+        }
+    }
+
+    /// Does what there is to do. Called behind all else of a turn.
+    pub(super) fn work(&mut self, wire: &mut impl Wire) {
+        if self.shared.is_lost() {
+            self.fail_held(wire, libc_errno::NODEV, u64::MAX);
+        }
+        if wire.now_ns() >= self.next_look_ns {
+            self.look_at_the_clock(wire);
+        }
+        match self.phase {
+            Phase::Down if self.wants(wire) && wire.now_ns() >= self.retry_at_ns => self.dial(wire),
+            Phase::Up => self.fill(wire),
+            _ => {}
+        }
+        self.set_timer(wire);
+    }
+
+    fn wants(&self, wire: &impl Wire) -> bool {
+        !self.slots.is_empty() || wire.waiting_since_ns().is_some()
+    }
+
+    fn set_timer(&mut self, wire: &mut impl Wire) {
+        if matches!(self.phase, Phase::Leaving) || !self.wants(wire) {
+            return;
+        }
+        let now = wire.now_ns();
+        let mut at = self.next_look_ns.max(now);
+        if matches!(self.phase, Phase::Down) {
+            at = at.min(self.retry_at_ns.max(now));
+        }
+        if self.timer_ns.is_none_or(|set| set > at) && wire.timer_at(at) {
+            self.timer_ns = Some(at);
+        }
+    }
+
+    pub(super) fn timer(&mut self, wire: &mut impl Wire) {
+        self.timer_ns = None;
+        if matches!(self.phase, Phase::Leaving) {
+            wire.close();
+        }
+    }
+
+    /// The disk is taken away.
+    pub(super) fn leave(&mut self, wire: &mut impl Wire) {
+        let polite = matches!(self.phase, Phase::Up) && !self.sending && self.slots.is_empty();
+        self.phase = Phase::Leaving;
+        if polite && wire.timer_at(wire.now_ns() + GOODBYE_NS) {
+            let goodbye = RequestHeader::new(command::DISC, 0, 0, 0, 0);
+            wire.output()[..REQUEST_BYTES].copy_from_slice(goodbye.as_bytes());
+            wire.gather(0, REQUEST_BYTES);
+            self.sending = wire.send();
+        }
+        if !self.sending {
+            wire.close();
+        }
+    }
+
+    // ---- Connecting ----
+
+    fn dial(&mut self, wire: &mut impl Wire) {
+        let targets = &self.shared.targets;
+        let target = &targets[self.target % targets.len()];
+        self.target = self.target.wrapping_add(1);
+        self.retry_ns = (2 * self.retry_ns).clamp(RETRY_NS.0, RETRY_NS.1);
+        self.retry_at_ns = wire.now_ns() + self.retry_ns;
+        if !wire.dial(target) {
+            return;
+        }
+        let wishes = Wishes {
+            export: self.shared.export.clone(),
+            tls: false,
+            extended: false,
+            structured: false,
+            allocation: false,
+        };
+        self.to_say.clear();
+        self.phase = Phase::Greeting(Box::new(Negotiation::new(wishes)));
+        self.dialled_ns = wire.now_ns();
+        self.listen(wire);
+    }
+
+    /// Takes what has come of the greeting, and answers.
+    fn greet(&mut self, wire: &mut impl Wire) {
+        loop {
+            let Phase::Greeting(negotiation) = &mut self.phase else { return };
+            match negotiation.feed(wire.input(self.start, self.end), &mut self.to_say) {
+                Err(_) => return self.lose(wire, Why::Refused),
+                Ok((took, Some(terms))) => {
+                    self.start += took;
+                    if !self.shared.is_the_same(&terms) {
+                        return self.lose(wire, Why::Refused);
+                    }
+                    self.phase = Phase::Up;
+                    self.heard_ns = wire.now_ns();
+                    return;
+                }
+                Ok((0, None)) => break,
+                Ok((took, None)) => self.start += took,
+            }
+        }
+        self.say(wire);
+    }
+
+    fn say(&mut self, wire: &mut impl Wire) {
+        if self.sending || self.to_say.is_empty() {
+            return;
+        }
+        let len = self.to_say.len();
+        wire.output()[..len].copy_from_slice(&self.to_say);
+        self.to_say.clear();
+        wire.gather(0, len);
+        self.sending = wire.send();
+        if !self.sending {
+            self.lose(wire, Why::Ended);
+        }
+    }
+
+    // ---- Sending ----
+
+    /// Sends what waits, as much as goes into one send.
+    fn fill(&mut self, wire: &mut impl Wire) {
+        if self.sending {
+            return;
+        }
+        let mut out = 0;
+        while wire.room() > PIECES_MAX && self.in_send.len() < SLOTS {
+            let index = match self.slots.unsent.pop_front() {
+                Some(index) => index,
+                None if !self.slots.has_free() || self.shared.is_lost() => break,
+                None => {
+                    let Some(part) = wire.take(&self.shared.cut()) else { break };
+                    if let Some(result) = self.without(&part) {
+                        wire.done(&part, result);
+                        continue;
+                    }
+                    let index = self.slots.take(part);
+                    index.expect("a slot is free, as was just seen")
+                }
+            };
+            let header = self.request(index, wire.now_ns());
+            wire.output()[out..out + REQUEST_BYTES].copy_from_slice(header.as_bytes());
+            wire.gather(out, out + REQUEST_BYTES);
+            out += REQUEST_BYTES;
+            if self.carries_data(index) {
+                wire.gather_data(&self.slots[index].part);
+            }
+            self.in_send.push(index);
+        }
+        if self.in_send.is_empty() {
+            return;
+        }
+        self.sending = wire.send();
+        if !self.sending {
+            self.lose(wire, Why::Ended);
+        }
+    }
+
+    /// The answer to what the server cannot do, if it needs none of it.
+    fn without(&self, part: &RemotePart) -> Option<Result<(), i32>> {
+        let has = |flag| self.shared.flags & flag != 0;
+        match part.op {
+            // Without a cache there is nothing to flush.
+            Op::Flush if !has(transmission_flags::SEND_FLUSH) => Some(Ok(())),
+            Op::Discard if !has(transmission_flags::SEND_TRIM) => Some(Ok(())),
+            Op::WriteZeroes if part.flags.has(Flags::FAST_ZERO) && !has(transmission_flags::SEND_FAST_ZERO) => {
+                Some(Err(libc_errno::OPNOTSUPP))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether bytes follow the request: where the server cannot zero, zeros are written.
+    fn carries_data(&self, index: u16) -> bool {
+        let slot = &self.slots[index];
+        match slot.part.op {
+            Op::Write => !slot.flushing,
+            Op::WriteZeroes => self.shared.flags & transmission_flags::SEND_WRITE_ZEROES == 0,
+            _ => false,
+        }
+    }
+
+    /// What is said for a slot; it counts as sent.
+    fn request(&mut self, index: u16, now_ns: u64) -> RequestHeader {
+        if self.slots.sent == 0 {
+            self.heard_ns = now_ns;
+        }
+        self.slots.set(index, State::Sent);
+        let data = self.carries_data(index);
+        let cookie = self.slots.cookie(index);
+        let slot = &mut self.slots[index];
+        (slot.in_send, slot.sent_ns) = (true, now_ns);
+        let part = &slot.part;
+        if slot.flushing || part.op == Op::Flush {
+            slot.mark = self.shared.written.load(Ordering::Acquire);
+            return RequestHeader::new(command::FLUSH, 0, cookie, 0, 0);
+        }
+        let (kind, mut flags) = match part.op {
+            Op::Read => (command::READ, 0),
+            Op::Discard => (command::TRIM, 0),
+            _ if data => (command::WRITE, 0),
+            _ => (command::WRITE_ZEROES, 0),
+        };
+        if kind == command::WRITE && slot.has_fua() && self.shared.flags & transmission_flags::SEND_FUA != 0 {
+            flags |= command_flags::FUA;
+        }
+        if kind == command::WRITE_ZEROES {
+            flags |= if part.flags.has(Flags::NO_UNMAP) { command_flags::NO_HOLE } else { 0 };
+            flags |= if part.flags.has(Flags::FAST_ZERO) { command_flags::FAST_ZERO } else { 0 };
+        }
+        RequestHeader::new(kind, flags, cookie, part.offset, part.len as u32)
+    }
+
+    pub(super) fn sent(&mut self, wire: &mut impl Wire, result: i32) {
+        self.sending = false;
+        match self.phase {
+            Phase::Leaving => return wire.close(),
+            Phase::Ending(why) => return self.ended(wire, why),
+            _ if result <= 0 => return self.lose(wire, Why::Ended),
+            Phase::Greeting(_) => return self.say(wire),
+            _ => {}
+        }
+        while let Some(index) = self.in_send.pop() {
+            self.slots[index].in_send = false;
+            if let Some(answer) = self.slots[index].answer {
+                self.finish(wire, index, answer);
+            }
+        }
+    }
+
+    // ---- Receiving ----
+
+    fn listen(&mut self, wire: &mut impl Wire) {
+        if self.receiving || !matches!(self.phase, Phase::Greeting(_) | Phase::Up) {
+            return;
+        }
+        self.receiving = match &mut self.reading {
+            Reading::Direct { slot, at, asked } => {
+                let part = &self.slots[*slot].part;
+                *asked = wire.receive_data(part, *at, part.len - *at);
+                *asked > 0
+            }
+            _ => wire.receive(self.end),
+        };
+        if !self.receiving {
+            self.lose(wire, Why::Ended);
+        }
+    }
+
+    pub(super) fn received(&mut self, wire: &mut impl Wire, result: i32) {
+        self.receiving = false;
+        match self.phase {
+            Phase::Ending(why) => return self.ended(wire, why),
+            Phase::Leaving => return,
+            _ if result <= 0 => return self.lose(wire, Why::Ended),
+            _ => {}
+        }
+        self.heard_ns = wire.now_ns();
+        match self.reading {
+            Reading::Direct { slot, at, asked } => self.arrived(wire, slot, at, asked, result as u64),
+            _ => self.end += result as usize,
+        }
+        if matches!(self.phase, Phase::Greeting(_)) {
+            self.greet(wire);
+        }
+        if matches!(self.phase, Phase::Up) {
+            self.parse(wire);
+        }
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            wire.move_input(self.start, self.end);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        self.listen(wire);
+    }
+
+    /// Data has been received where it is wanted.
+    fn arrived(&mut self, wire: &mut impl Wire, slot: u16, at: u64, asked: u64, got: u64) {
+        if got < asked {
+            return self.lose(wire, Why::Ended);
+        }
+        let at = at + got;
+        if at == self.slots[slot].part.len {
+            self.reading = Reading::Header;
+            self.answer(wire, slot, Ok(()));
+        } else {
+            self.reading = Reading::Direct { slot, at, asked: 0 };
+        }
+    }
+
+    /// Takes replies out of what was received.
+    fn parse(&mut self, wire: &mut impl Wire) {
+        while matches!(self.phase, Phase::Up) {
+            match self.reading {
+                Reading::Direct { .. } => return,
+                Reading::Data { slot, at } => {
+                    let part = self.slots[slot].part;
+                    let here = (part.len - at).min((self.end - self.start) as u64);
+                    wire.copy_data(&part, at, self.start, self.start + here as usize);
+                    self.start += here as usize;
+                    let at = at + here;
+                    if at == part.len {
+                        self.reading = Reading::Header;
+                        self.answer(wire, slot, Ok(()));
+                        continue;
+                    }
+                    let direct = part.len - at >= DIRECT_BYTES;
+                    self.reading =
+                        if direct { Reading::Direct { slot, at, asked: 0 } } else { Reading::Data { slot, at } };
+                    return;
+                }
+                Reading::Header => {
+                    let Ok((reply, _)) = SimpleReply::ref_from_prefix(wire.input(self.start, self.end)) else { return };
+                    let (magic, error, cookie) = (reply.magic.get(), reply.error.get(), reply.cookie.get());
+                    self.start += SIMPLE_BYTES;
+                    match self.slots.find(cookie) {
+                        Some(slot) if magic == SIMPLE_REPLY_MAGIC => self.replied(wire, slot, error),
+                        // Not the protocol: nothing that it says can be believed.
+                        _ => return self.lose(wire, Why::GivenUp),
+                    }
+                }
+            }
+        }
+    }
+
+    fn replied(&mut self, wire: &mut impl Wire, slot: u16, error: u32) {
+        let part = &self.slots[slot].part;
+        match error {
+            0 if part.op == Op::Read => self.reading = Reading::Data { slot, at: 0 },
+            0 => self.answer(wire, slot, Ok(())),
+            // It ends the connection: what was not done is tried again on the next.
+            SHUTDOWN => self.lose(wire, Why::Ended),
+            error => self.answer(wire, slot, Err(errno_of(error))),
+        }
+    }
+
+    /// The server has answered a slot.
+    fn answer(&mut self, wire: &mut impl Wire, index: u16, answer: Result<(), i32>) {
+        self.retry_ns = 0;
+        if self.slots[index].in_send {
+            self.slots[index].answer = Some(answer);
+        } else {
+            self.finish(wire, index, answer);
+        }
+    }
+
+    /// Ends a slot whose memory nothing uses any more.
+    fn finish(&mut self, wire: &mut impl Wire, index: u16, result: Result<(), i32>) {
+        let slot = &mut self.slots[index];
+        slot.answer = None;
+        let fua = self.shared.flags & transmission_flags::SEND_FUA != 0;
+        let cached = self.shared.flags & transmission_flags::SEND_FLUSH != 0;
+        if result.is_ok() && slot.has_fua() && !fua && cached && !slot.flushing {
+            slot.flushing = true;
+            self.shared.written.fetch_add(1, Ordering::AcqRel);
+            self.slots.set(index, State::Unsent);
+            return self.slots.unsent.push_back(index);
+        }
+        if result.is_ok() && (slot.flushing || slot.part.op == Op::Flush) {
+            self.shared.flushed.fetch_max(slot.mark, Ordering::AcqRel);
+        } else if result.is_ok() && cached && slot.changes() && !(fua && slot.has_fua()) {
+            self.shared.written.fetch_add(1, Ordering::AcqRel);
+        }
+        let part = slot.part;
+        self.slots.give(index);
+        wire.done(&part, result);
+    }
+
+    // ---- Losing ----
+
+    /// Ends the connection; what it leads to follows when nothing is in flight on it.
+    fn lose(&mut self, wire: &mut impl Wire, why: Why) {
+        let why = match self.phase {
+            Phase::Greeting(_) => Why::Refused,
+            Phase::Up => why,
+            _ => return,
+        };
+        self.phase = Phase::Ending(why);
+        wire.close();
+        self.ended(wire, why);
+    }
+
+    /// The connection is gone, if nothing is in flight on it any more.
+    fn ended(&mut self, wire: &mut impl Wire, why: Why) {
+        if self.sending || self.receiving {
+            return;
+        }
+        self.phase = Phase::Down;
+        (self.start, self.end, self.reading) = (0, 0, Reading::Header);
+        while let Some(index) = self.in_send.pop() {
+            self.slots[index].in_send = false;
+            if let Some(answer) = self.slots[index].answer {
+                self.finish(wire, index, answer);
+            }
+        }
+        let sent: Vec<u16> = self.slots.in_state(State::Sent).collect();
+        let writes = sent.iter().any(|index| self.slots[*index].changes());
+        if why != Why::Refused {
+            self.shared.connection_ended(why == Why::GivenUp, writes);
+        }
+        for index in sent {
+            if why == Why::GivenUp {
+                let part = self.slots[index].part;
+                self.slots.give(index);
+                wire.done(&part, Err(libc_errno::TIMEDOUT));
+            } else {
+                self.slots.set(index, State::Unsent);
+                self.slots.unsent.push_back(index);
+            }
+        }
+        self.retry_ns = self.retry_ns.max(RETRY_NS.0);
+        self.retry_at_ns = self.retry_at_ns.max(wire.now_ns() + self.retry_ns);
+    }
+
+    fn look_at_the_clock(&mut self, wire: &mut impl Wire) {
+        let now = wire.now_ns();
+        self.next_look_ns = now + TICK_NS;
+        let patience = self.shared.patience_ns();
+        match self.phase {
+            Phase::Up if self.slots.sent > 0 => {
+                let silent = now.saturating_sub(self.heard_ns) >= patience;
+                let oldest = self.slots.in_state(State::Sent).map(|index| self.slots[index].sent_ns).min();
+                if silent || oldest.is_some_and(|sent| now.saturating_sub(sent) >= PATIENCE_NS) {
+                    self.lose(wire, Why::GivenUp);
+                }
+            }
+            Phase::Greeting(_) if now.saturating_sub(self.dialled_ns) >= GREETING_NS => self.lose(wire, Why::Refused),
+            _ => {}
+        }
+        if !matches!(self.phase, Phase::Up) {
+            self.fail_held(wire, libc_errno::TIMEDOUT, now.saturating_sub(patience));
+        }
+    }
+
+    /// Fails what is not with the server and was asked for at this time or before.
+    fn fail_held(&mut self, wire: &mut impl Wire, errno: i32, until_ns: u64) {
+        for _ in 0..self.slots.unsent.len() {
+            let Some(index) = self.slots.unsent.pop_front() else { break };
+            let part = self.slots[index].part;
+            if part.start_ns > until_ns {
+                self.slots.unsent.push_back(index);
+                continue;
+            }
+            self.slots.give(index);
+            wire.done(&part, Err(errno));
+        }
+        while wire.waiting_since_ns().is_some_and(|since| since <= until_ns) {
+            wire.fail_waiting(errno);
+        }
+    }
+}
+
+impl Shared {
+    /// How requests are cut for this server.
+    fn cut(&self) -> Cut {
+        let data_bytes = DATA_BYTES.min(self.payload_bytes);
+        let zeroes = self.flags & transmission_flags::SEND_WRITE_ZEROES != 0;
+        Cut { data_bytes, range_bytes: if zeroes { RANGE_BYTES } else { data_bytes }, pieces: PIECES_MAX }
+    }
+}
+
+/// The numbers of the protocol are Linux's, but for what they mean here.
+fn errno_of(error: u32) -> i32 {
+    match error {
+        1 => libc_errno::ROFS,
+        22 => libc_errno::INVAL,
+        28 => libc_errno::NOSPC,
+        95 => libc_errno::OPNOTSUPP,
+        _ => libc_errno::IO,
+    }
+}
+
+/// Error numbers of Linux, the same on every processor that it runs on here.
+pub(super) mod libc_errno {
+    use rustix::io::Errno;
+    pub(in super::super) const NODEV: i32 = Errno::NODEV.raw_os_error();
+    pub(in super::super) const TIMEDOUT: i32 = Errno::TIMEDOUT.raw_os_error();
+    pub(super) const OPNOTSUPP: i32 = Errno::OPNOTSUPP.raw_os_error();
+    pub(super) const ROFS: i32 = Errno::ROFS.raw_os_error();
+    pub(super) const INVAL: i32 = Errno::INVAL.raw_os_error();
+    pub(super) const NOSPC: i32 = Errno::NOSPC.raw_os_error();
+    pub(super) const IO: i32 = Errno::IO.raw_os_error();
+}

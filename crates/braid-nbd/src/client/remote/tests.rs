@@ -1,0 +1,469 @@
+//! A session against a server that the tests play, in memory.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_engine::{Flags, Op};
+use braid_ring::{Cut, RemotePart};
+
+use super::session::libc_errno::{NODEV, TIMEDOUT};
+use super::wire::Wire;
+use super::*;
+
+const SIZE: u64 = 1 << 30;
+const ALL: u16 = transmission_flags::HAS_FLAGS | FLAGS & !transmission_flags::READ_ONLY;
+const SECOND: u64 = 1_000_000_000;
+
+enum Receiving {
+    Input(usize),
+    Data(u32, u64, u64),
+}
+
+/// The shard.
+#[derive(Default)]
+struct Shard {
+    now_ns: u64,
+    refuses: bool,
+    dialled: usize,
+    waiting: VecDeque<RemotePart>,
+    /// Of each I/O.
+    memory: BTreeMap<u32, Vec<u8>>,
+    ended: Vec<(u32, Result<(), i32>)>,
+    open: bool,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    gathered: Vec<u8>,
+    receiving: Option<Receiving>,
+    /// What the server was sent, and has not looked at; and how much of it a send in flight is.
+    sent: Vec<u8>,
+    sending: usize,
+    timers: Vec<u64>,
+}
+
+impl Wire for Shard {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+    fn take(&mut self, _cut: &Cut) -> Option<RemotePart> {
+        self.waiting.pop_front()
+    }
+    fn waiting_since_ns(&self) -> Option<u64> {
+        self.waiting.front().map(|part| part.start_ns)
+    }
+    fn done(&mut self, part: &RemotePart, result: Result<(), i32>) {
+        assert!(self.sending == 0 || part.op != Op::Write, "its memory may still be sent from");
+        self.ended.push((part.io, result));
+    }
+    fn fail_waiting(&mut self, errno: i32) {
+        let part = self.waiting.pop_front().unwrap();
+        self.ended.push((part.io, Err(errno)));
+    }
+    fn dial(&mut self, _target: &Target) -> bool {
+        assert!(!self.open && self.receiving.is_none() && self.sending == 0, "one connection at a time");
+        self.dialled += 1;
+        self.open = !self.refuses;
+        self.open
+    }
+    fn close(&mut self) {
+        self.open = false;
+    }
+    fn input(&self, from: usize, to: usize) -> &[u8] {
+        &self.input[from..to]
+    }
+    fn move_input(&mut self, from: usize, to: usize) {
+        self.input.copy_within(from..to, 0);
+    }
+    fn receive(&mut self, at: usize) -> bool {
+        assert!(self.receiving.is_none());
+        self.receiving = self.open.then_some(Receiving::Input(at));
+        self.open
+    }
+    fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64 {
+        assert!(self.receiving.is_none());
+        self.receiving = self.open.then_some(Receiving::Data(part.io, part.at + at, len));
+        if self.open { len } else { 0 }
+    }
+    fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
+        let start = (part.at + at) as usize;
+        let data = self.input[from..to].to_vec();
+        self.memory.get_mut(&part.io).unwrap()[start..start + data.len()].copy_from_slice(&data);
+    }
+    fn output(&mut self) -> &mut [u8] {
+        assert_eq!(self.sending, 0, "the output is in use");
+        &mut self.output
+    }
+    fn room(&self) -> usize {
+        braid_ring::SEND_PIECES_MAX
+    }
+    fn gather(&mut self, from: usize, to: usize) {
+        self.gathered.extend_from_slice(&self.output[from..to]);
+    }
+    fn gather_data(&mut self, part: &RemotePart) {
+        let zeros = vec![0; part.len as usize];
+        let data = self.memory.get(&part.io).filter(|_| part.op == Op::Write).unwrap_or(&zeros);
+        self.gathered.extend_from_slice(&data[part.at as usize..(part.at + part.len) as usize]);
+    }
+    fn send(&mut self) -> bool {
+        assert_eq!(self.sending, 0, "one send at a time");
+        self.sending = self.gathered.len();
+        self.sent.append(&mut self.gathered);
+        self.open
+    }
+    fn timer_at(&mut self, at_ns: u64) -> bool {
+        self.timers.push(at_ns);
+        true
+    }
+}
+
+struct Bed {
+    session: Session,
+    shard: Shard,
+    shared: Arc<Shared>,
+    flags: u16,
+    ios: u32,
+}
+
+impl Bed {
+    fn new(flags: u16, replaceable: bool) -> Bed {
+        let shared = Arc::new(Shared {
+            export: "disk".into(),
+            targets: vec![Target::Unix("/nowhere".into())],
+            export_bytes: SIZE,
+            block_bytes: 512,
+            payload_bytes: 32 << 20,
+            flags: flags & FLAGS,
+            replaceable: AtomicBool::new(replaceable),
+            lost: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+        });
+        let shard =
+            Shard { now_ns: 1000 * SECOND, input: vec![0; 64 << 10], output: vec![0; 16 << 10], ..Shard::default() };
+        Bed { session: Session::new(Arc::clone(&shared)), shard, shared, flags, ios: 0 }
+    }
+
+    /// Asks for an I/O; writes carry their number.
+    fn ask(&mut self, op: Op, flags: Flags, offset: u64, len: u64) -> u32 {
+        self.ios += 1;
+        let io = self.ios;
+        self.shard.memory.insert(io, vec![if op == Op::Write { io as u8 } else { 0xee }; len as usize]);
+        self.shard.waiting.push_back(RemotePart { io, op, flags, offset, len, at: 0, start_ns: self.shard.now_ns });
+        self.session.work(&mut self.shard);
+        io
+    }
+
+    fn work(&mut self) {
+        self.session.work(&mut self.shard);
+    }
+
+    /// The kernel has sent all.
+    fn sent(&mut self) {
+        if self.shard.sending > 0 {
+            let len = std::mem::take(&mut self.shard.sending);
+            self.session.sent(&mut self.shard, len as i32);
+            self.work();
+        }
+    }
+
+    /// The server says something.
+    fn says(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let took = match self.shard.receiving.take().expect("the session listens") {
+                Receiving::Input(at) => {
+                    let took = bytes.len().min(self.shard.input.len() - at);
+                    self.shard.input[at..at + took].copy_from_slice(&bytes[..took]);
+                    took
+                }
+                Receiving::Data(io, at, len) => {
+                    let (at, took) = (at as usize, len as usize);
+                    self.shard.memory.get_mut(&io).unwrap()[at..at + took].copy_from_slice(&bytes[..took]);
+                    took
+                }
+            };
+            bytes = &bytes[took..];
+            self.session.received(&mut self.shard, took as i32);
+        }
+        self.work();
+    }
+
+    fn greets(&mut self) {
+        self.says(&[&b"NBDMAGICIHAVEOPT"[..], &3u16.to_be_bytes()].concat());
+        self.sent();
+        let reply = |kind: u32, data: &[u8]| {
+            [
+                &0x3e889045565a9u64.to_be_bytes()[..],
+                &[0, 0, 0, 7],
+                &kind.to_be_bytes(),
+                &(data.len() as u32).to_be_bytes(),
+                data,
+            ]
+            .concat()
+        };
+        let info = [&[0, 0][..], &SIZE.to_be_bytes(), &self.flags.to_be_bytes()].concat();
+        self.shard.sent.clear();
+        let all = [reply(3, &info), reply(1, &[])].concat();
+        // In two halves, as it may come.
+        self.says(&all[..30]);
+        self.says(&all[30..]);
+    }
+
+    /// The requests that the server has got: type, flags, cookie, offset, length; data of writes left out.
+    fn requests(&mut self) -> Vec<(u16, u16, u64, u64, u32)> {
+        let (mut all, bytes) = (Vec::new(), std::mem::take(&mut self.shard.sent));
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let n = |from: usize, to: usize| rest[from..to].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
+            assert_eq!(n(0, 4), 0x25609513);
+            let one = (n(6, 8) as u16, n(4, 6) as u16, n(8, 16), n(16, 24), n(24, 28) as u32);
+            let data = if one.0 == 1 { one.4 as usize } else { 0 };
+            rest = &rest[28 + data..];
+            all.push(one);
+        }
+        all
+    }
+
+    fn reply(cookie: u64, error: u32, data: &[u8]) -> Vec<u8> {
+        [&0x67446698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes(), data].concat()
+    }
+
+    /// The connection ends: all that is in flight on it comes back.
+    fn breaks(&mut self) {
+        if std::mem::take(&mut self.shard.sending) > 0 {
+            self.session.sent(&mut self.shard, -32);
+        }
+        if self.shard.receiving.take().is_some() {
+            self.session.received(&mut self.shard, 0);
+        }
+        self.work();
+    }
+
+    /// Lets time pass, in steps as the timer would.
+    fn passes(&mut self, ns: u64) {
+        let until = self.shard.now_ns + ns;
+        while self.shard.now_ns < until {
+            self.shard.now_ns += SECOND / 4;
+            self.session.timer(&mut self.shard);
+            self.work();
+            if !self.shard.open {
+                // What was in flight on a connection that was closed comes back.
+                self.breaks();
+            }
+        }
+    }
+
+    /// A connection that stands.
+    fn up(flags: u16, replaceable: bool) -> Bed {
+        let mut bed = Bed::new(flags, replaceable);
+        let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
+        assert_eq!(bed.shard.dialled, 1);
+        bed.greets();
+        bed.sent();
+        let [(0, 0, cookie, 0, 512)] = bed.requests()[..] else { panic!("one read") };
+        bed.says(&Bed::reply(cookie, 0, &[7; 512]));
+        assert_eq!(std::mem::take(&mut bed.shard.ended), [(io, Ok(()))]);
+        assert_eq!(bed.shard.memory[&io], [7; 512]);
+        bed
+    }
+}
+
+#[test]
+fn requests_of_a_batch_go_out_together_and_replies_come_in_any_order() {
+    let mut bed = Bed::up(ALL, false);
+    let ops = [(Op::Write, 1u16), (Op::Read, 0), (Op::Flush, 3), (Op::Discard, 4), (Op::WriteZeroes, 6)];
+    for (op, _) in ops {
+        bed.ios += 1;
+        let len = if op == Op::Flush { 0 } else { 4096 };
+        bed.shard.memory.insert(bed.ios, vec![1; 4096]);
+        let (flags, start_ns) = (Flags::NONE, bed.shard.now_ns);
+        bed.shard.waiting.push_back(RemotePart { io: bed.ios, op, flags, offset: 4096, len, at: 0, start_ns });
+    }
+    bed.work();
+    let requests = bed.requests();
+    assert_eq!(requests.iter().map(|r| r.0).collect::<Vec<_>>(), ops.map(|op| op.1));
+    bed.sent();
+    // Backwards, and in crumbs.
+    let replies = requests.iter().rev().map(|r| Bed::reply(r.2, 0, if r.0 == 0 { &[9; 4096] } else { &[] }));
+    for crumb in replies.collect::<Vec<_>>().concat().chunks(13) {
+        bed.says(crumb);
+    }
+    assert_eq!(bed.shard.ended, [(6, Ok(())), (5, Ok(())), (4, Ok(())), (3, Ok(())), (2, Ok(()))]);
+    assert_eq!(bed.shard.memory[&3], [9; 4096]);
+}
+
+#[test]
+fn a_long_read_is_received_where_it_is_wanted() {
+    let mut bed = Bed::up(ALL, false);
+    let io = bed.ask(Op::Read, Flags::NONE, 0, 1 << 20);
+    let cookie = bed.requests()[0].2;
+    bed.sent();
+    let data: Vec<u8> = (0..1 << 20).map(|n: u32| (n * 7 + n / 251) as u8).collect();
+    bed.says(&Bed::reply(cookie, 0, &data));
+    assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+    assert!(bed.shard.memory[&io] == data);
+}
+
+#[test]
+fn what_is_answered_early_keeps_its_memory_until_it_was_sent() {
+    let mut bed = Bed::up(ALL, false);
+    let io = bed.ask(Op::Write, Flags::NONE, 0, 4096);
+    let cookie = bed.requests()[0].2;
+    bed.says(&Bed::reply(cookie, 0, &[]));
+    assert_eq!(bed.shard.ended, []);
+    bed.sent();
+    assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+}
+
+#[test]
+fn errors_of_the_server_are_those_of_the_disk() {
+    let mut bed = Bed::up(ALL, false);
+    let io = bed.ask(Op::Write, Flags::NONE, 0, 4096);
+    let cookie = bed.requests()[0].2;
+    bed.sent();
+    bed.says(&Bed::reply(cookie, 28, &[]));
+    assert_eq!(bed.shard.ended, [(io, Err(28))]);
+}
+
+#[test]
+fn what_the_server_had_not_answered_is_sent_again() {
+    let mut bed = Bed::up(ALL, false);
+    let [write, read] = [bed.ask(Op::Write, Flags::NONE, 8192, 4096), bed.ask(Op::Read, Flags::NONE, 0, 512)];
+    bed.sent();
+    assert_eq!(bed.requests().len(), 2);
+    bed.breaks();
+    assert_eq!(bed.shard.ended, []);
+    bed.passes(SECOND / 4);
+    assert_eq!(bed.shard.dialled, 2);
+    bed.greets();
+    let [(1, 0, first, 8192, 4096), (0, 0, second, 0, 512)] = bed.requests()[..] else { panic!("both again") };
+    bed.sent();
+    bed.says(&[Bed::reply(first, 0, &[]), Bed::reply(second, 0, &[3; 512])].concat());
+    assert_eq!(bed.shard.ended, [(write, Ok(())), (read, Ok(()))]);
+}
+
+#[test]
+fn a_member_with_writes_under_way_is_lost_with_its_connection() {
+    for (op, lost) in [(Op::Write, true), (Op::WriteZeroes, true), (Op::Read, false), (Op::Flush, false)] {
+        let mut bed = Bed::up(ALL, true);
+        let io = bed.ask(op, Flags::NONE, 0, if op == Op::Flush { 0 } else { 4096 });
+        bed.sent();
+        bed.breaks();
+        assert_eq!(bed.shared.is_lost(), lost, "{op:?}");
+        assert_eq!(bed.shard.ended, if lost { vec![(io, Err(NODEV))] } else { vec![] }, "{op:?}");
+        if lost {
+            let next = bed.ask(Op::Read, Flags::NONE, 0, 512);
+            assert_eq!(bed.shard.ended.last(), Some(&(next, Err(NODEV))));
+            assert_eq!(bed.shard.dialled, 1);
+        }
+    }
+}
+
+#[test]
+fn a_member_whose_server_may_have_forgotten_is_lost() {
+    for flushed in [false, true] {
+        let mut bed = Bed::up(ALL, true);
+        for op in [Op::Write, Op::Flush].into_iter().take(1 + usize::from(flushed)) {
+            bed.ask(op, Flags::NONE, 0, if op == Op::Write { 4096 } else { 0 });
+            let cookie = bed.requests()[0].2;
+            bed.sent();
+            bed.says(&Bed::reply(cookie, 0, &[]));
+        }
+        bed.breaks();
+        assert_eq!(bed.shared.is_lost(), !flushed);
+    }
+}
+
+#[test]
+fn a_server_that_is_silent_is_given_up_and_never_believed_where_it_had_writes() {
+    for op in [Op::Write, Op::Read] {
+        let mut bed = Bed::up(ALL, false);
+        let io = bed.ask(op, Flags::NONE, 0, 4096);
+        bed.sent();
+        bed.passes(29 * SECOND);
+        assert_eq!(bed.shard.ended, [], "{op:?}");
+        bed.passes(2 * SECOND);
+        assert_eq!(bed.shard.ended, [(io, Err(TIMEDOUT))], "{op:?}");
+        assert_eq!(bed.shared.is_lost(), op == Op::Write);
+        let next = bed.ask(Op::Read, Flags::NONE, 0, 512);
+        bed.passes(SECOND);
+        if op == Op::Write {
+            assert_eq!(bed.shard.ended.last(), Some(&(next, Err(NODEV))));
+        } else {
+            assert!(bed.shard.dialled > 1, "another connection is tried");
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_for_without_a_server_waits_its_own_time() {
+    for (replaceable, seconds) in [(false, 30), (true, 5)] {
+        let mut bed = Bed::new(ALL, replaceable);
+        bed.shard.refuses = true;
+        let first = bed.ask(Op::Read, Flags::NONE, 0, 512);
+        bed.passes(SECOND);
+        let second = bed.ask(Op::Write, Flags::NONE, 0, 512);
+        bed.passes((seconds - 2) * SECOND);
+        assert_eq!(bed.shard.ended, []);
+        bed.passes(SECOND);
+        assert_eq!(bed.shard.ended, [(first, Err(TIMEDOUT))]);
+        bed.passes(SECOND);
+        assert_eq!(bed.shard.ended, [(first, Err(TIMEDOUT)), (second, Err(TIMEDOUT))]);
+        // Tries are ever further apart, but not further than a second.
+        assert!(bed.shard.dialled as u64 >= seconds - 1, "{} tries", bed.shard.dialled);
+        assert!((bed.shard.dialled as u64) < seconds + 10, "{} tries", bed.shard.dialled);
+        assert!(!bed.shared.is_lost(), "nothing was told to anybody");
+    }
+}
+
+#[test]
+fn a_server_without_fua_is_flushed() {
+    let mut bed = Bed::up(ALL & !transmission_flags::SEND_FUA, false);
+    let io = bed.ask(Op::Write, Flags::FUA, 0, 4096);
+    let [(1, 0, cookie, 0, 4096)] = bed.requests()[..] else { panic!("a write without FUA") };
+    bed.sent();
+    bed.says(&Bed::reply(cookie, 0, &[]));
+    assert_eq!(bed.shard.ended, []);
+    let [(3, 0, cookie, 0, 0)] = bed.requests()[..] else { panic!("a flush") };
+    bed.sent();
+    bed.says(&Bed::reply(cookie, 0, &[]));
+    assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+    let mut bed = Bed::up(ALL, false);
+    bed.ask(Op::Write, Flags::FUA, 0, 4096);
+    assert_eq!(bed.requests()[0].1, 1, "a server that has it is told");
+}
+
+#[test]
+fn what_a_server_cannot_do_is_done_without() {
+    let flags = ALL & !(transmission_flags::SEND_WRITE_ZEROES | transmission_flags::SEND_TRIM);
+    let mut bed = Bed::up(flags & !transmission_flags::SEND_FLUSH, false);
+    let none = [bed.ask(Op::Discard, Flags::NONE, 0, 4096), bed.ask(Op::Flush, Flags::NONE, 0, 0)];
+    assert_eq!(bed.shard.ended, none.map(|io| (io, Ok(()))));
+    bed.ask(Op::WriteZeroes, Flags::NONE, 0, 4096);
+    assert!(bed.shard.sent[28..].iter().all(|&byte| byte == 0));
+    assert_eq!(bed.requests()[0].0, 1, "zeros are written");
+}
+
+#[test]
+fn a_reply_to_nothing_ends_the_connection() {
+    let mut bed = Bed::up(ALL, false);
+    let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
+    let cookie = bed.requests()[0].2;
+    bed.sent();
+    // The same slot, as it was before.
+    bed.says(&Bed::reply(cookie - (1 << 16), 0, &[1; 512])[..16]);
+    bed.breaks();
+    assert_eq!(bed.shard.ended, [(io, Err(TIMEDOUT))]);
+}
+
+#[test]
+fn a_server_that_returns_as_another_is_not_used() {
+    let mut bed = Bed::up(ALL, false);
+    bed.ask(Op::Read, Flags::NONE, 0, 512);
+    bed.breaks();
+    bed.passes(SECOND / 4);
+    bed.flags &= !transmission_flags::SEND_FLUSH;
+    bed.shard.sent.clear();
+    bed.greets();
+    bed.breaks();
+    assert_eq!(bed.requests(), []);
+    assert!(!bed.shard.open);
+}

@@ -1,0 +1,85 @@
+//! What a session needs of the shard that it runs on. The ring's [`RemoteCx`] has it; so has a memory in tests.
+
+use braid_ring::{Cut, RemoteCx, RemotePart};
+
+use super::dial::{self, Target};
+
+/// The shard, as a session sees it; [`RemoteCx`] says what each of these does.
+pub(super) trait Wire {
+    fn now_ns(&self) -> u64;
+    fn take(&mut self, cut: &Cut) -> Option<RemotePart>;
+    fn waiting_since_ns(&self) -> Option<u64>;
+    fn done(&mut self, part: &RemotePart, result: Result<(), i32>);
+    fn fail_waiting(&mut self, errno: i32);
+    /// Begins a connection; false: it was refused at once.
+    fn dial(&mut self, target: &Target) -> bool;
+    fn close(&mut self);
+    fn input(&self, from: usize, to: usize) -> &[u8];
+    fn move_input(&mut self, from: usize, to: usize);
+    fn receive(&mut self, at: usize) -> bool;
+    fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64;
+    fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize);
+    fn output(&mut self) -> &mut [u8];
+    fn room(&self) -> usize;
+    fn gather(&mut self, from: usize, to: usize);
+    fn gather_data(&mut self, part: &RemotePart);
+    fn send(&mut self) -> bool;
+    fn timer_at(&mut self, at_ns: u64) -> bool;
+}
+
+impl Wire for RemoteCx<'_> {
+    fn now_ns(&self) -> u64 {
+        RemoteCx::now_ns(self)
+    }
+    fn take(&mut self, cut: &Cut) -> Option<RemotePart> {
+        RemoteCx::take(self, cut)
+    }
+    fn waiting_since_ns(&self) -> Option<u64> {
+        RemoteCx::waiting_since_ns(self)
+    }
+    fn done(&mut self, part: &RemotePart, result: Result<(), i32>) {
+        RemoteCx::done(self, part, result);
+    }
+    fn fail_waiting(&mut self, errno: i32) {
+        RemoteCx::fail_waiting(self, errno);
+    }
+    fn dial(&mut self, target: &Target) -> bool {
+        dial::begin(target).is_ok_and(|socket| self.open(socket))
+    }
+    fn close(&mut self) {
+        RemoteCx::close(self);
+    }
+    fn input(&self, from: usize, to: usize) -> &[u8] {
+        RemoteCx::input(self, from, to)
+    }
+    fn move_input(&mut self, from: usize, to: usize) {
+        RemoteCx::move_input(self, from, to);
+    }
+    fn receive(&mut self, at: usize) -> bool {
+        RemoteCx::receive(self, at)
+    }
+    fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64 {
+        RemoteCx::receive_data(self, part, at, len)
+    }
+    fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
+        RemoteCx::copy_data(self, part, at, from, to);
+    }
+    fn output(&mut self) -> &mut [u8] {
+        RemoteCx::output(self)
+    }
+    fn room(&self) -> usize {
+        RemoteCx::room(self)
+    }
+    fn gather(&mut self, from: usize, to: usize) {
+        RemoteCx::gather(self, from, to);
+    }
+    fn gather_data(&mut self, part: &RemotePart) {
+        RemoteCx::gather_data(self, part);
+    }
+    fn send(&mut self) -> bool {
+        RemoteCx::send(self)
+    }
+    fn timer_at(&mut self, at_ns: u64) -> bool {
+        RemoteCx::timer_at(self, at_ns)
+    }
+}

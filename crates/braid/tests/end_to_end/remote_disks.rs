@@ -1,0 +1,145 @@
+//! Exports of other NBD servers as disks: nbdkit, and another Braid.
+
+use crate::support::*;
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::Instant;
+
+/// A server that serves a file, and can be killed and started again.
+struct Server {
+    running: Running,
+    socket: String,
+    file: String,
+}
+
+fn nbdkit(socket: &str, file: &str) -> Command {
+    // What a killed one leaves behind.
+    let _ = std::fs::remove_file(socket);
+    let mut nbdkit = command("nbdkit");
+    nbdkit.args(["-f", "-U", socket, "file", file]);
+    nbdkit
+}
+
+impl Server {
+    fn start(folder: &Folder, name: &str, bytes: u64) -> Server {
+        let (socket, file) = (folder.join(&format!("{name}.sock")), folder.sparse(&format!("{name}.img"), bytes));
+        let running = Running::start(folder, name, &mut nbdkit(&socket, &file));
+        wait_for("nbdkit's socket", || std::fs::metadata(&socket).ok());
+        Server { running, socket, file }
+    }
+
+    fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket)
+    }
+
+    fn start_again(&mut self, folder: &Folder) {
+        self.running = Running::start(folder, "again", &mut nbdkit(&self.socket, &self.file));
+    }
+}
+
+/// fio that writes and verifies, several times each block, for some seconds.
+fn writer(folder: &Folder, uri: &str) -> Running {
+    let mut fio = command("fio");
+    fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--iodepth=8"]);
+    fio.args(["--bssplit=4k/70:16k/20:256k/10", "--size=24M", "--io_size=100M", "--rate_iops=2000"]);
+    fio.args(["--norandommap", "--randseed=5", "--fsync=64", "--serialize_overlap=1", "--verify=crc32c"]);
+    fio.args(["--verify_fatal=1", "--verify_state_save=0", "--verify_backlog=128", "--do_verify=1"]);
+    Running::start(folder, "fio", &mut fio)
+}
+
+#[track_caller]
+fn succeeds(mut fio: Running) {
+    assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
+}
+
+fn written(daemon: &Daemon) -> u64 {
+    daemon.json(&["array", "show", "data"])["members"][0]["stats"]["written_bytes"].as_u64().expect("bytes")
+}
+
+#[test]
+fn what_waits_for_a_server_goes_on_when_it_is_back() {
+    let mut daemon = Daemon::start();
+    let mut server = Server::start(&daemon.folder, "server", 40 * MIB);
+    let local = daemon.folder.sparse("local", 24 * MIB);
+    let uri = daemon.array("data", "raid0", &[&server.uri(), &local]);
+    let mut fio = writer(&daemon.folder, &uri);
+    let mut kills = 0;
+    while kills < 3 && fio.ended().is_none() {
+        let before = written(&daemon);
+        wait_for("data to flow", || (written(&daemon) > before + MIB || fio.ended().is_some()).then_some(()));
+        server.running.kill();
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        server.start_again(&daemon.folder);
+        kills += 1;
+    }
+    assert_eq!(kills, 3, "fio was over before");
+    succeeds(fio);
+    let member = &daemon.json(&["array", "show", "data"])["members"][0];
+    assert_eq!((&member["state"], &member["stats"]["errors"]), (&"in_sync".into(), &0.into()), "{member}");
+    // Its label is found again where it was.
+    daemon.stop();
+    daemon.start_again();
+    assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
+}
+
+#[test]
+fn data_come_back_from_another_braid_as_they_were() {
+    let far = Daemon::start();
+    let disk = far.folder.sparse("disk", 60 * MIB);
+    far.array("far", "concat", &[&disk]);
+    let port = far.export_tcp("far", "over-tcp");
+    let near = Daemon::start();
+    let uri = near.array("data", "concat", &[&format!("nbd://127.0.0.1:{port}/over-tcp")]);
+    let size = near.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
+    let source = near.folder.noise("source", size, 3);
+    run("nbdcopy", &["--connections=4", "--requests=64", "--flush", &source, &uri]);
+    let back = near.folder.join("back");
+    run("nbdcopy", &["--connections=4", "--requests=64", &uri, &back]);
+    assert_eq!(checksum(&back), checksum(&source));
+    // A disk is used by one: neither this daemon nor another array of it may have it twice.
+    let again = format!("nbd://127.0.0.1:{port}/over-tcp");
+    assert!(near.refused(4, &["array", "create", "more", "--level", "concat", &again]).contains("in use"));
+}
+
+#[test]
+fn a_daemon_does_not_stand_on_itself() {
+    let daemon = Daemon::start();
+    let disk = daemon.folder.sparse("disk", 40 * MIB);
+    let uri = daemon.array("data", "concat", &[&disk]);
+    let port = daemon.export_tcp("data", "over-tcp");
+    for uri in [uri, format!("nbd://127.0.0.1:{port}/over-tcp")] {
+        let said = daemon.refused(2, &["array", "create", "cycle", "--level", "concat", &uri]);
+        assert!(said.contains("an export of this very process"), "{said}");
+    }
+    let said = daemon.refused(3, &["array", "create", "none", "--level", "concat", "nbd+unix:///?socket=/nowhere"]);
+    assert!(said.contains("check its address"), "{said}");
+}
+
+/// A mirror of a disk here and one there, fio on it in mid-write; the server stops by `signal`. Longest wait for the mirror to leave
+/// it out.
+fn mirror_without_its_server(signal: Signal, seconds: u64) {
+    let daemon = Daemon::start();
+    let server = Server::start(&daemon.folder, "server", 40 * MIB);
+    let local = daemon.folder.sparse("local", 40 * MIB);
+    let uri = daemon.array("data", "raid1", &[&local, &server.uri()]);
+    let fio = writer(&daemon.folder, &uri);
+    wait_for("data to flow", || (written(&daemon) > 2 * MIB).then_some(()));
+    let since = Instant::now();
+    server.running.signal(signal);
+    wait_for("the member to be left out", || {
+        (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "out").then_some(())
+    });
+    let took = since.elapsed();
+    assert!(took.as_secs() < seconds, "{took:?}");
+    succeeds(fio);
+}
+
+#[test]
+fn a_mirror_leaves_a_server_out_that_died_in_mid_write() {
+    mirror_without_its_server(Signal::KILL, 4);
+}
+
+#[test]
+fn a_mirror_leaves_a_server_out_that_is_silent() {
+    mirror_without_its_server(Signal::STOP, 9);
+}
