@@ -498,6 +498,10 @@ impl Pool {
             }
             return false;
         };
+        if let Some(logical) = logical {
+            // Its right is used from now on, not only when the copy is there.
+            self.state.reserves.came(job.owner, logical);
+        }
         self.begin_move(Move::copy(target, logical, sources, parts, job.owner, None));
         true
     }

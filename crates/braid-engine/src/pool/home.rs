@@ -515,7 +515,9 @@ impl Pool {
             return Placement::New(new(extent, position, count, true));
         }
         self.tail.unreserve(u64::from(units));
-        Placement::Full
+        // What was kept for it goes to a copy of what it sees there: it finds room in that.
+        let opens = self.keeps_for(owner) && self.moves.copied_to().any(|copied| copied == (owner, logical));
+        if opens { Placement::Held } else { Placement::Full }
     }
 
     /// Owner and logical extent of those for which an extent is given and nothing is bound yet.

@@ -86,6 +86,11 @@ impl Moves {
         self.list.iter().flatten().any(|one| one.taker == Some(owner))
     }
 
+    /// Owners and their logical extents for which copies go to extents of their own.
+    pub fn copied_to(&self) -> impl Iterator<Item = (OwnerId, u32)> + '_ {
+        self.list.iter().flatten().filter_map(Move::opens)
+    }
+
     /// Whether what stands in this extent is on its way to another.
     pub fn moves_away(&self, extent: ExtentId) -> bool {
         self.list.iter().flatten().any(|one| one.taker.is_none() && one.has_source(extent))
@@ -613,6 +618,9 @@ impl Pool {
     }
 
     pub(super) fn let_go(&mut self, one: &Move) {
+        if let Some((owner, logical)) = one.opens() {
+            self.state.reserves.left(owner, logical);
+        }
         for (source, life) in &one.sources {
             // Several copies may be made of what stands in one extent.
             let more = self.moves.list.iter().flatten().any(|other| other.has_source(*source));

@@ -66,6 +66,11 @@ impl Move {
         (!self.packed).then_some(self.logical)
     }
 
+    /// For whom it copies, and for which logical extent of his that stands whole nowhere yet.
+    pub fn opens(&self) -> Option<(OwnerId, u32)> {
+        self.taker.filter(|_| self.own_life.is_none()).zip(self.logical())
+    }
+
     pub fn has_source(&self, extent: ExtentId) -> bool {
         self.sources.iter().any(|(source, _)| *source == extent)
     }

@@ -167,11 +167,12 @@ impl Reserves {
         self.thick.iter().filter(|thick| thick.owner == owner).map(|thick| u64::from(thick.missing)).sum()
     }
 
-    /// The members on which this logical extent of an owner has a right to an extent; none where it has no right.
+    /// The members on which this logical extent has a right to an extent, for a volume that sees what the owner has; none where it has no
+    /// right. Several may see it: what stands there then stands for all of them.
     pub fn right(&self, owner: OwnerId, logical: u32) -> Option<u128> {
-        let thick = self.thick.iter().find(|thick| thick.owner == owner)?;
-        let stands = thick.stand.get(logical as usize).is_some_and(|count| *count > 0);
-        (logical < thick.extents && !stands).then_some(thick.uses)
+        let stands = |thick: &Thick| thick.stand.get(logical as usize).is_some_and(|count| *count > 0);
+        let mut seen_by = self.seen_by.get(&owner)?.iter().map(|k| &self.thick[*k]);
+        seen_by.find(|thick| logical < thick.extents && !stands(thick)).map(|thick| thick.uses)
     }
 
     /// Whether all rights can be used, with so many free extents on each set of members.

@@ -42,7 +42,8 @@ impl Pool {
         let whole = |extent: &ExtentId| records.owner(*extent) != 0 && records.logical(*extent) != LOGICAL_PACKED;
         let of = |(member, extents)| (0..extents).map(move |index| ExtentId { member, index });
         let all = self.state.members().flat_map(of).filter(whole);
-        all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent))).chain(self.openings())
+        let standing = all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent)));
+        standing.chain(self.openings()).chain(self.moves.copied_to())
     }
 
     /// Counts again what is kept. Looks at all extents where a volume is thick.

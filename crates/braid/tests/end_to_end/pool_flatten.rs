@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::Value;
+
 use crate::nbd::TRIM;
 use crate::patient::PatientFio;
 use crate::pools::{BLOCK, check, check_zeros, client, export, free, pool, socket, write};
@@ -135,6 +137,61 @@ fn a_clone_that_has_no_space_stays_dependent() {
     assert!(said.contains("are free in pool tank"), "{said}");
     assert!(!flattens(&daemon, "tank/trial"));
     check_trial(&daemon, "tank/trial", ALL);
+}
+
+#[test]
+fn a_thick_volume_becomes_independent_in_the_space_that_is_kept_for_it() {
+    const EXTENT: u64 = 256 * KIB;
+    let mut daemon = Daemon::start();
+    let disk = daemon.folder.sparse("a.img", 96 * MIB);
+    daemon.braid(&["pool", "create", "tank", &disk]);
+    daemon.braid(&["volume", "create", "tank/db", "32M"]);
+    export(&daemon, "tank/db");
+    // Blocks that share extents: written over a snapshot that is gone since.
+    let mut db = client(&daemon, "tank/db");
+    for (seed, snapshot) in [(1000, "tank/db@gone"), (2000, "tank/db@scattered")] {
+        for piece in 0..100 {
+            db.write(piece * EXTENT, &noise(4096, seed + piece)).expect("it writes");
+        }
+        daemon.braid(&["snapshot", "create", snapshot]);
+    }
+    daemon.braid(&["snapshot", "delete", "tank/db@gone", "--yes"]);
+    let allocated = || daemon.json(&["pool", "show", "tank"])["allocated_bytes"].as_u64().expect("a size");
+    wait_for("what nobody sees to be free", || (allocated() <= 4 * EXTENT).then_some(()));
+    daemon.braid(&["volume", "create", "tank/trial", "32M", "--thick"]);
+    daemon.braid(&["volume", "rollback", "tank/trial", "tank/db@scattered", "--yes"]);
+    // Nothing is left but what is kept.
+    daemon.braid(&["volume", "create", "tank/rest", &free(&daemon).to_string(), "--thick"]);
+    assert_eq!(free(&daemon), 0);
+    export(&daemon, "tank/trial");
+    daemon.braid(&["volume", "flatten", "tank/trial"]);
+    done(&daemon, "tank/trial");
+    assert!(daemon.events().contains("volume_flattened"), "{}", daemon.events());
+    let shown = daemon.json(&["volume", "show", "tank/trial"]);
+    assert_eq!((&shown["parent"], shown["reserved_bytes"].as_u64()), (&Value::Null, Some(28 * EXTENT)), "{shown}");
+    // All that was promised is there still.
+    let mut trial = client(&daemon, "tank/trial");
+    for piece in 0..128 {
+        if piece < 100 {
+            assert!(trial.read(piece * EXTENT, 4096).expect("it reads") == noise(4096, 2000 + piece), "piece {piece}");
+        }
+        trial.write(piece * EXTENT + 4096, &noise(4096, 3000 + piece)).expect("space is kept for it");
+    }
+    export(&daemon, "tank/rest");
+    let mut rest = client(&daemon, "tank/rest");
+    for piece in 0..daemon.json(&["volume", "show", "tank/rest"])["size_bytes"].as_u64().expect("a size") / EXTENT {
+        rest.write(piece * EXTENT, &noise(4096, 9000 + piece)).expect("space is kept for it");
+    }
+    daemon.restart(true);
+    let mut trial = client(&daemon, "tank/trial");
+    for piece in 0..128 {
+        if piece < 100 {
+            assert!(trial.read(piece * EXTENT, 4096).expect("it reads") == noise(4096, 2000 + piece), "piece {piece}");
+        }
+        let back = trial.read(piece * EXTENT + 4096, 4096).expect("it reads");
+        assert!(back == noise(4096, 3000 + piece), "piece {piece}");
+    }
+    daemon.braid(&["pool", "check", "tank"]);
 }
 
 #[test]

@@ -41,7 +41,9 @@ impl Control {
         if tops.is_empty() {
             return self.volume_of(&pool, uuid).await;
         }
-        let (needed, free) = (needed_bytes(&listed, &tops), listed.unreserved_bytes());
+        // What is kept for it is kept for this, too.
+        let free = listed.unreserved_bytes() + listed.kept_bytes(uuid);
+        let needed = needed_bytes(&listed, &tops);
         if needed > free {
             let message = format!(
                 "volume {name} sees {} of what it began as, and only {} are free in pool {}",

@@ -78,6 +78,12 @@ impl Listed {
         self.free_extents.saturating_sub(self.kept.values().sum()) * EXTENT_BYTES
     }
 
+    /// What is free and kept for a volume.
+    pub(super) fn kept_bytes(&self, volume: Uuid) -> u64 {
+        let kept = self.volume(volume).and_then(|owner| self.kept.get(&owner.id));
+        kept.map_or(0, |kept| kept * EXTENT_BYTES)
+    }
+
     /// How much of what a volume sees of others was looked at, in percent; none while that has not begun, or is not asked for.
     fn flattened_percent(&self, volume: &Owner) -> Option<u8> {
         let (id, at, all) = self.flattening?;
