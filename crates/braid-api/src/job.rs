@@ -22,7 +22,8 @@ pub struct Job {
     /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `replace` fills a
     /// disk that is to take a member's place; `check` compares all copies of
     /// everything that was ever written, or rows with their parity, and `repair` makes equal what differs. Of a pool: `evacuation` empties a
-    /// member that is being removed, `move` brings a volume with its snapshots to where it is to be, `compaction` puts together what they have scattered.
+    /// member that is being removed, `move` brings a volume with its snapshots to where it is to be, `compaction` puts together what they have scattered,
+    /// `flattening` copies what they see of others.
     pub kind: String,
     /// The member that a rebuild or a replacement fills, or an evacuation empties.
     pub member: Option<u16>,

@@ -258,7 +258,8 @@ impl Pool {
         for owner in self.state.owners.iter().filter(|owner| owner.flattens) {
             any = true;
             let parent = self.state.owners.get(owner.parent);
-            if self.is_to_fold(owner) || self.moves.copies_for(owner.id) {
+            let held = self.flattening_held.contains(&owner.id);
+            if held || self.is_to_fold(owner) || self.moves.copies_for(owner.id) {
                 continue;
             }
             let extents = parent.map_or(0, |parent| extents_for(parent.size_bytes));
@@ -280,9 +281,10 @@ impl Pool {
     fn flatten_on(&mut self, job: &mut Flatten, records: u32) -> Flattened {
         let id = job.owner;
         let idle = !self.moves.copies_for(id);
-        let owner = self.state.owners.get(id).filter(|owner| owner.flattens && !self.is_to_fold(owner)).cloned();
+        let goes_on = |owner: &&Owner| owner.flattens && !self.is_to_fold(owner) && !self.flattening_held.contains(&id);
+        let owner = self.state.owners.get(id).filter(goes_on).cloned();
         let Some(owner) = owner else {
-            // Somebody has thought better of it, or it was deleted: the next one, when nothing is on its way.
+            // Somebody has thought better of it, it is to wait, or it was deleted: the next one, when nothing is on its way.
             self.drop_builds_aside();
             if !idle {
                 return Flattened::Some;
@@ -488,7 +490,8 @@ impl Pool {
             self.begin_move(Move::copy(own, logical, sources, parts, job.owner, own_life));
             return true;
         }
-        let Some(target) = self.take_extent(job.owner, None) else {
+        // What is kept for a thick volume that sees it is kept for this.
+        let Some(target) = self.take_extent(job.owner, logical) else {
             // What is on its way to be free is so soon.
             let uses = self.state.owners.get(job.owner).map_or(0, Owner::uses);
             if self.is_freeing_on(uses) {

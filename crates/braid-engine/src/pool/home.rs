@@ -3,7 +3,7 @@
 //! A write to a block that its volume's owner does not state asks for a place ([`Pool::place`]), puts its data there, and binds it
 //! ([`Pool::bind`]): from then on the block is found there, and the tail says so. Nothing of it is seen before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -177,6 +177,8 @@ pub struct Pool {
     pub(super) builds: Vec<Build>,
     pub(super) compaction: Option<Compaction>,
     pub(super) flatten: Option<Flatten>,
+    /// Owners for whom nothing is to be copied for now.
+    pub(super) flattening_held: BTreeSet<OwnerId>,
     /// Blocks that were copied for it since the pool was opened.
     pub(super) copied: u64,
 }
@@ -217,6 +219,7 @@ impl Pool {
             builds: Vec::new(),
             compaction: None,
             flatten: None,
+            flattening_held: BTreeSet::new(),
             copied: 0,
         };
         pool.find_free();

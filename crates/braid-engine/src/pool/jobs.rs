@@ -32,6 +32,11 @@ impl Pool {
         }
     }
 
+    /// Nothing more is copied for these owners, which are to be flattened, until this is called anew.
+    pub fn hold_flattening(&mut self, owners: BTreeSet<OwnerId>) {
+        self.flattening_held = owners;
+    }
+
     /// Records that are to be looked at yet to put together what these owners have scattered, and how many there are for each owner.
     pub fn compaction_left(&self, owners: &[OwnerId]) -> (u64, u64) {
         let members = || (0u8..).zip(&self.rooms).map(|(member, _)| u64::from(self.state.records.extents(member)));

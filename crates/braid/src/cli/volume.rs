@@ -157,6 +157,8 @@ pub struct FlattenArgs {
     #[arg(long)]
     cancel: bool,
     #[command(flatten)]
+    wait: Wait,
+    #[command(flatten)]
     ask: Ask,
 }
 
@@ -340,7 +342,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Flatten(args) => {
             let body = FlattenVolume { cancel: args.cancel };
-            let volume: Volume = args.ask.client()?.post(&format!("{}/flatten", path(&args.volume)), &body).await?;
+            let client = args.ask.client()?;
+            let volume: Volume = client.post(&format!("{}/flatten", path(&args.volume)), &body).await?;
             output::show(args.ask.json, &volume, |volume| match (args.cancel, volume.flattens) {
                 (true, _) => format!("volume {} stays as it is; what was copied is its own\n", volume.name),
                 (false, true) => format!(
@@ -349,6 +352,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 ),
                 (false, false) => format!("volume {} has nothing of other volumes: it is independent\n", volume.name),
             });
+            if !args.cancel && volume.flattens {
+                let of = |job: &Job| job.kind == "flattening" && job.volume.as_ref() == Some(&volume.name);
+                return follow_newest(&client, args.wait, args.ask.json, of).await;
+            }
         }
         Verb::Clone(args) => {
             let body = CloneSnapshot { name: args.name };

@@ -43,6 +43,7 @@ mod pool_faults;
 mod pool_filesystems;
 mod pool_filling;
 mod pool_flatten;
+mod pool_flatten_jobs;
 mod pool_grows;
 mod pool_hangs;
 mod pool_limits;

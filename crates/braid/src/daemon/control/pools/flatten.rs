@@ -2,17 +2,26 @@
 
 use super::super::Control;
 use super::Reach;
+use super::jobs::Work;
 use super::view::Listed;
 use super::volumes::{Told, find, told};
-use braid_api::{ErrorDetail, FlattenVolume, Kind, Volume};
+use braid_api::{ErrorDetail, FlattenVolume, JobState, Kind, Volume};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, EXTENT_BLOCKS, EXTENT_BYTES, Flattened, Pool};
 use braid_format::pool::OwnerKind;
 use braid_geometry::units::format_size;
 use uuid::Uuid;
 
-/// What came of a step, for whom, and how many more there are for the same volume.
-pub(super) type Flattening = (Flattened, Option<(String, usize)>);
+/// What came of a step, and for whom it was the last.
+pub(super) type Flattening = (Flattened, Option<Ended>);
+
+/// A volume of which one owner is flattened no more.
+pub(super) struct Ended {
+    volume: Uuid,
+    name: String,
+    /// So many more are, for its sake.
+    more: usize,
+}
 
 impl Control {
     /// Lets a volume and its snapshots get blocks of their own in place of what they see of others, little by little; or lets that be.
@@ -62,6 +71,7 @@ impl Control {
         self.call(&pool, flatten).await?.map_err(|error| error.into_detail(&pool, &name))?;
         let message = format!("volume {name} is being made independent of what it began as");
         self.events().info("volume_flattens", message, &[("volume", &name)]);
+        self.begin_job(&pool, Work::Flattening(uuid), Some(&name)).await;
         {
             let tables = self.read();
             if let Some(served) = tables.pools.get(&pool.uuid).and_then(|entry| entry.served()) {
@@ -87,20 +97,28 @@ impl Control {
                 .with("name", name)
                 .remedy(format!("braid volume show {name} says whether it is")));
         }
+        self.end_flattening(pool.uuid, uuid, JobState::Cancelled);
         let message = format!("volume {name} stays dependent on what it began as; what was copied is its own");
         self.events().info("volume_flatten_canceled", message, &[("volume", name)]);
         Ok(())
     }
 
+    fn end_flattening(&self, pool: Uuid, volume: Uuid, state: JobState) {
+        if let Some(served) = self.read().pools.get(&pool).and_then(|entry| entry.served()) {
+            served.jobs.end(state, |work| work == Work::Flattening(volume));
+        }
+    }
+
     /// It has ended for one.
     pub(super) fn tell_flattened(&self, uuid: Uuid, flattening: Flattening) {
-        let (step, Some((volume, more))) = flattening else { return };
+        let (step, Some(Ended { volume, name, more })) = flattening else { return };
         let pool = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
-        let volume = format!("{pool}/{volume}");
+        let (id, volume) = (volume, format!("{pool}/{name}"));
         let stopped = match step {
             Flattened::Nothing | Flattened::Some | Flattened::Later => return,
             Flattened::Done(_) if more > 0 => return,
             Flattened::Done(_) => {
+                self.end_flattening(uuid, id, JobState::Done);
                 let message = format!("volume {volume} is independent of what it began as");
                 return self.events().info("volume_flattened", message, &[("volume", &volume)]);
             }
@@ -109,6 +127,9 @@ impl Control {
                 "some of what it sees cannot be read; look at the disks of the pool and at the kernel's log (dmesg), and ask again"
             }
         };
+        if more == 0 {
+            self.end_flattening(uuid, id, JobState::Failed);
+        }
         let message = format!(
             "volume {volume} could not be made independent of all that it began as: {stopped}. What was copied is its own"
         );
@@ -123,8 +144,12 @@ pub(super) fn flatten_some(pool: &mut Pool, records: u32) -> Flattening {
     let state = pool.state();
     let of = state.owners.get(id).map(|owner| if owner.volume.is_nil() { owner.uuid } else { owner.volume });
     let volume = of.and_then(|uuid| find(state, uuid, OwnerKind::Volume));
-    let volume = volume.map(|volume| (volume.name.to_string(), pool.flattened_for(volume.id).len()));
-    (step, volume)
+    let ended = volume.map(|volume| Ended {
+        volume: volume.uuid,
+        name: volume.name.to_string(),
+        more: pool.flattened_for(volume.id).len(),
+    });
+    (step, ended)
 }
 
 /// How much at least has to be copied for these: what each sees of others, as far as its own extents have no room for it.

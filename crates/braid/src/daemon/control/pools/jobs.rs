@@ -1,16 +1,17 @@
-//! What a pool does in the background, as jobs: members that are emptied, volumes that move, what is put together.
+//! What a pool does in the background, as jobs: members that are emptied, volumes that move or become independent, what is put together.
 //!
 //! What is to be done stands elsewhere: in the labels, in the owners, at the pool's home. A job is what is seen of it and said to it. So a
-//! start finds the first two kinds again, by looking; whether they waited, and with what limit, is forgotten then.
+//! start finds all kinds but the last again, by looking; whether they waited, and with what limit, is forgotten then.
 
 use super::super::Control;
 use super::super::keeping::name_of;
 use super::remove::state_of;
+use super::volumes::find;
 use super::{Condition, PoolEntry, Reach, Served};
-use braid_api::{ErrorDetail, Job, JobState, Kind, Progress, RemoveMember, SetJob};
+use braid_api::{ErrorDetail, FlattenVolume, Job, JobState, Kind, Progress, RemoveMember, SetJob};
 use braid_engine::PoolNext;
 use braid_engine::pool::{EXTENT_BYTES, ExtentId, OWNER_HELD, OwnerId, Pool};
-use braid_format::pool::{OwnerKind, PoolMemberState};
+use braid_format::pool::{Owner, OwnerKind, PoolMemberState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub enum Work {
     Move(Uuid),
     /// Puts together what a volume and its snapshots have scattered.
     Compaction(Uuid),
+    /// Copies what a volume and its snapshots see of others.
+    Flattening(Uuid),
 }
 
 impl Work {
@@ -36,6 +39,7 @@ impl Work {
             Work::Evacuation(_) => "evacuation",
             Work::Move(_) => "move",
             Work::Compaction(_) => "compaction",
+            Work::Flattening(_) => "flattening",
         }
     }
 }
@@ -205,6 +209,9 @@ struct AtWork {
     on_members: Vec<(u8, u64)>,
     /// Bytes that are to be looked at yet, by volume.
     compactions: Vec<(Uuid, u64)>,
+    flattenings: BTreeMap<Uuid, u64>,
+    /// Volumes that see nothing of others, of those which were to become so.
+    independent: BTreeSet<Uuid>,
     /// Volumes that there are of those which jobs are about.
     volumes: BTreeSet<Uuid>,
 }
@@ -218,7 +225,8 @@ impl Control {
     }
 
     /// Looks how far the jobs of a pool have come, and whether there are others. Where nothing has `moved` only those that are known go on.
-    pub(super) async fn look_at_jobs(&self, pool: &Reach, moved: bool) {
+    /// `all_told`: what has ended by itself was told before.
+    pub(super) async fn look_at_jobs(&self, pool: &Reach, moved: bool, all_told: bool) {
         let Some(jobs) = self.jobs_of(pool) else { return };
         let leaving: Vec<u8> = {
             let parts = self.parts_of(pool);
@@ -245,6 +253,9 @@ impl Control {
             // One that was given up meanwhile is no job again.
             jobs.board().see_left(Work::Compaction(*volume), *bytes);
         }
+        for (volume, bytes) in &at_work.flattenings {
+            jobs.note(Work::Flattening(*volume), full(volume).as_deref(), *bytes);
+        }
         let was_paused = going.iter().any(|(_, state)| *state == JobState::Paused);
         for (work, _) in going {
             let (there, state) = match work {
@@ -257,7 +268,13 @@ impl Control {
                 Work::Move(volume) if at_work.volumes.contains(&volume) => (left.contains_key(&volume), JobState::Done),
                 // That it has ended is told by the task.
                 Work::Compaction(volume) if at_work.volumes.contains(&volume) => (true, JobState::Done),
-                Work::Move(_) | Work::Compaction(_) => (false, JobState::Cancelled),
+                // So is this; one that is rolled back has nothing to be copied.
+                Work::Flattening(volume) if at_work.volumes.contains(&volume) => {
+                    let is_done = at_work.independent.contains(&volume);
+                    let ended = if is_done { JobState::Done } else { JobState::Cancelled };
+                    (!all_told || at_work.flattenings.contains_key(&volume), ended)
+                }
+                Work::Move(_) | Work::Compaction(_) | Work::Flattening(_) => (false, JobState::Cancelled),
             };
             if !there {
                 jobs.end(state, |other| other == work);
@@ -277,7 +294,7 @@ impl Control {
     pub(super) async fn begin_job(&self, pool: &Reach, work: Work, volume: Option<&str>) {
         let Some(jobs) = self.jobs_of(pool) else { return };
         jobs.note(work, volume, 0);
-        self.look_at_jobs(pool, true).await;
+        self.look_at_jobs(pool, true, false).await;
     }
 
     /// Tells the home what is to wait.
@@ -290,13 +307,19 @@ impl Control {
                 _ => members,
             });
             let of = |volume: Uuid, kind: &Uuid, uuid: &Uuid| *kind == volume || *uuid == volume;
-            let waits = |owner: &&braid_format::pool::Owner| {
+            let waits = |owner: &&Owner| {
                 paused.iter().any(|work| matches!(work, Work::Move(volume) if of(*volume, &owner.volume, &owner.uuid)))
             };
             let any_move = paused.iter().any(|work| matches!(work, Work::Move(_)));
             let all = any_move.then(|| pool.state().owners.iter());
             let owners = all.into_iter().flatten().filter(waits).map(|owner| owner.id).collect();
             pool.hold_moves(members, owners);
+            let flattened = paused.iter().filter_map(|work| match work {
+                Work::Flattening(volume) => Some(flattened_of(pool, *volume)),
+                _ => None,
+            });
+            let flattened = flattened.flatten().collect();
+            pool.hold_flattening(flattened);
             (PoolNext::Done, ())
         };
         if let Err(error) = self.call(pool, held).await {
@@ -344,6 +367,7 @@ impl Control {
         self.move_soon(pool);
         if let Some(Condition::Serves(served)) = self.read().pools.get(&pool.uuid).map(|entry| &entry.condition) {
             served.tending.compacts();
+            served.tending.flattens();
         }
     }
 
@@ -372,6 +396,10 @@ impl Control {
                 };
                 self.call(&pool, stopped).await
             }
+            Work::Flattening(volume) => {
+                let ask = FlattenVolume { cancel: true };
+                self.flatten_volume(&volume.to_string(), ask).await.map(drop)
+            }
         };
         if let Err(error) = done {
             return Some(Err(error));
@@ -381,6 +409,12 @@ impl Control {
         self.go_on_with(&pool, &jobs).await;
         Some(Ok(self.pool_job(name).unwrap_or(before)))
     }
+}
+
+/// Owners that are flattened so that a volume becomes independent.
+fn flattened_of(pool: &Pool, volume: Uuid) -> Vec<OwnerId> {
+    let id = find(pool.state(), volume, OwnerKind::Volume).map(|owner| owner.id);
+    id.map(|id| pool.flattened_for(id)).unwrap_or_default()
 }
 
 /// A volume's owner, and those of its snapshots.
@@ -393,18 +427,31 @@ fn at_work(pool: &mut Pool, leaving: &[u8], going: &[(Work, JobState)]) -> AtWor
     let (mut elsewhere, mut names, mut volumes) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     let compactions = going.iter().filter_map(|(work, _)| match work {
         Work::Compaction(volume) => Some(*volume),
-        Work::Evacuation(_) | Work::Move(_) => None,
+        _ => None,
     });
     let compactions: Vec<Uuid> = compactions.collect();
     let moves = going.iter().filter_map(|(work, _)| match work {
-        Work::Move(volume) => Some(*volume),
+        Work::Move(volume) | Work::Flattening(volume) => Some(*volume),
         Work::Evacuation(_) | Work::Compaction(_) => None,
     });
     let wanted: BTreeSet<Uuid> = moves.chain(compactions.iter().copied()).collect();
+    let mut flattenings: BTreeMap<Uuid, u64> = BTreeMap::new();
+    let under_way = pool.flattening();
     for owner in pool.state().owners.iter() {
         let volume = if owner.kind == OwnerKind::Volume { owner.uuid } else { owner.volume };
         if owner.kind == OwnerKind::Volume && wanted.contains(&volume) {
             volumes.insert(volume);
+        }
+        if owner.flattens {
+            // What was looked at of what shows through the parent; of one that is to come all of it.
+            let parent = pool.state().owners.get(owner.parent).map_or(0, |parent| parent.size_bytes);
+            let left = match under_way {
+                Some((id, at, all)) if id == owner.id => u64::from(all - at) * EXTENT_BYTES,
+                _ => parent.next_multiple_of(EXTENT_BYTES),
+            };
+            // What it was before a rollback is nobody's.
+            let volume = if owner.volume.is_nil() { owner.uuid } else { owner.volume };
+            *flattenings.entry(volume).or_default() += left;
         }
         if owner.also_on != 0 && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {
             elsewhere.push(Elsewhere { id: owner.id, volume, on: owner.also_on & !owner.uses() });
@@ -417,13 +464,26 @@ fn at_work(pool: &mut Pool, leaving: &[u8], going: &[(Work, JobState)]) -> AtWor
     }
     elsewhere.retain(|one| one.on != 0);
     let moving: BTreeSet<Uuid> = elsewhere.iter().map(|one| one.volume).collect();
-    for owner in pool.state().owners.iter().filter(|owner| moving.contains(&owner.uuid)) {
+    let named = |owner: &&Owner| moving.contains(&owner.uuid) || flattenings.contains_key(&owner.uuid);
+    for owner in pool.state().owners.iter().filter(named) {
         names.insert(owner.uuid, owner.name.to_string());
     }
     let on_member = |member: &u8| (*member, pool.used_and_free_elsewhere(*member).0 * EXTENT_BYTES);
     let on_members = leaving.iter().map(on_member).collect();
     let left = |volume: &Uuid| (*volume, pool.compaction_left(&owners_of(pool, *volume)).0 * EXTENT_BYTES);
-    AtWork { elsewhere, names, on_members, compactions: compactions.iter().map(left).collect(), volumes }
+    // Of one that was deleted nobody is to become independent.
+    flattenings.retain(|volume, _| names.contains_key(volume));
+    let flattened = going.iter().filter_map(|(work, _)| match work {
+        Work::Flattening(volume) => Some(*volume),
+        _ => None,
+    });
+    let is_independent = |volume: &Uuid| {
+        let id = find(pool.state(), *volume, OwnerKind::Volume).map(|owner| owner.id);
+        id.is_some_and(|id| pool.to_flatten(id).is_ok_and(|tops| tops.is_empty()))
+    };
+    let independent = flattened.filter(is_independent).collect();
+    let compactions = compactions.iter().map(left).collect();
+    AtWork { elsewhere, names, on_members, compactions, flattenings, independent, volumes }
 }
 
 /// Bytes of extents that stand where their owners are to have none, by volume. Looks at all records of those members.

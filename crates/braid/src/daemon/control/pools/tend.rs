@@ -165,18 +165,19 @@ impl Control {
             let held = tending.holds.load(Ordering::Acquire) != 0;
             let fold = !held && tending.fold.swap(false, Ordering::AcqRel);
             // Who compares two finds that a block is new which was copied.
-            let flattens = !held && tending.flattens.swap(false, Ordering::AcqRel);
+            let mut flattens = !held && tending.flattens.swap(false, Ordering::AcqRel);
             let mut moves = tending.moves.swap(false, Ordering::AcqRel);
             let mut compacts = tending.compacts.swap(false, Ordering::AcqRel);
-            moves_since_look |= moves;
+            moves_since_look |= moves || flattens;
             busy = false;
             let jobs = self.read().pools.get(&uuid).and_then(|entry| Some(Arc::clone(&entry.served()?.jobs)));
             if let Some(jobs) = &jobs {
                 // Looked at again when the time has come, or somebody lets it go on.
-                if (moves || compacts) && !jobs.may_move(moved_blocks) {
+                if (moves || compacts || flattens) && !jobs.may_move(moved_blocks) {
                     tending.moves.fetch_or(moves, Ordering::AcqRel);
                     tending.compacts.fetch_or(compacts, Ordering::AcqRel);
-                    (moves, compacts) = (false, false);
+                    tending.flattens.fetch_or(flattens, Ordering::AcqRel);
+                    (moves, compacts, flattens) = (false, false, false);
                 }
                 if compacts && jobs.compaction_waits() {
                     // What comes after it may be let go on in another way than by a command: with the volume that waits.
@@ -202,7 +203,7 @@ impl Control {
                 let vitals = look.then(|| Vitals::of(pool));
                 (
                     PoolNext::Done,
-                    (folded, moving, compacting, flattening, pool.has_failed(), vitals, pool.blocks_moved()),
+                    (folded, moving, compacting, flattening, pool.has_failed(), vitals, copied_so_far(pool)),
                 )
             };
             let called = self.call(&pool, step).await;
@@ -215,9 +216,20 @@ impl Control {
             }
             let Ok((_, moving, compacting, flattening, failed, vitals, moved)) = called else { continue };
             moved_blocks = moved;
+            if let Some(flattening) = flattening {
+                if flattening.0 != Flattened::Nothing {
+                    tending.flattens.store(true, Ordering::Release);
+                    busy |= flattening.0 != Flattened::Later;
+                }
+                if let Flattened::Done(_) = flattening.0 {
+                    // A deleted parent may have one child less, and give that what it has; also where that is not to have it.
+                    tending.fold.store(true, Ordering::Release);
+                }
+                self.tell_flattened(uuid, flattening);
+            }
             if let Some(vitals) = vitals {
                 self.note_vitals(uuid, vitals);
-                self.look_at_jobs(&pool, std::mem::take(&mut moves_since_look)).await;
+                self.look_at_jobs(&pool, std::mem::take(&mut moves_since_look), true).await;
             }
             // What stands nowhere it should not may leave a member with nothing.
             if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
@@ -250,17 +262,6 @@ impl Control {
                     let made = was_asked.then(|| (made.0 - before.0, made.1 - before.1));
                     self.tell_compacted(uuid, made, step == Moving::Full);
                 }
-            }
-            if let Some(flattening) = flattening {
-                if flattening.0 != Flattened::Nothing {
-                    tending.flattens.store(true, Ordering::Release);
-                    busy |= flattening.0 != Flattened::Later;
-                }
-                if let Flattened::Done(_) = flattening.0 {
-                    // A deleted parent may have one child less, and give that what it has; also where that is not to have it.
-                    tending.fold.store(true, Ordering::Release);
-                }
-                self.tell_flattened(uuid, flattening);
             }
             if old {
                 hot_since = None;
@@ -315,4 +316,9 @@ impl Control {
         );
         self.events().error("pool_tail_lost", message, &[("pool", &name)]);
     }
+}
+
+/// Blocks that were copied to other places, for whatever reason.
+fn copied_so_far(pool: &Pool) -> u64 {
+    pool.blocks_moved() + pool.blocks_copied()
 }
