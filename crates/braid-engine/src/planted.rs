@@ -130,6 +130,8 @@ pub enum Planted {
     FoldWhileAbsent,
     /// The labels lack a member before the tables have what its ring says.
     LeftBeforeCheckpoint,
+    /// A member leaves that is empty, and to which new blocks go.
+    LeftWhileOpen,
     /// A volume becomes smaller with data beyond its new end.
     ShrinkKeepsData,
     /// A flush does not ask the last of several disks.
@@ -290,7 +292,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 49] = [
+    pub const POOLS: [Planted; 50] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -339,6 +341,7 @@ impl Planted {
         Planted::VerdictNotDurable,
         Planted::FoldWhileAbsent,
         Planted::LeftBeforeCheckpoint,
+        Planted::LeftWhileOpen,
         Planted::ShrinkKeepsData,
     ];
 }

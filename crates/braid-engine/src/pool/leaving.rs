@@ -13,7 +13,7 @@ use crate::planted::{Planted, planted};
 /// How far a member is on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaving {
-    /// Something stands there.
+    /// Something stands there, or may come to: it is not closed, or somebody is placed on it.
     NotEmpty,
     /// Commits or a checkpoint are under way: ask again.
     NotYet,
@@ -65,7 +65,10 @@ impl Pool {
 
     /// Lets a member that was emptied go, as far as that can be done now.
     pub fn leave_step(&mut self, member: u8) -> Leaving {
-        if !self.is_member_empty(member) {
+        // Whether its labels say that it leaves or not: where new blocks go to, nothing that is seen now lasts.
+        let closed = self.rooms[usize::from(member)].closed || planted(Planted::LeftWhileOpen);
+        let placed = || self.state.owners.iter().any(|owner| owner.on >> member & 1 == 1);
+        if !closed || !self.is_member_empty(member) || placed() {
             return Leaving::NotEmpty;
         }
         match self.commits.leaving {
@@ -92,7 +95,9 @@ impl Pool {
 
     /// The labels say that the member is gone: the pool has nothing to do with it any more. False: it has yet, ask again.
     pub fn drop_member(&mut self, member: u8) -> bool {
-        if !self.commits.is_idle() || !self.commits.checkpoint.is_idle() {
+        // Where it is not closed it may have something again: nobody asks that, and nothing is lost as long as it is here.
+        let closed = self.rooms[usize::from(member)].closed || planted(Planted::LeftWhileOpen);
+        if !closed || !self.commits.is_idle() || !self.commits.checkpoint.is_idle() {
             return false;
         }
         self.commits.remove_member(member);

@@ -80,7 +80,9 @@ impl World {
         // Not one that is being added: whoever serves the pool does one after the other.
         let added = self.growing.as_ref().map(|growing| growing.device.number);
         let mut closed = self.closed.iter().map(|member| *member as u8);
-        let Some(member) = closed.find(|member| Some(*member) != added) else { return };
+        let closed = closed.find(|member| Some(*member) != added);
+        // Whoever serves the pool may ask for one that was not closed, or was opened again: it has to stay.
+        let Some(member) = closed.or_else(|| self.empty_by_chance()) else { return };
         if self.gone.contains(&member) {
             if self.pool().drop_member(member) {
                 self.closed.remove(&usize::from(member));
@@ -94,8 +96,16 @@ impl World {
             self.devices = stay;
             self.parted.extend::<Vec<_>>(parted);
             self.gone.insert(member);
+            self.closed.insert(usize::from(member));
             self.note(|| format!("the labels lack member {member}"), u64::from(member));
         }
+    }
+
+    /// A member that is used, and has nothing.
+    fn empty_by_chance(&mut self) -> Option<u8> {
+        let here = self.here();
+        let pool = self.pool();
+        here.into_iter().find(|member| pool.is_member_empty(*member))
     }
 
     /// A volume or snapshot goes to other members.

@@ -25,6 +25,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         | Planted::MoveForgetsMaps
         | Planted::MoveLosesZeros
         | Planted::LeftBeforeCheckpoint
+        | Planted::LeftWhileOpen
         | Planted::DiscardHalf => Some(Focus::Moves),
         Planted::LookupFallsThrough
         | Planted::ReturnBelieved
@@ -89,6 +90,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::FoldWhileAbsent, 1000, 249),
     // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
     (Planted::LeftBeforeCheckpoint, 0, 0),
+    (Planted::LeftWhileOpen, 100, 0),
     (Planted::ShrinkKeepsData, 300, 86),
 ];
 

@@ -58,8 +58,7 @@ impl Control {
                     .with("pool", &pool.name)
                     .remedy(format!("braid pool show {} shows which member leaves", pool.name)));
             }
-            self.mark(&pool, number, PoolMemberState::InUse).await?;
-            self.call(&pool, move |pool| (PoolNext::Done, pool.close_member(number, false))).await?;
+            self.say_it_leaves(&pool, number, false).await?;
             let message = format!("{} stays in pool {}", called, pool.name);
             self.events().info("pool_member_stays", message, &[("pool", &pool.name)]);
             return self.pool(&pool.uuid.to_string()).await;
@@ -75,15 +74,18 @@ impl Control {
             if let Some(refusal) = refused {
                 return Err(refusal.into_detail(&pool, &called));
             }
-            self.mark(&pool, number, PoolMemberState::Removing).await?;
+            if let Err(error) = self.say_it_leaves(&pool, number, true).await {
+                // Whoever asked is told that it failed: it is not to leave behind his back.
+                return Err(self.stay_after(&pool, number, &called, error).await);
+            }
         }
         let emptied = self.call(&pool, move |pool| match pool.empty_member(number) {
             Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
             result => (PoolNext::Commit, result),
         });
         if let Err(error) = emptied.await? {
-            self.mark(&pool, number, PoolMemberState::InUse).await?;
-            return Err(Refusal::Admin(error).into_detail(&pool, &called));
+            let error = Refusal::Admin(error).into_detail(&pool, &called);
+            return Err(self.stay_after(&pool, number, &called, error).await);
         }
         self.begin_job(&pool, Work::Evacuation(number), None).await;
         self.move_soon(&pool);
@@ -106,6 +108,43 @@ impl Control {
                 served.parts = parts;
             }
         }
+    }
+
+    /// A member whose removal has failed stays, as far as the labels can be told.
+    async fn stay_after(&self, pool: &Reach, number: u8, called: &str, error: ErrorDetail) -> ErrorDetail {
+        if self.say_it_leaves(pool, number, false).await.is_ok() || !self.is_leaving(pool, number) {
+            return error;
+        }
+        let message = format!(
+            "{}; labels say by now that {called} leaves pool {}, which could not be taken back",
+            error.message, pool.name
+        );
+        ErrorDetail { message, ..error }.remedy(format!(
+            "look at the disks and at the kernel's log (dmesg), then let it stay (braid pool remove {} {called} --cancel), or go: it does when all labels \
+             can be written",
+            pool.name
+        ))
+    }
+
+    /// Says in all labels that a member leaves, or stays. Nothing new goes there from before the first of them may say that it leaves until
+    /// what was said last is that it stays, whether all could be told or not.
+    async fn say_it_leaves(&self, pool: &Reach, number: u8, leaves: bool) -> Result<(), ErrorDetail> {
+        let left_before = self.is_leaving(pool, number);
+        let close = move |pool: &mut Pool| {
+            let was_closed = pool.space().iter().any(|space| space.member == number && space.closed);
+            if leaves {
+                pool.close_member(number, true);
+            }
+            (PoolNext::Done, was_closed)
+        };
+        let was_closed = self.call(pool, close).await?;
+        let state = if leaves { PoolMemberState::Removing } else { PoolMemberState::InUse };
+        let written = self.mark(pool, number, state).await;
+        // Not one that was closed as not all labels had it yet, and still do not.
+        if !self.is_leaving(pool, number) && (left_before || written.is_ok() || !was_closed) {
+            self.call(pool, move |pool| (PoolNext::Done, pool.close_member(number, false))).await?;
+        }
+        written
     }
 
     /// Says in all labels what the pool thinks of a member.
@@ -146,7 +185,15 @@ impl Control {
             }
             self.let_go_of_member(&pool, gone).await;
         } else if let Some(member) = member {
-            let ready = self.call(&pool, move |pool| (PoolNext::Done, pool.leave_step(member))).await;
+            let leaves = move |pool: &mut Pool| {
+                let leaving = pool.leave_step(member);
+                if leaving == Leaving::NotEmpty && pool.is_member_empty(member) {
+                    // Somebody is placed there still: the command was cut off, or there was no space then.
+                    let _ = pool.empty_member(member);
+                }
+                (PoolNext::Done, leaving)
+            };
+            let ready = self.call(&pool, leaves).await;
             if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
                 // Nobody looks at its disks meanwhile.
                 let Some(_claim) = self.claim_found(uuid, "changed") else { return true };
