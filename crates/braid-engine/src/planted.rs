@@ -132,6 +132,8 @@ pub enum Planted {
     LeftBeforeCheckpoint,
     /// A member leaves that is empty, and to which new blocks go.
     LeftWhileOpen,
+    /// A member is emptied although the others have less than is kept for thick volumes.
+    EmptiedOverKept,
     /// A volume becomes smaller with data beyond its new end.
     ShrinkKeepsData,
     /// A flush does not ask the last of several disks.
@@ -292,7 +294,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 50] = [
+    pub const POOLS: [Planted; 51] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -342,6 +344,7 @@ impl Planted {
         Planted::FoldWhileAbsent,
         Planted::LeftBeforeCheckpoint,
         Planted::LeftWhileOpen,
+        Planted::EmptiedOverKept,
         Planted::ShrinkKeepsData,
     ];
 }

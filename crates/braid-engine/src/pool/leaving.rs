@@ -28,14 +28,14 @@ impl Pool {
         self.state.owners.iter().filter(|owner| bound(owner.uses())).map(|owner| owner.id).collect()
     }
 
-    /// Extents that are in use on a member, and those that are free on the others that take new ones
-    /// and are not kept for thick volumes.
+    /// Extents that are in use on a member, and those that are free on the others that take new ones: of these some
+    /// may be kept for thick volumes ([`Pool::kept_extents`]).
     pub fn used_and_free_elsewhere(&self, member: u8) -> (u64, u64) {
         let room = &self.rooms[usize::from(member)];
         let used = u64::from(self.state.records.extents(member) - room.free.count());
         let others = (0u8..).zip(&self.rooms).filter(|(other, room)| *other != member && !room.closed);
         let free: u64 = others.map(|(_, room)| u64::from(room.free.count())).sum();
-        (used, free.saturating_sub(self.kept_extents()))
+        (used, free)
     }
 
     /// Nobody is to have blocks on this member who may have them elsewhere, and nothing new goes there. What stands there is to be moved
@@ -45,22 +45,31 @@ impl Pool {
     /// `TailFull`: call again. `InUse`: somebody may have blocks there alone ([`Pool::bound_to`]). `Damaged`: nobody knows what stands in some
     /// of its extents. `NoSpace`: less is free elsewhere than would be kept for thick volumes.
     pub fn empty_member(&mut self, member: u8) -> Result<(), AdminError> {
-        if !self.bound_to(member).is_empty() {
-            return Err(AdminError::InUse);
-        }
-        if self.state.damage.members() >> member & 1 == 1 {
-            return Err(AdminError::Damaged);
-        }
-        // All or none: what is kept for thick volumes has room on the others, for all of them together.
-        let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
-        let anew = |owner: &Owner| Owner { place: Placing::Chosen, on: owner.on & !(1 << member), ..owner.clone() };
-        self.reserves_of(on_it.map(anew))?;
+        self.can_empty(member)?;
         let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
         for (id, on) in on_it.map(|owner| (owner.id, owner.on)).collect::<Vec<_>>() {
             self.place_owner(id, Placing::Chosen, on & !(1 << member))?;
         }
         self.close_member(member, true);
         Ok(())
+    }
+
+    /// Whether a member can be emptied as far as others' rights go. Nothing changes.
+    ///
+    /// # Errors
+    /// As [`Pool::empty_member`], but for `TailFull`.
+    pub fn can_empty(&self, member: u8) -> Result<(), AdminError> {
+        if !self.bound_to(member).is_empty() {
+            return Err(AdminError::InUse);
+        }
+        if self.state.damage.members() >> member & 1 == 1 {
+            return Err(AdminError::Damaged);
+        }
+        // All or none: what is kept for thick volumes has room on the others, for all of them together, also for those that may have
+        // blocks anywhere.
+        let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
+        let anew = |owner: &Owner| Owner { place: Placing::Chosen, on: owner.on & !(1 << member), ..owner.clone() };
+        self.reserves_off(member, on_it.map(anew))
     }
 
     /// Lets a member that was emptied go, as far as that can be done now.

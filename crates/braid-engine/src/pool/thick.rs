@@ -8,6 +8,7 @@ use super::owners::OwnerId;
 use super::records::{LOGICAL_PACKED, OWNER_HELD};
 use super::reserves::Reserves;
 use super::units::ExtentId;
+use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Extents that are free and kept for thick volumes.
@@ -116,15 +117,20 @@ impl Pool {
         self.if_fits(reserves).map(Some)
     }
 
-    /// Whether all of these could become as their images say, as to what is kept.
+    /// Whether a member could be closed, and all of these become as their images say, as to what is kept. As long as another one is absent
+    /// that is nothing, and no thick volume is bound otherwise.
     ///
     /// # Errors
     /// As before.
-    pub(super) fn reserves_of(&self, images: impl Iterator<Item = Owner>) -> Result<(), AdminError> {
+    pub(super) fn reserves_off(&self, member: u8, images: impl Iterator<Item = Owner>) -> Result<(), AdminError> {
         let mut reserves = self.state.reserves.clone();
         let thick: Vec<Owner> = images.filter(|image| image.thick).collect();
         thick.iter().for_each(|image| reserves.alter(image));
-        if thick.is_empty() { Ok(()) } else { self.if_fits(reserves).map(drop) }
+        let fit = match self.state.absent {
+            0 => reserves.fit(|set| self.free_on(set & !(1 << member))) || planted(Planted::EmptiedOverKept),
+            _ => thick.is_empty(),
+        };
+        if fit { Ok(()) } else { Err(AdminError::NoSpace) }
     }
 
     fn if_fits(&self, reserves: Reserves) -> Result<Reserves, AdminError> {

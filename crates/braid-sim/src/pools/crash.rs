@@ -56,6 +56,7 @@ impl World {
     pub(super) fn forget(&mut self) {
         self.pool = None;
         self.closed.clear();
+        self.shut.retain(|member| self.gone.contains(&(*member as u8)));
         self.put_together = (0, 0);
         self.flattened = 0;
         self.ill = None;

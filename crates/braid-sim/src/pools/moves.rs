@@ -39,10 +39,12 @@ impl World {
         let here = self.here();
         let member = usize::from(*self.rng.pick(&here));
         if self.closed.remove(&member) {
+            self.shut.remove(&member);
             self.pool().close_member(member as u8, false);
         } else if self.closed.len() + 1 < here.len() {
-            if self.rng.coin() {
+            if self.rng.coin() && self.nature.thick == 0 {
                 self.pool().close_member(member as u8, true);
+                self.shut.insert(member);
             } else if self.pool().empty_member(member as u8).is_err() {
                 return;
             }

@@ -12,7 +12,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::FoldBeforeCommitted => Some(Focus::Folds),
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped => Some(Focus::Reuse),
-        Planted::ReserveForgotten => Some(Focus::Space),
+        Planted::ReserveForgotten | Planted::EmptiedOverKept => Some(Focus::Space),
         Planted::FlattenCutsEarly
         | Planted::FlattenOverNewer
         | Planted::FlattenForgetsZeros
@@ -90,7 +90,8 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::FoldWhileAbsent, 1000, 249),
     // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
     (Planted::LeftBeforeCheckpoint, 0, 0),
-    (Planted::LeftWhileOpen, 100, 0),
+    (Planted::LeftWhileOpen, 100, 32),
+    (Planted::EmptiedOverKept, 3400, 1130),
     (Planted::ShrinkKeepsData, 300, 86),
 ];
 

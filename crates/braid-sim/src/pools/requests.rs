@@ -197,6 +197,10 @@ impl World {
         if self.is_locked(volume, block, count) {
             return Ok(());
         }
+        if self.plain.contains(&volume) && self.stands_on_closed(served, block, count) {
+            // What it takes away there is kept for it only where others have it free.
+            self.plain.remove(&volume);
+        }
         let mut at = block;
         while at < block + count {
             let left = block + count - at;
@@ -225,6 +229,21 @@ impl World {
         }
         self.count("discards");
         Ok(())
+    }
+
+    /// Whether some of these blocks stand on a member that is emptied.
+    fn stands_on_closed(&self, served: VolumeId, block: u64, count: u64) -> bool {
+        let pool = self.pool.as_ref().expect("open");
+        let (shared, records) = (pool.volume(served).expect("served"), &pool.shared().records);
+        let mut at = block;
+        while at < block + count {
+            let found = shared.map.find(records, at, (block + count - at).min(64) as u32);
+            match found {
+                Found::At { extent, .. } if self.closed.contains(&usize::from(extent.member)) => return true,
+                Found::At { blocks, .. } | Found::Nothing { blocks } => at += u64::from(blocks),
+            }
+        }
+        false
     }
 
     fn begin_write(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) {
@@ -394,12 +413,11 @@ impl World {
         }
     }
 
-    /// New blocks go where their volume may have them.
     /// A thick volume of which there never was a snapshot finds a place for each of its blocks, if not at once.
     fn check_right(&mut self, placement: &Placement, served: VolumeId) {
         let pool = self.pool.as_ref().expect("open");
-        if *placement != Placement::Full || pool.is_freeing_for(served) || self.absent() != 0 || !self.closed.is_empty()
-        {
+        let excused = self.absent() != 0 || !self.shut.is_empty();
+        if *placement != Placement::Full || excused || pool.is_freeing_for(served) {
             return;
         }
         let known = self.known.values().find(|known| known.served == Some(served)).expect("served");
@@ -409,6 +427,7 @@ impl World {
         self.counters.add("place", "full beside thick volumes", u64::from(!self.plain.is_empty()));
     }
 
+    /// New blocks go where their volume may have them.
     fn check_member(&mut self, placement: &Placement, served: VolumeId) {
         let Placement::New(place) = placement else { return };
         let pool = self.pool.as_ref().expect("open");

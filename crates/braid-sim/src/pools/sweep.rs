@@ -92,6 +92,7 @@ impl World {
             names: self.names,
             next_job: self.next_job,
             closed: self.closed.clone(),
+            shut: self.shut.clone(),
             plain: self.plain.clone(),
             placed_otherwise: self.placed_otherwise,
             gone: self.gone.clone(),

@@ -164,6 +164,8 @@ pub struct World {
     pub(super) next_job: u64,
     /// Members from which everything is to move away.
     pub(super) closed: BTreeSet<usize>,
+    /// Of these, and of those that left, the ones that were closed whatever is kept for thick volumes.
+    pub(super) shut: BTreeSet<usize>,
     /// Thick volumes of which there never was a snapshot.
     pub(super) plain: BTreeSet<Uuid>,
     /// Something was placed otherwise than when it was made.
@@ -270,6 +272,7 @@ impl World {
             names: 0,
             next_job: 0,
             closed: BTreeSet::new(),
+            shut: BTreeSet::new(),
             plain: BTreeSet::new(),
             placed_otherwise: false,
             gone: BTreeSet::new(),

@@ -142,3 +142,41 @@ fn a_thick_volume_has_its_space_whatever_others_take() {
     daemon.braid(&["volume", "delete", "tank/safe", "--yes", "--force"]);
     assert!(fill(&mut thin, filled) >= filled + 99 * 16);
 }
+
+#[test]
+fn a_member_stays_whose_space_is_kept_for_a_thick_volume() {
+    let daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 128 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
+    // More than one of them has, and nothing of it is written.
+    daemon.braid(&["volume", "create", "tank/safe", "150M", "--thick"]);
+    let refused = daemon.refused(1, &["pool", "remove", "tank", "1"]);
+    assert!(refused.contains("150.00 MiB are kept for thick volumes"), "{refused}");
+    let shown = daemon.json(&["pool", "show", "tank"]);
+    assert!(shown["members"][1]["leaves"] != true, "{shown}");
+    export(&daemon, "tank/safe");
+    let mut safe = client(&daemon, "tank/safe");
+    write(&mut safe, 0..2400, 1);
+    check(&mut safe, 0..2400, 1);
+    drop(safe);
+
+    // Where it does fit, it does so to the last block, also while others take all they can get.
+    daemon.braid(&["volume", "delete", "tank/safe", "--yes", "--force"]);
+    daemon.braid(&["volume", "create", "tank/safe", "90M", "--thick"]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    export(&daemon, "tank/safe");
+    export(&daemon, "tank/db");
+    let mut safe = client(&daemon, "tank/safe");
+    write(&mut safe, 0..100, 1);
+    wait_for("the member to be removable", || {
+        daemon.any(&["pool", "remove", "tank", "1"]).status.success().then_some(())
+    });
+    fill(&mut client(&daemon, "tank/db"), 0);
+    write(&mut safe, 100..1440, 1);
+    check(&mut safe, 0..1440, 1);
+    wait_for("the member to be gone", || {
+        let members = daemon.json(&["pool", "show", "tank"])["members"].as_array().expect("members").len();
+        (members == 1).then_some(())
+    });
+    check(&mut safe, 0..1440, 1);
+}

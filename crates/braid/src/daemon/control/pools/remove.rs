@@ -23,8 +23,8 @@ pub(super) const GOING_MAX: Duration = Duration::from_secs(10);
 enum Refusal {
     /// Volumes and snapshots that are placed on it alone.
     Bound(Vec<String>),
-    /// Extents that stand on it, and those that are free elsewhere.
-    NoSpace(u64, u64),
+    /// Extents that stand on it, those that are free elsewhere, and how many are kept for thick volumes.
+    NoSpace(u64, u64, u64),
     Admin(AdminError),
 }
 
@@ -331,7 +331,13 @@ fn refusal(pool: &Pool, member: u8) -> Option<Refusal> {
         return Some(Refusal::Bound(bound));
     }
     let (used, free) = pool.used_and_free_elsewhere(member);
-    (used > free).then_some(Refusal::NoSpace(used, free))
+    // As long as a member is absent nothing is kept.
+    let kept = if state.absent == 0 { pool.kept_extents() } else { 0 };
+    if used + kept > free {
+        return Some(Refusal::NoSpace(used, free, kept));
+    }
+    // Also where all of it together would fit, but not what is bound to some of the others.
+    pool.can_empty(member).err().map(Refusal::Admin)
 }
 
 impl Refusal {
@@ -342,13 +348,17 @@ impl Refusal {
                 format!("{} in pool {} may have blocks on {member} alone", names.join(", "), pool.name),
                 format!("move the volumes first: braid volume move {}/VOLUME --place spread", pool.name),
             ),
-            Refusal::NoSpace(used, free) => (
+            Refusal::NoSpace(used, free, kept) => (
                 Kind::NoSpace,
                 format!(
-                    "{} stand on {member}, and the other members of pool {} have {} free",
+                    "{} stand on {member}, and the other members of pool {} have {} free{}",
                     format_size(used * EXTENT_BYTES),
                     pool.name,
-                    format_size(free * EXTENT_BYTES)
+                    format_size(free * EXTENT_BYTES),
+                    match kept {
+                        0 => String::new(),
+                        kept => format!(", of which {} are kept for thick volumes", format_size(kept * EXTENT_BYTES)),
+                    }
                 ),
                 "delete snapshots or volumes first".to_owned(),
             ),
