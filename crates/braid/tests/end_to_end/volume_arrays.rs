@@ -353,3 +353,48 @@ fn a_pool_below_an_array_that_does_not_end_is_left_alone_when_the_daemon_stops()
     daemon.start_again();
     assert!(states(&daemon, "data").iter().all(|(_, state)| state == "in_sync"), "{}", daemon.events());
 }
+
+#[test]
+fn an_array_on_a_volume_whose_pool_is_being_changed_is_started_when_that_has_ended() {
+    let daemon = Daemon::start();
+    let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 160 * MIB));
+    volumes(&daemon, &[("tank", &format!("faulty({},write-hang@100M-101M*1)", disks[0])), ("other", &disks[1])]);
+    daemon.braid(&["volume", "create", "tank/bad", "128M"]);
+    daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
+    wait_for("both to be equal", || in_sync(&daemon, "data"));
+    export(&daemon, "data");
+    write(&mut client(&daemon, "data"), 0..100, 1);
+    let mut daemon = daemon;
+    daemon.stop();
+    let away = daemon.folder.join("away");
+    fs::rename(&disks[1], &away).expect("it is a file");
+    daemon.start_again();
+    let state = |daemon: &Daemon| daemon.json(&["array", "show", "data"])["state"].clone();
+    assert_eq!(state(&daemon), "incomplete");
+    export(&daemon, "tank/bad");
+    let mut bad = client(&daemon, "tank/bad");
+    let limit_ms = daemon.json(&["status"])["limits"]["leaf_timeout_ms"].as_u64().expect("a limit");
+    bad.stream.set_read_timeout(Some(Duration::from_millis(limit_ms) + PATIENCE)).expect("a socket has that limit");
+    std::thread::scope(|scope| {
+        let (daemon, disk) = (&daemon, &disks[0]);
+        scope.spawn(|| {
+            let hung = (0..2000).find(|k| bad.write(k * 64 * KIB, &noise(64 * KIB, *k)).is_err());
+            hung.expect("one of the writes hangs")
+        });
+        let hangs =
+            || daemon.events().lines().find(|line| line.contains("disk_hangs") && line.contains(disk)).map(drop);
+        wait_for("the disk to hang", hangs);
+        // It waits for what had begun before it, and keeps its pool that long.
+        let snapshot = scope.spawn(|| daemon.refused(1, &["snapshot", "create", "tank/bad@during"]));
+        std::thread::sleep(Duration::from_millis(500));
+        fs::rename(&away, &disks[1]).expect("it is a file");
+        daemon.any(&["array", "assemble", "--disk", &disks[1]]);
+        assert!(!snapshot.is_finished(), "the pool was free too early for this test");
+        // The other pool is there, and with it half of the mirror, which does not begin alone.
+        assert_eq!(daemon.json(&["pool", "show", "other"])["state"], "active");
+        assert_eq!(state(daemon), "incomplete");
+        snapshot.join().expect("it does not panic");
+    });
+    wait_for("the array to be started by itself", || in_sync(&daemon, "data"));
+    check(&mut client(&daemon, "data"), 0..100, 1);
+}

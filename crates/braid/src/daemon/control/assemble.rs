@@ -114,7 +114,14 @@ impl Control {
 
     /// Waits for disks that did not answer in time, then looks for members again.
     async fn once_more(self: Arc<Self>, late: Search) {
-        if self.drain(late).await && self.is_open().is_ok() {
+        if self.drain(late).await {
+            self.look_for_members_again().await;
+        }
+    }
+
+    /// Looks for members once more, as a start does.
+    pub(super) async fn look_for_members_again(self: &Arc<Self>) {
+        if self.is_open().is_ok() {
             let _one_at_a_time = self.assembling.lock().await;
             let harvest = self.look(Vec::new(), |_| true).await;
             self.judge_all(harvest, &Order::default(), &[]).await;
@@ -186,7 +193,7 @@ impl Control {
         let mut looked_at: Vec<DiskSpec> = Vec::new();
         let mut last = false;
         for _ in 0..TIERS_MAX {
-            let deferred = !last && self.defer(&mut harvest).await;
+            let deferred = self.defer(&mut harvest, order, last).await && !last;
             self.judge_layer(harvest, order).await;
             let volumes = self.read().volumes_to_look_at();
             let fresh = volumes.iter().any(|spec| !looked_at.contains(spec));
@@ -197,17 +204,27 @@ impl Control {
             last = !fresh;
             harvest = self.look(named.to_vec(), |_| true).await;
         }
+        self.defer(&mut harvest, order, true).await;
         self.judge_layer(harvest, order).await;
     }
 
-    /// Takes out of a harvest, and closes, what is of arrays of which volumes are not here yet. Says whether there are any.
-    async fn defer(&self, harvest: &mut Harvest) -> bool {
+    /// Takes out of a harvest, and closes, what is of arrays of which volumes are not here yet; at `last` of those alone that are looked for
+    /// again when their pools can be asked, unless somebody named the array. Says whether there are any.
+    async fn defer(&self, harvest: &mut Harvest, order: &Order, last: bool) -> bool {
+        if last && order.only.is_some() {
+            return false;
+        }
         let waits: Vec<Uuid> = {
+            let awaited = self.awaited().clone();
             let tables = self.read();
             let waits = |(uuid, looked): (&Uuid, &Vec<Looked>)| {
                 let disks: Vec<&OpenDisk> = looked.iter().map(|looked| &*looked.disk).collect();
                 let serves = tables.arrays.get(uuid).is_some_and(|entry| entry.active().is_some());
-                (!serves && tables.lacks_volumes(*uuid, &disks)).then_some(*uuid)
+                let lacks = match last {
+                    true => tables.lacks_volumes_of(*uuid, &disks, &awaited),
+                    false => tables.lacks_volumes(*uuid, &disks),
+                };
+                (!serves && lacks).then_some(*uuid)
             };
             harvest.arrays.iter().filter_map(waits).collect()
         };

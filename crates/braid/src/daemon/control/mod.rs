@@ -60,6 +60,8 @@ pub struct Control {
     saving: Mutex<()>,
     /// One search for members at a time: two would find each other's locks.
     assembling: tokio::sync::Mutex<()>,
+    /// Pools that are being changed, after which it is looked for members on their volumes again.
+    awaited: Mutex<std::collections::BTreeSet<Uuid>>,
     /// One change of what is listened on at a time.
     listening: tokio::sync::Mutex<()>,
     events: Arc<Events>,
@@ -117,6 +119,7 @@ impl Control {
             state,
             saving: Mutex::new(()),
             assembling: tokio::sync::Mutex::new(()),
+            awaited: Mutex::default(),
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
             clients,

@@ -267,6 +267,7 @@ impl Control {
                 return Ok(None);
             }
         }
+        self.await_pool_of(&candidate.spec).await?;
         let patience = if candidate.expected { LETTING_GO_MAX } else { Duration::ZERO };
         let disk = self.open_disk(candidate.spec, patience).await?;
         let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;

@@ -7,6 +7,7 @@
 //! Locks: whoever needs the lock of what is listened on takes it before that of a pool.
 
 mod add;
+mod awaited;
 mod check;
 mod close;
 mod compact;
