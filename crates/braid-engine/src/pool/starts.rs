@@ -163,9 +163,8 @@ pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> R
     // What a start of this run decided before stays.
     let decided = newest.absent.list().iter().filter(|absence| absence.run == newest.run);
     let last = decided.map(|absence| absence.commit).min().unwrap_or(NUMBER_MAX);
-    let some_lack = what.absent != 0
-        || all.len() != here.len()
-        || (0..MEMBERS_MAX).any(|member| parts[member] != 0 && what.member(member as u8).is_none());
+    // Whoever has left for good has no part in what comes after the start that counts: before it left nothing of it was in a ring.
+    let some_lack = what.absent != 0 || all.len() != here.len();
     loop {
         let headers = here.iter().flat_map(|found| found.batches.iter().map(|(header, _)| header));
         let Some(header) = headers.filter(|header| header.commit > commit).min_by_key(|header| header.commit).copied()
@@ -181,10 +180,11 @@ pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> R
             break;
         }
         if !whole && !planted(Planted::CommitWithoutAllMembers) {
-            // Commits are made one at a time: where there is a later one this one was complete.
-            let later = |found: &&Found| found.batches.iter().any(|(header, _)| header.commit > next);
+            // Commits are made one at a time: where there is a later one this one was complete, also where nobody has any of it.
+            let first = if some_lack { next } else { commit + 1 };
+            let later = |found: &&Found| found.batches.iter().any(|(header, _)| header.commit > first);
             if let Some(found) = here.iter().copied().find(later) {
-                let what = format!("its ring has commits after number {next}, of which other members lack a part");
+                let what = format!("its ring has commits after number {first}, of which other members lack a part");
                 return Err(OpenError::Damaged { member: found.number, what });
             }
             break;
@@ -285,4 +285,74 @@ pub(super) async fn settle<I: DeviceIo>(
         io.flush(member.device).await.map_err(failed(member.number, "flushed"))?;
     }
     Ok(generations)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::Uuid;
+
+    use super::*;
+    use crate::io::DeviceId;
+    use crate::pool::MemberPlaces;
+
+    /// A ring of this member, of which these commits are whole.
+    fn ring(number: u8, commits: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> Found {
+        let start = RingStart {
+            pool_tag: 1,
+            session: 1,
+            run: 7,
+            sequence: 1,
+            position: 0,
+            commit: 4,
+            mark: 4,
+            generation: 1,
+            before: 0,
+            parts,
+            absent: Absences::NONE,
+        };
+        let batch = |(commit, members): &(u64, u128)| {
+            let (pool_tag, run, sequence, index, batches, mark, units, blocks) = (1, 7, 1, 0, 1, *commit, 0, 1);
+            let header = BatchHeader {
+                pool_tag,
+                run,
+                sequence,
+                commit: *commit,
+                members: *members,
+                index,
+                batches,
+                mark,
+                units,
+                blocks,
+            };
+            (header, Vec::new())
+        };
+        Found { number, start, standing: Standing::Here, batches: commits.iter().map(batch).collect() }
+    }
+
+    fn last_commit(a: &[(u64, u128)], b: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> Result<u64, OpenError> {
+        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let member = |number| {
+            let device = DeviceId(u32::from(number));
+            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+        };
+        let members = [member(0), member(1)];
+        let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 8 };
+        let found = [ring(0, a, parts), ring(1, b, parts)];
+        judge(&what, &found[0].start, &found).map(|judged| judged.commit)
+    }
+
+    #[test]
+    fn a_commit_of_which_nobody_has_anything_was_whole_where_a_later_one_was_begun() {
+        let none = [0; MEMBERS_MAX];
+        assert_eq!(last_commit(&[(5, 0b01)], &[(6, 0b10)], none), Ok(6));
+        assert_eq!(last_commit(&[(5, 0b01)], &[], none), Ok(5));
+        assert_eq!(last_commit(&[], &[], none), Ok(4));
+        let refused = last_commit(&[], &[(6, 0b10)], none);
+        assert!(matches!(refused, Err(OpenError::Damaged { member: 1, .. })), "{refused:?}");
+        // A member that left had a part in earlier ones, and in none of these.
+        let mut left = none;
+        left[2] = 3;
+        let refused = last_commit(&[], &[(6, 0b10)], left);
+        assert!(matches!(refused, Err(OpenError::Damaged { member: 1, .. })), "{refused:?}");
+    }
 }
