@@ -55,6 +55,8 @@ pub enum Planted {
     BarrierSkipsShard,
     /// Requests are not counted while their data are on the way to new places.
     NewUncounted,
+    /// What was to be copied from a member that was late, and read from others, counts as copied although nothing was written.
+    LateCopyCounts,
     /// Requests to volumes that the kernel still has are not counted any more.
     LateUncounted,
     /// Blocks are bound whose data could not be written.

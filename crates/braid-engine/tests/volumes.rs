@@ -366,6 +366,53 @@ fn members_have_parity() {
     tell(&all, &["snapshots of several", "clones"]);
 }
 
+/// A member is emptied whose rows are read without one disk that is out and one that is late: what is copied meanwhile has been copied, or
+/// stays where it is.
+fn empty_a_late_one(few: u64) {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(few) {
+        let mut random = Random(seed ^ 0x6a7e);
+        let members = vec![(Kind::TwoParities, 30), (Kind::Bare, 60)];
+        let mut world = World::new(Setup { members, volume_blocks: 1000, ..setup(&mut random, &[Kind::Bare]) }, seed);
+        world.create(None);
+        world.settle();
+        let uuid = world.ready(false)[0];
+        world.serve(uuid);
+        world.publish(uuid);
+        for block in (0..1000).step_by(100) {
+            world.ask(0, uuid, Op::Write, Flags::NONE, block, 100);
+            world.settle();
+        }
+        world.rig.faults = Faults { late: 4, ..Faults::default() };
+        for step in 0..1500 {
+            match world.rig.random.below(20) {
+                0 if step % 500 < 20 => world.close_or_open(),
+                1 => world.move_on(60),
+                2 => use_it(&mut world),
+                3 if world.rig.hangs() => world.rig.give_back(),
+                _ => drop(world.step()),
+            }
+        }
+        world.rig.faults = Faults::default();
+        world.end();
+        add(&mut all, &world);
+    }
+    tell(&all, &["answered late", "blocks moved"]);
+}
+
+#[test]
+fn what_is_read_late_is_copied_or_stays() {
+    empty_a_late_one(16);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+#[should_panic(expected = "reads")]
+fn what_is_read_late_and_not_written_counts_as_copied() {
+    braid_engine::plant(Some(braid_engine::Planted::LateCopyCounts));
+    empty_a_late_one(16);
+}
+
 /// What the pool writes of its own fails, too: nothing is committed any more, and whoever asks is told so.
 #[test]
 fn pools_fail() {

@@ -38,7 +38,7 @@ impl World {
     /// The power is cut now: everything that was acknowledged as durable is there.
     pub fn check_durable(&mut self) {
         // What is in the journal of an array with parity does not stand in its place.
-        if self.rig.members.iter().any(|member| member.kind == Kind::Parity) {
+        if self.rig.members.iter().any(|member| matches!(member.kind, Kind::Parity | Kind::TwoParities)) {
             return;
         }
         self.count("power cuts");

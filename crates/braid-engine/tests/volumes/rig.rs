@@ -88,6 +88,8 @@ pub enum Kind {
     Bare,
     Mirror,
     Parity,
+    /// With two parities, of which one disk is out and another is late with reads: rows are read without both.
+    TwoParities,
 }
 
 /// A device on disks of its own, which are used alike.
@@ -117,7 +119,11 @@ impl Member {
     }
 
     fn data_bytes(&self) -> u64 {
-        if self.kind == Kind::Parity { self.size / (self.roles.len() as u64 - 1) } else { self.size }
+        match self.kind {
+            Kind::Bare | Kind::Mirror => self.size,
+            Kind::Parity => self.size / (self.roles.len() as u64 - 1),
+            Kind::TwoParities => self.size / (self.roles.len() as u64 - 2),
+        }
     }
 }
 
@@ -202,6 +208,7 @@ impl Rig {
             Kind::Bare => 1,
             Kind::Mirror => 2,
             Kind::Parity => 3,
+            Kind::TwoParities => 4,
         };
         let device = DeviceId(self.members.len() as u32);
         let size = bytes.next_multiple_of(u64::from(REGION_BYTES));
@@ -217,6 +224,9 @@ impl Rig {
             failing: None,
             leaves: None,
         };
+        if kind == Kind::TwoParities {
+            member.roles[0] = Role::Out;
+        }
         if kind != Kind::Bare {
             let home = ShardId(self.random.below(self.shards.len() as u64) as u16);
             let map = RegionMap::new(home, Uuid::from_u128(9), size, REGION_BYTES, (&[], &[]), true);
@@ -252,9 +262,13 @@ impl Rig {
                     role: *role,
                     write_mostly: false,
                 };
-                let level = if kind == Kind::Mirror { Level::Raid1 } else { Level::Raid5 };
+                let level = match kind {
+                    Kind::Bare | Kind::Mirror => Level::Raid1,
+                    Kind::Parity => Level::Raid5,
+                    Kind::TwoParities => Level::Raid6,
+                };
                 let spec = Spec { chunk_bytes: 64 << 10, ..Spec::new(level) };
-                let parity = (kind == Kind::Parity).then(|| ParityNode {
+                let parity = (kind != Kind::Mirror).then(|| ParityNode {
                     array: Uuid::from_u128(9),
                     run: 5,
                     rings: vec![each + 4 * BLOCK; member.roles.len()],
@@ -304,6 +318,10 @@ impl Rig {
                 let at = trouble.device.0 as usize;
                 let disk = trouble.leaf.0 as usize - self.members[at].first;
                 let member = &self.members[at];
+                if member.kind == Kind::TwoParities {
+                    // Nobody has looked yet.
+                    continue;
+                }
                 if trouble.is_fatal() && member.roles[disk] == Role::InSync && member.leaves.is_none() {
                     assert_eq!(member.failing, Some(disk), "only one disk fails");
                     self.freeze(at, disk);
@@ -333,6 +351,9 @@ impl Rig {
             self.failed_on_bare += 1;
             self.own_failed |= io.offset < member.data || io.op == Op::Flush;
             return fate;
+        }
+        if member.kind == Kind::TwoParities {
+            return if disk == 1 && io.op == Op::Read && draw(late) { Fate::Late } else { Fate::Done };
         }
         let healthy = member.roles.iter().all(|role| *role == Role::InSync);
         if healthy && member.failing.is_none() && member.leaves.is_none() && io.op != Op::Read && draw(leaves) {

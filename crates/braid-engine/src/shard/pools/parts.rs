@@ -6,6 +6,7 @@ use super::super::slots::{self, State};
 use super::{Copying, OwnIo, Pools};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
 use crate::limits::PARTS_MAX;
+use crate::planted::{Planted, planted};
 use crate::volume::PoolKey;
 
 /// Who waits for a part to be free.
@@ -128,10 +129,13 @@ impl Shard {
             // A discard that is still to come would take what somebody else has there then, and a copy would lie over it.
             io.untold = bars && (op == Op::Discard || own.copy == Copying::Writes);
             io.copy = Copying::Nothing;
+            // What was to be copied may have been read all the same, from others (rows with two parities): it is not written, as the
+            // slot is not free, and so nothing has been copied.
+            let unwritten = matches!(own.copy, Copying::Reads { .. }) && !planted(Planted::LateCopyCounts);
             if io.untold {
                 self.pool_is_late(PoolKey(parent as u16), true);
             } else {
-                self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none());
+                self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none() && !unwritten);
             }
         } else {
             let parent_slot = &mut self.slots[parent];
