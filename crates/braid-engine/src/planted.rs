@@ -26,6 +26,8 @@ pub enum Planted {
     OldTailNotCommitted,
     /// A commit counts when the batches of one member are there.
     CommitWithoutAllMembers,
+    /// What a crash left is written into pages of tables that could not be read, over all else that stands there.
+    UnreadWrittenOver,
     /// Folding begins before the deletion is committed.
     FoldBeforeCommitted,
     /// Folding gives the child what it has stated itself.
@@ -296,7 +298,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 51] = [
+    pub const POOLS: [Planted; 52] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -328,6 +330,7 @@ impl Planted {
         Planted::DamageFallsThrough,
         Planted::DamagedGivenOut,
         Planted::DamageWrittenOver,
+        Planted::UnreadWrittenOver,
         Planted::EmptiesForgotten,
         Planted::MoveNotHeld,
         Planted::MoveNotDrained,

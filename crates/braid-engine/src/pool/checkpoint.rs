@@ -15,8 +15,10 @@ use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = 4096;
-const RECORDS_EACH: u32 = (BLOCK as usize / RECORD_BYTES) as u32;
-const SECTORS_EACH: u32 = (BLOCK as usize / ADDRESS_SECTOR_BYTES) as u32;
+/// Records in a page of a table.
+pub(super) const RECORDS_EACH: u32 = (BLOCK as usize / RECORD_BYTES) as u32;
+/// Sectors of addresses in a page.
+pub(super) const SECTORS_EACH: u32 = (BLOCK as usize / ADDRESS_SECTOR_BYTES) as u32;
 const OWNERS_EACH: u32 = (BLOCK as usize / OWNER_BYTES) as u32;
 /// Blocks that one write takes at most.
 const RUN_MAX: u32 = 16;

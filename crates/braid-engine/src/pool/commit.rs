@@ -11,7 +11,7 @@ use braid_format::pool::{
 use super::checkpoint::Checkpoint;
 use super::home::Pool;
 use super::state::RecordId;
-use super::units::MEMBERS_MAX;
+use super::units::{ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
 
 /// Pieces of memory for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
@@ -351,7 +351,9 @@ impl Pool {
             For::Discard { member, index } => {
                 self.progress += 1;
                 self.commits.discarded += 1;
-                self.rooms[usize::from(member)].free.give(index);
+                if !self.state.damage.withholds(ExtentId { member, index }) {
+                    self.rooms[usize::from(member)].free.give(index);
+                }
             }
             For::Copy { number } => self.copied(number, succeeded),
             _ if !succeeded => self.commits.fail(),

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use braid_format::pool::{Change, Owner, RECORD_BYTES, Record, RecordKind, decode_address};
 
 use super::admin::AdminError;
+use super::checkpoint::SECTORS_EACH;
 use super::home::Pool;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
@@ -45,6 +46,19 @@ pub(super) struct Damage {
     doubt: BTreeSet<OwnerId>,
     /// Bit *i*: something of member *i*.
     members: u128,
+    /// Pages of tables that could not be read: of which member, which, and where it begins there. All that stands in them may be good.
+    unread: BTreeMap<(u8, Page), u64>,
+    /// Extents that would be free, and whose addresses would stand in such a page.
+    withheld: BTreeSet<ExtentId>,
+}
+
+/// A page of a member's tables, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Page {
+    /// Of records.
+    Records(u32),
+    /// Of addresses.
+    Addresses(u32),
 }
 
 /// What is damaged of one record.
@@ -95,6 +109,38 @@ impl Damage {
     /// Whether a record is damaged, so that nobody knows what its extent is.
     pub fn has(&self, id: RecordId) -> bool {
         self.records.get(&id).is_some_and(|bytes| bytes.settled == 0)
+    }
+
+    /// A page of a member's tables could not be read.
+    pub fn note_unread(&mut self, member: u8, page: Page, offset: u64) {
+        self.unread.insert((member, page), offset);
+    }
+
+    /// Where the page begins on its member, if it could not be read: it is not to be written, or what else stands in it is lost, and it
+    /// may be readable the next time.
+    pub fn unread(&self, member: u8, page: Page) -> Option<u64> {
+        self.unread.get(&(member, page)).copied().filter(|_| !planted(Planted::UnreadWrittenOver))
+    }
+
+    /// Whether an extent that is free is not to be given out: packed, it would have a page of addresses written that could not be read. It
+    /// is noted where it is not.
+    pub fn withholds(&mut self, extent: ExtentId) -> bool {
+        let unread = !self.unread.is_empty()
+            && self.unread(extent.member, Page::Addresses(extent.index / SECTORS_EACH)).is_some();
+        if unread {
+            self.withheld.insert(extent);
+        }
+        unread
+    }
+
+    /// All extents are looked at again.
+    pub fn withhold_nothing(&mut self) {
+        self.withheld.clear();
+    }
+
+    /// Whether it was not.
+    pub fn is_withheld(&self, extent: ExtentId) -> bool {
+        self.withheld.contains(&extent)
     }
 
     /// Whether an owner may have had something there.
@@ -242,6 +288,10 @@ impl Pool {
             self.accept(damaged.id);
         }
         self.state.damage.doubt.clear();
+        self.state.damage.unread.clear();
+        for extent in std::mem::take(&mut self.state.damage.withheld) {
+            self.rooms[usize::from(extent.member)].free.give(extent.index);
+        }
         self.state.damage.members = 0;
         // What was passed by may be moved now.
         self.moves.begin_anew();

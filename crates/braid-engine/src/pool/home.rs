@@ -228,15 +228,18 @@ impl Pool {
 
     /// Looks again at which extents are free. Only before anything is served.
     pub(super) fn find_free(&mut self) {
-        let records = &self.state.records;
-        for (room, (member, extents)) in self.rooms.iter_mut().zip(self.state.members()) {
+        let State { records, damage, .. } = &mut self.state;
+        let given_out = planted(Planted::DamagedGivenOut);
+        damage.withhold_nothing();
+        for (member, room) in (0..).zip(&mut self.rooms) {
+            let extents = records.extents(member);
             room.free = Free::none(extents);
             room.freed = Freed::default();
-            let given_out = planted(Planted::DamagedGivenOut);
-            let damaged = |index: u32| self.state.damage.has(RecordId { member, index }) && !given_out;
-            for index in (0..extents).filter(|index| records.owner(ExtentId { member, index: *index }) == 0) {
-                if !damaged(index) {
-                    room.free.give(index);
+            let all = (0..extents).map(|index| ExtentId { member, index });
+            for extent in all.filter(|extent| records.owner(*extent) == 0) {
+                let damaged = damage.has(extent.into()) && !given_out;
+                if !damaged && !damage.withholds(extent) {
+                    room.free.give(extent.index);
                 }
             }
         }
@@ -296,6 +299,7 @@ impl Pool {
                     || self.is_pending(extent)
                     || self.moves.is_target(extent)
                     || self.state.damage.has(extent.into())
+                    || self.state.damage.is_withheld(extent)
             };
             let free = room.free.has(index);
             let good = match (used, free, waits) {

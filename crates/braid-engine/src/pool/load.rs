@@ -4,7 +4,8 @@ use braid_format::pool::{ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner
 
 use super::ahead::Ahead;
 use super::checkpoint::Checkpoint;
-use super::damage::{UNREAD, Words};
+use super::checkpoint::{RECORDS_EACH, SECTORS_EACH};
+use super::damage::{Page, UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
 use super::starts::{Found, Standing};
 use super::state::{RecordId, State};
@@ -20,7 +21,7 @@ const READS_AHEAD: usize = 4;
 const ADDRESSES_BYTES: u64 = 256 << 10;
 const GAP_BYTES: u64 = 16 << 10;
 /// A disk that cannot read more pages of one such read is failing, and nothing is made of what it says.
-const UNREAD_PAGES_MAX: u32 = 64;
+const UNREAD_PAGES_MAX: usize = 64;
 
 /// Reads the tables.
 ///
@@ -44,7 +45,11 @@ pub(super) async fn load<I: DeviceIo>(
         let read = |at: u64| read_pages(io, member, member.places.table + at, READ_BYTES.min(bytes - at));
         let mut reads = Ahead::new(READS_AHEAD, parts.clone().map(read));
         for at in parts {
-            let read = reads.next().await.expect("one for each part")?;
+            let (read, unread) = reads.next().await.expect("one for each part")?;
+            for offset in unread {
+                let page = Page::Records(((offset - member.places.table) / BLOCK) as u32);
+                state.damage.note_unread(number, page, offset);
+            }
             for (k, image) in (at / RECORD_BYTES as u64..records).zip(read.as_chunks::<RECORD_BYTES>().0) {
                 let id = RecordId { member: number, index: k as u32 };
                 match Record::decode(image, number, id.index) {
@@ -73,7 +78,7 @@ async fn load_owners<I: DeviceIo>(
         |number: u8| found.iter().any(|found| found.number == number && matches!(found.standing, Standing::Returns(_)));
     let (mut lacks, mut mend): (Vec<u32>, _) = ((0..what.owner_slots).collect(), Vec::new());
     for member in from.iter().chain(before).filter(|member| !away(member.number)) {
-        let read = read_pages(io, member, member.places.owners, bytes).await?;
+        let (read, _) = read_pages(io, member, member.places.owners, bytes).await?;
         let images = read.as_chunks::<OWNER_BYTES>().0;
         lacks.retain(|slot| match Owner::decode(&images[*slot as usize], *slot) {
             Ok(owner) => {
@@ -94,26 +99,52 @@ async fn load_owners<I: DeviceIo>(
     Ok(mend)
 }
 
-/// Reads whole pages of a member's tables. What the disk cannot read is told from what it has: no structure is made of such bytes.
-async fn read_pages<I: DeviceIo>(io: &I, member: &PoolDevice, offset: u64, len: u64) -> Result<Vec<u8>, OpenError> {
+/// Reads whole pages of a member's tables; returns also where those begin that it cannot read. What the disk cannot read is told from what it
+/// has: no structure is made of such bytes.
+async fn read_pages<I: DeviceIo>(
+    io: &I,
+    member: &PoolDevice,
+    offset: u64,
+    len: u64,
+) -> Result<(Vec<u8>, Vec<u64>), OpenError> {
     let is_bad = |error: &IoError| matches!(error.kind, ErrorKind::Io | ErrorKind::Unreadable);
     let error = match io.read(member.device, offset, len as usize).await {
-        Ok(bytes) => return Ok(bytes),
+        Ok(bytes) => return Ok((bytes, Vec::new())),
         Err(error) => error,
     };
     let mut bytes = Vec::with_capacity(len as usize);
-    let mut unread = 0;
-    for at in (0..len).step_by(BLOCK as usize) {
-        match io.read(member.device, offset + at, BLOCK as usize).await {
+    let mut unread = Vec::new();
+    for at in (offset..offset + len).step_by(BLOCK as usize) {
+        match io.read(member.device, at, BLOCK as usize).await {
             Ok(page) => bytes.extend(page),
-            Err(one) if is_bad(&one) && unread < UNREAD_PAGES_MAX => {
-                unread += 1;
+            Err(one) if is_bad(&one) && unread.len() < UNREAD_PAGES_MAX => {
+                unread.push(at);
                 bytes.resize(bytes.len() + BLOCK as usize, UNREAD);
             }
             Err(_) => return Err(failed(member.number, "read")(error)),
         }
     }
-    Ok(bytes)
+    Ok((bytes, unread))
+}
+
+/// Refuses to write what a crash left in rings and the tail into pages that could not be read: what else stands in these would be gone, and
+/// may be readable the next time.
+pub(super) fn keep_unread<'a>(state: &State, entries: impl Iterator<Item = &'a Entry>) -> Result<(), OpenError> {
+    for entry in entries {
+        let pages = match entry.change {
+            Change::Padding | Change::Owner { .. } => continue,
+            Change::Record { .. } => [Some(Page::Records(entry.index / RECORDS_EACH)), None],
+            Change::Slot { .. } => {
+                [Page::Records(entry.index / RECORDS_EACH), Page::Addresses(entry.index / SECTORS_EACH)].map(Some)
+            }
+        };
+        for page in pages.into_iter().flatten() {
+            if let Some(offset) = state.damage.unread(entry.member, page) {
+                return Err(OpenError::Unread { member: entry.member, offset });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads the addresses of packed extents. Those that are not there yet are in the ring.
@@ -127,7 +158,11 @@ async fn load_addresses<I: DeviceIo>(
     let read = |(at, len): &(u64, u64)| read_pages(io, member, member.places.addresses + at, *len);
     let mut reads = Ahead::new(READS_AHEAD, spans.iter().map(read));
     for (at, len) in &spans {
-        let bytes = reads.next().await.expect("one for each span")?;
+        let (bytes, unread) = reads.next().await.expect("one for each span")?;
+        for offset in unread {
+            let page = Page::Addresses(((offset - member.places.addresses) / BLOCK) as u32);
+            state.damage.note_unread(number, page, offset);
+        }
         let sector = ADDRESS_SECTOR_BYTES as u64;
         let indices = (at / sector) as u32..((at + len) / sector).min(member.extents.into()) as u32;
         for (index, image) in indices.zip(bytes.as_chunks::<ADDRESS_SECTOR_BYTES>().0) {

@@ -14,7 +14,7 @@ use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change,
 use super::checkpoint::{Checkpoint, MemberPlaces};
 use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, PoolMemory, PoolOp, Ring};
 use super::home::Pool;
-use super::load::{apply, fits, load, verify};
+use super::load::{apply, fits, keep_unread, load, verify};
 use super::seats::Seats;
 use super::starts::{Judged, Standing, find, judge, settle};
 use super::tail::{TAIL_UNITS_MAX, TAIL_UNITS_MIN, Tail, left_behind, tail_bytes};
@@ -98,6 +98,17 @@ pub enum OpenError {
         /// Why.
         error: IoError,
     },
+    /// What a crash left is to be written into a page of its tables that cannot be read.
+    #[error(
+        "the 4 KiB of tables at byte {offset} of member {member} of the pool cannot be read, and what a crash left in the rings is to be \
+         written there: all else that stands in them would be lost"
+    )]
+    Unread {
+        /// Which.
+        member: u8,
+        /// Where they begin on the member's device, in bytes.
+        offset: u64,
+    },
     /// Neither of its ring starts can be believed.
     #[error("member {0} of the pool has no valid start of its ring")]
     NoStart(u8),
@@ -180,6 +191,7 @@ pub async fn open<I: DeviceIo>(
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
     let seats = Seats::new(what.numbered().map(|(number, _)| number));
     let mut checkpoint = Checkpoint::new(seats, places, &records, what.owner_slots, generations);
+    keep_unread(&state, judged.replay.iter())?;
     for entry in &judged.replay {
         apply(&mut state, &mut checkpoint, entry);
     }
@@ -206,6 +218,7 @@ pub async fn open<I: DeviceIo>(
         let what = "the pool's tail speaks of what it does not have".to_owned();
         return Err(OpenError::Damaged { member: entry.member, what });
     }
+    keep_unread(&state, left.iter())?;
     let units = tail_units_for(what.members);
     let rings = what.members.iter().map(|member| Ring {
         offset: member.ring.0,

@@ -72,6 +72,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::DamageFallsThrough, 100, 2),
     (Planted::DamagedGivenOut, 100, 2),
     (Planted::DamageWrittenOver, 100, 2),
+    (Planted::UnreadWrittenOver, 500, 136),
     (Planted::EmptiesForgotten, 300, 96),
     (Planted::MoveNotHeld, 200, 44),
     (Planted::MoveNotDrained, 100, 4),

@@ -93,6 +93,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("rot", "records in doubt"),
     ("rot", "ring starts"),
     ("rot", "unreadable"),
+    ("rot", "unreadable, and to be written"),
     ("rot", "volumes that lost something"),
     ("rot", "rings"),
     ("rot", "rings refused"),

@@ -64,6 +64,11 @@ impl World {
                 self.counters.add("rot", "owners refused", 1);
                 return Ok(());
             }
+            // Nothing is written over what may be there the next time; then everything is.
+            Err(why) if unread && why.contains("all else that stands in them") => {
+                self.counters.add("rot", "unreadable, and to be written", 1);
+                return self.reopen(rule);
+            }
             Err(why) => return Err(format!("of {what}, the pool does not open: {why}")),
         };
         let damaged = pool.damaged();
@@ -96,7 +101,7 @@ impl World {
             if !durable {
                 (self.given_up, self.rotten) = (u128::MAX, 1 << device.number);
             }
-        } else if !unread {
+        } else {
             // It was a passing fault: what stood there stands there again.
             self.mend(&device, &rotten, piece);
             self.rotten = 0;

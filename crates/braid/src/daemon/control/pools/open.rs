@@ -166,6 +166,14 @@ fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::P
             "look at the disk and at the kernel's log (dmesg); when it reads and writes again: braid array assemble"
                 .to_owned(),
         ),
+        OpenError::Unread { member, offset } => (
+            Kind::DiskError,
+            format!(
+                "nothing was changed; look at the disk and at the kernel's log (dmesg), and try again (braid array assemble): often it can be read \
+                 the next time. Where it never can, zeros written to those 4 KiB (at byte {offset} of member {member}) by hand give up what else stood \
+                 in them, and nothing more; or detach that member, and: braid pool start {pool} --force"
+            ),
+        ),
         OpenError::Lacks { member, .. } | OpenError::OtherRun(member) => (
             Kind::Damaged,
             format!(
