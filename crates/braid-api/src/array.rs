@@ -93,6 +93,9 @@ pub struct Member {
     /// Of a redundant array: it is read only when no other member can answer.
     #[serde(default)]
     pub write_mostly: bool,
+    /// Its disk is an export of a server that cannot promise that what an old connection asked for is not carried out after all.
+    #[serde(default)]
+    pub unfenced: bool,
     /// How far it has been brought up to date, while it is filling and that has begun.
     #[serde(default)]
     pub progress: Option<Progress>,

@@ -45,6 +45,9 @@ pub struct PoolMember {
     pub leaves: bool,
     /// Whether it was absent and given up: it is not taken back.
     pub given_up: bool,
+    /// Its disk is an export of a server that cannot promise that what an old connection asked for is not carried out after all.
+    #[serde(default)]
+    pub unfenced: bool,
     /// Its size, in bytes.
     pub size_bytes: u64,
     /// What of it holds data of volumes, or could, in bytes; absent while the pool does not serve.

@@ -33,6 +33,8 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn logical_block_bytes(&self) -> u32;
     /// It is, or is no longer, a member of something that can go on without it: then it is rather lost than believed.
     fn set_replaceable(&self, replaceable: bool);
+    /// Why nothing is asked of it any more until it is opened again, if it is so: a sentence that begins with "it" or "its".
+    fn lost_because(&self) -> Option<&'static str>;
     /// What carries the I/O of one shard to it. Called on that shard's thread, once.
     fn carrier(&self) -> Box<dyn Carrier>;
 }

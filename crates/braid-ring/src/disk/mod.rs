@@ -193,6 +193,11 @@ impl Disk {
         }
     }
 
+    /// Of a disk on the other side of a network: why nothing is asked of it any more until it is opened again, if it is so.
+    pub fn lost_because(&self) -> Option<&'static str> {
+        self.remote().and_then(RemoteDisk::lost_because)
+    }
+
     /// The device that it is has become larger.
     pub fn has_grown_to(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);

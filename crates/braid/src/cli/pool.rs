@@ -343,7 +343,8 @@ fn members(members: &[PoolMember]) -> String {
                 (true, true) => "leaves",
                 (true, false) => "in_use",
             }
-            .to_owned(),
+            .to_owned()
+                + if member.unfenced { " (unfenced)" } else { "" },
             format_size(member.size_bytes),
             bytes(member.data_bytes),
             bytes(member.allocated_bytes),

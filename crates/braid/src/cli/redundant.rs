@@ -185,6 +185,9 @@ pub fn member_state(member: &Member) -> String {
     if member.write_mostly {
         text.push_str(" (read last)");
     }
+    if member.unfenced {
+        text.push_str(" (unfenced)");
+    }
     text
 }
 

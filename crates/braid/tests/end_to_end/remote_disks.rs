@@ -1,5 +1,6 @@
 //! Exports of other NBD servers as disks: nbdkit, and another Braid.
 
+use crate::pools;
 use crate::support::*;
 use rustix::process::Signal;
 use std::process::Command;
@@ -76,6 +77,9 @@ fn what_waits_for_a_server_goes_on_when_it_is_back() {
     succeeds(fio);
     let member = &daemon.json(&["array", "show", "data"])["members"][0];
     assert_eq!((&member["state"], &member["stats"]["errors"]), (&"in_sync".into(), &0.into()), "{member}");
+    let shown = daemon.json(&["array", "show", "data"]);
+    assert_eq!((&shown["members"][0]["unfenced"], &shown["members"][1]["unfenced"]), (&true.into(), &false.into()));
+    assert!(daemon.braid(&["array", "show", "data"]).contains("(unfenced)"));
     // Its label is found again where it was.
     daemon.stop();
     daemon.start_again();
@@ -117,7 +121,7 @@ fn a_daemon_does_not_stand_on_itself() {
 
 /// A mirror of a disk here and one there, fio on it in mid-write; the server stops by `signal`. Longest wait for the mirror to leave
 /// it out.
-fn mirror_without_its_server(signal: Signal, seconds: u64) {
+fn mirror_without_its_server(signal: Signal, seconds: u64, why: &str) {
     let daemon = Daemon::start();
     let server = Server::start(&daemon.folder, "server", 40 * MIB);
     let local = daemon.folder.sparse("local", 40 * MIB);
@@ -132,14 +136,42 @@ fn mirror_without_its_server(signal: Signal, seconds: u64) {
     let took = since.elapsed();
     assert!(took.as_secs() < seconds, "{took:?}");
     succeeds(fio);
+    let events = daemon.events();
+    assert!(events.contains(why), "{events}");
 }
 
 #[test]
 fn a_mirror_leaves_a_server_out_that_died_in_mid_write() {
-    mirror_without_its_server(Signal::KILL, 4);
+    mirror_without_its_server(Signal::KILL, 4, ": its server ");
 }
 
 #[test]
 fn a_mirror_leaves_a_server_out_that_is_silent() {
-    mirror_without_its_server(Signal::STOP, 9);
+    mirror_without_its_server(Signal::STOP, 9, ": its server ");
+}
+
+#[test]
+fn a_pool_stands_on_an_export_of_qemu() {
+    let mut daemon = Daemon::start();
+    let (socket, file) = (daemon.folder.join("qemu.sock"), daemon.folder.sparse("qemu.img", 128 * MIB));
+    let mut qemu = command("qemu-nbd");
+    qemu.args(["--persistent", "--shared=8", "--format=raw", "--socket", &socket, &file]);
+    let _qemu = Running::start(&daemon.folder, "qemu", &mut qemu);
+    wait_for("qemu-nbd's socket", || std::fs::metadata(&socket).ok());
+    daemon.braid(&["pool", "create", "tank", &format!("nbd+unix:///?socket={socket}")]);
+    assert!(daemon.braid(&["pool", "show", "tank"]).contains("(unfenced)"));
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    pools::export(&daemon, "tank/db");
+    let mut client = pools::client(&daemon, "tank/db");
+    pools::write(&mut client, 0..64, 7);
+    daemon.braid(&["snapshot", "create", "tank/db@one"]);
+    pools::write(&mut client, 32..96, 1000);
+    client.flush().expect("it flushes");
+    for kill in [false, true] {
+        daemon.restart(kill);
+        let mut client = pools::client(&daemon, "tank/db");
+        pools::check(&mut client, 0..32, 7);
+        pools::check(&mut client, 32..96, 1000);
+        pools::check_zeros(&mut client, 96..128);
+    }
 }

@@ -15,7 +15,7 @@ mod wire;
 use std::collections::BTreeSet;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +42,14 @@ const FLAGS: u16 = transmission_flags::READ_ONLY
     | transmission_flags::SEND_FAST_ZERO
     | transmission_flags::CAN_MULTI_CONN;
 
+/// Why a disk is lost, in words.
+const LOST: [&str; 4] = [
+    "",
+    "its server did not answer writes in time, and may carry them out yet",
+    "its server ended the connection with writes that it had not answered",
+    "its server may have forgotten what was not flushed before the connection ended",
+];
+
 /// What all connections to an export share.
 struct Shared {
     export: String,
@@ -55,8 +63,8 @@ struct Shared {
     flags: u16,
     /// Others hold what it does: it is rather lost than believed.
     replaceable: AtomicBool,
-    /// What the server has, or will have, is unknown: nothing is asked of it any more.
-    lost: AtomicBool,
+    /// What the server has, or will have, is unknown: nothing is asked of it any more. Why: a place in [`LOST`], or 0.
+    lost: AtomicU8,
     /// Writes that were answered and not durable by that; and how many of them the flushes cover that were answered.
     written: AtomicU64,
     flushed: AtomicU64,
@@ -64,7 +72,7 @@ struct Shared {
 
 impl Shared {
     fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.load(Ordering::Acquire) != 0
     }
 
     fn patience_ns(&self) -> u64 {
@@ -81,9 +89,14 @@ impl Shared {
         // What was answered and not flushed a server that was started anew may have forgotten.
         let unsure = self.written.load(Ordering::Acquire) != self.flushed.load(Ordering::Acquire);
         let replaceable = self.replaceable.load(Ordering::Acquire);
-        if (given_up && writes) || (replaceable && (writes || unsure)) {
-            self.lost.store(true, Ordering::Release);
-        }
+        let why = match (given_up && writes, replaceable && writes, replaceable && unsure) {
+            (true, _, _) => 1,
+            (_, true, _) => 2,
+            (_, _, true) => 3,
+            _ => return,
+        };
+        // The first reason is the one to tell.
+        let _ = self.lost.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
@@ -125,6 +138,10 @@ impl RemoteDisk for RemoteExport {
 
     fn set_replaceable(&self, replaceable: bool) {
         self.shared.replaceable.store(replaceable, Ordering::Release);
+    }
+
+    fn lost_because(&self) -> Option<&'static str> {
+        LOST.get(usize::from(self.shared.lost.load(Ordering::Acquire))).copied().filter(|why| !why.is_empty())
     }
 
     fn carrier(&self) -> Box<dyn Carrier> {
@@ -208,7 +225,7 @@ fn reach(uri: &str, options: OpenOptions) -> Result<Shared, RingError> {
         payload_bytes: u64::from(payload) / 4096 * 4096,
         flags: terms.flags & FLAGS,
         replaceable: AtomicBool::new(false),
-        lost: AtomicBool::new(false),
+        lost: AtomicU8::new(0),
         written: AtomicU64::new(0),
         flushed: AtomicU64::new(0),
     })

@@ -133,7 +133,7 @@ impl Bed {
             payload_bytes: 32 << 20,
             flags: flags & FLAGS,
             replaceable: AtomicBool::new(replaceable),
-            lost: AtomicBool::new(false),
+            lost: AtomicU8::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
         });

@@ -37,6 +37,7 @@ impl Control {
                 data_offset_bytes: seat.map(|seat| seat.data_offset_bytes),
                 stats: seat.map(|seat| self.stats_of(&seat.disk)),
                 write_mostly: entry.write_mostly,
+                unfenced: seat.is_some_and(|seat| seat.disk.disk.is_remote()),
                 progress: active
                     .keeping()
                     .filter(|_| entry.state == braid_format::MemberState::Filling)
@@ -183,6 +184,7 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
         data_offset_bytes: None,
         stats: None,
         write_mostly: false,
+        unfenced: false,
         progress: None,
         job: None,
         replaces: None,

@@ -112,7 +112,9 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     watch.errors_seen = errors;
 
     let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
-    let (state, sentence) = if gone || (watch.state == DiskState::Gone && still_gone(disk)) {
+    let (state, sentence) = if let Some(why) = disk.disk.lost_because() {
+        (DiskState::Gone, format!("{why}; it is not used until it is opened again"))
+    } else if gone || (watch.state == DiskState::Gone && still_gone(disk)) {
         (DiskState::Gone, "it is not there any more".to_owned())
     } else if watch.looks_without_progress >= LOOKS_UNTIL_HANGING {
         let seconds = EVERY.as_secs() * u64::from(LOOKS_UNTIL_HANGING);

@@ -146,6 +146,9 @@ impl Control {
 
     /// Why a member was left out, as far as its disk tells.
     fn why_dropped(&self, disk: &OpenDisk) -> String {
+        if let Some(why) = disk.disk.lost_because() {
+            return why.to_owned();
+        }
         let stats = self.ring.leaf_stats(disk.leaf).unwrap_or_default();
         match (stats.errors, view::disk_state(disk).1) {
             (0, None) => "by command".to_owned(),

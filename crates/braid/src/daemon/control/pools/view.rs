@@ -248,6 +248,7 @@ impl Control {
             present: false,
             leaves: false,
             given_up: false,
+            unfenced: false,
             size_bytes: 0,
             data_bytes: None,
             allocated_bytes: None,
@@ -266,6 +267,7 @@ impl Control {
             match part.map(|part| &part.base) {
                 Some(Base::Disk(disk)) => {
                     (shown.disk, shown.array, shown.present) = (Some(disk.name.clone()), None, true);
+                    shown.unfenced = disk.disk.is_remote();
                     shown.stats = Some(self.stats_of(disk));
                 }
                 Some(Base::Array(uuid)) => {
