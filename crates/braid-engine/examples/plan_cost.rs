@@ -30,15 +30,6 @@ impl LeafSink for Null {
     fn at_once(&mut self, _: LeafId, _: Op, _: u64, _: u64, _: Buf) -> Option<LeafResult> {
         self.at_once.then_some(Ok(()))
     }
-    #[inline(always)]
-    fn fetch(&self, address: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint; nothing is read.
-        #[allow(unsafe_code)]
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-        }
-    }
     fn zero(&mut self, _: Buf, _: u64) {}
     fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
         true
@@ -60,15 +51,11 @@ fn measure(name: &str, node: &Node, op: Op) {
 
 /// The last of several devices.
 fn measure_last(name: &str, nodes: &[Node], op: Op) {
-    let (slot, at_once) = (cost(nodes, op, false, false), cost(nodes, op, true, false));
-    print!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
-    match nodes.last() {
-        Some(Node::Volume(_)) => println!(" {:6.1} ns told of before", cost(nodes, op, true, true)),
-        _ => println!(),
-    }
+    let (slot, at_once) = (cost(nodes, op, false), cost(nodes, op, true));
+    println!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
 }
 
-fn cost(nodes: &[Node], op: Op, at_once: bool, told: bool) -> f64 {
+fn cost(nodes: &[Node], op: Op, at_once: bool) -> f64 {
     let limits = Limits::default();
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
     let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096], at_once };
@@ -82,18 +69,12 @@ fn cost(nodes: &[Node], op: Op, at_once: bool, told: bool) -> f64 {
     let (mut x, mut best) = (1u64, f64::MAX);
     let rounds = std::env::args().nth(1).map_or(20_000, |a| a.parse().unwrap());
     let depth = 128;
-    // Where the next requests go.
-    let mut ahead = [0; 16];
     for _ in 0..5 {
         let start = Instant::now();
         for _ in 0..rounds {
             for tag in 0..depth {
                 x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let mut offset = ((u128::from(x) * u128::from(blocks)) >> 64) as u64 * 4096;
-                if told {
-                    shard.foresee(device, op, offset, &sink);
-                    offset = std::mem::replace(&mut ahead[tag as usize % 16], offset);
-                }
+                let offset = ((u128::from(x) * u128::from(blocks)) >> 64) as u64 * 4096;
                 let buf = Buf { addr: 4096 * tag, region: 0 };
                 let request = Request { device, op, flags: Flags::NONE, offset, len: 4096, buf, tag };
                 shard.submit(&request, &mut sink).unwrap();

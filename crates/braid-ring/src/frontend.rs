@@ -89,20 +89,6 @@ impl Cx<'_> {
         core.engine.submit(&tagged, &mut core.port)
     }
 
-    /// Whether [`Cx::foresee`] is of use for this device: what it is asked is found by more than the processor's caches may hold.
-    pub fn heeds(&self, device: DeviceId) -> bool {
-        tier_of(device) == 0 && self.core.engine.heeds(device)
-    }
-
-    /// A read or write of this place is to be submitted soon, best after 16 others: what it is found by is fetched meanwhile. It need not
-    /// come.
-    #[inline]
-    pub fn foresee(&mut self, device: DeviceId, op: Op, offset: u64) {
-        if tier_of(device) == 0 {
-            self.core.engine.foresee(device, op, offset, &self.core.port);
-        }
-    }
-
     /// The memory in which a range of a device stands, if all of it is in one place on one disk in memory: what a read
     /// would copy, to be sent as it is. It counts as a read that was answered; what is written there meanwhile shows. Give
     /// it back by [`Cx::give_back`]: until then the disk cannot be removed.

@@ -593,9 +593,6 @@ impl World {
         let request = Request { device: served.device, op, flags, offset, len, buf, tag };
         let late_before = self.rig.bare_hangs();
         let (of, sink) = &mut self.rig.shards[shard];
-        // It may be told of what comes, and of what does not, at any time: nothing is another for it.
-        let told = if tag.is_multiple_of(2) { offset } else { tag * 77 % 5000 * BLOCK };
-        of.foresee(served.device, op, told, sink);
         let result = of.submit(&request, sink);
         if let Err(error) = result {
             self.buffers.extend(buffer);

@@ -132,24 +132,6 @@ impl VolumeMap {
         })
     }
 
-    /// Where a look for this block begins, to be fetched ahead.
-    #[inline(always)]
-    pub fn word_at(&self, block: u64) -> Option<*const u8> {
-        self.cell(block / u64::from(EXTENT_BLOCKS)).map(|cell| std::ptr::from_ref(cell).cast())
-    }
-
-    /// Where it goes on, if the word does not say it all; for a write, which looks at the owner, it never does.
-    #[inline]
-    pub fn second_look(&self, records: &Records, block: u64, write: bool) -> Option<*const u8> {
-        let cell = self.cell(block / u64::from(EXTENT_BLOCKS))?;
-        match Word::from_bits(cell.load(Ordering::Acquire)) {
-            Word::Node(node) => Some(self.nodes.first_look(node, block as u32 % EXTENT_BLOCKS)),
-            Word::Single(extent) => records.present_at(extent),
-            Word::Whole(extent) if write => records.owner_at(extent),
-            Word::Whole(_) | Word::Unmapped => None,
-        }
-    }
-
     /// All that is visible in a logical extent, for those who look at more than a run.
     pub fn visible(&self, records: &Records, logical: u32, visible: &mut Visible) {
         let Some(cell) = self.cell(u64::from(logical)) else {

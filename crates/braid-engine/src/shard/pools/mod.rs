@@ -8,7 +8,6 @@
 //! in which they began; the home lets all shards begin another time, and hears from each when the one before has run out. Who waits for
 //! what comes of that must not be waited for: he gives back what he holds, is not counted, and begins anew when the home says so.
 
-mod foresight;
 mod home;
 mod one_place;
 mod parts;
@@ -26,7 +25,6 @@ use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
 
-use foresight::Foresight;
 use home::Home;
 pub use home::{PoolCall, PoolNext};
 use volume::VolumeWork;
@@ -147,7 +145,6 @@ pub(crate) struct Pools {
     turning: VecDeque<(PoolKey, u64)>,
     /// Places of copies that have read what they are to write.
     copies: VecDeque<(PoolKey, u32)>,
-    foresight: Foresight,
 }
 
 impl Pools {
@@ -169,7 +166,6 @@ impl Pools {
             short: VecDeque::with_capacity(POOLS_MAX),
             turning: VecDeque::with_capacity(POOLS_MAX),
             copies: VecDeque::with_capacity(POOL_IOS_MAX as usize),
-            foresight: Foresight::default(),
         }
     }
 
