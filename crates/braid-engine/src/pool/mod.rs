@@ -30,6 +30,7 @@ mod one_move;
 mod open;
 mod owners;
 mod records;
+mod recount;
 mod regained;
 mod reserves;
 mod rings;

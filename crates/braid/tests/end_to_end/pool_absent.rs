@@ -15,6 +15,21 @@ fn in_doubt(daemon: &Daemon, volume: &str) -> bool {
     daemon.json(&["volume", "show", volume])["in_doubt"].as_bool().expect("a truth")
 }
 
+/// A pool of three disks, and three volumes with so many blocks: on the first disk, on the second, and on all.
+fn three_places(daemon: &Daemon, blocks: u64) -> [String; 3] {
+    let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
+    for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
+        let name = format!("tank/{name}");
+        daemon.braid(&["volume", "create", &name, "1G", "--place", place]);
+        export(daemon, &name);
+        let mut client = client(daemon, &name);
+        write(&mut client, 0..blocks, 1);
+        client.flush().expect("it is durable");
+    }
+    disks
+}
+
 /// How many of these read as they were written, and how many as errors: nothing else is right.
 fn seen(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u64) {
     let (mut good, mut errors) = (0, 0);
@@ -34,15 +49,7 @@ fn seen(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u
 fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
     for kill in [false, true] {
         let mut daemon = Daemon::start();
-        let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
-        daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
-        for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
-            daemon.braid(&["volume", "create", &format!("tank/{name}"), "1G", "--place", place]);
-            export(&daemon, &format!("tank/{name}"));
-            let mut client = client(&daemon, &format!("tank/{name}"));
-            write(&mut client, 0..300, 1);
-            client.flush().expect("it is durable");
-        }
+        let disks = three_places(&daemon, 300);
         daemon.braid(&["snapshot", "create", "tank/wide@monday"]);
         write(&mut client(&daemon, "tank/wide"), 100..110, 5000);
         export(&daemon, "tank/wide@monday");
@@ -161,15 +168,7 @@ fn a_copy_from_before_is_not_taken_back() {
 fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
     for kill in [false, true] {
         let mut daemon = Daemon::start();
-        let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
-        daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
-        for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
-            daemon.braid(&["volume", "create", &format!("tank/{name}"), "1G", "--place", place]);
-            export(&daemon, &format!("tank/{name}"));
-            let mut client = client(&daemon, &format!("tank/{name}"));
-            write(&mut client, 0..100, 1);
-            client.flush().expect("it is durable");
-        }
+        let disks = three_places(&daemon, 100);
         // Nothing of it is given up that is there.
         let refused = daemon.refused(2, &["pool", "remove", "tank", "1", "--force"]);
         assert!(refused.contains("is there"), "{refused}");

@@ -187,6 +187,27 @@ fn a_member_leaves_under_clients_and_through_kills() {
     assert_eq!(daemon.json(&["pool", "show", "tank"])["state"], "active");
 }
 
+/// From now on this disk cannot always be written where its label is. What is returned opens the pool with it, however often that fails.
+fn labels_fail(daemon: &mut Daemon, disk: &str, often: f64, seed: u64) -> impl FnMut(&Daemon) + use<> {
+    daemon.stop();
+    let file = daemon.folder.join("moved.img");
+    std::fs::rename(disk, &file).expect("it is a file");
+    daemon.start_again();
+    let mut tries = seed * 1000;
+    move |daemon| {
+        wait_for("the pool to be open", || {
+            // The same seed would fail in the same way each time.
+            tries += 1;
+            let faulty = format!("faulty({file},write-error={often}@0-4K,seed={tries})");
+            daemon.any(&["array", "assemble", "--disk", &faulty]);
+            let shown = daemon.json(&["pool", "show", "tank"]);
+            assert!(!shown["attention"].to_string().contains("old copy"), "seed {seed}: {shown}");
+            assert!(!shown["attention"].to_string().contains("used apart"), "seed {seed}: {shown}");
+            (shown["state"] == "active").then_some(())
+        });
+    }
+}
+
 #[test]
 fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_start_decides() {
     let (mut kept, mut killed) = (0, 0);
@@ -197,24 +218,7 @@ fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_s
         daemon.braid(&["volume", "create", "tank/db", "1G"]);
         export(&daemon, "tank/db");
         write(&mut client(&daemon, "tank/db"), 0..100, 1);
-        // From now on the second one cannot always be written where its label is.
-        daemon.stop();
-        let file = daemon.folder.join("moved.img");
-        std::fs::rename(&disks[1], &file).expect("it is a file");
-        daemon.start_again();
-        let mut tries = seed * 1000;
-        let mut opens = |daemon: &Daemon| {
-            wait_for("the pool to be open", || {
-                // The same seed would fail in the same way each time.
-                tries += 1;
-                let faulty = format!("faulty({file},write-error=0.4@0-4K,seed={tries})");
-                daemon.any(&["array", "assemble", "--disk", &faulty]);
-                let shown = daemon.json(&["pool", "show", "tank"]);
-                assert!(!shown["attention"].to_string().contains("old copy"), "seed {seed}: {shown}");
-                assert!(!shown["attention"].to_string().contains("used apart"), "seed {seed}: {shown}");
-                (shown["state"] == "active").then_some(())
-            });
-        };
+        let mut opens = labels_fail(&mut daemon, &disks[1], 0.4, seed);
         opens(&daemon);
         check(&mut client(&daemon, "tank/db"), 0..100, 1);
         // That it leaves may be said only at a later try.
@@ -261,20 +265,7 @@ fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_not
         daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
         daemon.braid(&["volume", "create", "tank/db", "1G"]);
         export(&daemon, "tank/db");
-        // From now on the second one cannot always be written where its label is.
-        daemon.stop();
-        let file = daemon.folder.join("moved.img");
-        std::fs::rename(&disks[1], &file).expect("it is a file");
-        daemon.start_again();
-        let mut tries = seed * 1000;
-        let mut opens = |daemon: &Daemon| {
-            wait_for("the pool to be open", || {
-                tries += 1;
-                let faulty = format!("faulty({file},write-error=0.3@0-4K,seed={tries})");
-                daemon.any(&["array", "assemble", "--disk", &faulty]);
-                (daemon.json(&["pool", "show", "tank"])["state"] == "active").then_some(())
-            });
-        };
+        let mut opens = labels_fail(&mut daemon, &disks[1], 0.3, seed);
         opens(&daemon);
         let member = |daemon: &Daemon| {
             let shown = daemon.json(&["pool", "show", "tank"]);

@@ -530,6 +530,10 @@ impl Session {
                 self.finish(wire, index, answer);
             }
         }
+        // A server that is started anew may have forgotten what only its flush would have made durable: it is written again.
+        for index in 0..SLOTS as u16 {
+            self.slots[index].flushing = false;
+        }
         let sent: Vec<u16> = self.slots.in_state(State::Sent).collect();
         let writes = sent.iter().any(|index| self.slots[*index].changes());
         if why != Why::Refused {

@@ -426,6 +426,29 @@ fn a_server_without_fua_is_flushed() {
     bed.sent();
     bed.says(&Bed::reply(cookie, 0, &[]));
     assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+    // One that ends in between may have forgotten what it had written.
+    for told in [false, true] {
+        let mut bed = Bed::up(ALL & !transmission_flags::SEND_FUA, false);
+        let io = bed.ask(Op::Write, Flags::FUA, 0, 4096);
+        let cookie = bed.requests()[0].2;
+        bed.sent();
+        bed.says(&Bed::reply(cookie, 0, &[]));
+        if told {
+            bed.sent();
+        }
+        bed.breaks();
+        bed.requests();
+        bed.passes(SECOND / 2);
+        bed.greets();
+        for kind in [1, 3] {
+            assert_eq!(bed.shard.ended, []);
+            let requests = bed.requests();
+            assert_eq!(requests.iter().map(|request| request.0).collect::<Vec<_>>(), [kind]);
+            bed.sent();
+            bed.says(&Bed::reply(requests[0].2, 0, &[]));
+        }
+        assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+    }
     let mut bed = Bed::up(ALL, false);
     bed.ask(Op::Write, Flags::FUA, 0, 4096);
     assert_eq!(bed.requests()[0].1, 1, "a server that has it is told");

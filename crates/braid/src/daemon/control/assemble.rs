@@ -2,11 +2,12 @@
 //!
 //! The disks of each array are judged together and the array is started, all arrays at once.
 
+use super::idle::why_not;
 use super::keeping::{Keep, note_seats};
 use super::search::{Harvest, Looked, SHORT_PATIENCE, Search, without_size};
-use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, Seat};
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
 use super::{Control, counted, random, waits};
-use crate::daemon::errors::{not_ready, of_lifecycle};
+use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, FoundArray, Refusal, StartOptions};
@@ -562,100 +563,6 @@ impl Control {
         Ok(())
     }
 
-    /// Lists an array that does not serve.
-    fn list_idle(&self, uuid: Uuid, name: &str, found: &FoundArray, idle: Idle, disks: &[Arc<OpenDisk>]) {
-        let disk_of = |member: &lifecycle::FoundMember| {
-            let leaf = member.disk.as_ref()?.leaf;
-            disks.iter().find(|disk| disk.leaf == leaf).map(|disk| disk.name.clone())
-        };
-        let members = found.members.iter().map(|member| IdleMember {
-            role: member.role,
-            id: member.entry.id.map(|id| id.to_string()).unwrap_or_default(),
-            data_bytes: member.entry.data_bytes,
-            disk: disk_of(member),
-            state: member.entry.state,
-            present: member.disk.is_some(),
-        });
-        let idle = Idle { label: found.newest.clone(), members: members.collect(), ..idle };
-        let entry = ArrayEntry { uuid, name: name.to_owned(), condition: Condition::Idle(idle) };
-        self.write().arrays.insert(uuid, entry);
-    }
-
-    /// Says why an array that was found is not started, and what to do.
-    fn explain(
-        &self,
-        uuid: Uuid,
-        name: &str,
-        status: &lifecycle::Status,
-        disks: &[Arc<OpenDisk>],
-        troubles: &BTreeMap<String, ErrorDetail>,
-    ) -> Idle {
-        let (kind, remedy) = not_ready(status, name);
-        let attention = match status {
-            lifecycle::Status::Incomplete { missing } | lifecycle::Status::Waiting { missing } => {
-                let tables = self.read();
-                missing
-                    .iter()
-                    .map(|missing| {
-                        let seen = tables.disks.values().find(|s| s.array == uuid && s.role == missing.role);
-                        let mut text = format!("{missing} is missing");
-                        if let Some((leaf, _)) = &missing.seems {
-                            let disk = Control::name_in(disks)(*leaf).unwrap_or_default();
-                            text = format!("{missing} (disk {disk})");
-                        } else if let Some(seen) = seen {
-                            text.push_str(&format!("; it was last seen on {}", seen.disk));
-                            if let Some(trouble) = troubles.get(&seen.disk) {
-                                text.push_str(&format!(" ({})", trouble.message));
-                            }
-                        }
-                        text
-                    })
-                    .collect()
-            }
-            lifecycle::Status::Refused { reasons } => {
-                let name = |leaf: &LeafId| Control::name_in(disks)(*leaf).unwrap_or_default();
-                reasons.iter().map(|reason| refusal(reason, &name)).collect()
-            }
-            status => vec![status.to_string()],
-        };
-        let state = if kind == Kind::Incomplete { ArrayState::Incomplete } else { ArrayState::Failed };
-        Idle { state, attention, remedy, label: None, members: Vec::new() }
-    }
-
-    /// Lists arrays of which not one disk was found, but which are known from the state.
-    fn list_absent(&self, troubles: &BTreeMap<String, ErrorDetail>) {
-        let mut tables = self.write();
-        let mut known: BTreeMap<Uuid, Vec<SavedDisk>> = BTreeMap::new();
-        for saved in tables.disks.values().filter(|saved| !tables.arrays.contains_key(&saved.array)) {
-            known.entry(saved.array).or_default().push(saved.clone());
-        }
-        for (uuid, mut disks) in known {
-            disks.sort_by_key(|disk| disk.role);
-            let name = disks[0].array_name.clone();
-            let attention = disks.iter().map(|disk| {
-                let trouble = troubles.get(&disk.disk).map(|t| format!(" ({})", t.message)).unwrap_or_default();
-                format!("member {} is missing; it was last seen on {}{trouble}", disk.role, disk.disk)
-            });
-            let members = disks.iter().map(|disk| IdleMember {
-                role: disk.role,
-                id: String::new(),
-                data_bytes: 0,
-                disk: Some(disk.disk.clone()),
-                state: braid_format::MemberState::InSync,
-                present: false,
-            });
-            let stopped = tables.stopped.contains(&uuid);
-            let idle = Idle {
-                state: if stopped { ArrayState::Stopped } else { ArrayState::Incomplete },
-                attention: attention.collect(),
-                remedy: format!("attach its disks, or name them: braid array assemble {name} --disk DISK"),
-                label: None,
-                members: members.collect(),
-            };
-            tables.arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Idle(idle) });
-        }
-    }
-
     /// Finishes a deletion that a crash interrupted.
     async fn finish_deletion(&self, found: &FoundArray, disks: Vec<Arc<OpenDisk>>) {
         let name = found.name.to_string();
@@ -678,21 +585,6 @@ impl Control {
     }
 }
 
-/// A refusal in words, with the disks that it is about.
-fn refusal(reason: &Refusal, name: &dyn Fn(&LeafId) -> String) -> String {
-    match reason {
-        Refusal::Twins { leaves, .. } => {
-            let names: Vec<String> = leaves.iter().map(name).collect();
-            format!("{reason} (they are {})", names.join(" and "))
-        }
-        Refusal::Stale { leaf, .. }
-        | Refusal::WrongSize { leaf, .. }
-        | Refusal::OldCopy { leaf, .. }
-        | Refusal::WentApart { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
-        reason => reason.to_string(),
-    }
-}
-
 /// Whether an array can be started so.
 fn may_start(found: &FoundArray, how: How) -> bool {
     let redundant = found.newest.as_ref().is_some_and(|newest| lifecycle::is_redundant(newest.spec.level));
@@ -706,13 +598,4 @@ fn may_start(found: &FoundArray, how: How) -> bool {
         }
         (status, _) => may(status),
     }
-}
-
-/// Why an array that was named is not active.
-fn why_not(name: &str, idle: &Idle) -> ErrorDetail {
-    let kind = if idle.state == ArrayState::Incomplete { Kind::Incomplete } else { Kind::Inactive };
-    let reason = if idle.attention.is_empty() { String::new() } else { format!(": {}", idle.attention.join("; ")) };
-    ErrorDetail::new(kind, format!("array {name} is {}{reason}", idle.state.word()))
-        .with("array", name)
-        .remedy(idle.remedy.clone())
 }

@@ -14,6 +14,7 @@ mod exports;
 mod grow;
 mod guard;
 mod holes;
+mod idle;
 pub mod keeping;
 pub mod pools;
 mod search;
