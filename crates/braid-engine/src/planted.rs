@@ -61,6 +61,10 @@ pub enum Planted {
     LateCopyCounts,
     /// Requests to volumes that the kernel still has are not counted any more.
     LateUncounted,
+    /// The key of a pool that has left is free while requests and I/Os of its own are out.
+    KeyFreeAtOnce,
+    /// What a pool has read to copy it is written although the pool has left.
+    CopyOutlivesPool,
     /// Blocks are bound whose data could not be written.
     UnplacedBound,
     /// Who wrote new blocks is answered while the home is being told that they are there.

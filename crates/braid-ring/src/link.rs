@@ -115,6 +115,7 @@ pub(crate) enum Control {
     LeavePool {
         key: PoolKey,
         done: Promise<Option<Box<Pool>>>,
+        ended: Promise<()>,
     },
     Counters {
         device: DeviceId,

@@ -8,7 +8,7 @@ use braid_engine::pool::Pool;
 use braid_engine::{PoolCall, PoolKey, PoolMembers, PoolNext, Shard, ShardId};
 
 use crate::link::Control;
-use crate::pending::{Promise, pending};
+use crate::pending::{Pending, Promise, pending};
 use crate::port::Port;
 use crate::ring::RingHandle;
 
@@ -46,6 +46,8 @@ pub(crate) struct Served {
 pub(crate) struct PoolCalls {
     calls: VecDeque<(u64, Promise<bool>)>,
     next: u64,
+    /// Pools that have left, of which something is out.
+    leaving: Vec<(PoolKey, Promise<()>)>,
 }
 
 impl PoolCalls {
@@ -61,6 +63,10 @@ impl PoolCalls {
         engine.pool_call(self.next, key, call, port);
     }
 
+    pub(crate) fn leaves(&mut self, key: PoolKey, ended: Promise<()>) {
+        self.leaving.push((key, ended));
+    }
+
     /// Tells of those that have ended. Called once a turn.
     pub(crate) fn end(&mut self, engine: &mut Shard) {
         while let Some((id, good)) = engine.pop_pool_call() {
@@ -68,6 +74,11 @@ impl PoolCalls {
                 && let Some((_, done)) = self.calls.remove(at)
             {
                 done.keep(good);
+            }
+        }
+        while let Some(key) = engine.pop_pool_ended() {
+            if let Some(at) = self.leaving.iter().position(|(of, _)| *of == key) {
+                self.leaving.swap_remove(at).1.keep(());
             }
         }
     }
@@ -123,10 +134,12 @@ impl RingHandle {
         }
     }
 
-    /// Takes a pool away from its home. Its volumes are published no more, and nothing of it is under way: a commit was awaited last.
-    pub async fn leave_pool(&self, key: PoolKey, home: ShardId) -> Option<Box<Pool>> {
+    /// Takes a pool away from its home. Its volumes are published no more. The second ends when nothing of it is out on any shard: while a disk
+    /// hangs that takes as long as that. Until then nothing may be served under its key, and what it has begun to write is written.
+    pub async fn leave_pool(&self, key: PoolKey, home: ShardId) -> Option<(Box<Pool>, Pending<()>)> {
         let (done, answer) = pending();
-        self.inner.links.get(usize::from(home.0))?.send(Control::LeavePool { key, done });
-        answer.await.ok().flatten()
+        let (ended, end) = pending();
+        self.inner.links.get(usize::from(home.0))?.send(Control::LeavePool { key, done, ended });
+        Some((answer.await.ok().flatten()?, end))
     }
 }

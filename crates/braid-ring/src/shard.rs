@@ -429,8 +429,13 @@ impl Runner {
                         self.core.on(tier, |engine, port| duties.pool_calls.call((engine, port), key, call, done));
                     }
                 }
-                Control::LeavePool { key, done } => {
-                    done.keep(self.core.on(tier_of_pool(key), |engine, _| engine.leave_pool(key)).flatten());
+                Control::LeavePool { key, done, ended } => {
+                    let tier = tier_of_pool(key);
+                    let left = self.core.on(tier, |engine, port| engine.leave_pool(key, port)).flatten();
+                    if let Some(duties) = self.duties.get_mut(tier).filter(|_| left.is_some()) {
+                        duties.pool_calls.leaves(key, ended);
+                    }
+                    done.keep(left);
                 }
                 Control::Counters { device, answer } => {
                     let engine = self.core.engine_of(tier_of(device));

@@ -195,8 +195,8 @@ impl Pool {
         for device in devices {
             self.bed.handle.publish_and_drain(*device, None).wait().unwrap();
         }
-        let pool = block_on(self.bed.handle.leave_pool(KEY, HOME));
-        assert!(pool.is_some());
+        let (_, ended) = block_on(self.bed.handle.leave_pool(KEY, HOME)).unwrap();
+        ended.wait().unwrap();
     }
 }
 

@@ -298,8 +298,8 @@ impl Host {
     }
 
     /// Takes a pool from its home. Nothing of it is under way.
-    pub fn leave_pool(&mut self, key: PoolKey, home: u16) -> Option<Box<Pool>> {
-        self.shards[usize::from(home)].leave_pool(key)
+    pub fn leave_pool(&mut self, world: &mut World, key: PoolKey, home: u16) -> Option<Box<Pool>> {
+        self.with(world, home, |shard, sink| shard.leave_pool(key, sink))
     }
 
     /// Lets a shard take the oldest mail from its mailbox.
@@ -509,5 +509,7 @@ fn name_of(message: &ShardMessage) -> &'static str {
         ShardMessage::PoolTurned { .. } => "pool turned",
         ShardMessage::PoolAgain { .. } => "pool again",
         ShardMessage::PoolLate { .. } => "pool late",
+        ShardMessage::PoolLeft { .. } => "pool left",
+        ShardMessage::PoolEnded { .. } => "pool ended",
     }
 }

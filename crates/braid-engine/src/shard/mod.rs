@@ -201,6 +201,18 @@ pub enum ShardMessage {
         /// It has not.
         late: bool,
     },
+    /// From that home: the pool has left; when nothing of it is out any more it is to be told. The last that it says of this pool.
+    PoolLeft {
+        /// The pool.
+        key: PoolKey,
+        /// What was its home.
+        home: ShardId,
+    },
+    /// To that home: nothing is. The last that it hears of this pool.
+    PoolEnded {
+        /// The pool.
+        key: PoolKey,
+    },
     /// To that home: it has.
     PoolTurned {
         /// The pool.
@@ -489,6 +501,8 @@ impl Shard {
             ShardMessage::PoolTurned { key, number } => self.pool_turned(key, number),
             ShardMessage::PoolAgain { key } => self.pool_again(key),
             ShardMessage::PoolLate { key, late } => self.pool_is_late(key, late),
+            ShardMessage::PoolLeft { key, home } => self.pool_left(key, home),
+            ShardMessage::PoolEnded { key } => self.pool_ended(key),
         }
         self.work_off(sink);
     }

@@ -47,6 +47,8 @@ struct Out {
 
 pub struct Sink {
     queue: Vec<Out>,
+    /// Writes that were begun, of all kinds.
+    writes: u64,
     meta: Vec<[u8; 4096]>,
     memory: Rc<RefCell<Vec<u8>>>,
     scratch: u64,
@@ -56,6 +58,7 @@ pub struct Sink {
 impl LeafSink for Sink {
     fn submit(&mut self, io: &LeafIo) {
         self.queue.push(Out { io: *io, begun: self.clock.get() });
+        self.writes += u64::from(io.op == Op::Write);
     }
     fn zero(&mut self, buf: Buf, len: u64) {
         self.memory.borrow_mut()[buf.addr as usize..][..len as usize].fill(0);
@@ -173,6 +176,7 @@ impl Rig {
         let clock = Rc::new(Cell::new(1));
         let sink = |id: u16| Sink {
             queue: Vec::new(),
+            writes: 0,
             meta: vec![[0; 4096]; META_BLOCKS as usize],
             memory: Rc::clone(&memory),
             scratch: REQUESTS_BYTES + u64::from(id) * SCRATCH_BYTES_MIN,
@@ -395,6 +399,21 @@ impl Rig {
     /// Whether a bare disk has something that it was late with.
     pub fn bare_hangs(&self) -> bool {
         self.hung.iter().any(|(.., bare)| *bare)
+    }
+
+    /// Whether one has something that changes it.
+    pub fn bare_changes_hang(&self) -> bool {
+        self.hung.iter().any(|(_, out, bare)| *bare && !matches!(out.io.op, Op::Read | Op::Flush))
+    }
+
+    /// Writes that shards have begun, of all kinds.
+    pub fn writes_begun(&self) -> u64 {
+        self.shards.iter().map(|(_, sink)| sink.writes).sum()
+    }
+
+    /// Whether a disk has something to read.
+    pub fn is_read(&self) -> bool {
+        self.shards.iter().any(|(_, sink)| sink.queue.iter().any(|out| out.io.op == Op::Read))
     }
 
     pub fn hangs(&self) -> bool {

@@ -1,5 +1,7 @@
 //! A pool in use: volumes, snapshots and clones, requests to them from all shards, and what each block of them may read as.
 
+mod leaving;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -151,6 +153,8 @@ pub struct World {
     /// The member that is to be empty.
     closed: Option<u8>,
     moved: u64,
+    /// The pool has left.
+    gone: bool,
     pub run: String,
 }
 
@@ -192,6 +196,7 @@ impl World {
             roomy: false,
             closed: None,
             moved: 0,
+            gone: false,
             run: format!("seed {seed}, {setup:?}"),
             setup,
         };
@@ -623,7 +628,9 @@ impl World {
     pub fn step(&mut self) -> bool {
         let moved = self.rig.step();
         self.take_all();
-        self.go_on_leaving();
+        if !self.gone {
+            self.go_on_leaving();
+        }
         moved
     }
 
@@ -667,7 +674,7 @@ impl World {
 
     fn call_ended(&mut self, id: u64, good: bool) {
         let then = self.calls.remove(&id).unwrap_or_else(|| panic!("a call ended twice, {}", self.run));
-        assert!(good || self.rig.own_failed, "a call failed, {}", self.run);
+        assert!(good || self.rig.own_failed || self.gone, "a call failed, {}", self.run);
         match then {
             Then::Nothing => {}
             Then::Go(uuid) => {

@@ -201,7 +201,7 @@ impl<'a> Life<'a> {
                     self.host.pool_call(self.world, number, KEY, home, call);
                     then(&mut scene);
                 }
-                Wish::Leave => scene.left = self.host.leave_pool(KEY, home),
+                Wish::Leave => scene.left = self.host.leave_pool(self.world, KEY, home),
             }
         }
         for disk in std::mem::take(&mut scene.pull) {

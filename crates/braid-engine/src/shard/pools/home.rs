@@ -14,7 +14,7 @@ use crate::volume::{PoolKey, PoolMembers};
 /// Pages of one write of a pool's own, at most.
 const WRITE_PAGES: u32 = 16;
 
-type Who = (ShardId, u32, u32);
+pub(super) type Who = (ShardId, u32, u32);
 
 /// What a call of the control plane wants after it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +34,8 @@ pub enum PoolNext {
 /// A call of the control plane, carried out at the pool's home.
 pub type PoolCall = Box<dyn FnMut(&mut Pool) -> PoolNext + Send>;
 
-struct Called {
-    id: u64,
+pub(super) struct Called {
+    pub id: u64,
     call: PoolCall,
     wait: Wait,
 }
@@ -58,10 +58,10 @@ pub(super) struct Home {
     members: Arc<PoolMembers>,
     shards: u16,
     /// Who waits for room in the tail, in order.
-    waiting: VecDeque<(Who, PoolAsk)>,
+    pub waiting: VecDeque<(Who, PoolAsk)>,
     /// Who waits for a commit, and for which.
-    commits: Vec<(u64, Who)>,
-    calls: Vec<Called>,
+    pub commits: Vec<(u64, Who)>,
+    pub calls: Vec<Called>,
     /// Barriers begun; the one under way, how many shards it waits for, and the pool's own number of it.
     barriers: u64,
     barrier: Option<(u64, u16, Option<u64>)>,

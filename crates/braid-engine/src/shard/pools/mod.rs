@@ -9,6 +9,7 @@
 //! what comes of that must not be waited for: he gives back what he holds, is not counted, and begins anew when the home says so.
 
 mod home;
+mod leaving;
 mod one_place;
 mod parts;
 mod volume;
@@ -84,18 +85,26 @@ pub enum PoolTold {
 /// One pool, as a shard sees it.
 #[derive(Default)]
 struct Side {
-    /// Requests to its volumes, by the time in which they began.
-    users: [u32; 2],
+    /// Requests to its volumes, by the time in which they began, and those that are [`AWAY`].
+    users: [u32; 3],
     time: u8,
     /// The home waits for the other time to run out: the number of its barrier.
     draining: Option<u64>,
     home_shard: ShardId,
     home: Option<Box<Home>>,
+    /// The pool's own I/Os that are out, also such as are late.
+    ios: u32,
+    /// The pool has left: this shard, its home, is to be told when nothing of it is out here.
+    told_of_end: Option<ShardId>,
+    /// It has left from here: so many shards have not said yet that nothing of it is out.
+    unended: u32,
 }
 
 /// An I/O of a pool's own that is out.
 #[derive(Clone, Copy, Default)]
 struct OwnIo {
+    /// Whose it is: a [`PoolKey`].
+    key: u16,
     token: u32,
     memory: Option<Run>,
     late: bool,
@@ -136,6 +145,8 @@ pub(crate) struct Pools {
     /// Slots all of whose parts have ended.
     resumed: VecDeque<u32>,
     calls_done: VecDeque<(u64, bool)>,
+    /// Pools that have left, and of which nothing is out any more.
+    ended: VecDeque<PoolKey>,
     driven: VecDeque<PoolKey>,
     /// Pools of which a call goes on at the end of the turn.
     going_on: VecDeque<PoolKey>,
@@ -161,6 +172,7 @@ impl Pools {
             told: VecDeque::with_capacity(slots as usize),
             resumed: VecDeque::with_capacity(slots as usize),
             calls_done: VecDeque::with_capacity(64),
+            ended: VecDeque::new(),
             driven: VecDeque::with_capacity(POOLS_MAX),
             going_on: VecDeque::new(),
             short: VecDeque::with_capacity(POOLS_MAX),
@@ -212,15 +224,6 @@ impl Shard {
         self.pools.sides[key.index()].home_shard = home;
     }
 
-    /// Takes a pool away from its home: nothing of it is under way, and its volumes are not published any more.
-    pub fn leave_pool(&mut self, key: PoolKey) -> Option<Box<Pool>> {
-        let home = self.pools.sides[key.index()].home.take()?;
-        for shard in (0..self.shared.shards).map(ShardId) {
-            self.tell_again(key, shard);
-        }
-        Some(home.pool)
-    }
-
     /// The next call of [`Shard::pool_call`] that has ended, and whether it was committed if it was to be. False also where there is no
     /// such pool.
     pub fn pop_pool_call(&mut self) -> Option<(u64, bool)> {
@@ -239,10 +242,10 @@ impl Shard {
     /// The request has ended, and the kernel has nothing of it.
     #[inline]
     pub(super) fn exit_volume(&mut self, index: u32) {
-        if self.slots[index].time != AWAY {
-            self.leave_time(index);
-        }
-        self.slots[index].pool = NO_POOL;
+        let slot = &mut self.slots[index];
+        let key = PoolKey(std::mem::replace(&mut slot.pool, NO_POOL));
+        let time = std::mem::replace(&mut slot.time, AWAY);
+        self.exit_time(key, time);
     }
 
     /// The request has no place in mind.
@@ -251,12 +254,33 @@ impl Shard {
         let slot = &mut self.slots[index];
         let time = std::mem::replace(&mut slot.time, AWAY);
         let key = PoolKey(slot.pool);
+        self.pools.sides[key.index()].users[usize::from(AWAY)] += 1;
+        self.exit_time(key, time);
+    }
+
+    /// Who was away is there again.
+    fn come_back(&mut self, index: u32) {
+        let key = PoolKey(self.slots[index].pool);
+        self.pools.sides[key.index()].users[usize::from(AWAY)] -= 1;
+        self.enter_volume(index, key);
+    }
+
+    #[inline]
+    fn exit_time(&mut self, key: PoolKey, time: u8) {
         let side = &mut self.pools.sides[key.index()];
         let users = &mut side.users[usize::from(time)];
         *users -= 1;
-        if *users == 0 && time != side.time && side.draining.is_some() {
+        if *users == 0 && (side.draining.is_some() || side.told_of_end.is_some()) {
+            self.time_is_empty(key, time);
+        }
+    }
+
+    #[cold]
+    fn time_is_empty(&mut self, key: PoolKey, time: u8) {
+        if time != AWAY && time != self.pools.sides[key.index()].time {
             self.time_has_run_out(key);
         }
+        self.may_have_ended(key);
     }
 
     /// The request waits for the home to say that it may come again. Nobody waits for it, nor for its range: not those either for whom it

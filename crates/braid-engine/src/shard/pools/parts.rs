@@ -43,7 +43,8 @@ impl Shard {
         sink: &mut impl LeafSink,
     ) {
         let number = self.pools.ios_free.pop().expect("seen to be free");
-        self.pools.ios[(number - PARTS_MAX) as usize] = own;
+        self.pools.ios[(number - PARTS_MAX) as usize] = OwnIo { key: key.0, ..own };
+        self.pools.sides[key.index()].ios += 1;
         let index = self.slots.take_part(number);
         self.begin_on_member(index, u32::from(key.0), device, (op, Flags::NONE), place, buf, sink);
     }
@@ -54,9 +55,13 @@ impl Shard {
         self.pools.memory.as_ref().expect("it gave the run").page(run.first)
     }
 
-    /// A copy has read what it is to write: it does so, in the same place.
+    /// A copy has read what it is to write: it does so, in the same place. Where the pool has left meanwhile nobody knows whose the target is.
     pub(super) fn write_copy(&mut self, key: PoolKey, number: u32, sink: &mut impl LeafSink) {
         let own = &mut self.pools.ios[(number - PARTS_MAX) as usize];
+        if self.pools.sides[key.index()].home.is_none() && !planted(Planted::CopyOutlivesPool) {
+            own.copy = Copying::Nothing;
+            return self.part_is_free(number);
+        }
         let Copying::Reads { to, offset, len } = std::mem::replace(&mut own.copy, Copying::Writes) else { return };
         let memory = own.memory;
         let buf = self.own_memory(memory);
@@ -164,6 +169,9 @@ impl Shard {
                 if own.late { memory.regain(run) } else { memory.give(run) }
             }
             self.pools.ios_free.push(number);
+            let key = PoolKey(own.key);
+            self.pools.sides[key.index()].ios -= 1;
+            self.may_have_ended(key);
             let Pools { driven, short, .. } = &mut self.pools;
             driven.append(short);
             return;

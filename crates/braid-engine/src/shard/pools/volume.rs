@@ -10,7 +10,7 @@ use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_
 use crate::plan::carries_data;
 use crate::planted::{Planted, planted};
 use crate::pool::{BLOCK_BYTES, ExtentId, Found, Placement};
-use crate::volume::{PoolKey, VolumeNode};
+use crate::volume::VolumeNode;
 
 /// Parts that one step of a read or of writing over what is there begins at most.
 const STEP_PARTS_MAX: u32 = 32;
@@ -65,7 +65,7 @@ impl Shard {
     pub(in super::super) fn volume_go(&mut self, index: u32, sink: &mut impl LeafSink) {
         if self.slots[index].time == AWAY {
             // From here on as one that has just come: also to a snapshot that was taken meanwhile.
-            self.enter_volume(index, PoolKey(self.slots[index].pool));
+            self.come_back(index);
         }
         loop {
             let work = &mut self.pools.works[index as usize];

@@ -36,7 +36,9 @@ pub fn measure(_pace: Pace, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
     while !rig.wait(pool.call(move |pool| (PoolNext::Done, pool.is_checkpointed(number))))? {
         std::thread::sleep(Duration::from_millis(5));
     }
-    drop(rig.wait(rig.handle.leave_pool(PoolKey(0), ShardId(0))));
+    if let Some((_, ended)) = rig.wait(rig.handle.leave_pool(PoolKey(0), ShardId(0))) {
+        rig.wait(ended)?;
+    }
     drop(rig);
 
     for (bandwidth, bound) in [(Some("500M"), Bound::AtLeast(0.8)), (None, Bound::Shown)] {

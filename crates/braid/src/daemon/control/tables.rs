@@ -467,7 +467,18 @@ impl Tables {
     pub fn take_pool_key(&mut self, tier: usize) -> Result<PoolKey, ErrorDetail> {
         let mut of_tier = (0..POOLS_MAX as u16).map(|index| pool_of_tier(tier, index).0);
         let free = of_tier.find(|key| !self.pool_keys.contains(key)).ok_or_else(|| {
-            ErrorDetail::new(Kind::LimitReached, format!("{POOLS_MAX} pools are active already")).remedy("delete one")
+            let served = self.pools.values().filter(|entry| entry.served().is_some()).count();
+            match self.pool_keys.len().saturating_sub(served) {
+                0 => ErrorDetail::new(Kind::LimitReached, format!("{POOLS_MAX} pools are active already"))
+                    .remedy("delete one"),
+                left => ErrorDetail::new(
+                    Kind::LimitReached,
+                    format!(
+                        "{POOLS_MAX} pools are active already, counting {left} that were deleted while a disk of theirs hung, and hangs still"
+                    ),
+                )
+                .remedy("look for that disk in the kernel's log (dmesg); what has hung so far is forgotten when the daemon is restarted"),
+            }
         })?;
         self.pool_keys.insert(free);
         Ok(PoolKey(free))

@@ -1,13 +1,14 @@
 //! The end of a pool: closed in order with the daemon, or deleted; and its new name.
 
 use super::super::Control;
+use super::super::change::DRAINING_MAX;
 use super::super::create::check_name;
 use super::super::exports::Listens;
 use super::{Condition, DELETED, Part, PoolEntry, Reach, Served, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool};
-use braid_engine::PoolNext;
+use braid_engine::{PoolKey, PoolNext};
 use braid_format::Name;
-use braid_ring::tier_of_pool;
+use braid_ring::{Pending, tier_of_pool};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -76,9 +77,11 @@ impl Control {
             // Nothing may be under way when it is taken; where a member has failed, nothing is.
             let _ = self.call(&pool, |_| (PoolNext::Commit, ())).await;
         }
-        drop(self.ring.leave_pool(pool.key, pool.home).await);
+        let ended = self.ring.leave_pool(pool.key, pool.home).await.map(|(_, ended)| ended);
         let Some(served) = self.take_served(uuid) else { return Ok(Vec::new()) };
-        self.write().give_pool_key(served.key);
+        // What it has begun to write on an array is written before that may be somebody else's. Disks are drained when they are let go.
+        let waits = !keep && served.written().any(|part| part.array().is_some());
+        self.free_key(served.key, ended, if waits { DRAINING_MAX } else { Duration::ZERO }).await;
         let Served { mut parts, outgoing, stuck, .. } = served;
         if !keep && let Err(left) = labels::erase(&self.ring.devices(), &outgoing).await {
             tracing::warn!(
@@ -100,6 +103,22 @@ impl Control {
         self.write().pool_boots.remove(&uuid);
         self.save_or_warn();
         Ok(parts)
+    }
+
+    /// Gives back the key of a pool that has left, when nothing of it is out on any shard. While a disk hangs that takes as long as that, and
+    /// nobody waits for it beyond the limit.
+    async fn free_key(self: &Arc<Self>, key: PoolKey, ended: Option<Pending<()>>, limit: Duration) {
+        let control = Arc::clone(self);
+        let mut freed = Box::pin(async move {
+            if let Some(ended) = ended {
+                // An error says that the shards have ended: then nothing is out either.
+                let _ = ended.await;
+            }
+            control.write().give_pool_key(key);
+        });
+        if tokio::time::timeout(limit, &mut freed).await.is_err() {
+            tokio::spawn(freed);
+        }
     }
 
     /// Commits, and writes the tables: nothing is left in the tail, nor needed of the rings.

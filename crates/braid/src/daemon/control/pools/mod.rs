@@ -395,10 +395,19 @@ impl Control {
     async fn call<R: Send + 'static>(
         &self,
         pool: &Reach,
-        call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
+        mut call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
     ) -> Result<R, ErrorDetail> {
+        let shared = Arc::clone(&pool.shared);
+        // Another one may be served under its key by now, or the same one opened anew, which numbers its volumes anew.
+        let call = move |served: &mut Pool| {
+            if !Arc::ptr_eq(served.shared(), &shared) {
+                return (PoolNext::Done, None);
+            }
+            let (next, answer) = call(served);
+            (next, Some(answer))
+        };
         let called = self.ring.pool_call(pool.key, pool.home, call).await;
-        called.map_err(|error| match error {
+        called.and_then(|answer| answer.ok_or(PoolCallError::NotServed)).map_err(|error| match error {
             PoolCallError::NotServed => {
                 ErrorDetail::new(Kind::Inactive, format!("pool {} is not served any more", pool.name))
                     .with("pool", &pool.name)
