@@ -62,3 +62,38 @@ fn a_disk_that_hangs_under_a_pool_holds_up_its_own_and_is_named() {
     export(&daemon, "tank/good@after");
     check(&mut client(&daemon, "tank/good@after"), 0..100, 1);
 }
+
+/// Whatever the disk still has is not counted at the next pool, which would wait for it with its first snapshot.
+#[test]
+fn a_pool_is_deleted_while_a_disk_hangs_and_the_next_one_has_nothing_of_it() {
+    let daemon = Daemon::start();
+    let a = daemon.folder.sparse("a.img", 96 * MIB);
+    let c = daemon.folder.sparse("c.img", 96 * MIB);
+    daemon.braid(&["pool", "create", "old", &format!("faulty({a},write-hang@20M-40M*1)")]);
+    daemon.braid(&["volume", "create", "old/v", "80M"]);
+    export(&daemon, "old/v");
+    let mut hanging = client(&daemon, "old/v");
+    let limit_ms = daemon.json(&["status"])["limits"]["leaf_timeout_ms"].as_u64().expect("a limit");
+    hanging.stream.set_read_timeout(Some(Duration::from_millis(limit_ms) + PATIENCE)).expect("a socket has that limit");
+    std::thread::scope(|scope| {
+        scope.spawn(move || (0..1200).find(|block| hanging.write(block * BLOCK, &noise(BLOCK, 1 + block)).is_err()));
+        let told = || daemon.events().lines().find(|line| line.contains("disk_hangs") && line.contains(&a)).map(drop);
+        wait_for("an event that names the disk", told);
+        daemon.braid(&["export", "remove", "old/v"]);
+        // Nothing serves it any more long before its disk is let go of.
+        let deleted = scope.spawn(|| daemon.braid(&["pool", "delete", "old", "--force", "--yes"]));
+        let gone = || daemon.json(&["pool", "list"])["pools"].as_array().is_some_and(Vec::is_empty).then_some(());
+        wait_for("the pool to be gone", gone);
+        daemon.braid(&["pool", "create", "new", &c]);
+        daemon.braid(&["volume", "create", "new/v", "64M"]);
+        export(&daemon, "new/v");
+        let mut client = client(&daemon, "new/v");
+        write(&mut client, 0..100, 1);
+        daemon.braid(&["snapshot", "create", "new/v@one"]);
+        write(&mut client, 0..100, 7);
+        daemon.braid(&["snapshot", "delete", "new/v@one", "--yes"]);
+        daemon.braid(&["snapshot", "create", "new/v@two"]);
+        deleted.join().expect("it is deleted");
+        check(&mut client, 0..100, 7);
+    });
+}
