@@ -134,6 +134,8 @@ pub enum Planted {
     ReturnBelieved,
     /// What a start without a member decided is not durable before the tables say what follows from it.
     VerdictNotDurable,
+    /// What is decided without a member that is absent may count less than the start that this one has.
+    VerdictOvertaken,
     /// Folding goes on with owners that may have blocks on an absent member.
     FoldWhileAbsent,
     /// The labels lack a member before the tables have what its ring says.
@@ -302,7 +304,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 52] = [
+    pub const POOLS: [Planted; 53] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -350,6 +352,7 @@ impl Planted {
         Planted::LookupFallsThrough,
         Planted::ReturnBelieved,
         Planted::VerdictNotDurable,
+        Planted::VerdictOvertaken,
         Planted::FoldWhileAbsent,
         Planted::LeftBeforeCheckpoint,
         Planted::LeftWhileOpen,

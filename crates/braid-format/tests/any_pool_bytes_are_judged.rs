@@ -190,14 +190,15 @@ proptest! {
         (pool_tag, session, mark) in any::<(u32, u64, u64)>(),
         (run, sequence, generation) in (1..=u64::MAX, 1..=NUMBER_MAX, 1..=NUMBER_MAX),
         (commit, position, before) in (0..=NUMBER_MAX, 0..16384u32, any::<u64>()),
-        (part, absent) in (0..128usize, prop::collection::btree_map(0..128u8, any_absence(), 0..=ABSENT_MAX)),
+        (part, settled, absent) in (0..128usize, any::<u128>(), prop::collection::btree_map(0..128u8, any_absence(), 0..=ABSENT_MAX)),
     ) {
         let mut parts = [0; 128];
         parts[part] = commit / 2;
         let absent: Vec<Absence> = absent.into_iter().map(|(member, of)| Absence { member, ..of }).collect();
         let absent = Absences::new(&absent).unwrap();
-        let start =
-            RingStart { pool_tag, session, run, sequence, position, commit, mark, generation, before, parts, absent };
+        let start = RingStart {
+            pool_tag, session, run, sequence, position, commit, mark, generation, before, parts, absent, settled,
+        };
         prop_assert_eq!(RingStart::decode(&start.encode()), Ok(start));
     }
 

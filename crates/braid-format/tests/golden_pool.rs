@@ -126,6 +126,7 @@ const START: RingStart = RingStart {
     before: 0,
     parts: [0; MEMBERS_MAX],
     absent: Absences::NONE,
+    settled: 0,
 };
 
 /// One of a pool that goes on without two of its members.
@@ -135,6 +136,11 @@ fn lacking() -> RingStart {
     (start.parts[0], start.parts[2], start.parts[127]) = (299, 260, 295);
     start.absent = Absences::new(&[of(2, 0, 260), of(127, 0xd1d2_d3d4_d5d6_d7d8, 295)]).unwrap();
     start
+}
+
+/// The first of a run that began without one of four members, and to which another returned.
+fn first_of_run() -> RingStart {
+    RingStart { settled: 1 << 127 | 0b1, generation: 11, ..lacking() }
 }
 
 fn batch(of: &[Entry]) -> (BatchHeader, Vec<u8>) {
@@ -190,6 +196,8 @@ fn a_golden_ring_start_means_what_it_meant() {
     assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
     let bytes = golden("start_lacking.bin", &lacking().encode());
     assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(lacking()));
+    let bytes = golden("start_settled.bin", &first_of_run().encode());
+    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(first_of_run()));
 }
 
 #[test]

@@ -344,6 +344,7 @@ fn the_ring_of_a_pool_is_as_it_is_drawn() {
         "before",
         "parts",
         "absent",
+        "settled",
         "reserved",
     ];
     let (place, start_bytes) = places("### A ring start", &names);
@@ -358,6 +359,9 @@ fn the_ring_of_a_pool_is_as_it_is_drawn() {
     assert_eq!(number(&lacking[place("before")]), 0xc1c2_c3c4_c5c6_c7c8);
     let parts: Vec<u64> = lacking[place("parts")].as_chunks::<8>().0.iter().map(|part| number(part)).collect();
     assert_eq!((parts.len(), parts[0], parts[2], parts[127]), (128, 299, 260, 295));
+    let settled = include_bytes!("../../../tests/golden/pools/start_settled.bin");
+    assert_eq!(place("settled").len(), 16);
+    assert_eq!((settled[place("settled").start], settled[place("settled").end - 1]), (1, 0x80));
     let absent = &lacking[place("absent")];
     let (place, absence_bytes) =
         places("### An entry of `absent`", &["member", "reserved", "run", "other", "commit", "needs"]);

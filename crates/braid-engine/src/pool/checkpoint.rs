@@ -343,6 +343,7 @@ impl Pool {
             before: commits.before,
             parts: checkpoint.parts,
             absent: commits.absent,
+            settled: commits.settled,
         };
         let image = start.encode();
         memory.buffer(buffer)[..image.len()].copy_from_slice(&image);

@@ -141,6 +141,8 @@ pub(super) struct Commits {
     pub rings: Vec<Ring>,
     /// The run before this one, until all members have a start of this one.
     pub before: u64,
+    /// Who has what was decided when this run began; 0 when all have a start of it.
+    pub settled: u128,
     /// By member, the last commit that has batches on it.
     pub parts: [u64; MEMBERS_MAX],
     /// Members that the pool goes on without.
@@ -186,6 +188,7 @@ impl Commits {
             units: vec![(0, 0, 0); rings.len()],
             rings,
             before: 0,
+            settled: 0,
             parts: [0; MEMBERS_MAX],
             absent: Absences::NONE,
             commit,

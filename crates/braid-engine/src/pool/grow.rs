@@ -52,6 +52,7 @@ impl Pool {
             before: 0,
             parts: commits.parts,
             absent: commits.absent,
+            settled: 0,
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) async fn load<I: DeviceIo>(
     let mut state = State::new(what.owner_slots);
     // Who was away has not heard of all owners.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
-    let newest = stayed.max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
+    let newest = stayed.max_by_key(|(seat, found)| (found.start.generation, usize::MAX - seat));
     let first = newest.map_or(0, |(seat, _)| seat);
     let mend = load_owners(io, what, found, &mut state, first).await?;
     for (number, member) in what.numbered() {

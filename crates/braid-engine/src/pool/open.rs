@@ -244,6 +244,8 @@ pub async fn open<I: DeviceIo>(
     let session = if left.is_empty() { newest.session + 1 } else { newest.session };
     let mut commits = Commits::new(pool_tag(&what.uuid), session, run, rings, (commit, mark), checkpoint);
     (commits.before, commits.parts, commits.absent) = (newest.run, judged.parts, judged.absent);
+    let settled = found.iter().filter(|found| !matches!(found.standing, Standing::Returns(_)));
+    commits.settled = settled.fold(0, |all, found| all | 1 << found.number);
     let own = (0..tail_bytes(TAIL_UNITS_MAX) / 8).map(|_| AtomicU64::new(0)).collect();
     let tail = Tail::begin(Arc::new(OwnMemory(own)), what.uuid, session, mark);
     let mut pool = Pool::new(what.uuid, state, tail, commits);
@@ -269,7 +271,7 @@ pub async fn open<I: DeviceIo>(
     // All have a start of this run: nobody who has an older one is believed any more, and who returned is back.
     let stays = |absence: &&Absence| what.absent >> absence.member & 1 == 1;
     let absent: Vec<Absence> = pool.commits.absent.list().iter().filter(stays).copied().collect();
-    pool.commits.before = 0;
+    (pool.commits.before, pool.commits.settled) = (0, 0);
     pool.commits.absent = Absences::new(&absent).expect("no more than there were");
     let number = pool.request_checkpoint();
     drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;

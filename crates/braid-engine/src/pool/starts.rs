@@ -20,6 +20,9 @@ use crate::io::DeviceIo;
 use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = 4096;
+/// Generations that are passed over when a pool goes on without a member. Its start may be ahead of all others': by 2 for each time that a
+/// checkpoint was cut off when only that start was durable. What is decided without it has to count more than anything it has.
+const ABSENT_LEAP: u64 = 1 << 20;
 
 /// How a member stands to the newest of the starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +75,8 @@ pub(super) async fn find<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(Ri
     for member in what.members {
         starts.push(read_start(io, what, member).await?);
     }
-    let newest = *starts.iter().max_by_key(|start| (start.session, start.generation)).expect("a pool has members");
+    // Not by the session: whoever is absent may have been the only one to have a start of the next, when the others went on without it.
+    let newest = *starts.iter().max_by_key(|start| start.generation).expect("a pool has members");
     let of_session = starts.iter().filter(|start| start.session == newest.session);
     let ahead = of_session.map(|start| start.commit).max().unwrap_or(newest.commit);
     let mut found = Vec::with_capacity(starts.len());
@@ -108,16 +112,28 @@ fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingSta
         // It is back already: only the note of that is not everywhere.
         Some(absence) if here && absence.run != start.run => Ok(Standing::Here),
         Some(absence) if start.run == absence.run || start.run == absence.other => Ok(Standing::Returns(*absence)),
-        // A crash struck when it alone had its start of a new run, with the others there: it has what they had then, and nothing besides.
-        Some(absence) if start.before == absence.run || start.before != 0 && start.before == absence.other => {
-            let alone = what.members.iter().any(|member| start.absent.of(member.number).is_some());
-            if alone { Err(OpenError::OtherRun(member)) } else { Ok(Standing::Returns(*absence)) }
+        // A crash struck when it had its start of a new run, and others had none yet.
+        Some(absence) if start.before != 0 && (start.before == absence.run || start.before == absence.other) => {
+            if began_with_them(what, member, start) {
+                Ok(Standing::Returns(*absence))
+            } else {
+                Err(OpenError::OtherRun(member))
+            }
         }
         Some(absence) if planted(Planted::ReturnBelieved) => Ok(Standing::Returns(*absence)),
         None if here => Ok(Standing::Here),
         None if start.run == newest.before => Ok(Standing::Behind),
         _ => Err(OpenError::OtherRun(member)),
     }
+}
+
+/// Whether those who are here know what was decided when this member got its start of a run that they have none of. One of them was to have
+/// one, too, so that nothing was committed in that run; or all were there, and nothing had to be decided. Else it went on without them.
+fn began_with_them(what: &OpenPool<'_>, member: u8, start: &RingStart) -> bool {
+    let returned = |absence: &Absence| absence.other == start.run;
+    let all_were_there = start.absent.list().iter().all(returned);
+    let knows = |other: &PoolDevice| other.number != member && start.settled >> other.number & 1 == 1;
+    all_were_there || what.members.iter().any(knows)
 }
 
 async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevice) -> Result<RingStart, OpenError> {
@@ -263,12 +279,14 @@ pub(super) async fn settle<I: DeviceIo>(
     let mut generations: Vec<u64> = all.iter().map(|found| found.start.generation).collect();
     let who = || what.members.iter().zip(all).filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
     let lacks = |start: &RingStart| judged.absent.list().iter().any(|one| start.absent.of(one.member) != Some(one));
-    let decides = who().any(|(_, found)| lacks(&found.start));
+    // Also where it was decided before: whoever is absent may have been there since, in a start that was cut off.
+    let decides = who().any(|(_, found)| lacks(&found.start)) || what.absent != 0;
     let behind = all.iter().any(|found| found.standing == Standing::Behind);
     if !behind && (!decides || planted(Planted::VerdictNotDurable)) {
         return Ok(generations);
     }
-    let highest = generations.iter().copied().max().unwrap_or(0);
+    let leap = if what.absent != 0 && !planted(Planted::VerdictOvertaken) { ABSENT_LEAP } else { 0 };
+    let highest = generations.iter().copied().max().unwrap_or(0) + leap;
     for ((member, found), generation) in what.members.iter().zip(all).zip(&mut generations) {
         let start = match found.standing {
             Standing::Here => found.start,
@@ -309,6 +327,7 @@ mod tests {
             before: 0,
             parts,
             absent: Absences::NONE,
+            settled: 0,
         };
         let batch = |(commit, members): &(u64, u128)| {
             let (pool_tag, run, sequence, index, batches, mark, units, blocks) = (1, 7, 1, 0, 1, *commit, 0, 1);
@@ -354,5 +373,41 @@ mod tests {
         left[2] = 3;
         let refused = last_commit(&[], &[(6, 0b10)], left);
         assert!(matches!(refused, Err(OpenError::Damaged { member: 1, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn who_began_a_run_that_nobody_else_came_to_returns_if_one_who_is_here_was_to_come() {
+        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let member = |number| {
+            let device = DeviceId(u32::from(number));
+            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+        };
+        let of = |run, before, absent: &[Absence], settled| {
+            let absent = Absences::new(absent).expect("few enough");
+            RingStart { run, before, absent, settled, ..ring(0, &[], [0; MEMBERS_MAX]).start }
+        };
+        let absence = |member, run, other| Absence { member, run, other, commit: 4, needs: 4 };
+        // Members 1 and 2 went on without 0, when they were of run 7.
+        let (members, newest) = ([member(0), member(1), member(2)], of(9, 0, &[absence(0, 7, 6)], 0));
+        let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 10 };
+        let returns = |start: RingStart| match standing(&what, &newest, 0, &start) {
+            Ok(standing) => standing == Standing::Returns(absence(0, 7, 6)),
+            Err(error) => {
+                assert_eq!(error, OpenError::OtherRun(0));
+                false
+            }
+        };
+        for before in [6, 7] {
+            // It began run 8 with all of them; without 2, which nobody but itself knows; without 2, which 1 knows.
+            assert!(returns(of(8, before, &[], 0b111)));
+            assert!(!returns(of(8, before, &[absence(2, before, 0)], 0b001)));
+            assert!(returns(of(8, before, &[absence(2, before, 0)], 0b011)));
+            // Or while 2 returned to it: that one had not been told.
+            assert!(returns(of(8, before, &[absence(2, 3, 8)], 0b001)));
+            assert!(!returns(of(8, before, &[absence(1, 3, 0), absence(2, 3, 8)], 0b001)));
+        }
+        assert!(!returns(of(8, 5, &[], 0b111)), "behind another run");
+        assert!(!returns(of(8, 0, &[], 0b111)), "all had come to it");
+        assert!(returns(of(7, 0, &[], 0)) && returns(of(6, 0, &[], 0)));
     }
 }

@@ -3,7 +3,7 @@
 //! Two places take turns, so that a torn one leaves the one before.
 
 use uuid::Uuid;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{RING_BLOCKS_MAX, offsets, pool_tag};
@@ -35,8 +35,9 @@ struct RawStart {
     before: U64,
     parts: [U64; MEMBERS_MAX],
     absent: [RawAbsence; ABSENT_MAX],
+    settled: U128,
     /// Zero.
-    reserved: [u8; 200],
+    reserved: [u8; 184],
 }
 
 /// An absent member, little-endian. All zeros: none.
@@ -53,7 +54,7 @@ struct RawAbsence {
 }
 
 offsets!(RawStart: magic 0, crc 4, tag 8, position 12, session 16, run 24, sequence 32, commit 40, mark 48, generation 56,
-    before 64, parts 72, absent 1096, reserved 3896);
+    before 64, parts 72, absent 1096, settled 3896, reserved 3912);
 offsets!(RawAbsence: member 0, reserved 1, run 8, other 16, commit 24, needs 32);
 const _: () = assert!(size_of::<RawAbsence>() == 40);
 const _: () = assert!(size_of::<RawStart>() == RING_START_BYTES);
@@ -85,6 +86,9 @@ pub struct RingStart {
     pub parts: [u64; MEMBERS_MAX],
     /// Members that the pool goes on without.
     pub absent: Absences,
+    /// Where there is a run `before`: bit *i*: member *i* has what was decided when this run began, and had to have its ring start before
+    /// anything was committed in it.
+    pub settled: u128,
 }
 
 /// What was decided of a member that the pool goes on without: what it must have, and may have, when it returns.
@@ -186,6 +190,7 @@ impl RingStart {
             before: 0,
             parts: [0; MEMBERS_MAX],
             absent: Absences::NONE,
+            settled: 0,
         }
     }
 
@@ -235,7 +240,8 @@ impl RingStart {
                 commit: U64::new(absence.commit),
                 needs: U64::new(absence.needs),
             }),
-            reserved: [0; 200],
+            settled: U128::new(self.settled),
+            reserved: [0; 184],
         };
         let mut bytes: [u8; RING_START_BYTES] = zerocopy::transmute!(raw);
         let crc = crc32c::crc32c(&bytes[CRC.end..]);
@@ -267,13 +273,14 @@ impl RingStart {
             before: raw.before.get(),
             parts: raw.parts.map(|commit| commit.get()),
             absent: absences(&raw.absent),
+            settled: raw.settled.get(),
         };
         let none = RawAbsence::new_zeroed();
         let unused = raw.absent[start.absent.len..].iter().any(|absence| *absence != none)
             || raw.absent.iter().any(|absence| absence.reserved != [0; 7]);
         match start.problem() {
             Some(problem) => Err(StartError::Sense(problem)),
-            None if unused || raw.reserved != [0; 200] => Err(StartError::Sense("its unused bytes are not zero")),
+            None if unused || raw.reserved != [0; 184] => Err(StartError::Sense("its unused bytes are not zero")),
             None => Ok(start),
         }
     }
@@ -315,6 +322,7 @@ mod tests {
             parts
         },
         absent: Absences::NONE,
+        settled: 1 << 127 | 1,
     };
 
     fn absence(member: u8) -> Absence {
@@ -390,7 +398,7 @@ mod tests {
             (&|raw| raw.generation.set(u64::MAX), "number"),
             (&|raw| raw.commit.set(u64::MAX), "commit"),
             (&|raw| raw.position.set(RING_BLOCKS_MAX), "place"),
-            (&|raw| raw.reserved[199] = 1, "unused"),
+            (&|raw| raw.reserved[183] = 1, "unused"),
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
             match refused(change) {

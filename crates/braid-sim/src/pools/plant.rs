@@ -30,6 +30,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::LookupFallsThrough
         | Planted::ReturnBelieved
         | Planted::VerdictNotDurable
+        | Planted::VerdictOvertaken
         | Planted::FoldWhileAbsent => Some(Focus::Losses),
         _ => None,
     }
@@ -87,6 +88,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::FoldUnderCopies, 1400, 456),
     (Planted::LookupFallsThrough, 100, 17),
     (Planted::ReturnBelieved, 100, 18),
+    (Planted::VerdictOvertaken, 2500, 993),
     (Planted::VerdictNotDurable, 7000, 2016),
     (Planted::FoldWhileAbsent, 1000, 109),
     // What a member's ring says that no other one does is of the member alone, and nothing of it is left.
