@@ -1,7 +1,8 @@
 //! A pool of which so many GiB are allocated (4096 unless another number is given), as tables in a sparse file: how long it takes to open, and how
 //! long others wait for a slice of what goes through all of its records.
 //!
-//! `cargo run --release -p braid-engine --example large_pool -- 4096 FILE`, and `open` behind it to only open it. The file gets 32 bytes for each 256 KiB, and is removed. Processor
+//! `cargo run --release -p braid-engine --example large_pool -- 4096 FILE`, and `open` behind it to only open it, or `holes` for extents that
+//! lack a block each. The file gets 32 bytes for each 256 KiB, and is removed. Processor
 //! time is this process's; reads come from the page cache, so that what is measured is the work, not the disk.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -148,10 +149,13 @@ fn main() {
     let write = |at: u64, bytes: &[u8]| io.0.write_all_at(bytes, at).expect("the file can be written");
     write(starts, &RingStart::first(&uuid, 1).encode());
     write(owners, &owner(extents * EXTENT).encode(0));
+    let what = arguments.next().unwrap_or_default();
+    let only_open = what == "open";
+    let present = if what == "holes" { u64::MAX >> 1 } else { u64::MAX };
     let mut chunk = Vec::with_capacity(1 << 20);
     for index in 0..extents as u32 {
         let kind = RecordKind::Whole;
-        let record = Record { kind, life: 1, owner: 1, logical: index, present: u64::MAX, zero: 0 };
+        let record = Record { kind, life: 1, owner: 1, logical: index, present, zero: 0 };
         chunk.extend_from_slice(&record.encode(0, index));
         if chunk.len() == 1 << 20 || u64::from(index) + 1 == extents {
             write(table + u64::from(index + 1) * 32 - chunk.len() as u64, &chunk);
@@ -183,7 +187,7 @@ fn main() {
     );
     println!("memory for records {} bytes an extent", (resident().saturating_sub(before)) / extents);
 
-    if arguments.next().is_some_and(|word| word == "open") {
+    if only_open {
         return;
     }
 
@@ -199,11 +203,14 @@ fn main() {
 
     // Nothing is to be put together: the look alone.
     pool.compact(vec![1]);
+    let (before, mut most) = (resident(), 0);
     let mut slices = Slices::default();
     while pool.compacts() {
         slices.time(|| pool.compact_step(LOOK_RECORDS));
+        most = most.max(resident());
     }
     slices.tell("looking for what to compact");
+    println!("memory for that {} KiB", most.saturating_sub(before) >> 10);
 
     let mut memory = Memory((0..BUFFERS).map(|_| vec![0; 65_536]).collect());
     let snapshot = [(1, Uuid::from_u128(3), OwnerName::new("old").expect("a good name"))];

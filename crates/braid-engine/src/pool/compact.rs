@@ -3,6 +3,11 @@
 //! Many blocks of one logical extent that stand in packed extents go to a whole one of their own, so that they are read in one piece; what
 //! is left in packed extents that have lost most of their slots, and in whole ones with few blocks, goes to fewer packed ones. Both are moves
 //! like others ([`super::moves`]); nothing is remembered of them.
+//!
+//! All records are looked at once to see how much of each logical extent is scattered, which takes a byte each; then once more for as many
+//! of those that are worth it as memory is to be spent on, and again, until all have been put together.
+
+use std::collections::{BTreeMap, VecDeque};
 
 use braid_format::pool::RecordKind;
 
@@ -11,6 +16,7 @@ use super::moves::Moving;
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
+use super::scattered::{Choice, Scattered};
 use super::state::RecordId;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 
@@ -21,23 +27,55 @@ const SPARSE_PACKED_MAX: u32 = 48;
 /// The same of whole ones.
 const SPARSE_WHOLE_MAX: u32 = 16;
 
+/// Blocks of which it is noted at a time where they stand: 24 bytes each.
+const NOTED_BLOCKS: u64 = 1 << 20;
+/// Blocks that are looked at in the time that a record takes of which nothing is scattered.
+const BLOCKS_A_RECORD: u32 = 4;
+
 /// What is to be put together.
 pub(super) struct Compaction {
     /// Of these owners, the last first.
     owners: Vec<OwnerId>,
     walk: Option<Walk>,
+    noted_blocks: u64,
 }
 
 /// One owner is looked at.
 struct Walk {
     owner: OwnerId,
+    stage: Stage,
+    /// The record that is looked at next.
     next: RecordId,
-    /// What stands in packed extents, and in whole ones that are not full: by block, when all have been seen.
-    blocks: Vec<Part>,
-    /// Sparse extents, and how many blocks they have.
-    sparse: Vec<(u32, ExtentId)>,
-    /// Where among the blocks it is; then among the sparse ones.
-    at: Option<usize>,
+    scattered: Scattered,
+    /// Where those stand that are put together now, by logical extent.
+    found: BTreeMap<u32, Vec<Part>>,
+    /// Sparse extents, by how many blocks they had.
+    sparse: Vec<VecDeque<ExtentId>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// How much of each logical extent is scattered.
+    Counting,
+    /// Which ones come next.
+    Choosing,
+    /// Where these are.
+    Finding,
+    Gathering,
+    Merging,
+}
+
+impl Walk {
+    fn new(owner: OwnerId) -> Walk {
+        Walk {
+            owner,
+            stage: Stage::Counting,
+            next: RecordId { member: 0, index: 0 },
+            scattered: Scattered::default(),
+            found: BTreeMap::new(),
+            sparse: vec![VecDeque::new(); SPARSE_PACKED_MAX as usize + 1],
+        }
+    }
 }
 
 impl Compaction {
@@ -46,9 +84,9 @@ impl Compaction {
         self.owners.contains(&owner)
     }
 
-    /// Whose turn it is, and which record is looked at next.
-    pub fn walking(&self) -> Option<(OwnerId, RecordId)> {
-        self.walk.as_ref().map(|walk| (walk.owner, walk.next))
+    /// Whose turn it is, and which record is looked at next; none when all have been seen.
+    pub fn walking(&self) -> Option<(OwnerId, Option<RecordId>)> {
+        self.walk.as_ref().map(|walk| (walk.owner, (walk.stage == Stage::Counting).then_some(walk.next)))
     }
 
     /// Nothing more is begun for these.
@@ -63,7 +101,13 @@ impl Compaction {
 impl Pool {
     /// What these owners have scattered is to be put together by [`Pool::compact_step`], after what is being put together already.
     pub fn compact(&mut self, owners: Vec<OwnerId>) {
-        let compaction = self.compaction.get_or_insert_with(|| Compaction { owners: Vec::new(), walk: None });
+        self.compact_noting(owners, NOTED_BLOCKS);
+    }
+
+    /// The same, with where about so many blocks stand kept in mind at a time. Whoever asked first decides that.
+    pub fn compact_noting(&mut self, owners: Vec<OwnerId>, noted_blocks: u64) {
+        let new = || Compaction { owners: Vec::new(), walk: None, noted_blocks };
+        let compaction = self.compaction.get_or_insert_with(new);
         let new = owners.into_iter().filter(|owner| !compaction.owners.contains(owner)).collect::<Vec<_>>();
         compaction.owners.splice(..0, new);
     }
@@ -100,7 +144,8 @@ impl Pool {
     }
 
     fn compact_on(&mut self, compaction: &mut Compaction, records: u32) -> Moving {
-        for _ in 0..records {
+        let mut left = records;
+        while left > 0 {
             if !self.moves.has_place() {
                 return Moving::Some;
             }
@@ -109,59 +154,111 @@ impl Pool {
                 let Some(owner) = compaction.owners.pop() else {
                     return if self.moves.is_idle() { Moving::Done } else { Moving::Some };
                 };
-                let next = RecordId { member: 0, index: 0 };
-                let walk = Walk { owner, next, blocks: Vec::new(), sparse: Vec::new(), at: None };
-                compaction.walk = Some(walk);
+                compaction.walk = Some(Walk::new(owner));
                 continue;
             };
-            let begun = match walk.at {
-                None => {
-                    self.look_for_scattered(walk);
-                    Ok(())
+            let blocks = match walk.stage {
+                Stage::Counting => Ok(self.count_scattered(walk)),
+                Stage::Choosing => {
+                    (walk.stage, walk.next) = match walk.scattered.choose(DENSE_MIN, compaction.noted_blocks) {
+                        Choice::More => (Stage::Choosing, walk.next),
+                        Choice::Some => (Stage::Finding, RecordId { member: 0, index: 0 }),
+                        Choice::None => (Stage::Merging, walk.next),
+                    };
+                    Ok(EXTENT_BLOCKS)
                 }
-                Some(at) if at < walk.blocks.len() => self.gather_dense(walk, at),
-                Some(_) if !walk.sparse.is_empty() => self.merge_sparse(walk),
-                Some(_) => {
+                Stage::Finding => self.find_scattered(walk),
+                Stage::Gathering if walk.found.is_empty() => {
+                    walk.scattered.end_chosen();
+                    walk.stage = Stage::Choosing;
+                    Ok(0)
+                }
+                Stage::Gathering => self.gather_dense(walk).map(|()| EXTENT_BLOCKS),
+                Stage::Merging if walk.sparse.iter().any(|extents| !extents.is_empty()) => {
+                    self.merge_sparse(walk).map(|()| EXTENT_BLOCKS)
+                }
+                Stage::Merging => {
                     compaction.walk = None;
-                    Ok(())
+                    Ok(0)
                 }
             };
-            if let Err(full) = begun {
-                return full;
+            match blocks {
+                Ok(blocks) => left = left.saturating_sub(1 + blocks / BLOCKS_A_RECORD),
+                Err(full) => return full,
             }
         }
         Moving::Some
     }
 
-    /// Notes what the next record has.
-    fn look_for_scattered(&self, walk: &mut Walk) {
+    /// The next extent that is looked at; none when there is no other one, or it is seen at the next call.
+    fn next_extent(&self, walk: &mut Walk, then: Stage) -> Option<ExtentId> {
         let id = walk.next;
         if usize::from(id.member) == self.rooms.len() {
-            walk.blocks.sort_unstable_by_key(|part| (part.block, part.from, part.slot));
-            walk.sparse.sort_unstable_by(|a, b| b.cmp(a));
-            walk.at = Some(0);
-            return;
+            walk.stage = then;
+            return None;
         }
         if id.index >= self.state.records.extents(id.member) {
             walk.next = RecordId { member: id.member + 1, index: 0 };
-            return;
+            return None;
         }
         walk.next.index += 1;
-        let extent = ExtentId { member: id.member, index: id.index };
-        if self.state.records.owner(extent) != walk.owner || !self.can_be_left(extent) {
-            return;
+        Some(ExtentId { member: id.member, index: id.index })
+    }
+
+    /// How many blocks of the owner an extent has that are scattered, and whether it is packed.
+    fn scattered_in(&self, owner: OwnerId, extent: ExtentId) -> Option<(u32, bool)> {
+        if self.state.records.owner(extent) != owner || !self.can_be_left(extent) {
+            return None;
         }
-        let record = self.state.record(id);
-        let count = record.present.count_ones();
-        let packed = record.kind == RecordKind::Packed;
-        if count == 0 || !packed && count == EXTENT_BLOCKS {
-            return;
-        }
+        let record = self.state.record(extent.into());
+        let (count, packed) = (record.present.count_ones(), record.kind == RecordKind::Packed);
+        (count != 0 && (packed || count != EXTENT_BLOCKS)).then_some((count, packed))
+    }
+
+    /// Counts what the next record has. Returns how many blocks were looked at.
+    fn count_scattered(&self, walk: &mut Walk) -> u32 {
+        let Some(extent) = self.next_extent(walk, Stage::Choosing) else { return 0 };
+        let Some((count, packed)) = self.scattered_in(walk.owner, extent) else { return 0 };
+        let record = self.state.record(extent.into());
         let most = if packed { SPARSE_PACKED_MAX } else { SPARSE_WHOLE_MAX };
         if count <= most && record.zero == 0 {
-            walk.sparse.push((count, extent));
+            walk.sparse[count as usize].push_back(extent);
         }
-        walk.blocks.extend(self.parts_of(extent));
+        if !packed {
+            walk.scattered.note(record.logical, count, false);
+            return 0;
+        }
+        for part in self.parts_of(extent) {
+            if let Some(logical) = logical_of(&part) {
+                walk.scattered.note(logical, 1, true);
+            }
+        }
+        EXTENT_BLOCKS
+    }
+
+    /// Notes where the blocks stand that the next record has of what is put together now.
+    fn find_scattered(&self, walk: &mut Walk) -> Result<u32, Moving> {
+        let before = walk.next;
+        let Some(extent) = self.next_extent(walk, Stage::Gathering) else { return Ok(0) };
+        // Small writes that came in turn stand in the same extents: what is being moved out of these ends first.
+        if self.state.records.owner(extent) == walk.owner | OWNER_HELD && self.moves.moves_away(extent) {
+            walk.next = before;
+            return Err(Moving::Some);
+        }
+        let Some((_, packed)) = self.scattered_in(walk.owner, extent) else { return Ok(0) };
+        if !packed && walk.scattered.is_chosen(self.state.record(extent.into()).logical, DENSE_MIN).is_none() {
+            return Ok(0);
+        }
+        let mut noted = 0;
+        for part in self.parts_of(extent) {
+            let of_it = logical_of(&part).and_then(|at| Some((at, walk.scattered.is_chosen(at, DENSE_MIN)?)));
+            if let Some((logical, blocks)) = of_it {
+                walk.found.entry(logical).or_insert_with(|| Vec::with_capacity(blocks)).push(part);
+                noted += 1;
+            }
+        }
+        // To note one takes longer.
+        Ok(EXTENT_BLOCKS + noted * BLOCKS_A_RECORD)
     }
 
     /// Whether nobody fills it, and no other job has it.
@@ -196,12 +293,10 @@ impl Pool {
     }
 
     /// The next logical extent of which many blocks are scattered.
-    fn gather_dense(&mut self, walk: &mut Walk, at: usize) -> Result<(), Moving> {
-        let logical = walk.blocks[at].block / u64::from(EXTENT_BLOCKS);
-        let of_it = |part: &&Part| part.block / u64::from(EXTENT_BLOCKS) == logical;
-        let all: Vec<Part> = walk.blocks[at..].iter().take_while(of_it).copied().collect();
-        let owner = walk.owner;
-        // Small writes that came in turn stand in the same extents: what is being moved out of these ends first.
+    fn gather_dense(&mut self, walk: &mut Walk) -> Result<(), Moving> {
+        let (owner, Some(entry)) = (walk.owner, walk.found.first_entry()) else { return Ok(()) };
+        let (logical, all) = (*entry.key(), entry.get());
+        // As above.
         let ends_soon = |part: &Part| {
             let held = self.state.records.owner(part.from) & OWNER_HELD != 0;
             held && self.stands(owner, part) && !self.state.damage.has_slots(part.from.into())
@@ -209,15 +304,15 @@ impl Pool {
         if all.len() >= DENSE_MIN && !self.moves.is_idle() && all.iter().any(ends_soon) {
             return Err(Moving::Some);
         }
-        walk.at = Some(at + all.len());
+        let all = entry.remove();
         let all_there = all.iter().all(|part| self.stands(owner, part) && self.can_be_left(part.from));
         let one = all.iter().all(|part| part.from == all[0].from);
         let whole = self.state.record(all[0].from.into()).kind == RecordKind::Whole;
-        if all.len() < DENSE_MIN || !all_there || one && whole || self.states_otherwise(owner, logical as u32, &all) {
+        if all.len() < DENSE_MIN || !all_there || one && whole || self.states_otherwise(owner, logical, &all) {
             return Ok(());
         }
         let parts = all.into_iter().map(|part| Part { to_slot: (part.block % 64) as u8, ..part }).collect();
-        self.put_together(owner, parts, Some(logical as u32))
+        self.put_together(owner, parts, Some(logical))
     }
 
     /// Whether a whole extent says anything of this logical extent besides these blocks: it stays where it is then.
@@ -239,14 +334,16 @@ impl Pool {
         let mut parts: Vec<Part> = Vec::new();
         let mut sources = 0;
         // The emptiest first.
-        while let Some((_, extent)) = walk.sparse.last().copied() {
+        while let Some(extents) = walk.sparse.iter_mut().find(|extents| !extents.is_empty())
+            && let Some(extent) = extents.front().copied()
+        {
             let record = self.state.record(extent.into());
             let of_owner = record.owner == walk.owner && record.zero == 0 && self.can_be_left(extent);
             let more = if of_owner { self.parts_of(extent) } else { Vec::new() };
             if parts.len() + more.len() > EXTENT_BLOCKS as usize {
                 break;
             }
-            walk.sparse.pop();
+            extents.pop_front();
             if !more.is_empty() {
                 sources += 1;
                 parts.extend(more);
@@ -254,7 +351,7 @@ impl Pool {
         }
         if sources < 2 {
             // Those that are left are fuller: no two of them fit into one.
-            walk.sparse.clear();
+            walk.sparse.iter_mut().for_each(VecDeque::clear);
             return Ok(());
         }
         // What follows in the volume follows in the extent.
@@ -274,4 +371,9 @@ impl Pool {
         self.begin_move(Move::new(target, logical, sources, parts));
         Ok(())
     }
+}
+
+/// Of which logical extent a block is.
+fn logical_of(part: &Part) -> Option<u32> {
+    u32::try_from(part.block / u64::from(EXTENT_BLOCKS)).ok()
 }

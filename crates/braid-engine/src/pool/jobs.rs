@@ -47,8 +47,8 @@ impl Pool {
             let before: u64 = members().take(usize::from(next.member)).sum();
             before + u64::from(next.index)
         };
-        let walking = compaction.walking().filter(|(owner, _)| owners.contains(owner));
-        (waiting * all + walking.map_or(0, |(_, next)| all.saturating_sub(seen(next))), all)
+        let walking = compaction.walking().filter(|(owner, _)| owners.contains(owner)).and_then(|(_, next)| next);
+        (waiting * all + walking.map_or(0, |next| all.saturating_sub(seen(next))), all)
     }
 
     /// What these owners have scattered stays as it is, but for what is being moved already.

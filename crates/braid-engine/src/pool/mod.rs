@@ -34,6 +34,7 @@ mod recount;
 mod regained;
 mod reserves;
 mod rings;
+mod scattered;
 mod seats;
 mod shrink;
 mod space;

@@ -65,7 +65,7 @@ impl World {
     /// What somebody has scattered is put together.
     fn compact(&mut self) {
         if self.pool().compacts() {
-            let records = 1 + self.rng.below(200) as u32;
+            let records = 1 + self.rng.below(2000) as u32;
             let moving = self.watched("compact", |pool| pool.compact_step(records));
             let what = if moving == Moving::Full { "no space" } else { "steps" };
             return self.counters.add("compact", what, 1);
@@ -73,7 +73,11 @@ impl World {
         let owners: Vec<_> = self.pool().state().owners.iter().map(|owner| owner.id).collect();
         if !owners.is_empty() {
             self.note(|| format!("compact {owners:?}"), owners.len() as u64);
-            self.pool().compact(owners);
+            // Some at a time, as where there are more than is to be kept in mind.
+            match self.now % 3 {
+                0 => self.pool().compact(owners),
+                one => self.pool().compact_noting(owners, one * 40),
+            }
         }
     }
 

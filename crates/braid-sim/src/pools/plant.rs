@@ -84,7 +84,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::FlattenOverNewer, 100, 30),
     (Planted::FlattenForgetsZeros, 200, 34),
     (Planted::FlattenForgetsMaps, 100, 8),
-    (Planted::FlattenNotHeld, 600, 167),
+    (Planted::FlattenNotHeld, 7800, 2596),
     (Planted::FoldUnderCopies, 1400, 456),
     (Planted::LookupFallsThrough, 100, 17),
     (Planted::ReturnBelieved, 100, 18),
