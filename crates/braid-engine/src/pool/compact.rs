@@ -339,7 +339,9 @@ impl Pool {
         {
             let record = self.state.record(extent.into());
             let of_owner = record.owner == walk.owner && record.zero == 0 && self.can_be_left(extent);
-            let more = if of_owner { self.parts_of(extent) } else { Vec::new() };
+            // It may have got more since: then it is not sparse any more, and no reason to end here.
+            let sparse = record.present.count_ones() <= SPARSE_PACKED_MAX;
+            let more = if of_owner && sparse { self.parts_of(extent) } else { Vec::new() };
             if parts.len() + more.len() > EXTENT_BLOCKS as usize {
                 break;
             }
