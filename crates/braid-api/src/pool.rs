@@ -93,6 +93,9 @@ pub struct Pool {
     pub members: Vec<PoolMember>,
     /// Who has how much; only where one pool is asked for, and serves.
     pub space: Option<PoolSpace>,
+    /// Only in the answer to letting a member stay that was to leave: volumes that had been placed on it, and are not any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unplaced: Vec<String>,
 }
 
 /// Of what a volume or snapshot shows, how much it shares. While the volume is written, the figures are of slightly different moments.

@@ -177,7 +177,16 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                     "{} is given up; what volumes of pool {} may have had there reads as errors, until that is accepted as lost: braid pool check {1} --give-up\n",
                     args.member, pool.name
                 ),
-                true => format!("{} stays in pool {}\n", args.member, pool.name),
+                true => {
+                    let mut text = format!("{} stays in pool {}\n", args.member, pool.name);
+                    if !pool.unplaced.is_empty() {
+                        text.push_str(&format!(
+                            "placed on it before, and not any more: {} (braid volume move VOLUME --place on=DISK,…)\n",
+                            pool.unplaced.join(", ")
+                        ));
+                    }
+                    text
+                }
                 false => format!(
                     "{} leaves pool {}: what it has moves to the others (braid pool show {1})\n",
                     args.member, pool.name

@@ -7,7 +7,7 @@
 use braid_api::{ErrorDetail, ExportTls, Findings, Kind};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -40,6 +40,9 @@ pub struct State {
     /// Arrays that were members of pools.
     #[serde(default)]
     pub pool_arrays: Vec<SavedPoolArray>,
+    /// Volumes that were placed on members of pools that leave.
+    #[serde(default)]
+    pub unplaced: Vec<SavedUnplaced>,
     /// Arrays that a command stopped, and that stay so.
     #[serde(default)]
     pub stopped: Vec<Uuid>,
@@ -164,6 +167,18 @@ pub struct SavedPoolArray {
     pub pool_name: String,
     /// Its number there.
     pub member: u8,
+}
+
+/// Volumes that were placed on a member of a pool that leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedUnplaced {
+    /// The pool.
+    pub pool: Uuid,
+    /// The member's number.
+    pub member: u8,
+    /// The volumes.
+    pub volumes: BTreeSet<Uuid>,
 }
 
 /// The folder of the state, held so that no second daemon uses it.
@@ -367,6 +382,11 @@ mod tests {
                 pool: Uuid::from_u128(9),
                 pool_name: "tank".into(),
                 member: 1,
+            }],
+            unplaced: vec![SavedUnplaced {
+                pool: Uuid::from_u128(9),
+                member: 1,
+                volumes: BTreeSet::from([Uuid::from_u128(11)]),
             }],
             pool_disks: vec![SavedPoolDisk {
                 disk: "/dev/sdd".into(),

@@ -311,6 +311,38 @@ fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_not
     }
 }
 
+#[test]
+fn whoever_lets_a_member_stay_hears_which_volumes_were_placed_on_it() {
+    let mut daemon = Daemon::start();
+    let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
+    // Slow enough to be met in the middle, also by the next start.
+    let slow = format!("throttled({},bw=4M)", disks[0]);
+    daemon.braid(&["pool", "create", "tank", &slow, &disks[1], &disks[2]]);
+    for (name, place) in [("db", "on=0,1"), ("logs", "on=1,2"), ("moved", "on=0,2"), ("any", "spread")] {
+        daemon.braid(&["volume", "create", &format!("tank/{name}"), "64M", "--place", place]);
+    }
+    export(&daemon, "tank/db");
+    write(&mut client(&daemon, "tank/db"), 0..640, 1);
+    daemon.braid(&["pool", "remove", "tank", "0"]);
+    daemon.braid(&["volume", "move", "tank/moved", "--place", "spread"]);
+    daemon.restart(true);
+    let stays = daemon.json(&["pool", "remove", "tank", "0", "--cancel"]);
+    assert_eq!(stays["unplaced"], serde_json::json!(["tank/db"]), "{stays}");
+    let event = daemon.events().lines().rfind(|line| line.contains("pool_member_stays")).map(str::to_owned);
+    assert!(event.as_ref().is_some_and(|event| event.contains("tank/db")), "{event:?}");
+    assert_eq!(daemon.json(&["volume", "show", "tank/db"])["place"], serde_json::json!({"on": [disks[1]]}));
+    // Nobody was placed there when it was to leave again.
+    daemon.braid(&["pool", "remove", "tank", "0"]);
+    let text = daemon.braid(&["pool", "remove", "tank", "0", "--cancel"]);
+    assert!(text.contains("stays") && !text.contains("placed"), "{text}");
+    // What it says is what brings them back.
+    daemon.braid(&["volume", "move", "tank/db", "--place", "on=0,1"]);
+    daemon.braid(&["pool", "remove", "tank", "0"]);
+    let text = daemon.braid(&["pool", "remove", "tank", "0", "--cancel"]);
+    assert!(text.contains("not any more: tank/db ("), "{text}");
+    check(&mut client(&daemon, "tank/db"), 0..640, 1);
+}
+
 fn jobs(daemon: &Daemon) -> Vec<Value> {
     daemon.json(&["job", "list"])["jobs"].as_array().expect("a list").clone()
 }

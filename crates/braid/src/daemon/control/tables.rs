@@ -3,7 +3,9 @@
 use super::keeping::Keeping;
 use super::pools::{PoolEntry, Served, WITH_POOL};
 use crate::daemon::address::Address;
-use crate::daemon::state::{SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, State};
+use crate::daemon::state::{
+    SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedUnplaced, State,
+};
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
@@ -243,6 +245,8 @@ pub struct Tables {
     pub pool_boots: BTreeMap<Uuid, Uuid>,
     /// Arrays that were members of pools.
     pub pool_arrays: Vec<SavedPoolArray>,
+    /// Volumes that were placed on a member of a pool that leaves, by pool and member.
+    pub unplaced: BTreeMap<(Uuid, u8), BTreeSet<Uuid>>,
     /// Volumes that are open as disks, and their pools.
     pub held_volumes: BTreeMap<Uuid, Uuid>,
     /// Arrays that are started on a tier at least so high, as others of their pools are of that one.
@@ -283,6 +287,7 @@ impl Tables {
             pool_disks: state.pool_disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             pool_boots: state.pool_boots.clone(),
             pool_arrays: state.pool_arrays.clone(),
+            unplaced: state.unplaced.iter().map(|saved| ((saved.pool, saved.member), saved.volumes.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
@@ -303,6 +308,15 @@ impl Tables {
             pool_disks: self.pool_disks.values().cloned().collect(),
             pool_boots: self.pool_boots.clone(),
             pool_arrays: self.pool_arrays.clone(),
+            unplaced: self
+                .unplaced
+                .iter()
+                .map(|((pool, member), volumes)| SavedUnplaced {
+                    pool: *pool,
+                    member: *member,
+                    volumes: volumes.clone(),
+                })
+                .collect(),
             stopped: self.stopped.iter().copied().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
             lost_journals: self

@@ -197,6 +197,7 @@ impl Control {
         let mut tables = self.write();
         tables.pool_disks.retain(|_, saved| saved.pool != pool || saved.member != number);
         tables.pool_arrays.retain(|saved| saved.pool != pool || saved.member != number);
+        tables.unplaced.remove(&(pool, number));
     }
 
     /// Forgets where they were.
@@ -204,6 +205,7 @@ impl Control {
         let mut tables = self.write();
         tables.pool_disks.retain(|_, saved| saved.pool != uuid);
         tables.pool_arrays.retain(|saved| saved.pool != uuid);
+        tables.unplaced.retain(|(pool, _), _| *pool != uuid);
         tables.pool_boots.remove(&uuid);
     }
 }

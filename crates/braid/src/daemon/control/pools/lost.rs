@@ -195,7 +195,7 @@ pub(super) fn absent_in_words(entry: &PoolEntry) -> Vec<(u8, bool, String)> {
     absent.map(say).collect()
 }
 
-fn in_words(names: &[String]) -> String {
+pub(super) fn in_words(names: &[String]) -> String {
     match names {
         [] => "no volume".to_owned(),
         names if names.len() <= NAMES_MAX => names.join(", "),

@@ -36,6 +36,7 @@ mod start;
 mod tails;
 mod tend;
 mod view;
+mod unplaced;
 mod volumes;
 
 use super::tables::{Active, ArrayEntry, OpenDisk, Tables};

@@ -6,6 +6,7 @@
 use super::super::Control;
 use super::jobs::Work;
 use super::labels;
+use super::lost::in_words;
 use super::{Condition, Part, PoolEntry, Reach};
 use braid_api::{ErrorDetail, Kind, Pool as ShownPool, RemoveMember};
 use braid_engine::pool::{AdminError, EXTENT_BYTES, Leaving, Pool};
@@ -59,9 +60,14 @@ impl Control {
                     .remedy(format!("braid pool show {} shows which member leaves", pool.name)));
             }
             self.say_it_leaves(&pool, number, false).await?;
-            let message = format!("{} stays in pool {}", called, pool.name);
+            let unplaced = self.take_unplaced(&pool, number).await?;
+            let mut message = format!("{} stays in pool {}", called, pool.name);
+            if !unplaced.is_empty() {
+                message
+                    .push_str(&format!("; volumes were placed on it that are not any more: {}", in_words(&unplaced)));
+            }
             self.events().info("pool_member_stays", message, &[("pool", &pool.name)]);
-            return self.pool(&pool.uuid.to_string()).await;
+            return Ok(ShownPool { unplaced, ..self.pool(&pool.uuid.to_string()).await? });
         }
         if parts.iter().filter(|part| part.label.member != number && !removing(part)).count() == 0 {
             let message = format!("{} is the last member of pool {}", called, pool.name);
@@ -74,6 +80,7 @@ impl Control {
             if let Some(refusal) = refused {
                 return Err(refusal.into_detail(&pool, &called));
             }
+            self.note_unplaced(&pool, number).await?;
             if let Err(error) = self.say_it_leaves(&pool, number, true).await {
                 // Whoever asked is told that it failed: it is not to leave behind his back.
                 return Err(self.stay_after(&pool, number, &called, error).await);

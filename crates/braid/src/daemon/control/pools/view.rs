@@ -235,6 +235,7 @@ impl Control {
             snapshots: count(OwnerKind::Snapshot),
             members: self.show_members(tables, entry, listed),
             space: listed.and_then(Listed::pool_space),
+            unplaced: Vec::new(),
         }
     }
 
