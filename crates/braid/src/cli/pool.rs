@@ -22,7 +22,7 @@ pub enum Verb {
     List(Ask),
     /// Show everything about a pool
     Show(NameArgs),
-    /// Start a pool that waits for members; with --force without those that are lost
+    /// Start a pool that waits (--force: without members that are lost), or have it take members back
     Start(StartArgs),
     /// Add disks and arrays to a pool, while its volumes are used
     Add(AddArgs),

@@ -124,6 +124,78 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
 }
 
 #[test]
+fn a_member_that_is_back_is_taken_back_without_a_restart() {
+    let mut daemon = Daemon::start();
+    let disks = three_places(&daemon, 300);
+    let away = daemon.folder.join("away");
+    daemon.stop();
+    std::fs::rename(&disks[1], &away).expect("it is a file");
+    daemon.start_again();
+    daemon.braid(&["pool", "start", "tank", "--force"]);
+    let refused = daemon.refused(1, &["pool", "start", "tank"]);
+    assert!(refused.contains("is active without member 1, and none of that is here"), "{refused}");
+    write(&mut client(&daemon, "tank/here"), 200..400, 9000);
+    let mut user = client(&daemon, "tank/here");
+
+    // It is noticed by itself, and said with what to do.
+    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    let back = || attention(&daemon).contains(&format!("it is here again, as disk {}", disks[1])).then_some(());
+    wait_for("it to be named", back);
+    let status = daemon.any(&["status"]);
+    assert!(said(&status).contains("braid pool start tank"), "{}", said(&status));
+    assert!(daemon.events().contains("braid pool start tank takes it back"), "{}", daemon.events());
+    // Nothing is taken from under those who use it.
+    let refused = daemon.refused(4, &["pool", "start", "tank"]);
+    assert!(refused.contains("used by 1 client, of tank/here"), "{refused}");
+    check(&mut user, 200..400, 9000);
+    assert!(attention(&daemon).starts_with("active: [\"member 1 is absent"), "{}", attention(&daemon));
+    drop(user);
+    let started = || daemon.any(&["pool", "start", "tank"]).status.success().then_some(());
+    wait_for("the client to be gone, and the pool to be opened anew", started);
+
+    assert_eq!(attention(&daemon), "active: []");
+    assert!(daemon.events().contains("member 1 of pool tank is back"), "{}", daemon.events());
+    for (name, expected) in [("here", 0..200), ("lost", 0..300), ("wide", 0..300)] {
+        assert!(!in_doubt(&daemon, &format!("tank/{name}")));
+        check(&mut client(&daemon, &format!("tank/{name}")), expected, 1);
+    }
+    check(&mut client(&daemon, "tank/here"), 200..400, 9000);
+    write(&mut client(&daemon, "tank/lost"), 0..300, 7000);
+    daemon.braid(&["snapshot", "create", "tank/wide@monday"]);
+    let refused = daemon.refused(4, &["pool", "start", "tank"]);
+    assert!(refused.contains("active already"), "{refused}");
+    daemon.restart(true);
+    assert_eq!(attention(&daemon), "active: []");
+    check(&mut client(&daemon, "tank/lost"), 0..300, 7000);
+    check(&mut client(&daemon, "tank/wide"), 0..300, 1);
+}
+
+#[test]
+fn a_pool_goes_on_as_before_without_a_member_that_is_back_and_does_not_fit() {
+    let mut daemon = Daemon::start();
+    let disks = three_places(&daemon, 100);
+    daemon.stop();
+    let old = daemon.folder.join("old");
+    std::fs::copy(&disks[1], &old).expect("it can be copied");
+    daemon.start_again();
+    write(&mut client(&daemon, "tank/lost"), 0..100, 5000);
+    daemon.stop();
+    std::fs::remove_file(&disks[1]).expect("it is a file");
+    daemon.start_again();
+    daemon.braid(&["pool", "start", "tank", "--force"]);
+    std::fs::rename(&old, &disks[1]).expect("it is a file");
+    let refused = daemon.refused(1, &["pool", "start", "tank"]);
+    assert!(refused.contains("does not open with disk") && refused.contains("goes on without as before"), "{refused}");
+    assert!(attention(&daemon).starts_with("active: [\"member 1 is absent"), "{}", attention(&daemon));
+    check(&mut client(&daemon, "tank/here"), 0..100, 1);
+    assert_eq!(seen(&mut client(&daemon, "tank/lost"), 0..100, 5000), (0, 100));
+    write(&mut client(&daemon, "tank/here"), 0..100, 3000);
+    std::fs::remove_file(&disks[1]).expect("it is a file");
+    daemon.restart(true);
+    check(&mut client(&daemon, "tank/here"), 0..100, 3000);
+}
+
+#[test]
 fn a_copy_from_before_is_not_taken_back() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));

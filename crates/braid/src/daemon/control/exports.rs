@@ -45,7 +45,7 @@ impl Control {
         let listening = self.listening.lock().await;
         let volume = self.volume_to_export(&ask.array).await?;
         if let Some(volume) = &volume {
-            self.refuse_deleted_pool(volume.pool)?;
+            self.refuse_closing_pool(volume.pool)?;
             if !volume.is_snapshot {
                 self.read().refuse_export_of_held(volume.uuid, &volume.name, ask.read_only)?;
             }

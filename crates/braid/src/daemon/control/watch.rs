@@ -1,5 +1,6 @@
 //! Looks at disks and clients from time to time: what does badly is named in status, events and log.
 
+use super::pools::Appearances;
 use super::tables::OpenDisk;
 use super::{Control, counted};
 use braid_api::{DiskState, Severity};
@@ -21,7 +22,7 @@ impl Control {
     /// Watches until the daemon stops.
     pub async fn watch(self: Arc<Self>) {
         let mut stopping = self.stopping();
-        let (mut looks, mut absent) = (0u32, BTreeSet::new());
+        let (mut looks, mut absent, mut appeared) = (0u32, BTreeSet::new(), Appearances::new());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -31,6 +32,7 @@ impl Control {
             self.watch_disks();
             self.watch_away().await;
             self.watch_waiting(&mut absent).await;
+            self.watch_returning(&mut appeared).await;
             self.watch_unreadable();
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {

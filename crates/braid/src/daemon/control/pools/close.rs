@@ -20,6 +20,25 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(5);
 /// Longest that what a pool has to write at its end may take.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
+/// Why a pool is taken from the shards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The daemon ends.
+    Daemon,
+    /// It is about to be deleted.
+    Deleted,
+    /// It is about to be opened anew.
+    Anew,
+}
+
+/// A pool that was taken from the shards.
+pub(super) struct Closed {
+    /// Its members; their disks are devices still.
+    pub(super) parts: Vec<Part>,
+    /// Whether everything was written where it belongs, and the labels say so. If not, the next to open it does the rest.
+    pub(super) written: Result<(), ErrorDetail>,
+}
+
 impl Control {
     /// Closes every pool of a tier in order, but for those of which arrays have volumes still. Nothing of them is exported any more. Returns
     /// what could not be done in time, a sentence each: what was acknowledged is still there, and the next start writes it down.
@@ -36,8 +55,9 @@ impl Control {
             let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
             let control = Arc::clone(self);
             all.spawn(async move {
-                match tokio::time::timeout_at(deadline, control.close_pool(uuid, true)).await {
-                    Ok(Ok(_)) => None,
+                let closed = async { control.close_pool(uuid, End::Daemon).await?.written };
+                match tokio::time::timeout_at(deadline, closed).await {
+                    Ok(Ok(())) => None,
                     Ok(Err(error)) => Some(format!("pool {name} was not closed in order: {}", error.message)),
                     Err(_) => Some(format!("pool {name} was not closed in time; the next start does the rest")),
                 }
@@ -50,9 +70,10 @@ impl Control {
         left
     }
 
-    /// Takes a pool from the shards; its disks stay devices. With `keep` everything is written where it belongs, and the labels say so;
-    /// without, it is about to be deleted.
-    async fn close_pool(self: &Arc<Self>, uuid: Uuid, keep: bool) -> Result<Vec<Part>, ErrorDetail> {
+    /// Takes a pool from the shards; its disks stay devices. Everything is written where it belongs, and the labels say so, unless it is about
+    /// to be deleted.
+    pub(super) async fn close_pool(self: &Arc<Self>, uuid: Uuid, end: End) -> Result<Closed, ErrorDetail> {
+        let keep = end != End::Deleted;
         let pool = self.reach(&uuid.to_string())?;
         let _one_at_a_time = pool.work.lock().await;
         let volumes = {
@@ -68,7 +89,7 @@ impl Control {
             let id = volume.id;
             self.call(&pool, move |pool| (PoolNext::Done, pool.leave(id))).await?;
         }
-        let written = if keep { self.write_down(&pool).await } else { Ok(()) };
+        let mut written = if keep { self.write_down(&pool).await } else { Ok(()) };
         let tending = self.read().pools.get(&uuid).and_then(|entry| Some(entry.served()?.tending.clone()));
         if let Some(tending) = tending {
             tending.end().await;
@@ -78,9 +99,11 @@ impl Control {
             let _ = self.call(&pool, |_| (PoolNext::Commit, ())).await;
         }
         let ended = self.ring.leave_pool(pool.key, pool.home).await.map(|(_, ended)| ended);
-        let Some(served) = self.take_served(uuid) else { return Ok(Vec::new()) };
+        let Some(served) = self.take_served(uuid, end) else {
+            return Ok(Closed { parts: Vec::new(), written: Ok(()) });
+        };
         // What it has begun to write on an array is written before that may be somebody else's. Disks are drained when they are let go.
-        let waits = !keep && served.written().any(|part| part.array().is_some());
+        let waits = end != End::Daemon && served.written().any(|part| part.array().is_some());
         self.free_key(served.key, ended, if waits { DRAINING_MAX } else { Duration::ZERO }).await;
         let Served { mut parts, outgoing, stuck, .. } = served;
         if !keep && let Err(left) = labels::erase(&self.ring.devices(), &outgoing).await {
@@ -93,16 +116,18 @@ impl Control {
         self.drop_parts(outgoing).await;
         // What they bear is looked at by the next start.
         self.drop_parts(stuck).await;
-        written?;
-        if keep {
+        if keep && written.is_ok() {
             let io = self.ring.devices();
             let marked = labels::write(&io, &mut parts, |label| label.clean = true).await;
-            marked.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))?;
+            written =
+                marked.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error));
         }
-        self.remove_tails(uuid);
-        self.write().pool_boots.remove(&uuid);
-        self.save_or_warn();
-        Ok(parts)
+        if written.is_ok() {
+            self.remove_tails(uuid);
+            self.write().pool_boots.remove(&uuid);
+            self.save_or_warn();
+        }
+        Ok(Closed { parts, written })
     }
 
     /// Gives back the key of a pool that has left, when nothing of it is out on any shard. While a disk hangs that takes as long as that, and
@@ -158,13 +183,16 @@ impl Control {
         }
     }
 
-    /// The pool is listed no more; who calls has what belonged to it.
-    fn take_served(&self, uuid: Uuid) -> Option<Served> {
+    /// The pool is listed no more, or as one that waits; who calls has what belonged to it.
+    fn take_served(&self, uuid: Uuid, end: End) -> Option<Served> {
         let mut tables = self.write();
-        match tables.pools.remove(&uuid)?.condition {
-            Condition::Serves(served) => Some(*served),
-            Condition::Idle(_) => None,
+        let entry = tables.pools.remove(&uuid)?;
+        let Condition::Serves(served) = entry.condition else { return None };
+        if end == End::Anew {
+            let idle = super::returns::between(&served);
+            tables.pools.insert(uuid, PoolEntry { condition: Condition::Idle(idle), ..entry });
         }
+        Some(*served)
     }
 
     /// Deletes a pool with everything in it: its labels are removed.
@@ -210,7 +238,7 @@ impl Control {
         self.remove_exports_of_pool(&listening, uuid);
         drop(listening);
         let parts = if serves {
-            self.close_pool(uuid, false).await?
+            self.close_pool(uuid, End::Deleted).await?.parts
         } else {
             let (parts, held) = self.parts_to_delete(uuid, &shown, force).await?;
             claims.extend(held);

@@ -228,7 +228,7 @@ impl Control {
         // An export that is being added is in the tables by then, or sees who holds the volume.
         let listening = self.listening.lock().await;
         let Located { pool, uuid, name } = self.locate(text, OwnerKind::Volume).await?;
-        self.refuse_deleted_pool(pool.uuid)?;
+        self.refuse_closing_pool(pool.uuid)?;
         let in_use = |who: String, remedy: String| {
             Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}")).with("volume", &name).remedy(remedy))
         };

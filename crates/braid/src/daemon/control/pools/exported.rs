@@ -214,22 +214,31 @@ impl Control {
                 _ => None,
             }
         };
-        let Some(known) = known else { return };
+        if let Some(known) = known {
+            self.let_go_of_volume(&reach, volume, known).await;
+        }
+    }
+
+    /// Serves a volume no more, which is not in the tables any more. False: a disk hangs with requests to it, and it ends when that answers. The
+    /// caller has the pool's lock.
+    pub(super) async fn let_go_of_volume(self: &Arc<Self>, reach: &Reach, volume: Uuid, known: ServedVolume) -> bool {
         let (control, pool) = (Arc::clone(self), reach.clone());
         let mut left = Box::pin(async move {
             control.drain_volume(known.device).await;
             control.write().give_device(known.device);
             control.leave_volume(&pool, known.id).await;
         });
-        if tokio::time::timeout(RELEASING_MAX, &mut left).await.is_err() {
-            // A disk hangs. Nobody else waits for that; until it answers the volume cannot be served again.
-            self.note_released(reach.uuid, volume, true);
-            let (control, pool) = (Arc::clone(self), reach.uuid);
-            tokio::spawn(async move {
-                left.await;
-                control.note_released(pool, volume, false);
-            });
+        if tokio::time::timeout(RELEASING_MAX, &mut left).await.is_ok() {
+            return true;
         }
+        // Nobody else waits for that; until the disk answers the volume cannot be served again.
+        self.note_released(reach.uuid, volume, true);
+        let (control, pool) = (Arc::clone(self), reach.uuid);
+        tokio::spawn(async move {
+            left.await;
+            control.note_released(pool, volume, false);
+        });
+        false
     }
 
     /// Releases a volume when the change of its pool that is under way is done, if it is not used again by then. Nobody waits for that.

@@ -26,7 +26,7 @@ pub struct FoundPart {
 pub(super) struct Here {
     pub(super) base: Base,
     pub(super) device: Option<DeviceId>,
-    label: PoolLabel,
+    pub(super) label: PoolLabel,
 }
 
 impl Control {
@@ -95,6 +95,17 @@ impl Control {
         force: bool,
     ) {
         let Some(_claim) = self.claim_found(uuid, "opened") else { return self.close_here(here).await };
+        self.judge_claimed(uuid, here, troubles, force).await;
+    }
+
+    /// The same for those who have claimed it.
+    pub(super) async fn judge_claimed(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        here: Vec<Here>,
+        troubles: &BTreeMap<String, ErrorDetail>,
+        force: bool,
+    ) {
         let (here, _arrays) = self.hold_arrays(here).await;
         if here.is_empty() {
             return;
@@ -110,7 +121,7 @@ impl Control {
                     continue;
                 }
                 if label.as_ref().is_some_and(|label| !label.serves(&member.label)) {
-                    self.tell_returned(&name, member);
+                    self.note_returned(uuid, member);
                     continue;
                 }
                 let what = self.name_of(&member.base);
@@ -188,16 +199,6 @@ impl Control {
         }
         self.close_here(left).await;
         here
-    }
-
-    /// A member is there again that the pool goes on without.
-    fn tell_returned(&self, pool: &str, one: &Here) {
-        let what = self.name_of(&one.base);
-        let message = format!(
-            "{what} is member {} of pool {pool}, which goes on without it: it is taken back when the daemon is restarted, if what is on it fits",
-            one.label.member
-        );
-        self.events().warning("pool_member_returns", message, &[("pool", pool)]);
     }
 
     /// A device bears the label of a pool that it is no member of.
@@ -388,7 +389,7 @@ impl Control {
     }
 
     /// Who is here, by number.
-    fn present(&self, here: &[Here]) -> BTreeMap<u8, String> {
+    pub(super) fn present(&self, here: &[Here]) -> BTreeMap<u8, String> {
         here.iter().map(|member| (member.label.member, self.name_of(&member.base))).collect()
     }
 

@@ -58,15 +58,16 @@ impl Control {
                 in_words(&doubtful)
             );
             return Err(ErrorDetail::new(Kind::NeedsConfirmation, message).with("pool", &pool.name).remedy(format!(
-                "attach it and restart the daemon, which takes it back; if it is lost for good: braid pool remove {} {number} --force",
+                "attach it, and braid pool start {} takes it back; if it is lost for good: braid pool remove {0} {number} --force",
                 pool.name
             )));
         }
         if let Some(what) = self.where_is(pool, &member).await {
             let message = format!("member {number} of pool {} is there, as {what}", pool.name);
-            return Err(ErrorDetail::new(Kind::InUse, message).with("pool", &pool.name).remedy(
-                "restart the daemon, which takes it back if what is on it fits; else detach it first, or wipe its label (braid disk wipe)",
-            ));
+            return Err(ErrorDetail::new(Kind::InUse, message).with("pool", &pool.name).remedy(format!(
+                "braid pool start {} takes it back if what is on it fits; else detach it first, or wipe its label (braid disk wipe)",
+                pool.name
+            )));
         }
         let _one_at_a_time = pool.work.lock().await;
         self.mark(pool, number, PoolMemberState::GivenUp).await?;

@@ -29,14 +29,15 @@ mod open;
 mod place;
 mod policies;
 mod remove;
+mod returns;
 mod shrink;
 mod snapshots;
 mod space;
 mod start;
 mod tails;
 mod tend;
-mod view;
 mod unplaced;
+mod view;
 mod volumes;
 
 use super::tables::{Active, ArrayEntry, OpenDisk, Tables};
@@ -52,6 +53,7 @@ pub use exported::Source;
 pub(super) use find::FoundPart;
 pub(super) use labels::judge as judge_label;
 pub use measure::{PoolMeasured, ServedMeasured, VolumeMeasured};
+pub use returns::Appearances;
 use space::Counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,6 +68,8 @@ pub const WITH_POOL: &str = "opened or deleted with its pool";
 
 /// What is done to a pool that is being deleted.
 const DELETED: &str = "deleted";
+/// What is done to a pool that is closed, and opened again with members that are back.
+const ANEW: &str = "opened anew";
 
 /// Longest that those who change exports wait for a change of a pool.
 const WORK_MAX: Duration = Duration::from_secs(2);
@@ -167,6 +171,8 @@ pub struct Served {
     pub counted: Arc<tokio::sync::Mutex<Option<Counted>>>,
     /// What it does in the background.
     pub jobs: Arc<jobs::PoolJobs>,
+    /// Members that it goes on without, and that were seen again, by number: the disk or the array, as it is called.
+    pub returned: BTreeMap<u8, String>,
 }
 
 impl Served {
@@ -439,14 +445,14 @@ impl Control {
         })
     }
 
-    /// Refuses what would begin to use a volume of a pool that is being deleted.
-    pub(super) fn refuse_deleted_pool(&self, pool: Uuid) -> Result<(), ErrorDetail> {
+    /// Refuses what would begin to use a volume of a pool that is being closed.
+    pub(super) fn refuse_closing_pool(&self, pool: Uuid) -> Result<(), ErrorDetail> {
         let tables = self.read();
-        if tables.busy.get(&pool) != Some(&DELETED) {
+        let Some(doing) = tables.busy.get(&pool).filter(|doing| matches!(**doing, DELETED | ANEW)) else {
             return Ok(());
-        }
+        };
         let name = tables.pools.get(&pool).map(|entry| entry.name.clone()).unwrap_or_default();
-        Err(ErrorDetail::new(Kind::InUse, format!("pool {name} is being deleted")).with("pool", name))
+        Err(ErrorDetail::new(Kind::InUse, format!("pool {name} is being {doing}")).with("pool", name))
     }
 
     /// Marks a pool as being changed until the claim is dropped; waits up to [`CLAIM_MAX`] for a change that is under way.

@@ -84,6 +84,7 @@ impl Control {
             contents: Arc::default(),
             counted: Arc::default(),
             jobs: Arc::default(),
+            returned: BTreeMap::new(),
         };
         let (label, pool) = (parts[0].label.clone(), name.clone());
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(Box::new(served)) };

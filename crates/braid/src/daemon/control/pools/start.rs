@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::super::tables::Tables;
+use super::returns::away_of;
 use super::{Condition, PoolEntry};
 use braid_api::{ErrorDetail, Kind, Pool, StartPool};
 use std::sync::Arc;
@@ -9,23 +10,25 @@ use uuid::Uuid;
 
 impl Control {
     /// Starts a pool that waits, where all of its members are there. By force it goes on without those that are not: the labels say so first, and
-    /// what of its volumes may be on them reads as errors.
+    /// what of its volumes may be on them reads as errors. One that goes on without members takes those back that are here again.
     ///
     /// # Errors
     /// It serves already, members are missing, or it cannot be opened.
     pub async fn start_pool(self: &Arc<Self>, name: &str, ask: StartPool) -> Result<Pool, ErrorDetail> {
         self.is_open()?;
         let _one_at_a_time = self.assembling.lock().await;
-        let uuid = {
+        let (uuid, serves) = {
             let tables = self.read();
             let entry = tables.pool(name)?;
-            if entry.served().is_some() {
+            if entry.served().is_some() && away_of(entry).is_empty() {
                 let message = format!("pool {} is active already", entry.name);
                 return Err(ErrorDetail::new(Kind::InUse, message)
                     .with("pool", &entry.name)
                     .remedy(format!("braid pool show {}", entry.name)));
             }
+            let serves = entry.served().is_some();
             if ask.force
+                && !serves
                 && let Some(array) = tables.changing_array_of(entry.uuid)
             {
                 let message = format!("array {array} may be a member of pool {}, and is being changed", entry.name);
@@ -36,8 +39,11 @@ impl Control {
                         "wait until that has ended (braid job list); without it what only it has could not be read",
                     ));
             }
-            entry.uuid
+            (entry.uuid, serves)
         };
+        if serves {
+            return self.take_members_back(uuid).await;
+        }
         let (here, troubles) = self.here_of(uuid).await;
         if !here.is_empty() {
             self.judge_pool(uuid, here, &troubles, ask.force).await;
@@ -49,7 +55,7 @@ impl Control {
     }
 
     /// Why a pool does not serve, if so.
-    fn why_idle(&self, uuid: Uuid) -> Option<ErrorDetail> {
+    pub(super) fn why_idle(&self, uuid: Uuid) -> Option<ErrorDetail> {
         let tables = self.read();
         let PoolEntry { name, condition: Condition::Idle(idle), .. } = tables.pools.get(&uuid)? else { return None };
         let kind = if idle.state == braid_api::PoolState::Incomplete { Kind::Incomplete } else { Kind::Inactive };

@@ -376,16 +376,25 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         troubles
             .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
     }
-    for (number, given_up, message) in super::lost::absent_in_words(entry) {
+    for (number, given_up, mut message) in super::lost::absent_in_words(entry) {
         let name = &entry.name;
-        let (remedy, command) = if given_up {
+        let here = served.returned.get(&number).filter(|_| !given_up);
+        if let Some(what) = here {
+            message.push_str(&format!("; it is here again, as {what}"));
+        }
+        let (remedy, command) = if here.is_some() {
+            (
+                "take it back, which is done if what is on it fits; no client may be connected to its volumes meanwhile, and exports are silent for a moment",
+                format!("braid pool start {name}"),
+            )
+        } else if given_up {
             (
                 "copy off what can be read; then accept that the rest is lost: it reads as what an older snapshot has, or as zeros, and those volumes can be written again",
                 format!("braid pool check {name} --give-up"),
             )
         } else {
             (
-                "attach it, and restart the daemon: it is taken back if what is on it fits; if it is lost for good, give it up",
+                "attach it: it is named then, and `braid pool start` takes it back if what is on it fits; if it is lost for good, give it up",
                 format!("braid pool remove {name} {number} --force"),
             )
         };
