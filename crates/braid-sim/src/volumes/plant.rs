@@ -40,8 +40,8 @@ const TABLE: [(Planted, u64, u64); Planted::VOLUMES.len()] = [
     (Planted::SnapshotNotDrained, 100, 3),
     (Planted::SnapshotNotCommitted, 100, 1),
     (Planted::WaitsCounted, 100, 6),
-    (Planted::TailDroppedEarly, 400, 53),
-    (Planted::DirtyServed, 400, 128),
+    (Planted::TailDroppedEarly, 600, 190),
+    (Planted::DirtyServed, 400, 58),
 ];
 
 /// All of them.
