@@ -339,6 +339,11 @@ pub trait LeafSink {
         None
     }
 
+    /// Lets the processor fetch the line of memory at this address into its caches, if it has such a hint. Whatever the address is, nothing
+    /// else happens.
+    #[inline(always)]
+    fn fetch(&self, _address: *const u8) {}
+
     /// Fills memory of a request with zeros.
     fn zero(&mut self, buf: Buf, len: u64);
 

@@ -44,7 +44,7 @@ pub use regions::RegionMap;
 pub use shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, Compared, SyncDone, SyncKind, SyncRequest};
 pub use shard::{
     DeviceCounters, PoolAsk, PoolCall, PoolNext, PoolTold, RegionCall, Reservations, SCRATCH_BYTES, SCRATCH_BYTES_MIN,
-    Shard, ShardMessage, Shared,
+    Shard, ShardMessage, Shared, Soon,
 };
 pub use trouble::Trouble;
 pub use volume::{PoolKey, PoolMembers, PoolPlace, VolumeNode};

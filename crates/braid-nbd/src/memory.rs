@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request, Soon};
 
 use crate::server::{Host, Loan, SEND_PIECES_MAX, SendPiece, Server};
 
@@ -58,6 +58,10 @@ pub struct MemoryHost {
     pub is_redundant: bool,
     /// The disk's bytes.
     pub disk: Vec<u8>,
+    /// The engine heeds what it is told.
+    pub heeds: bool,
+    /// What it was told, with how many requests it had been given before.
+    pub told: Vec<(usize, Soon)>,
     /// Every request that the engine was given, in order.
     pub log: Vec<(Op, Flags, u64, u64)>,
     arena: Vec<u8>,
@@ -79,6 +83,8 @@ impl MemoryHost {
             behaviour: Disk::Prompt,
             lends: false,
             is_redundant: false,
+            heeds: false,
+            told: Vec::new(),
             disk: vec![0; disk_bytes],
             log: Vec::new(),
             arena: vec![0; arena_bytes],
@@ -312,6 +318,15 @@ impl Host for MemoryHost {
         self.log.push((request.op, request.flags, request.offset, request.len));
         self.started.push_back(*request);
         Ok(())
+    }
+
+    fn heeds(&self, _device: DeviceId) -> bool {
+        self.heeds
+    }
+
+    fn foresee(&mut self, _device: DeviceId, soon: &[Soon]) {
+        let before = self.log.len();
+        self.told.extend(soon.iter().map(|&soon| (before, soon)));
     }
 
     fn is_redundant(&self, _device: DeviceId) -> bool {

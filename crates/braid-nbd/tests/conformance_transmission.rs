@@ -5,9 +5,10 @@ mod common;
 
 use std::sync::Arc;
 
-use braid_engine::{DeviceId, ErrorKind, Flags, Op};
+use braid_engine::{DeviceId, ErrorKind, Flags, Op, Soon};
 use braid_nbd::export::Allocation;
 use braid_nbd::memory::Disk;
+use braid_nbd::server::FORESEEN_MAX;
 use braid_nbd::{Cause, ExportInfo, NbdEvent};
 use common::*;
 
@@ -71,6 +72,50 @@ fn both(export: &str) -> [(bool, Client); 2] {
 /// An error in either style.
 fn error(structured: bool, error: u32, cookie: u64) -> String {
     if structured { chunk_error(error, cookie) } else { simple(error, cookie) }
+}
+
+#[test]
+fn the_engine_is_told_of_what_the_stream_holds_before_it_is_asked() {
+    for (structured, mut client) in both("a") {
+        client.host.heeds = true;
+        let data = "'d'".repeat(512);
+        let told = |client: &mut Client| std::mem::take(&mut client.host.told);
+        let soon = |offset, write| Soon { offset, write };
+
+        client.say(&req(0, READ, 1, 4096, 512));
+        assert_eq!(told(&mut client), [], "one alone");
+
+        // What has no place to be found, and what is refused, is passed over with its payload; of the last one not all is there.
+        let sent = [
+            req(0, WRITE, 2, 512, 512) + &data,
+            req(0, FLUSH, 3, 0, 0),
+            req(0, WRITE, 4, SIZE as u64, 512) + &data,
+            req(0, TRIM, 5, 0, 512),
+            req(0, READ, 6, 1024, 512),
+            req(FUA, WRITE, 7, 2048, 512) + &data,
+        ];
+        let last = bytes(&req(0, READ, 8, 3072, 512));
+        let before = client.host.log.len();
+        let mut stream = bytes(&sent.concat());
+        stream.extend(&last[..20]);
+        client.say_raw(&stream);
+        let expected = [soon(512, true), soon(1024, false), soon(2048, true)].map(|soon| (before, soon));
+        assert_eq!(told(&mut client), expected, "structured: {structured}");
+        client.say_raw(&last[20..]);
+        assert_eq!(told(&mut client), []);
+
+        // No further ahead than the caches hold, and each once.
+        let before = client.host.log.len();
+        client.say(&(0..FORESEEN_MAX as u64 + 3).map(|k| req(0, READ, k, k * 512, 512)).collect::<String>());
+        let all = told(&mut client);
+        assert!(all.iter().enumerate().all(|(k, of)| of.1 == soon(k as u64 * 512, false)), "{all:?}");
+        assert_eq!(all.len(), FORESEEN_MAX + 3);
+        assert_eq!((all[FORESEEN_MAX - 1].0, all[FORESEEN_MAX].0), (before, before + FORESEEN_MAX));
+
+        client.host.heeds = false;
+        client.say(&(0..3).map(|k| req(0, READ, k, k * 512, 512)).collect::<String>());
+        assert_eq!(told(&mut client), [], "who does not heed is not told");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::os::fd::OwnedFd;
 
-use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, Soon};
 
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
@@ -87,6 +87,19 @@ impl Cx<'_> {
             return core.submit_above(&tagged);
         }
         core.engine.submit(&tagged, &mut core.port)
+    }
+
+    /// Whether [`Cx::foresee`] is of use for this device: what it is asked is found by more than the processor's caches may hold.
+    pub fn heeds(&self, device: DeviceId) -> bool {
+        tier_of(device) == 0 && self.core.engine.heeds(device)
+    }
+
+    /// These reads and writes are going to be submitted next: what they are found by is fetched for all of them side by side. A few dozen at a
+    /// time, as the caches must hold it until they come. They need not come.
+    pub fn foresee(&self, device: DeviceId, soon: &[Soon]) {
+        if tier_of(device) == 0 {
+            self.core.engine.foresee(device, soon, &self.core.port);
+        }
     }
 
     /// The memory in which a range of a device stands, if all of it is in one place on one disk in memory: what a read

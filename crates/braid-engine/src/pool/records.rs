@@ -122,6 +122,20 @@ impl Records {
         self.member(id).life[id.index as usize].store(life, Ordering::Release);
     }
 
+    /// Where [`Records::present`] of an extent is, if there is such an extent.
+    #[inline]
+    pub(super) fn present_at(&self, id: ExtentId) -> Option<*const u8> {
+        let member = self.members.get(usize::from(id.member))?.get()?;
+        member.present.get(id.index as usize).map(|word| std::ptr::from_ref(word).cast())
+    }
+
+    /// The same of [`Records::owner`].
+    #[inline]
+    pub(super) fn owner_at(&self, id: ExtentId) -> Option<*const u8> {
+        let member = self.members.get(usize::from(id.member))?.get()?;
+        member.owner.get(id.index as usize).map(|word| std::ptr::from_ref(word).cast())
+    }
+
     /// Bytes of memory that the records take.
     pub fn memory_bytes(&self) -> u64 {
         let extents: u64 = self.members.iter().filter_map(OnceLock::get).map(|m| m.owner.len() as u64).sum();

@@ -40,7 +40,7 @@ pub use home::RegionCall;
 use journal::Journals;
 pub use journal::{InJournal, LogRequest};
 use pools::Pools;
-pub use pools::{PoolAsk, PoolCall, PoolNext, PoolTold, Reservations};
+pub use pools::{PoolAsk, PoolCall, PoolNext, PoolTold, Reservations, Soon};
 use rows::Works;
 use scratch::Scratch;
 pub use scratch::{SCRATCH_BYTES, SCRATCH_BYTES_MIN};

@@ -598,6 +598,9 @@ impl World {
         let request = Request { device: served.device, op, flags, offset, len, buf, tag };
         let late_before = self.rig.bare_hangs();
         let (of, sink) = &mut self.rig.shards[shard];
+        // It may be told of what comes, and of what does not, at any time: nothing is another for it.
+        let other = Soon { offset: tag * 77 % 5000 * BLOCK, write: tag.is_multiple_of(3) };
+        of.foresee(served.device, &[other, Soon { offset, write: op == Op::Write }], sink);
         let result = of.submit(&request, sink);
         if let Err(error) = result {
             self.buffers.extend(buffer);

@@ -13,6 +13,8 @@ pub const BYTES_MAX_CONTESTED: u32 = 4 << 20;
 pub const SEGMENT_BYTES: u32 = 1 << 20;
 /// Segments of one connection: one for each request, and one more for each full segment of data.
 pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as usize;
+/// Requests that the engine is told of before the first of them begins.
+pub const FORESEEN_MAX: usize = 32;
 /// A connection's stream buffer at first, in bytes.
 pub const STREAM_BYTES: u32 = 32 << 10;
 /// A connection's stream buffer once it was seen full, in bytes.

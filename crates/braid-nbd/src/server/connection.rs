@@ -69,6 +69,8 @@ pub(super) struct Connection<S> {
     /// How many bytes the next receive into the stream asks for at most.
     pub ask: u32,
     pub input: Input,
+    /// So many requests from `start` on the engine was told of, or need not be.
+    pub foreseen: u8,
     pub wait: Wait,
     /// Counts the pump's turns that got somewhere.
     pub progress: u64,
@@ -156,6 +158,7 @@ impl<S: Copy> Connection<S> {
             end: 0,
             ask: u32::MAX,
             input: Input::Header,
+            foreseen: 0,
             wait: Wait::No,
             progress: 0,
             recv: None,

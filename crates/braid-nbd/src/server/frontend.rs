@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_engine::{Buf, Completion, DeviceId, IoError, Request};
+use braid_engine::{Buf, Completion, DeviceId, IoError, Request, Soon};
 use braid_ring::{Cx, Frontend, RecvMode, SocketId};
 
 use super::{Host, Loan, SendPiece, Server, ServerConfig};
@@ -155,6 +155,14 @@ impl Host for Cx<'_> {
     #[inline]
     fn submit(&mut self, request: &Request) -> Result<(), IoError> {
         Cx::submit(self, request)
+    }
+
+    fn heeds(&self, device: DeviceId) -> bool {
+        Cx::heeds(self, device)
+    }
+
+    fn foresee(&mut self, device: DeviceId, soon: &[Soon]) {
+        Cx::foresee(self, device, soon);
     }
 
     fn is_redundant(&self, device: DeviceId) -> bool {

@@ -1,6 +1,6 @@
 //! What the server needs of the shard that it runs on. The ring implements it; so does a memory in tests.
 
-use braid_engine::{Buf, DeviceId, IoError, Request};
+use braid_engine::{Buf, DeviceId, IoError, Request, Soon};
 
 pub use braid_ring::{SEND_PIECES_MAX, SendPiece};
 
@@ -22,6 +22,12 @@ pub trait Host {
     fn now_ns(&self) -> u64;
     /// Hands a request to the engine. `Err`: refused at once, no completion follows.
     fn submit(&mut self, request: &Request) -> Result<(), IoError>;
+    /// Whether `foresee` is of use for this device.
+    fn heeds(&self, _device: DeviceId) -> bool {
+        false
+    }
+    /// These are going to be submitted next; they need not.
+    fn foresee(&mut self, _device: DeviceId, _soon: &[Soon]) {}
     /// Whether what one disk of the device does not give may be had from another one.
     fn is_redundant(&self, _device: DeviceId) -> bool {
         false

@@ -5,7 +5,7 @@
 //! there is. Small payloads are copied once, out of the stream into a buffer of their own; long ones are
 //! received straight into it.
 
-use braid_engine::{Buf, ErrorKind, Flags, Op, Request};
+use braid_engine::{Buf, ErrorKind, Flags, Op, Request, Soon};
 use braid_ring::Throttle;
 use zerocopy::FromBytes;
 
@@ -56,6 +56,16 @@ pub(super) enum Turn {
 #[inline]
 fn header_bytes(terms: &Terms) -> usize {
     if terms.extended { EXTENDED_BYTES } else { REQUEST_BYTES }
+}
+
+/// Bytes that follow the header.
+#[inline]
+fn payload_bytes(header: &Asked, verdict: Verdict) -> u64 {
+    match verdict {
+        Verdict::Serve(Command::Write(_)) => header.len,
+        Verdict::Refuse(_, payload) => u64::from(payload),
+        Verdict::Serve(_) | Verdict::Close(_) => 0,
+    }
 }
 
 impl<S: Copy> Connection<S> {
@@ -131,17 +141,12 @@ impl<S: Copy> Connection<S> {
     #[inline]
     fn take_header<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> Turn {
         let terms = self.session.as_ref().expect("there are no requests before transmission").terms;
-        let bytes = header_bytes(&terms);
-        if ((self.end - self.start) as usize) < bytes {
-            return Turn::Starved;
+        let Some(header) = self.header_at(host, &terms, self.start) else { return Turn::Starved };
+        let verdict = judge(&header, &terms);
+        if self.foreseen == 0 {
+            self.foresee(host, &terms, payload_bytes(&header, verdict));
         }
-        let bytes = host.memory(self.stream.add(u64::from(self.start)), bytes);
-        let header = if terms.extended {
-            Asked::from(&ExtendedRequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
-        } else {
-            Asked::from(&RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
-        };
-        match judge(&header, &terms) {
+        match verdict {
             Verdict::Serve(command) => self.serve(host, shared, &header, command),
             Verdict::Refuse(refusal, payload) => self.refuse(host, &header, refusal, payload),
             Verdict::Close(breach) => {
@@ -156,10 +161,67 @@ impl<S: Copy> Connection<S> {
         }
     }
 
+    /// The header that begins at this byte of the stream buffer, if all of it is there.
+    #[inline]
+    fn header_at<H: Host<Socket = S>>(&self, host: &mut H, terms: &Terms, at: u32) -> Option<Asked> {
+        let bytes = header_bytes(terms);
+        if (self.end.saturating_sub(at) as usize) < bytes {
+            return None;
+        }
+        let bytes = host.memory(self.stream.add(u64::from(at)), bytes);
+        Some(if terms.extended {
+            Asked::from(&ExtendedRequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+        } else {
+            Asked::from(&RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+        })
+    }
+
+    /// Tells the engine of the requests that the stream buffer holds, of which the first has so long a payload. Nothing is taken.
+    #[inline]
+    fn foresee<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms, payload: u64) {
+        let header = header_bytes(terms) as u64;
+        // One alone is asked for before a hint would help.
+        if u64::from(self.start) + header + payload + header <= u64::from(self.end) {
+            self.foresee_all(host, terms);
+        }
+    }
+
+    #[inline(never)]
+    fn foresee_all<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms) {
+        let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
+        if !host.heeds(device) {
+            // It is asked again after so many.
+            self.foreseen = FORESEEN_MAX as u8;
+            return;
+        }
+        let mut soon = [Soon::default(); FORESEEN_MAX];
+        let (mut count, mut at) = (0, u64::from(self.start));
+        while usize::from(self.foreseen) < FORESEEN_MAX
+            && at < u64::from(self.end)
+            && let Some(header) = self.header_at(host, terms, at as u32)
+        {
+            let verdict = judge(&header, terms);
+            let write = match verdict {
+                Verdict::Serve(Command::Read) => Some(false),
+                Verdict::Serve(Command::Write(_)) => Some(true),
+                Verdict::Serve(_) | Verdict::Refuse(..) => None,
+                Verdict::Close(_) => break,
+            };
+            if let Some(write) = write {
+                soon[count] = Soon { offset: header.offset, write };
+                count += 1;
+            }
+            self.foreseen += 1;
+            at += header_bytes(terms) as u64 + payload_bytes(&header, verdict);
+        }
+        host.foresee(device, &soon[..count]);
+    }
+
     /// Takes a slot for a request whose header is taken from the stream herewith.
     #[inline]
     pub(super) fn open<H: Host<Socket = S>>(&mut self, host: &H, mut slot: Slot) -> u16 {
         self.start += self.header_bytes();
+        self.foreseen = self.foreseen.saturating_sub(1);
         self.due_ns = None;
         slot.taken_ns = host.now_ns();
         self.requests.open(slot)

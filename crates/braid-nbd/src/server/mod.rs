@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use braid_engine::Completion;
 
-pub use config::{BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig};
+pub use config::{
+    BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, FORESEEN_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig,
+};
 pub use frontend::{Arrival, ExportsChanged, NbdFrontend, NewConnection};
 pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 

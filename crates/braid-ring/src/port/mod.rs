@@ -628,6 +628,11 @@ impl LeafSink for Port {
         Some(Ok(()))
     }
 
+    #[inline(always)]
+    fn fetch(&self, address: *const u8) {
+        memory::fetch(address);
+    }
+
     fn zero(&mut self, buf: Buf, len: u64) {
         // SAFETY: memory of a request in flight, which nobody else uses: the engine vouches for it.
         unsafe { memory::fill(buf, len) };

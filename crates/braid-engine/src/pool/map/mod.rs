@@ -132,6 +132,50 @@ impl VolumeMap {
         })
     }
 
+    /// Has the word fetched at which a look for this block begins.
+    #[inline(always)]
+    pub fn fetch_word(&self, block: u64, fetch: impl Fn(*const u8)) {
+        if let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) {
+            fetch(std::ptr::from_ref(cell).cast());
+        }
+    }
+
+    /// Has fetched where the look goes on, if the word does not say it all; for a write, which looks at the owner, it never does. True: for a
+    /// write there is more to be fetched, by [`VolumeMap::fetch_owner`].
+    #[inline(always)]
+    pub fn fetch_second(&self, records: &Records, block: u64, write: bool, fetch: impl Fn(*const u8)) -> bool {
+        let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return false };
+        match Word::from_bits(cell.load(Ordering::Acquire)) {
+            Word::Node(node) => {
+                fetch(self.nodes.first_look(node, block as u32 % EXTENT_BLOCKS));
+                return write;
+            }
+            Word::Single(extent) => {
+                records.present_at(extent).map(&fetch);
+                if write {
+                    records.owner_at(extent).map(&fetch);
+                }
+            }
+            Word::Whole(extent) if write => {
+                records.owner_at(extent).map(&fetch);
+            }
+            Word::Whole(_) | Word::Unmapped => {}
+        }
+        false
+    }
+
+    /// Has the owner fetched of the extent that a node names for this block.
+    #[inline]
+    pub fn fetch_owner(&self, records: &Records, block: u64, fetch: impl Fn(*const u8)) {
+        let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return };
+        // Read torn, a node may name any extent: that there is none is no harm here.
+        if let Word::Node(node) = Word::from_bits(cell.load(Ordering::Acquire))
+            && let Found::At { extent, .. } = self.nodes.find(node, block as u32 % EXTENT_BLOCKS, 1)
+        {
+            records.owner_at(extent).map(&fetch);
+        }
+    }
+
     /// All that is visible in a logical extent, for those who look at more than a run.
     pub fn visible(&self, records: &Records, logical: u32, visible: &mut Visible) {
         let Some(cell) = self.cell(u64::from(logical)) else {

@@ -36,6 +36,14 @@ impl Nodes {
         &chunk.0[at..at + (2 << class)]
     }
 
+    /// Where a look for block `at` of a node's logical extent begins.
+    #[inline]
+    pub(super) fn first_look(&self, node: NodeId, at: u32) -> *const u8 {
+        let words = self.words(node.place, node.class);
+        let first = if node.class == TABLE { at as usize } else { 0 };
+        std::ptr::from_ref(&words[first]).cast()
+    }
+
     /// Room for further nodes. For the writer.
     pub(super) fn add_chunk(&self, index: u64) {
         self.0.get_or_add(index, || Box::new(Chunk([const { AtomicU64::new(0) }; CHUNK_WORDS])));

@@ -1,5 +1,6 @@
 //! Random histories of a map against a model that knows the place of each block and nothing else.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{ExtentId, Records};
@@ -208,21 +209,30 @@ impl History {
         let extents: BTreeSet<ExtentId> = blocks.values().filter(|(.., packed)| !packed).map(|place| place.0).collect();
         let packed = blocks.values().filter(|(.., packed)| *packed).count();
         let one = extents.len() == 1 && packed == 0;
+        let block = u64::from(logical) * 64 + self.rng.below(64);
+        let [read, write] = [false, true].map(|write| fetched(&map, &self.records, block, write));
         self.reached.insert(match Word::from_bits(word) {
             Word::Unmapped => {
                 assert!(blocks.is_empty());
+                assert_eq!((read, write), (0, 0), "there is nothing to be looked at");
                 "unmapped"
             }
-            Word::Whole(_) => {
+            Word::Whole(extent) => {
                 assert!(one && blocks.len() == 64);
+                let owned = usize::from(extent != ExtentId::IN_DOUBT);
+                assert_eq!((read, write), (0, owned), "only who writes looks at the owner");
                 "whole"
             }
             Word::Single(extent) => {
                 assert!(one && blocks.len() < 64 && extents.contains(&extent) && extent != ExtentId::IN_DOUBT);
+                assert_eq!((read, write), (1, 2), "all look at the record, and who writes at the owner, too");
                 "single"
             }
             Word::Node(node) => {
                 assert!(!blocks.is_empty(), "a node of nothing");
+                let place = blocks.get(&(block % 64)).map(|place| place.0);
+                let owned = usize::from(place.is_some_and(|extent| extent != ExtentId::IN_DOUBT));
+                assert_eq!((read, write), (1, 1 + owned), "all look at the node, and who writes at the owner, too");
                 assert!(!one || blocks.len() < 64, "a node of a whole extent");
                 let words = 1 + packed + 2 * extents.len();
                 let class = (0..CLASSES - 1).find(|class| words <= 2 << class);
@@ -242,6 +252,16 @@ impl History {
             }
         });
     }
+}
+
+/// How many places are fetched for a block after its word.
+fn fetched(map: &VolumeMap, records: &Records, block: u64, write: bool) -> usize {
+    let count = Cell::new(0);
+    let fetch = |_: *const u8| count.set(count.get() + 1);
+    if map.fetch_second(records, block, write, fetch) {
+        map.fetch_owner(records, block, fetch);
+    }
+    count.get()
 }
 
 /// Every start, with several bounds, against a search block by block.

@@ -8,6 +8,7 @@
 //! in which they began; the home lets all shards begin another time, and hears from each when the one before has run out. Who waits for
 //! what comes of that must not be waited for: he gives back what he holds, is not counted, and begins anew when the home says so.
 
+mod foresight;
 mod home;
 mod leaving;
 mod one_place;
@@ -26,6 +27,7 @@ use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
 
+pub use foresight::Soon;
 use home::Home;
 pub use home::{PoolCall, PoolNext};
 use volume::VolumeWork;
