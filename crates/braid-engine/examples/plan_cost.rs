@@ -92,7 +92,7 @@ fn cost(nodes: &[Node], op: Op, at_once: bool, told: usize) -> f64 {
         let start = Instant::now();
         for _ in 0..rounds {
             for tag in 0..depth {
-                if told > 0 && tag as usize % told == 0 {
+                if told > 0 && (tag as usize).is_multiple_of(told) {
                     for soon in &mut soon[..told] {
                         *soon = Soon { offset: draw(), write: op == Op::Write };
                     }

@@ -30,6 +30,7 @@ use braid_ring::{Cx, Disk, DiskSpec, DriverKind, Frontend, OpenOptions, Ring, Ri
 #[path = "../src/bench"]
 #[allow(dead_code)]
 mod bench {
+    mod ahead;
     pub mod frontend;
     mod latency;
     mod ledger;

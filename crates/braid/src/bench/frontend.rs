@@ -10,6 +10,7 @@ use std::sync::mpsc::SyncSender;
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request};
 use braid_ring::{Cx, Frontend};
 
+use super::ahead::{AHEAD, Ahead};
 use super::latency::Latencies;
 use super::ledger::Ledger;
 use super::live::LiveCell;
@@ -175,6 +176,7 @@ enum Drawn {
 struct Memory {
     epoch: u32,
     pattern: Pattern,
+    ahead: Ahead,
     ledger: Option<Ledger>,
 }
 
@@ -185,7 +187,7 @@ impl Memory {
             pattern.draw_from(Arc::clone(only));
         }
         let ledger = load.verify.map(|_| Ledger::new(pattern.blocks()));
-        Memory { epoch: load.epoch, pattern, ledger }
+        Memory { epoch: load.epoch, pattern, ahead: Ahead::default(), ledger }
     }
 }
 
@@ -388,15 +390,19 @@ impl LoadFrontend {
         Drawn::Busy
     }
 
-    /// Submits the next I/O from this place; false when there is none now.
+    /// Submits the next I/O from this place; false when there is none now. `TOLD`: it may be one that was drawn ahead.
     #[inline(always)]
-    fn next(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
+    fn next<const TOLD: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
         let (block, read) = if self.plain {
             if self.left == 0 {
                 return false;
             }
             self.left -= 1;
-            self.memory.pattern.next()
+            let Memory { pattern, ahead, .. } = &mut self.memory;
+            match if TOLD { ahead.take() } else { None } {
+                Some(drawn) => drawn,
+                None => pattern.next(),
+            }
         } else {
             if self.until_flush == 0 && self.left > 0 {
                 return self.flush(cx, tag, begun_ns);
@@ -473,7 +479,7 @@ impl LoadFrontend {
                 Some(schedule) if schedule.due_ns() <= now_ns => schedule.due_ns(),
                 Some(_) => break,
             };
-            if !self.next(cx, u64::from(place), begun_ns) {
+            if !self.next::<true>(cx, u64::from(place), begun_ns) {
                 return;
             }
             if let Some(schedule) = &mut self.schedule {
@@ -574,13 +580,31 @@ impl LoadFrontend {
 impl LoadFrontend {
     /// An I/O of a plain load has ended well, and is counted already: the short way.
     #[inline(always)]
-    fn ended_plainly(&mut self, cx: &mut Cx<'_>, tag: u64, now_ns: u64) {
+    fn ended_plainly<const TOLD: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, now_ns: u64) {
         // Field by field: a copy of the place would be put together in memory.
         let place = &self.places[tag as usize];
         let (begun_ns, read) = (place.begun_ns, place.is_read());
         self.record(now_ns - begun_ns, read);
-        if !self.next(cx, tag, now_ns) {
+        if !self.next::<TOLD>(cx, tag, now_ns) {
             self.idle.push(tag as u32);
+        }
+    }
+
+    /// These have ended, and as many are to follow: the engine is told of some before they begin, as a server does that finds them in what it
+    /// has received.
+    #[inline(never)]
+    fn ended_told(&mut self, cx: &mut Cx<'_>, completions: &[Completion], now_ns: u64) {
+        for some in completions.chunks(AHEAD) {
+            let Memory { pattern, ahead, .. } = &mut self.memory;
+            let count = usize::try_from(self.left).unwrap_or(AHEAD).min(some.len());
+            ahead.draw(pattern, count, |soon| cx.foresee(self.device, soon));
+            for completion in some {
+                if completion.result.is_ok() && !completion.buffer_busy {
+                    self.ended_plainly::<true>(cx, completion.tag, now_ns);
+                } else {
+                    self.ended(cx, completion, now_ns);
+                }
+            }
         }
     }
 
@@ -602,7 +626,7 @@ impl LoadFrontend {
         // A buffer that the kernel still has is used again when it comes back.
         if completion.buffer_busy {
             self.kept.push(completion.tag as u32);
-        } else if self.schedule.is_some() || !self.next(cx, completion.tag, now_ns) {
+        } else if self.schedule.is_some() || !self.next::<true>(cx, completion.tag, now_ns) {
             self.idle.push(completion.tag as u32);
         }
     }
@@ -617,9 +641,12 @@ impl Frontend for LoadFrontend {
         let now_ns = cx.now_ns();
         self.in_flight -= completions.len() as u32;
         self.found.ios += completions.len() as u64;
+        if self.plain && completions.len() > 1 && cx.heeds(self.device) {
+            return self.ended_told(cx, completions, now_ns);
+        }
         for completion in completions {
             if self.plain && completion.result.is_ok() && !completion.buffer_busy {
-                self.ended_plainly(cx, completion.tag, now_ns);
+                self.ended_plainly::<false>(cx, completion.tag, now_ns);
             } else {
                 self.ended(cx, completion, now_ns);
             }

@@ -6,6 +6,7 @@
 //! `html` draws it, `fio` says the same to fio. `profile` holds what others have published. With `--table`, every row of
 //! the table of targets is measured in pairs against its rival (`make bench`).
 
+mod ahead;
 mod args;
 mod bare;
 mod cpu;
