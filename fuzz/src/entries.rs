@@ -19,6 +19,7 @@ pub const ALL: &[Entry] = &[
     ("journal", journal),
     ("pool_label", pool_label),
     ("pool", pool),
+    ("register", register),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
@@ -86,6 +87,20 @@ pub fn pool(data: &[u8]) {
             braid_format::fuzz::fuzz_pool(&sealed);
         }
     }
+}
+
+/// The two places of a voter's register: as they are, and once more with right checksums.
+pub fn register(data: &[u8]) {
+    braid_format::fuzz::fuzz_register(data);
+    let mut sealed = data.to_vec();
+    sealed.chunks_exact_mut(4096).for_each(seal_register);
+    braid_format::fuzz::fuzz_register(&sealed);
+}
+
+/// Puts the right checksum into a register, as `docs/format.md` draws it: at byte 4, of what follows in its block.
+pub fn seal_register(bytes: &mut [u8]) {
+    let crc = crc32c(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Puts right checksums into bytes; `None` where they cannot be what it seals.

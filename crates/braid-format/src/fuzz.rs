@@ -5,6 +5,7 @@ use std::convert::Infallible;
 
 use uuid::Uuid;
 
+use crate::register::{REGISTER_BYTES, StoredRegister};
 use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal, pool};
 
 /// Takes the bytes as a label, as a disk's two copies, and as a small disk.
@@ -145,5 +146,27 @@ pub fn fuzz_pool(data: &[u8]) {
         && let Ok(start) = pool::RingStart::decode(bytes)
     {
         assert_eq!(start.encode(), *bytes);
+    }
+}
+
+/// Takes the bytes as the two places of a voter's register.
+///
+/// # Panics
+/// When a promise is broken: what is accepted encodes to the same bytes, and what counts is one of the two.
+pub fn fuzz_register(data: &[u8]) {
+    let Some((first, rest)) = data.split_first_chunk::<REGISTER_BYTES>() else { return };
+    let read = StoredRegister::decode(first);
+    if let Ok(register) = read {
+        assert_eq!(register.encode(), *first);
+    }
+    let mut second = [0; REGISTER_BYTES];
+    let len = rest.len().min(REGISTER_BYTES);
+    second[..len].copy_from_slice(&rest[..len]);
+    let other = StoredRegister::decode(&second);
+    let newest = StoredRegister::newest([first, &second]);
+    assert_eq!(newest.is_ok(), read.is_ok() || other.is_ok());
+    if let Ok(newest) = newest {
+        assert!([read, other].iter().flatten().any(|one| *one == newest));
+        assert!([read, other].iter().flatten().all(|one| one.generation <= newest.generation));
     }
 }

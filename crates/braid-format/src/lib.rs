@@ -5,6 +5,7 @@
 //! - [`examine()`]: the same label field by field, for people, also when it is damaged.
 //! - [`journal`]: what arrays with parity write before they write in place.
 //! - [`pool`]: what pools write on their members: their label, tables and rings.
+//! - [`register`]: what each voter of a replicated volume remembers.
 //! - [`foreign`]: which file system, partition table or volume manager stands on a disk.
 //!
 //! Promises: decoding never panics, whatever the bytes; what it accepts is consistent in itself; encoding what
@@ -27,6 +28,7 @@ mod name;
 mod place;
 pub mod pool;
 mod raw;
+pub mod register;
 mod words;
 mod zones;
 

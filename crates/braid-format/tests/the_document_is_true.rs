@@ -409,3 +409,27 @@ fn the_default_places_are_as_they_are_drawn() {
     assert!(Places::for_device((1 << 20) + (8 << 10)).is_ok());
     assert!(Places::for_device((1 << 20) + (8 << 10) - 1).is_err());
 }
+
+#[test]
+fn the_register_is_as_it_is_drawn() {
+    let register = include_bytes!("../../../tests/golden/register/register.bin");
+    let rows = table("### A register");
+    // Without a gap, up to the last byte.
+    let end = rows.iter().fold(0, |end, (offset, size, name)| {
+        assert_eq!(*offset, end, "{name}");
+        end + size
+    });
+    assert_eq!(end, register.len());
+    let field = |name: &str| {
+        let (offset, size, _) = rows.iter().find(|row| row.2 == name).unwrap_or_else(|| panic!("{name} is not drawn"));
+        &register[*offset..offset + size]
+    };
+    let number = |name| field(name).iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+    assert_eq!((field("magic"), field("volume")), (&b"BRRG"[..], &b"braid-test-volum"[..]));
+    assert_eq!(number("crc"), u64::from(crc32c::crc32c(&register[8..])));
+    assert_eq!((field("controller"), field("boot")), (&b"braid-controller"[..], &b"braid-this--boot"[..]));
+    let numbers = ["voter", "voters", "released", "in_sync", "generation", "epoch", "vote_epoch", "vote_sequence"];
+    assert_eq!(numbers.map(number), [2, 3, 1, 0b011, 7, 5, 4, 3]);
+    assert_eq!(number("lineage"), 0x0102_0304_0506_0708);
+    assert!(["reserved_a", "reserved_b", "reserved_c"].iter().all(|name| field(name).iter().all(|byte| *byte == 0)));
+}

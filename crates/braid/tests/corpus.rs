@@ -234,6 +234,10 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
         }
         "pool_label" => braid_format::pool::PoolLabel::decode(data).is_ok(),
         "pool" => of_pool(data),
+        "register" => {
+            use braid_format::register::StoredRegister;
+            data.first_chunk().is_some_and(|block| StoredRegister::decode(block).is_ok())
+        }
         "sizes" => braid_geometry::units::parse_size(&text).is_ok(),
         "disk_names" => braid_ring::spec::DiskSpec::parse(&text).is_ok(),
         "api_bodies" => {
