@@ -27,6 +27,7 @@ pub mod plan;
 mod planted;
 pub mod pool;
 pub mod regions;
+pub mod replica;
 pub mod shard;
 pub mod trouble;
 mod volume;

@@ -1,0 +1,102 @@
+//! Bugs that the simulator of replicas must notice. They exist only in tests, and with the feature `planted`.
+
+/// One mistake that somebody could make here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// A volume is opened with the voters that are there.
+    OpenedWithoutVotes,
+    /// A drop counts when one voter has it.
+    OneVoteDrop,
+    /// What waited for a drop is answered before enough voters have it.
+    AnsweredBeforeVotes,
+    /// What an opening found is served before enough voters have it in the new epoch.
+    ServedBeforeRecorded,
+    /// A raise is answered while I/O of older epochs is under way.
+    RaisedBeforeDrained,
+    /// A raise is answered before it is durable.
+    RaisedBeforeDurable,
+    /// A new session is let in while I/O of an older one is under way.
+    OldSessionUndrained,
+    /// A controller that hears of nobody goes on answering.
+    LeaseIgnored,
+    /// The lease counts from the moment in which an answer came.
+    LeaseFromAnswer,
+    /// Whoever opens does not wait for the lease of whoever was cut off.
+    OpenedWithoutWait,
+    /// A replica whose node has rebooted is believed.
+    RebootBelieved,
+    /// A raise makes a rebooted replica look as if it had not.
+    RaiseForgetsBoot,
+    /// A drop is voted for while what the survivors hold is in their caches.
+    SurvivorsNotFlushed,
+    /// A replica whose node has rebooted while the volume was served goes on.
+    RebootUnnoticed,
+    /// A vote makes a rebooted replica look as if it had not.
+    CastBelievesBoot,
+    /// Whoever stopped without having served is taken for the one who served last.
+    ReleaseOfNobody,
+    /// Two voters that remember drops by two controllers are said to have gone apart.
+    LinesCalledApart,
+    /// Whoever is filled gets what the others changed, not what it changed itself.
+    OwnDirtyForgotten,
+    /// A vote counts before those that it makes members have it.
+    NewcomerUntold,
+    /// A witness that was raised counts as a replica.
+    WitnessIsData,
+    /// Replicas that were written to when the controller died are served from as they are.
+    UnequalServed,
+    /// The vote that counts is the one with the highest sequence number, whatever its epoch.
+    EpochForgotten,
+}
+
+impl Planted {
+    /// Each of them.
+    pub const ALL: [Planted; 22] = [
+        Planted::OpenedWithoutVotes,
+        Planted::OneVoteDrop,
+        Planted::AnsweredBeforeVotes,
+        Planted::ServedBeforeRecorded,
+        Planted::RaisedBeforeDrained,
+        Planted::RaisedBeforeDurable,
+        Planted::OldSessionUndrained,
+        Planted::LeaseIgnored,
+        Planted::LeaseFromAnswer,
+        Planted::OpenedWithoutWait,
+        Planted::RebootBelieved,
+        Planted::RaiseForgetsBoot,
+        Planted::SurvivorsNotFlushed,
+        Planted::RebootUnnoticed,
+        Planted::CastBelievesBoot,
+        Planted::ReleaseOfNobody,
+        Planted::LinesCalledApart,
+        Planted::OwnDirtyForgotten,
+        Planted::NewcomerUntold,
+        Planted::WitnessIsData,
+        Planted::UnequalServed,
+        Planted::EpochForgotten,
+    ];
+}
+
+#[cfg(any(test, feature = "planted"))]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this bug is compiled in and switched on: some stand in the simulator, as what they would be made in does.
+#[cfg(any(test, feature = "planted"))]
+pub fn planted(bug: Planted) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this bug is compiled in and switched on: never.
+#[cfg(not(any(test, feature = "planted")))]
+#[inline(always)]
+pub const fn planted(_: Planted) -> bool {
+    false
+}
+
+/// Switches a bug on for this thread, or all off.
+#[cfg(any(test, feature = "planted"))]
+pub fn plant(bug: Option<Planted>) {
+    PLANTED.set(bug);
+}

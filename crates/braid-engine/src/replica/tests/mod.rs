@@ -1,0 +1,232 @@
+//! What the simulator meets rarely or never, one voter or one controller at a time.
+
+use braid_format::Uuid;
+
+use super::*;
+
+const BOOT: Uuid = Uuid::from_u128(100);
+const LATER_BOOT: Uuid = Uuid::from_u128(101);
+const FIRST: Uuid = Uuid::from_u128(1);
+const SECOND: Uuid = Uuid::from_u128(2);
+
+fn voters(numbers: &[u8]) -> Voters {
+    numbers.iter().copied().map(VoterId).collect()
+}
+
+fn vote(epoch: u64, sequence: u64, in_sync: &[u8]) -> Vote {
+    Vote { epoch, sequence, lineage: 7, in_sync: voters(in_sync) }
+}
+
+/// Asks a fence, and lets it write what it wants to.
+fn ask(fence: &mut Fence, ask: Ask) -> Option<Result<Answer, Refused>> {
+    assert!(fence.ask(9, ask));
+    let mut said = None;
+    while let Some(action) = fence.pop() {
+        match action {
+            FenceAction::Write(_) => fence.written(true),
+            FenceAction::Answer(9, answer) => said = Some(answer),
+            _ => {}
+        }
+    }
+    said
+}
+
+fn raise(fence: &mut Fence, epoch: u64, controller: Uuid) -> Option<Result<Answer, Refused>> {
+    ask(fence, Ask::Raise { epoch, controller })
+}
+
+#[test]
+fn quorums_meet_in_one_voter() {
+    for count in 1..=VOTERS_MAX {
+        let Quorums { voters, open, drop, lease } = Quorums::of(count);
+        assert!(voters == count && open <= count && drop >= 1 && lease >= 1);
+        assert!(open + open > count && open + drop > count && open + lease > count, "{count}");
+    }
+    let of = |count| (Quorums::of(count).open, Quorums::of(count).drop);
+    assert_eq!([1, 2, 3, 4, 5].map(of), [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]);
+}
+
+#[test]
+fn an_epoch_belongs_to_one_controller() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    let before = Register::default();
+    assert_eq!(raise(&mut fence, 3, FIRST), Some(Ok(Answer::Raised { before, boot: BOOT })));
+    for (epoch, controller) in [(2, SECOND), (2, FIRST), (3, SECOND)] {
+        assert_eq!(raise(&mut fence, epoch, controller), Some(Err(Refused { epoch: 3 })), "{epoch}");
+        let vote = vote(epoch, 1, &[0]);
+        let cast = ask(&mut fence, Ask::Cast { epoch, controller, vote, boot: BOOT });
+        assert_eq!(cast, Some(Err(Refused { epoch: 3 })));
+        assert_eq!(ask(&mut fence, Ask::Beat { epoch, controller }), Some(Err(Refused { epoch: 3 })));
+        assert_eq!(ask(&mut fence, Ask::Release { epoch, controller }), Some(Err(Refused { epoch: 3 })));
+        assert_eq!(fence.hello(ConnectionId(1), epoch, controller, 1), Hello::Refused(Refused { epoch: 3 }));
+    }
+    // Whose answer was lost asks again.
+    assert!(matches!(raise(&mut fence, 3, FIRST), Some(Ok(Answer::Raised { .. }))));
+    assert_eq!(ask(&mut fence, Ask::Beat { epoch: 3, controller: FIRST }), Some(Ok(Answer::Alive)));
+}
+
+#[test]
+fn a_raise_waits_for_what_is_under_way() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    assert_eq!(fence.hello(ConnectionId(5), 1, FIRST, 1), Hello::Admitted);
+    assert!(fence.begin(ConnectionId(5)) && fence.begin(ConnectionId(5)));
+    assert_eq!(raise(&mut fence, 2, SECOND), None);
+    // Cut off: nothing more begins, and nobody is let in.
+    assert!(!fence.begin(ConnectionId(5)));
+    assert!(matches!(fence.hello(ConnectionId(6), 1, FIRST, 2), Hello::Refused(_)));
+    fence.closed(ConnectionId(5));
+    fence.end(ConnectionId(5));
+    assert_eq!((fence.pop(), fence.register().epoch), (None, 1));
+    fence.end(ConnectionId(5));
+    assert!(matches!(fence.pop(), Some(FenceAction::Write(Register { epoch: 2, .. }))));
+    assert_eq!(fence.pop(), None, "it is answered before it is durable");
+    fence.written(true);
+    assert!(matches!(fence.pop(), Some(FenceAction::Answer(9, Ok(Answer::Raised { .. })))));
+}
+
+#[test]
+fn a_session_waits_for_the_one_before_and_none_comes_late() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    assert_eq!(fence.hello(ConnectionId(1), 1, FIRST, 1), Hello::Admitted);
+    assert!(fence.begin(ConnectionId(1)));
+    assert_eq!(fence.hello(ConnectionId(2), 1, FIRST, 3), Hello::Waits);
+    assert!(!fence.begin(ConnectionId(2)));
+    assert_eq!(fence.pop(), Some(FenceAction::Cut(ConnectionId(1))));
+    fence.end(ConnectionId(1));
+    assert_eq!(fence.pop(), Some(FenceAction::Admit(ConnectionId(2))));
+    assert!(fence.begin(ConnectionId(2)));
+    fence.end(ConnectionId(2));
+    fence.closed(ConnectionId(2));
+    // Also where nothing is left of the newer one.
+    assert!(matches!(fence.hello(ConnectionId(3), 1, FIRST, 2), Hello::Refused(_)));
+    assert_eq!(fence.hello(ConnectionId(4), 1, FIRST, 3), Hello::Admitted);
+    // Another epoch counts its sessions anew.
+    raise(&mut fence, 2, SECOND);
+    assert_eq!(fence.hello(ConnectionId(5), 2, SECOND, 1), Hello::Admitted);
+}
+
+/// A node reboots after the flush that comes before a drop and before the vote: what was written between may be lost.
+#[test]
+fn a_vote_under_another_boot_does_not_make_a_replica_believed() {
+    let mut fence = Fence::new(Register::default(), LATER_BOOT);
+    raise(&mut fence, 1, FIRST);
+    let cast = Ask::Cast { epoch: 1, controller: FIRST, vote: vote(1, 1, &[0]), boot: BOOT };
+    assert_eq!(ask(&mut fence, cast), Some(Ok(Answer::Cast)));
+    assert_eq!((fence.boot(), fence.register().boot), (LATER_BOOT, BOOT));
+    // An older vote that comes late changes nothing.
+    let cast = Ask::Cast { epoch: 1, controller: FIRST, vote: vote(0, 9, &[1]), boot: LATER_BOOT };
+    assert_eq!(ask(&mut fence, cast), Some(Ok(Answer::Cast)));
+    assert_eq!((fence.register().vote, fence.register().boot), (vote(1, 1, &[0]), BOOT));
+}
+
+#[test]
+fn a_voter_that_cannot_write_promises_nothing_more() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    assert_eq!(fence.hello(ConnectionId(1), 1, FIRST, 1), Hello::Admitted);
+    assert!(fence.ask(1, Ask::Release { epoch: 1, controller: FIRST }));
+    assert!(fence.ask(2, Ask::Beat { epoch: 1, controller: FIRST }));
+    assert!(matches!(fence.pop(), Some(FenceAction::Write(_))));
+    fence.written(false);
+    assert_eq!(fence.pop(), Some(FenceAction::Cut(ConnectionId(1))));
+    assert_eq!(fence.pop(), None);
+    assert!(!fence.ask(3, Ask::Beat { epoch: 1, controller: FIRST }) && !fence.begin(ConnectionId(1)));
+    assert!(matches!(fence.hello(ConnectionId(2), 1, FIRST, 2), Hello::Refused(_)));
+}
+
+/// An opening of three voters, the last one a witness.
+fn opening() -> Opening {
+    Opening::new(Quorums::of(3), voters(&[0, 1]), SECOND, 70)
+}
+
+fn raised(registers: &[(u8, Register)], epoch: u64) -> Opening {
+    let mut opening = opening();
+    opening.refused(epoch);
+    for (voter, register) in registers {
+        opening.raised(VoterId(*voter), epoch + 1, *register, BOOT, 1000);
+    }
+    opening
+}
+
+#[test]
+fn who_never_served_does_not_speak_for_who_did() {
+    let served = Register { epoch: 4, controller: FIRST, released: false, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let released = Register { released: true, ..served };
+    let nobody = Register { epoch: 5, controller: SECOND, ..released };
+    let waits = |registers: &[(u8, Register)]| matches!(raised(registers, 5).next(1000), Next::Wait(_, _, until) if until == 1000 + OPEN_WAIT_NS);
+    assert!(waits(&[(0, served), (1, served)]));
+    assert!(waits(&[(0, served), (1, nobody)]));
+    assert!(!waits(&[(0, released), (1, served)]));
+    // A volume that nobody ever opened.
+    let new = Register { vote: vote(0, 0, &[0, 1]), boot: BOOT, ..Register::default() };
+    assert_eq!(raised(&[(0, new), (1, new)], 0).next(1000), Next::MakeEqual(voters(&[0, 1])));
+}
+
+#[test]
+fn rebooted_replicas_are_believed_when_all_in_sync_have_rebooted() {
+    let good = Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let rebooted = Register { boot: LATER_BOOT, ..good };
+    let next = |registers: &[(u8, Register)]| raised(registers, 4).next(1000);
+    assert_eq!(next(&[(0, good), (1, rebooted)]), Next::MakeEqual(voters(&[0])));
+    assert_eq!(next(&[(0, rebooted), (1, rebooted)]), Next::MakeEqual(voters(&[0, 1])));
+    // The other one may know better.
+    assert!(matches!(next(&[(0, rebooted), (2, good)]), Next::Missing(_, _, missing) if missing == voters(&[0, 1])));
+    assert!(matches!(next(&[(2, good)]), Next::Ask(..)));
+}
+
+#[test]
+fn an_opening_is_recorded_on_all_that_are_in_sync() {
+    let last = Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let mut opening = raised(&[(0, last), (1, last), (2, last)], 4);
+    opening.choose(voters(&[0, 1]));
+    opening.equal(voters(&[0, 1]));
+    opening.cast(VoterId(0), 5);
+    opening.cast(VoterId(2), 5);
+    assert_eq!(opening.next(1000), Next::Cast(Vote { epoch: 5, sequence: 1, ..last.vote }, voters(&[1])));
+    opening.cast(VoterId(1), 5);
+    assert_eq!(opening.next(1000), Next::Open);
+}
+
+#[test]
+fn a_drop_waits_for_flushes_and_votes_and_a_newcomer_for_itself() {
+    let opened = Opened { vote: vote(5, 1, &[0, 1]), boots: [Some(BOOT); VOTERS_MAX] };
+    let mut membership = Membership::new(Quorums::of(3), &opened, 1);
+    membership.fail(VoterId(1));
+    assert_eq!((membership.wanted(), membership.may_answer()), (Wanted::Flush(voters(&[0])), false));
+    membership.flushed(VoterId(0));
+    let Wanted::Cast(dropped, asked) = membership.wanted() else { panic!("it is to be voted for") };
+    assert_eq!((dropped.order(), dropped.in_sync, asked), ((5, 2), voters(&[0]), voters(&[0, 1, 2])));
+    membership.cast(VoterId(0), dropped.order());
+    membership.cast(VoterId(0), dropped.order());
+    assert!(!membership.may_answer());
+    membership.cast(VoterId(2), dropped.order());
+    assert!(membership.may_answer() && membership.settled().in_sync == voters(&[0]));
+
+    assert!(membership.promote(VoterId(1)));
+    let order = (5, 3);
+    membership.cast(VoterId(0), order);
+    membership.cast(VoterId(2), order);
+    assert_eq!((membership.settled().in_sync, membership.in_sync()), (voters(&[0]), voters(&[0, 1])));
+    membership.cast(VoterId(1), order);
+    assert_eq!(membership.settled().in_sync, voters(&[0, 1]));
+
+    // Another boot is a failure; the last one that holds everything is never dropped.
+    membership.met(VoterId(1), LATER_BOOT);
+    assert_eq!((membership.in_sync(), membership.boot(VoterId(1))), (voters(&[0]), LATER_BOOT));
+    membership.met(VoterId(0), LATER_BOOT);
+    assert_eq!((membership.wanted(), membership.may_answer()), (Wanted::Frozen, false));
+}
+
+#[test]
+fn a_lease_counts_from_the_moment_of_asking() {
+    let mut lease = Lease::new(Quorums::of(3));
+    assert!(!lease.holds(0));
+    lease.heard(VoterId(0), 1000);
+    assert!(!lease.holds(1000));
+    lease.heard(VoterId(2), 400);
+    assert!(lease.holds(400 + LEASE_NS - 1) && !lease.holds(400 + LEASE_NS));
+    lease.heard(VoterId(2), 300);
+    assert_eq!(lease.until_ns(), Some(400 + LEASE_NS));
+}
