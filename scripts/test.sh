@@ -110,11 +110,22 @@ volumes() {
     rm -f "$output"
     return $failed
 }
+# Volumes on several nodes: the same seeds, and as many others.
+replicas() {
+    local seeds=${REPLICA_SEEDS:-800} from failed=0
+    from=$seeds
+    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
+    timeout 120 "$target/verify/replica-sim" --seeds "0..$seeds" || failed=1
+    echo "seeds $from..$((from + seeds))"
+    timeout 120 "$target/verify/replica-sim" --seeds "$from..$((from + seeds))" || failed=1
+    return $failed
+}
 planted() {
     local failed=0
     timeout 600 "$target/planted/verify/braid-sim" --hunt || failed=1
     timeout 300 "$target/planted/verify/pool-sim" --hunt || failed=1
     timeout 300 "$target/planted/verify/volume-sim" --hunt || failed=1
+    timeout 120 "$target/planted/verify/replica-sim" --hunt || failed=1
     return $failed
 }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
@@ -136,6 +147,7 @@ stage units 120 units
 stage simulator 240 simulator
 stage pools 30 pools
 stage volumes 30 volumes
+stage replicas 20 replicas
 stage planted 130 planted
 stage corpus 60 corpus
 stage fuzz 180 fuzz

@@ -31,6 +31,7 @@ pub mod plant;
 pub mod plot;
 pub mod pools;
 pub mod queue;
+pub mod replicas;
 pub mod required;
 pub mod rng;
 pub mod rot;

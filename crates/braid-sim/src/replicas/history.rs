@@ -1,0 +1,176 @@
+//! What clients asked and saw, and what of it had to last.
+//!
+//! A write that was acknowledged may be lost in one way: each replica that was in sync then has rebooted since, before anything made
+//! it durable (a flush, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
+//! and is not certainly overwritten; what is read first then counts. Everything else is one order for ever.
+
+use super::check::{Access, disorder};
+
+/// A request of a client.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which block; none: a flush.
+    pub block: Option<u16>,
+    /// What is written; what was read.
+    pub value: Option<u64>,
+    /// It changes the block.
+    pub write: bool,
+    /// While which opening of the volume, from 1.
+    pub opened: u64,
+    /// When, in nanoseconds.
+    pub begun: u64,
+    /// When it was answered, if it was.
+    pub ended: Option<u64>,
+    /// The replicas in sync that had it then, and the boots of their nodes.
+    pub holders: Vec<(usize, u64)>,
+}
+
+/// Everything that happened that clients could know of, and when nodes lost power.
+#[derive(Default)]
+pub struct History {
+    /// By number.
+    pub requests: Vec<Request>,
+    /// When each opening of the volume was complete.
+    pub opened: Vec<u64>,
+    /// By node, when each of its boots ended.
+    pub cuts: Vec<Vec<u64>>,
+}
+
+/// A write, with what became of it.
+struct Fate<'a> {
+    request: &'a Request,
+    /// When it could have been lost; none: never.
+    doubted: Option<u64>,
+}
+
+/// A value that a block may have after a crash, as far as its write tells.
+struct There {
+    value: u64,
+    ended: u64,
+    /// In which opening it was written; 0: with the volume.
+    opened: u64,
+}
+
+impl History {
+    /// What must not be, if anything.
+    pub fn violation(&self, blocks: u16) -> Option<String> {
+        (0..blocks).find_map(|block| self.of_block(block).map(|why| format!("block {block}: {why}")))
+    }
+
+    /// How many times a block could have lost something.
+    pub fn doubts(&self, blocks: u16) -> u64 {
+        (0..blocks).map(|block| self.fates(block).iter().filter(|fate| fate.doubted.is_some()).count() as u64).sum()
+    }
+
+    fn fates(&self, block: u16) -> Vec<Fate<'_>> {
+        let (writes, reads): (Vec<&Request>, Vec<&Request>) =
+            self.requests.iter().filter(|request| request.block == Some(block)).partition(|request| request.write);
+        let flushes: Vec<&Request> = self.requests.iter().filter(|request| request.block.is_none()).collect();
+        writes.into_iter().map(|write| self.fate(write, &reads, &flushes)).collect()
+    }
+
+    fn fate<'a>(&self, request: &'a Request, reads: &[&Request], flushes: &[&Request]) -> Fate<'a> {
+        let ended = request.ended.unwrap_or(u64::MAX);
+        let gone = |(node, boot): &(usize, u64)| self.cuts[*node].get(*boot as usize).copied();
+        let lost = request.holders.iter().map(gone).try_fold(ended, |last, cut| Some(last.max(cut?)));
+        let lost = lost.filter(|_| request.ended.is_some());
+        let after = flushes.iter().filter(|flush| flush.opened == request.opened && flush.begun > ended);
+        let flushed = after.filter_map(|flush| flush.ended).min();
+        let opened = self.opened.iter().copied().filter(|at| *at > ended && lost.is_none_or(|lost| *at < lost)).min();
+        let seen = reads.iter().filter(|read| read.value == request.value && read.opened != request.opened);
+        let seen = seen.filter_map(|read| read.ended).min();
+        let lasts = [flushed, opened, seen].into_iter().flatten().min().unwrap_or(u64::MAX);
+        Fate { request, doubted: lost.filter(|lost| *lost < lasts) }
+    }
+
+    fn of_block(&self, block: u16) -> Option<String> {
+        let fates = self.fates(block);
+        let mut crashes: Vec<u64> = fates.iter().filter_map(|fate| fate.doubted).collect();
+        crashes.sort_unstable();
+        crashes.dedup();
+        crashes.push(u64::MAX);
+        // What may be there.
+        let (mut there, mut from) = (vec![There { value: 0, ended: 0, opened: 0 }], 0);
+        for until in crashes {
+            let after = |ended: Option<u64>| ended.is_none_or(|ended| ended > from);
+            let part: Vec<&Fate<'_>> =
+                fates.iter().filter(|fate| fate.request.begun < until && after(fate.request.ended)).collect();
+            let all = self.requests.iter().filter(|request| request.block == Some(block) && !request.write);
+            let reads = all.filter(|read| read.begun >= from && read.ended.is_some_and(|ended| ended < until));
+            let (mut accesses, mut first, mut found) = (Vec::new(), None, 0);
+            for fate in &part {
+                let (begun, ended) = (fate.request.begun as i64, fate.request.ended.map_or(i64::MAX, |at| at as i64));
+                accesses.push(Access { value: fate.request.value?, write: true, begun, ended });
+            }
+            for read in reads {
+                let (value, ended) = (read.value?, read.ended? as i64);
+                accesses.push(Access { value, write: false, begun: read.begun as i64, ended });
+                if let Some(here) = there.iter().find(|here| here.value == value) {
+                    if first.replace(value).is_some_and(|first| first != value) {
+                        return Some(format!("after a crash at {from} it was {value}, and something else, too"));
+                    }
+                    // This opening has found it, and made it durable: what else was there before is gone for good.
+                    found = if here.opened < read.opened { read.opened.max(found) } else { found };
+                }
+            }
+            // Without a read of what was there nothing tells which value it was.
+            accesses.extend(first.map(|value| Access { value, write: true, begun: -2, ended: -1 }));
+            if let Some(why) = disorder(&accesses) {
+                return Some(why);
+            }
+            there.retain(|here| here.opened >= found || first == Some(here.value));
+            let ended = part.iter().filter(|fate| fate.request.ended.is_some_and(|ended| ended <= until));
+            there.extend(ended.filter_map(|fate| {
+                let &Request { value, ended, opened, .. } = fate.request;
+                Some(There { value: value?, ended: ended?, opened })
+            }));
+            // What is lost later uncovers what it had been written over.
+            let lasts =
+                |fate: &&&Fate<'_>| fate.request.ended.is_some_and(|ended| ended <= until) && fate.doubted.is_none();
+            let newest = part.iter().filter(lasts).map(|fate| fate.request.begun).max().unwrap_or(0);
+            there.retain(|here| here.ended >= newest);
+            from = until;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(write: Option<u64>, read: Option<u64>, opened: u64, begun: u64) -> Request {
+        let block = write.or(read).map(|_| 0);
+        let holders = if write.is_some() { vec![(0, 0), (1, 0)] } else { Vec::new() };
+        let ended = Some(begun + 1);
+        Request { block, value: write.or(read), write: write.is_some(), opened, begun, ended, holders }
+    }
+
+    /// Write 5 at 10, flush at 20 where `flushed`, cuts of the two nodes, an opening at 100, and reads after it.
+    fn judged(flushed: bool, cuts: [Option<u64>; 2], reads: &[u64]) -> bool {
+        let mut requests = vec![request(Some(5), None, 1, 10)];
+        if flushed {
+            requests.push(request(None, None, 1, 20));
+        }
+        let later = reads.iter().zip(0..).map(|(value, k)| request(None, Some(*value), 2, 110 + 10 * k));
+        requests.extend(later);
+        let cuts = cuts.into_iter().map(|cut| cut.into_iter().collect()).collect();
+        History { requests, opened: vec![1, 100], cuts }.violation(1).is_none()
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_lost_only_with_all_that_held_it() {
+        assert!(judged(false, [Some(50), Some(60)], &[5, 5]) && judged(false, [Some(50), Some(60)], &[0, 0]));
+        assert!(!judged(false, [Some(50), None], &[0]) && !judged(false, [None, None], &[0]));
+        assert!(judged(false, [Some(50), None], &[5]));
+        // Once it is known what is there it stays so.
+        assert!(!judged(false, [Some(50), Some(60)], &[0, 5]) && !judged(false, [Some(50), Some(60)], &[5, 0]));
+    }
+
+    #[test]
+    fn what_was_flushed_or_found_by_an_opening_lasts() {
+        assert!(!judged(true, [Some(50), Some(60)], &[0]) && judged(true, [Some(50), Some(60)], &[5]));
+        assert!(!judged(false, [Some(50), Some(105)], &[0]));
+        assert!(!judged(false, [Some(50), Some(60)], &[7]));
+    }
+}

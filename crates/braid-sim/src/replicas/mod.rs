@@ -1,0 +1,23 @@
+//! Volumes that are kept on several nodes: the fences of their voters and the openings, memberships and leases of two controllers, over
+//! links that delay, lose and cut, from a seed.
+//!
+//! Fence, opening, membership and lease are the engine's (`braid_engine::replica`), and the registers are the bytes of `braid_format`. What
+//! will stand between them in a daemon (connections, requests, copies) stands here, as small as it can be: blocks are words, a companion
+//! is a set of dirty blocks. Judged is what clients saw: each block's history must fit into one order, and what had to last must be there.
+
+mod check;
+mod controller;
+mod copying;
+mod faults;
+mod history;
+mod nature;
+mod net;
+mod node;
+#[cfg(feature = "planted")]
+pub mod plant;
+pub mod required;
+mod serving;
+mod world;
+
+pub use crate::pools::{Counters, Outcome};
+pub use world::{Options, run};

@@ -1,0 +1,341 @@
+//! A node: the register of a voter on two blocks, its fence, and the replica behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Register, RegisterOf};
+use braid_format::Uuid;
+use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
+
+use super::nature::MS;
+use super::net::{Io, ToController, ToNode};
+use super::world::{Event, World};
+use crate::rng::Rng;
+
+type Place = Box<[u8; REGISTER_BYTES]>;
+
+/// A replica's blocks, one word each, and which of them are dirty.
+#[derive(Default)]
+pub struct Store {
+    /// Each with the number of its write.
+    durable: Vec<(u64, u64)>,
+    cached: BTreeMap<u16, (u64, u64)>,
+    writes: u64,
+    /// Durable before the data are begun.
+    pub dirty: BTreeSet<u16>,
+}
+
+impl Store {
+    /// What a read finds.
+    pub fn read(&self, block: u16) -> u64 {
+        self.cached.get(&block).unwrap_or(&self.durable[usize::from(block)]).1
+    }
+
+    fn write(&mut self, block: u16, value: u64) {
+        self.writes += 1;
+        self.cached.insert(block, (self.writes, value));
+    }
+
+    /// What was in the cache when a flush began is durable; a later flush may have ended before.
+    fn flushed(&mut self, cached: BTreeMap<u16, (u64, u64)>) {
+        for (block, written) in cached {
+            let durable = &mut self.durable[usize::from(block)];
+            *durable = (*durable).max(written);
+            if self.cached.get(&block).is_some_and(|(number, _)| *number <= written.0) {
+                self.cached.remove(&block);
+            }
+        }
+    }
+
+    /// Power is lost: of what was not flushed, and of what was under way, some is there.
+    fn cut(&mut self, under: impl Iterator<Item = (u16, u64)>, rng: &mut Rng) {
+        under.for_each(|(block, value)| {
+            if rng.coin() {
+                self.write(block, value);
+            }
+        });
+        for (block, written) in std::mem::take(&mut self.cached) {
+            if rng.coin() {
+                self.durable[usize::from(block)] = written;
+            }
+        }
+    }
+}
+
+/// An I/O that a disk has.
+struct Under {
+    id: ConnectionId,
+    number: u64,
+    io: Io,
+    /// What a flush is to make durable.
+    cached: BTreeMap<u16, (u64, u64)>,
+}
+
+/// One voter's node.
+pub struct Node {
+    of: RegisterOf,
+    /// It has power.
+    pub up: bool,
+    /// Counted up with each loss of power.
+    pub boot: u64,
+    places: [Place; 2],
+    generation: u64,
+    /// What is being written, and whether the first place has it.
+    writing: Option<(StoredRegister, bool)>,
+    /// None while it starts, or is without power.
+    pub fence: Option<Fence>,
+    /// The replica; a witness has one that nobody uses.
+    pub store: Store,
+    /// Which controller's each connection is.
+    pub connections: BTreeMap<u64, usize>,
+    under: BTreeMap<u64, Under>,
+    /// Until when its disk is slow.
+    pub slow_until_ns: u64,
+    /// How long what it is asked then may take, in milliseconds.
+    pub slow_most_ms: u64,
+    /// Who asked each question.
+    asked_by: BTreeMap<u64, usize>,
+}
+
+/// A node's boot, as it says it.
+pub fn boot_id(node: usize, boot: u64) -> Uuid {
+    Uuid::from_u64_pair(node as u64 + 1, boot + 1)
+}
+
+impl Node {
+    /// With the register that the volume was made with.
+    pub fn new(of: RegisterOf, register: &Register, blocks: u16) -> Node {
+        let bytes = Box::new(register.stored(&of, 1).encode());
+        let boot = boot_id(usize::from(of.voter.0), 0);
+        Node {
+            of,
+            up: true,
+            boot: 0,
+            places: [bytes.clone(), bytes],
+            generation: 1,
+            writing: None,
+            fence: Some(Fence::new(*register, boot)),
+            store: Store { durable: vec![(0, 0); usize::from(blocks)], ..Store::default() },
+            connections: BTreeMap::new(),
+            under: BTreeMap::new(),
+            slow_until_ns: 0,
+            slow_most_ms: 9000,
+            asked_by: BTreeMap::new(),
+        }
+    }
+}
+
+impl World {
+    /// A message has come to a node.
+    pub fn at_node(&mut self, controller: usize, node: usize, what: ToNode) {
+        let host = &mut self.nodes[node];
+        let Some(fence) = &mut host.fence else {
+            if let (true, ToNode::Hello { id, .. } | ToNode::Io(id, ..)) = (host.up, what) {
+                self.reply(controller, node, ToController::Closed(id));
+            }
+            return;
+        };
+        match what {
+            ToNode::Ask(number, ask) => {
+                host.asked_by.insert(number, controller);
+                fence.ask(number, ask);
+            }
+            ToNode::Hello { id, epoch, controller: uuid, session } => match fence.hello(id, epoch, uuid, session) {
+                Hello::Refused(_) => self.reply(controller, node, ToController::Closed(id)),
+                hello => {
+                    host.connections.insert(id.0, controller);
+                    if hello == Hello::Admitted {
+                        let boot = fence.boot();
+                        self.reply(controller, node, ToController::Met(id, boot));
+                    } else {
+                        self.counters.add("node", "sessions that wait", 1);
+                    }
+                }
+            },
+            ToNode::Io(id, number, io) => return self.begin(controller, node, id, number, io),
+            ToNode::Close(id) => {
+                host.connections.remove(&id.0);
+                fence.closed(id);
+            }
+        }
+        self.do_actions(node);
+    }
+
+    fn begin(&mut self, controller: usize, node: usize, id: ConnectionId, number: u64, io: Io) {
+        let host = &mut self.nodes[node];
+        let begun = host.connections.contains_key(&id.0) && host.fence.as_mut().is_some_and(|fence| fence.begin(id));
+        if !begun {
+            return self.reply(controller, node, ToController::Closed(id));
+        }
+        let (slow, slowest) = (host.slow_until_ns > self.now_ns, host.slow_most_ms);
+        match &io {
+            Io::Write(block, _) => host.store.dirty.extend([*block]),
+            Io::Clean(blocks) => host.store.dirty.retain(|block| !blocks.contains(block)),
+            _ => {}
+        }
+        let cached = if io == Io::Flush { host.store.cached.clone() } else { BTreeMap::new() };
+        let latency = match io {
+            Io::Clean(_) | Io::Dirty => 0,
+            _ if slow => self.rng.between(100, slowest) * MS,
+            _ => self.rng.between(self.nature.disk_ns / 10, self.nature.disk_ns),
+        };
+        let key = self.number();
+        self.nodes[node].under.insert(key, Under { id, number, io, cached });
+        let boot = self.nodes[node].boot;
+        self.queue.push(self.now_ns + latency, Event::IoDone { node, boot, key });
+    }
+
+    /// A disk has done what it was asked.
+    pub fn io_done(&mut self, node: usize, boot: u64, key: u64) {
+        let host = &mut self.nodes[node];
+        let Some(under) = host.under.remove(&key).filter(|_| host.boot == boot) else { return };
+        let (mut value, mut dirty) = (0, Vec::new());
+        match under.io {
+            Io::Read(block) => value = host.store.read(block),
+            Io::Write(block, value) => host.store.write(block, value),
+            Io::Dirty => dirty = host.store.dirty.iter().copied().collect(),
+            Io::Clean(_) => {}
+            Io::Flush => host.store.flushed(under.cached),
+        }
+        if let Some(controller) = host.connections.get(&under.id.0).copied() {
+            let done = ToController::Done { id: under.id, io: under.number, value, dirty, boot };
+            self.reply(controller, node, done);
+        } else {
+            self.counters.add("node", "I/O that ended without its connection", 1);
+        }
+        if let Some(fence) = &mut self.nodes[node].fence {
+            fence.end(under.id);
+        }
+        self.do_actions(node);
+    }
+
+    /// Does what a fence wants.
+    pub fn do_actions(&mut self, node: usize) {
+        while let Some(action) = self.nodes[node].fence.as_mut().and_then(Fence::pop) {
+            let host = &mut self.nodes[node];
+            match action {
+                FenceAction::Write(register) => {
+                    let stored = register.stored(&host.of, host.generation + 1);
+                    host.writing = Some((stored, false));
+                    self.write_place(node);
+                }
+                FenceAction::Cut(id) => {
+                    if let Some(controller) = host.connections.remove(&id.0) {
+                        self.counters.add("node", "connections cut", 1);
+                        self.reply(controller, node, ToController::Closed(id));
+                    }
+                }
+                FenceAction::Admit(id) => {
+                    let boot = boot_id(node, host.boot);
+                    if let Some(controller) = host.connections.get(&id.0).copied() {
+                        self.reply(controller, node, ToController::Met(id, boot));
+                    }
+                }
+                FenceAction::Answer(number, answer) => {
+                    if let Some(controller) = host.asked_by.remove(&number) {
+                        self.reply(controller, node, ToController::Answer(number, answer));
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_place(&mut self, node: usize) {
+        let at = self.now_ns + self.rng.between(self.nature.disk_ns / 5, 2 * self.nature.disk_ns);
+        let boot = self.nodes[node].boot;
+        self.queue.push(at, Event::PlaceWritten { node, boot });
+    }
+
+    /// One of the places of a register is written, and flushed.
+    pub fn place_written(&mut self, node: usize, boot: u64) {
+        let host = &mut self.nodes[node];
+        let Some((register, first)) = host.writing.filter(|_| host.boot == boot) else { return };
+        let slot = register_slot(register.generation) ^ usize::from(first);
+        *host.places[slot] = register.encode();
+        if !first {
+            host.writing = Some((register, true));
+            return self.write_place(node);
+        }
+        (host.writing, host.generation) = (None, register.generation);
+        match &mut host.fence {
+            Some(fence) => fence.written(true),
+            None => {
+                // It had been mended at the start.
+                let read = Register::of_stored(&register, &host.of).expect("it is of this voter");
+                host.fence = Some(Fence::new(read, boot_id(node, host.boot)));
+            }
+        }
+        self.do_actions(node);
+    }
+
+    /// A node loses power: of what was not flushed, some is there.
+    pub fn cut_power(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        if !host.up {
+            return;
+        }
+        self.trace.event(self.now_ns, format_args!("node {node} loses power"));
+        self.history.cuts[node].push(self.now_ns);
+        (host.up, host.fence) = (false, None);
+        host.connections.clear();
+        let under = std::mem::take(&mut host.under).into_values();
+        let writes = under.filter_map(|under| match under.io {
+            Io::Write(block, value) => Some((block, value)),
+            _ => None,
+        });
+        host.store.cut(writes, &mut self.rng);
+        if let Some((register, first)) = host.writing.take() {
+            let place = &mut host.places[register_slot(register.generation) ^ usize::from(first)];
+            // Sectors are whole or not; the block may be torn.
+            for (old, new) in place.chunks_mut(512).zip(register.encode().chunks(512)) {
+                if self.rng.coin() {
+                    old.copy_from_slice(new);
+                }
+            }
+            // All that is said stands in one sector: the tear must be seen there, too.
+            if self.rng.coin() {
+                place[100] ^= 0x55;
+                self.counters.add("node", "torn registers", 1);
+            }
+        }
+        host.boot += 1;
+    }
+
+    /// A node has power again. Its register is read, and mended where the two places differ.
+    pub fn start_node(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        if host.up {
+            return;
+        }
+        host.up = true;
+        self.trace.event(self.now_ns, format_args!("node {node} has power"));
+        let newest = StoredRegister::newest([&host.places[0], &host.places[1]]);
+        let Ok(register) = newest else {
+            self.violation.get_or_insert(format!("node {node} has forgotten its register"));
+            return;
+        };
+        // The other place first: it is the one that does not count.
+        let counts = register.encode();
+        let first = usize::from(*host.places[1] != counts);
+        let first = if *host.places[0] != counts { 0 } else { first };
+        host.generation = register.generation;
+        // As a change whose first place is the one that is right already, written last.
+        let slot = register_slot(register.generation);
+        if slot == first {
+            host.writing = Some((register, false));
+        } else {
+            host.writing = Some((register, true));
+        }
+        self.write_place(node);
+    }
+
+    /// One of two places of a register rots while its node is without power.
+    pub fn rot_register(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let [first, second] = &host.places;
+        let whole = StoredRegister::decode(first).is_ok() && StoredRegister::decode(second).is_ok();
+        if !host.up && whole {
+            host.places[self.rng.index(2)][self.rng.index(512)] ^= 1;
+            self.counters.add("node", "registers rotted", 1);
+        }
+    }
+}
