@@ -118,6 +118,8 @@ impl World {
         let thick = self.nature.thick > 0 && self.rng.below(100) < self.nature.thick;
         let own = if place == Placing::Spread { u128::MAX } else { on };
         let home = own | of.map_or(0, |of| self.known[&of].home);
+        let mut writers = of.map_or(Vec::new(), |of| self.known[&of].writers.clone());
+        writers.push(self.names as u16);
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
@@ -151,7 +153,8 @@ impl World {
                     self.plain.insert(uuid);
                 }
                 let (until, life) = (u64::MAX, Life::Coming(self.names));
-                let known = Known { name, uuid, of: None, blocks, home, until, life, had: None, served: None };
+                let (of, had, served) = (None, None, None);
+                let known = Known { name, uuid, of, blocks, writers, home, until, life, had, served };
                 self.known.insert(uuid, known);
                 self.ask(vec![uuid], false);
             }
@@ -184,10 +187,10 @@ impl World {
             let (uuid, name) = (self.new_uuid(), format!("s{}", self.names));
             let owner = self.owner_of(*volume).expect("a volume that is there");
             what.push((owner, uuid, OwnerName::new(&name).expect("a good name")));
-            let (blocks, home) = (self.known[volume].blocks.clone(), self.known[volume].home);
-            let of = Some(*volume);
+            let Known { blocks, writers, home, .. } = self.known[volume].clone();
+            let (of, had, served) = (Some(*volume), None, None);
             let (until, life) = (self.now, Life::Coming(group));
-            new.push(Known { name, uuid, of, blocks, home, until, life, had: None, served: None });
+            new.push(Known { name, uuid, of, blocks, writers, home, until, life, had, served });
         }
         self.plain.retain(|volume| !which.contains(volume));
         match self.pool().snapshot(&what, 0) {
@@ -235,10 +238,13 @@ impl World {
         if self.pool().rollback(owner, snapshot).is_ok() {
             self.count("rollbacks");
             self.note(|| format!("roll {volume} back to {to}"), u64::from(owner));
-            let (blocks, home) = (frozen(&self.known[&to]), self.known[&to].home);
+            let to = &self.known[&to];
+            let (blocks, home, mut writers) = (frozen(to), to.home, to.writers.clone());
             let known = self.known.get_mut(&volume).expect("known");
             known.life = Life::Turning(blocks);
             known.home |= home;
+            writers.append(&mut known.writers);
+            known.writers = writers;
             self.ask(vec![volume], false);
         }
     }

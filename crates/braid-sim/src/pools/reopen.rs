@@ -241,8 +241,12 @@ impl World {
             let is_forgiven = self.given_up & known.home != 0 || self.placed_otherwise && self.given_up != 0;
             if is_forgiven {
                 let stray = (0..).zip(&words).filter_map(|(k, word)| Some((k, (*word)?)));
-                if let Some((k, word)) = stray.clone().find(|(k, word)| !is_of(*word, *k)) {
-                    return Err(format!("block {k} of {} reads as {word:x}, which is of another block", known.name));
+                let is_foreign = |(k, word): &(u64, u64)| !is_of(*word, &known.writers, *k);
+                if let Some((k, word)) = stray.clone().find(is_foreign) {
+                    return Err(format!(
+                        "block {k} of {} reads as {word:x}, which is of another block or volume",
+                        known.name
+                    ));
                 }
                 lost += u64::from(wrong.take().is_some());
             }

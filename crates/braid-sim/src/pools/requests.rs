@@ -272,10 +272,10 @@ impl World {
         let durable = own && fua && !view.is_hot();
         let write = Write { out: 0, bind: Vec::new(), cursor: block, fua, commit: None, durable, failed: false };
         let id = self.add_job(volume, served, block, count, JobKind::Write(write), !own);
-        let start = self.now;
+        let (start, writer) = (self.now, self.writer(volume));
         let known = self.known.get_mut(&volume).expect("known");
         for k in block..block + count {
-            let change = Change { word: word_of(id, k), start, end: None, durable: false };
+            let change = Change { word: word_of(writer, id, k), start, end: None, durable: false };
             known.blocks[k as usize].0.push(change);
         }
         self.note(|| format!("job {id} writes {block}+{count} of {volume}, own {own}, fua {fua}"), id ^ block);
@@ -287,7 +287,7 @@ impl World {
         if own {
             let all = pieces.len() as u32;
             for (extent, position, at, blocks) in pieces {
-                self.push_write(id, extent, position, at, blocks, durable);
+                self.push_write((volume, id), extent, position, at, blocks, durable);
             }
             if let JobKind::Write(write) = &mut self.jobs.last_mut().expect("just added").kind {
                 (write.out, write.cursor) = (all, block + count);
@@ -295,10 +295,25 @@ impl World {
         }
     }
 
-    fn push_write(&mut self, job: u64, extent: ExtentId, position: u32, block: u64, count: u64, fua: bool) {
+    /// The number of a volume.
+    fn writer(&self, volume: Uuid) -> u16 {
+        *self.known[&volume].writers.last().expect("a volume has its own")
+    }
+
+    /// Writes blocks of a volume for a job.
+    fn push_write(
+        &mut self,
+        (volume, job): (Uuid, u64),
+        extent: ExtentId,
+        position: u32,
+        block: u64,
+        count: u64,
+        fua: bool,
+    ) {
+        let writer = self.writer(volume);
         let pool = self.pool.as_ref().expect("open");
         let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
-        let words = (block..block + count).map(|block| word_of(job, block)).collect();
+        let words = (block..block + count).map(|block| word_of(writer, job, block)).collect();
         let fails = self.rng.chance(self.nature.io_fails);
         let member = usize::from(extent.member);
         self.push(Io::Write { job, member, offset, words, fua, fails }, self.nature.slow_data);
@@ -390,7 +405,7 @@ impl World {
             }
         };
         self.note(|| format!("job {id} puts {at}+{blocks} at {extent:?}+{position}"), at);
-        self.push_write(id, extent, position, at, u64::from(blocks), false);
+        self.push_write((self.jobs[k].volume, id), extent, position, at, u64::from(blocks), false);
         let bound = reservation.filter(|_| is_planted(Bug::EntryBeforeData));
         if let Some(reservation) = &bound {
             self.pool().bind(reservation);
@@ -484,11 +499,11 @@ impl World {
     }
 }
 
-fn word_of(job: u64, block: u64) -> u64 {
-    job << 16 | (block & 0xfff) << 4 | 1
+fn word_of(writer: u16, job: u64, block: u64) -> u64 {
+    u64::from(writer) << 48 | job << 16 | (block & 0xfff) << 4 | 1
 }
 
-/// Whether a block may hold this, whoever wrote it.
-pub(super) fn is_of(word: u64, block: u64) -> bool {
-    word == 0 || word & 0xffff == word_of(0, block)
+/// Whether a block may hold this, if these have written it.
+pub(super) fn is_of(word: u64, writers: &[u16], block: u64) -> bool {
+    word == 0 || word & 0xffff == word_of(0, 0, block) && writers.contains(&((word >> 48) as u16))
 }

@@ -85,7 +85,7 @@ impl World {
         }
         self.pool = Some(pool);
         if gives_up {
-            (self.given_up, self.rotten) = (u128::MAX, 0);
+            (self.given_up, self.rotten) = (1 << device.number, 0);
             if !pool_is_whole(self.pool()) {
                 return Err("what was given up is still damaged".to_owned());
             }
@@ -97,9 +97,10 @@ impl World {
         }
         let rule = self.live_on()?;
         if gives_up {
-            // What was not committed is not given up yet.
+            // What was not committed is not given up yet: it may be in doubt again, or, where it could not be read once, be as it was.
             if !durable {
-                (self.given_up, self.rotten) = (u128::MAX, 1 << device.number);
+                self.rotten = 1 << device.number;
+                self.given_up |= if unread { self.rotten } else { 0 };
             }
         } else {
             // It was a passing fault: what stood there stands there again.

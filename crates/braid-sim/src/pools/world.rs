@@ -86,6 +86,8 @@ pub(super) struct Known {
     /// `None`: a volume. Else the volume that it was taken of.
     pub of: Option<Uuid>,
     pub blocks: Vec<Block>,
+    /// Whose words these may be: of a volume its own number comes last, before it those of what it began as.
+    pub writers: Vec<u16>,
     /// Members on which it, and what shows through it, may have been put.
     pub home: u128,
     /// Changes that began before this count: snapshots see nothing later.
