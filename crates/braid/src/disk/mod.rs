@@ -4,5 +4,6 @@ pub mod examine;
 mod examine_pool;
 pub mod host;
 pub mod pool_dump;
+mod pool_dump_ring;
 pub mod pool_tables;
 pub mod probe;

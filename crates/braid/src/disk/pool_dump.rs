@@ -5,16 +5,15 @@ use std::process::ExitCode;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_format::examine::copy_place;
-use braid_format::pool::{
-    Owner, OwnerKind, Placing, PoolLabel, Record, RecordKind, RingStart, entries, open, pool_tag,
-};
-use braid_format::{BLOCK_BYTES, LABEL_BYTES, examine_pool};
+use braid_format::pool::{Owner, OwnerKind, Placing, PoolLabel, Record, RecordKind, RingStart};
+use braid_format::{LABEL_BYTES, examine_pool};
 use braid_geometry::units::format_size;
 use braid_ring::DiskSpec;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::examine::cannot_read;
+use super::pool_dump_ring::{Batch, look_at_ring};
 use super::pool_tables::{Member, look};
 use super::probe::Probe;
 use crate::cli::output;
@@ -125,7 +124,8 @@ struct DumpedOwner {
 /// What cannot be believed.
 #[derive(Serialize, ToSchema)]
 struct DumpedDamage {
-    /// `ring_start`, `owner`, `record` or `addresses`.
+    /// `label` (0 at the start of the disk, 1 its copy), `ring_start`, `ring` (a block that cannot be read), `batch` (by the block of the ring where
+    /// one should begin that counts, as later ones are there), `owner`, `record` or `addresses`.
     what: &'static str,
     /// Which.
     index: u32,
@@ -166,7 +166,9 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
             .remedy("name a block device or a file, for example: braid pool dump /dev/sdb")
     })?;
     let probe = Probe::open(path).map_err(|error| cannot_read(&error, path))?;
-    let label = label_on(&probe).map_err(|error| cannot_read(&error, path))?.ok_or_else(|| {
+    let read = |offset, len| probe.read(offset, len);
+    let found = label_on(read, probe.size_bytes()).map_err(|error| cannot_read(&error, path))?;
+    let (label, bad_labels) = found.ok_or_else(|| {
         ErrorDetail::new(Kind::NotFound, format!("{} bears no label of a pool that is whole", path.display()))
             .with("disk", &args.disk)
             .remedy(
@@ -180,11 +182,17 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
             records.push(dumped_record(index, record));
         }
     });
-    let found = found.await.map_err(|error| {
+    let failed = |error: String| {
         ErrorDetail::new(Kind::DiskError, format!("{}: {error}", path.display()))
             .with("disk", &args.disk)
             .remedy("look at that disk and at the kernel's log (dmesg)")
-    })?;
+    };
+    let found = found.await.map_err(failed)?;
+    let ring = look_at_ring(&probe, &label).await.map_err(failed)?;
+    let labels = bad_labels.into_iter().map(|copy| ("label", copy));
+    let blocks = ring.unread.iter().map(|block| ("ring", *block));
+    let rotten = ring.rotten.into_iter().map(|block| ("batch", block));
+    let damaged = labels.chain(blocks).chain(rotten).chain(found.bad.iter().map(|bad| bad.word()));
     let [free_records, whole_records, packed_records, zero_records] = found.records;
     let dumped = DumpedMember {
         disk: args.disk.clone(),
@@ -194,43 +202,44 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
         session: label.session,
         clean: label.clean,
         ring_starts: found.starts.iter().flatten().map(dumped_start).collect(),
-        batches: batches(&probe, &label),
+        batches: ring.batches.iter().map(dumped_batch).collect(),
         owners: found.owners.iter().map(|(slot, owner)| dumped_owner(*slot, owner)).collect(),
         free_records,
         whole_records,
         packed_records,
         zero_records,
-        damaged: found.bad.iter().map(|bad| bad.word()).map(|(what, index)| DumpedDamage { what, index }).collect(),
+        damaged: damaged.map(|(what, index)| DumpedDamage { what, index }).collect(),
         records,
     };
     output::show(args.json, &dumped, show);
     Ok(ExitCode::from(if dumped.damaged.is_empty() { 0 } else { Kind::Damaged.exit_status() }))
 }
 
-/// The newer of the two copies that are whole.
-fn label_on(probe: &Probe) -> std::io::Result<Option<PoolLabel>> {
-    let size = probe.size_bytes();
-    let start = probe.read(0, LABEL_BYTES)?;
-    let end = copy_place(&start, size).map_or(Ok(Vec::new()), |place| probe.read(place, LABEL_BYTES))?;
-    let examined = examine_pool(&start, &end, size);
-    let copies = [examined.start.label, examined.end.label].into_iter().flatten();
-    Ok(copies.max_by_key(|label| label.sequence))
+/// The newer of the two copies that are whole, and which of them are not, or cannot be read.
+///
+/// # Errors
+/// None of them is whole, and not all can be read.
+fn label_on(
+    read: impl Fn(u64, usize) -> std::io::Result<Vec<u8>>,
+    size: u64,
+) -> std::io::Result<Option<(PoolLabel, Vec<u32>)>> {
+    let start = read(0, LABEL_BYTES);
+    let first = start.as_deref().unwrap_or_default();
+    let end = copy_place(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
+    let examined = examine_pool(first, end.as_deref().unwrap_or_default(), size);
+    let copies = [examined.start.label.ok(), examined.end.label.ok()];
+    let Some(label) = copies.iter().flatten().max_by_key(|label| label.sequence).cloned() else {
+        return start.and(end).map(|_| None);
+    };
+    let is_bad = |copy: &Option<PoolLabel>| copy.as_ref().is_none_or(|copy| copy.uuid != label.uuid);
+    let bad = (0..).zip(&copies).filter(|(_, copy)| is_bad(copy)).map(|(number, _)| number).collect();
+    Ok(Some((label, bad)))
 }
 
-/// Batches of this pool that stand in the ring, whole.
-fn batches(probe: &Probe, label: &PoolLabel) -> Vec<DumpedBatch> {
-    let ring = &label.places.ring;
-    // A part that cannot be read holds no batch that is whole.
-    let bytes = probe.read(ring.start, ring.bytes as usize).unwrap_or_default();
-    let tag = pool_tag(&label.uuid);
-    let at = |position: u32| {
-        let bytes = &bytes[position as usize * BLOCK_BYTES as usize..];
-        let header = open(bytes).ok().filter(|header| header.pool_tag == tag)?;
-        let entries = entries(bytes, &header).take_while(Result::is_ok).count() as u64;
-        let (run, sequence, commit) = (header.run, header.sequence, header.commit);
-        Some(DumpedBatch { position, run, sequence, commit, index: header.index, batches: header.batches, entries })
-    };
-    (0..(bytes.len() as u64 / BLOCK_BYTES) as u32).filter_map(at).collect()
+fn dumped_batch(batch: &Batch) -> DumpedBatch {
+    let (header, position, entries) = (&batch.header, batch.position, batch.entries);
+    let (run, sequence, commit) = (header.run, header.sequence, header.commit);
+    DumpedBatch { position, run, sequence, commit, index: header.index, batches: header.batches, entries }
 }
 
 fn numbers(bits: u128) -> Vec<u8> {
@@ -305,7 +314,14 @@ fn show(member: &DumpedMember) -> String {
         output::thousands(member.zero_records)
     );
     for damage in member.damaged.iter().take(LINES_MAX) {
-        let _ = writeln!(text, "! {} {} is damaged", damage.what.replace('_', " "), damage.index);
+        let index = damage.index;
+        let _ = match damage.what {
+            "label" if index == 0 => writeln!(text, "! the label at the start of the disk is damaged"),
+            "label" => writeln!(text, "! the copy of the label at the end of the disk is damaged"),
+            "ring" => writeln!(text, "! block {index} of the ring cannot be read"),
+            "batch" => writeln!(text, "! the batch at block {index} of the ring is damaged: later ones are there"),
+            what => writeln!(text, "! {} {index} is damaged", what.replace('_', " ")),
+        };
     }
     if member.damaged.len() > LINES_MAX {
         let _ = writeln!(text, "! and {} more (--json)", member.damaged.len() - LINES_MAX);
@@ -351,4 +367,57 @@ fn show(member: &DumpedMember) -> String {
         let _ = write!(text, "\n{}", output::render(&table));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_format::Uuid;
+    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
+
+    const BYTES: u64 = 96 << 20;
+
+    #[test]
+    fn of_a_label_that_cannot_be_read_the_other_copy_counts() {
+        let places = PoolPlaces::new(BYTES, 1024).expect("there is room");
+        let label = PoolLabel {
+            features: braid_format::Features::default(),
+            uuid: Uuid::from_u128(7),
+            sequence: 1,
+            name: braid_format::Name::new("tank").expect("a good name"),
+            state: PoolState::Active,
+            clean: false,
+            created_unix_s: 0,
+            session: 1,
+            members: vec![Some(PoolMember {
+                uuid: Uuid::from_u128(8),
+                size_bytes: BYTES,
+                state: PoolMemberState::InUse,
+            })],
+            member: 0,
+            places,
+            reserved: Reserved::NONE,
+        };
+        let image = label.encode().expect("it makes sense").to_vec();
+        let at = [places.label_start, places.copy_start];
+        let found = |unreadable: &[u64], spoilt: &[u64]| {
+            let read = |offset: u64, len: usize| {
+                assert!(at.contains(&offset) && len == LABEL_BYTES, "only the labels are read");
+                if unreadable.contains(&offset) {
+                    return Err(std::io::Error::from_raw_os_error(5));
+                }
+                let mut bytes = image.clone();
+                bytes[700] ^= u8::from(spoilt.contains(&offset));
+                Ok(bytes)
+            };
+            label_on(read, BYTES).map(|found| found.map(|(label, bad)| (label.member, bad)))
+        };
+        assert_eq!(found(&[], &[]).ok(), Some(Some((0, Vec::new()))));
+        for (k, copy) in (0..).zip(at) {
+            assert_eq!(found(&[copy], &[]).ok(), Some(Some((0, vec![k]))));
+            assert_eq!(found(&[], &[copy]).ok(), Some(Some((0, vec![k]))));
+            assert!(found(&[copy], &[at[1 - k as usize]]).is_err(), "nobody knows what the other one is");
+        }
+        assert_eq!(found(&[], &at).ok(), Some(None));
+    }
 }

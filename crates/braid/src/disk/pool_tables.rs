@@ -196,16 +196,33 @@ async fn bad_addresses(
     Ok(())
 }
 
-fn steps(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(super) fn steps(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let bytes = bytes.next_multiple_of(BLOCK as u64);
     (0..bytes).step_by(READ_BYTES as usize).map(move |at| (at, READ_BYTES.min(bytes - at)))
 }
 
 /// Reads whole pages. Those that cannot be read have bytes of which no structure is made; if none can, that is an error.
 async fn pages(member: &(impl Member + Sync), offset: u64, len: u64) -> Result<Vec<u8>, String> {
+    let (bytes, unread) = pages_and_gaps(member, offset, len).await?;
+    // A single page is asked for by those who look at what is known to be bad.
+    match unread.first() {
+        Some((_, error)) if len > BLOCK as u64 && unread.len() as u64 == len / BLOCK as u64 => Err(error.clone()),
+        _ => Ok(bytes),
+    }
+}
+
+/// Reads whole pages, and tells which of them, by their number from `offset` on, could not be read, and why: of their bytes no structure is made.
+///
+/// # Errors
+/// The member hangs.
+pub(super) async fn pages_and_gaps(
+    member: &(impl Member + Sync),
+    offset: u64,
+    len: u64,
+) -> Result<(Vec<u8>, Vec<(u32, String)>), String> {
     let begun = Instant::now();
     let error = match member.read(offset, len as usize).await {
-        Ok(bytes) => return Ok(bytes),
+        Ok(bytes) => return Ok((bytes, Vec::new())),
         Err(error) => error,
     };
     // One that hangs would hang for each page.
@@ -213,16 +230,15 @@ async fn pages(member: &(impl Member + Sync), offset: u64, len: u64) -> Result<V
         return Err(error);
     }
     let mut bytes = Vec::with_capacity(len as usize);
-    let mut read = 0;
-    for at in (0..len).step_by(BLOCK) {
+    let mut unread = Vec::new();
+    for (number, at) in (0..).zip((0..len).step_by(BLOCK)) {
         match member.read(offset + at, BLOCK).await {
-            Ok(page) => {
-                bytes.extend(page);
-                read += 1;
+            Ok(page) => bytes.extend(page),
+            Err(error) => {
+                unread.push((number, error));
+                bytes.resize(bytes.len() + BLOCK, 0xff);
             }
-            Err(_) => bytes.resize(bytes.len() + BLOCK, 0xff),
         }
     }
-    // A single page is asked for by those who look at what is known to be bad.
-    if read == 0 && len > BLOCK as u64 { Err(error) } else { Ok(bytes) }
+    Ok((bytes, unread))
 }

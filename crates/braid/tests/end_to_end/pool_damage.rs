@@ -169,3 +169,45 @@ fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
     assert_eq!(attention(&daemon), "[]");
     check(&mut client(&daemon, "tank/db"), [4, 9], 70);
 }
+
+#[test]
+fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
+    let mut daemon = Daemon::start();
+    let a = daemon.folder.sparse("a.img", 96 * MIB);
+    daemon.braid(&["pool", "create", "tank", &a]);
+    daemon.braid(&["volume", "create", "tank/db", "64M"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    for block in [0, 4, 8] {
+        write(&mut db, [block], 1);
+        db.flush().expect("it is durable");
+    }
+    daemon.kill();
+    let label = PoolLabel::decode(&std::fs::read(&a).expect("a file")[..4096]).expect("it bears a label");
+    let dump = || {
+        let output = command(BRAID).args(["pool", "dump", &a, "--json"]).output().expect("it runs");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+        (output.status.code(), document)
+    };
+    let (status, whole) = dump();
+    assert_eq!((status, &whole["damaged"]), (Some(0), &[(); 0][..].into()), "{whole}");
+    let starts = whole["ring_starts"].as_array().expect("a list").clone();
+    let start = starts.into_iter().max_by_key(|start| start["generation"].as_u64()).expect("there is one");
+    let batches = whole["batches"].as_array().expect("a list");
+    let counts = |batch: &&serde_json::Value| {
+        batch["run"] == start["run"] && batch["sequence"].as_u64() >= start["sequence"].as_u64()
+    };
+    assert!(batches.iter().filter(counts).count() >= 3, "one for each flush: {whole}");
+    let first = start["position"].as_u64().expect("a number");
+    let spoilt_at = |at: u64| {
+        spoil(&a, at);
+        let (status, found) = dump();
+        spoil(&a, at);
+        (status, found["damaged"].clone())
+    };
+    let only = |what: &str, index: u64| (Some(7), serde_json::json!([{ "what": what, "index": index }]));
+    assert_eq!(spoilt_at(label.places.ring.start + first * 4096 + 200), only("batch", first));
+    assert_eq!(spoilt_at(label.places.label_start + 700), only("label", 0));
+    assert_eq!(spoilt_at(label.places.copy_start + 700), only("label", 1));
+    assert_eq!(dump().0, Some(0));
+}
