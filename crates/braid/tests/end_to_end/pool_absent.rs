@@ -171,6 +171,46 @@ fn a_member_that_is_back_is_taken_back_without_a_restart() {
 }
 
 #[test]
+fn a_pool_on_an_array_is_opened_anew_with_a_disk_or_with_the_array() {
+    let mut daemon = Daemon::start();
+    let files = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    daemon.braid(&["array", "create", "safe", "--level", "raid1", &files[0], &files[1]]);
+    daemon.braid(&["pool", "create", "tank", "safe", &files[2]]);
+    for (name, place) in [("safe", "on=0"), ("disk", "on=1"), ("wide", "spread")] {
+        let name = format!("tank/{name}");
+        daemon.braid(&["volume", "create", &name, "1G", "--place", place]);
+        export(&daemon, &name);
+        write(&mut client(&daemon, &name), 0..100, 1);
+    }
+    let all_there = |daemon: &Daemon| {
+        assert_eq!(attention(daemon), "active: []");
+        ["safe", "disk", "wide"].iter().for_each(|name| check(&mut client(daemon, &format!("tank/{name}")), 0..100, 1));
+    };
+    // Members of arrays are looked for in the folder where they were.
+    let elsewhere = daemon.folder.join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a folder");
+    let away = |file: &str| format!("{elsewhere}/{}", file.rsplit('/').next().expect("a name"));
+    let moved = |from: &str, to: &str| std::fs::rename(from, to).expect("it is a file");
+    for gone in [&files[2..], &files[..2]] {
+        daemon.stop();
+        gone.iter().for_each(|file| moved(file, &away(file)));
+        daemon.start_again();
+        daemon.braid(&["pool", "start", "tank", "--force"]);
+        assert!(attention(&daemon).contains("is absent"), "{}", attention(&daemon));
+        gone.iter().for_each(|file| moved(&away(file), file));
+        // An array is there when it is active.
+        daemon.braid(&["array", "assemble"]);
+        assert!(attention(&daemon).contains("it is here again, as"), "{}", attention(&daemon));
+        daemon.braid(&["pool", "start", "tank"]);
+        all_there(&daemon);
+        let refused = daemon.refused(4, &["array", "stop", "safe"]);
+        assert!(refused.contains("is member 0 of pool tank"), "{refused}");
+    }
+    daemon.restart(true);
+    all_there(&daemon);
+}
+
+#[test]
 fn a_pool_goes_on_as_before_without_a_member_that_is_back_and_does_not_fit() {
     let mut daemon = Daemon::start();
     let disks = three_places(&daemon, 100);
