@@ -75,6 +75,10 @@ pub struct StartPool {
     /// Go on without members that are not there: what volumes may have on them reads as errors, until they return.
     #[serde(default)]
     pub force: bool,
+    /// Where 4 KiB of tables cannot be read, and a crash left something that is to be written there: write them anew. All else that stood in
+    /// them, up to 32 MiB of blocks, is damaged from then on.
+    #[serde(default)]
+    pub give_up: bool,
 }
 
 /// `POST /v1/pools/{pool}/remove`.

@@ -172,7 +172,7 @@ fn main() {
     let ring = (ring, RING_BLOCKS);
     let members =
         [PoolDevice { number: 0, device: DeviceId(0), places, ring, extents: extents as u32, zero_slots: ZERO_SLOTS }];
-    let what = OpenPool { uuid, members: &members, owner_slots: OWNER_SLOTS, absent: 0, run: 5 };
+    let what = OpenPool { uuid, members: &members, owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run: 5 };
     let tail = |_, bytes: u64| {
         let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
         Ok(memory)

@@ -202,7 +202,8 @@ fn volume(extents: u64) -> Node {
     let zero_slots = (128 - extents % 128) as u32;
     let (device, ring) = (DeviceId(0), (64 << 20, 128));
     let members = [PoolDevice { number: 0, device, places: PLACES, ring, extents: extents as u32, zero_slots }];
-    let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 5 };
+    let what =
+        OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 5 };
     let tail = |_, bytes: u64| {
         let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
         Ok(memory)

@@ -114,6 +114,7 @@ impl Pool {
             members: &self.devices,
             owner_slots: self.owner_slots,
             absent: 0,
+            writes_over: false,
             run: self.run,
         };
         let tails = &self.tails;

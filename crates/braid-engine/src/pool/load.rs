@@ -34,7 +34,7 @@ pub(super) async fn load<I: DeviceIo>(
     let mut state = State::new(what.owner_slots);
     // Who was away has not heard of all owners.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
-    let newest = stayed.max_by_key(|(seat, found)| (found.start.generation, usize::MAX - seat));
+    let newest = stayed.max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
     let first = newest.map_or(0, |(seat, _)| seat);
     let mend = load_owners(io, what, found, &mut state, first).await?;
     for (number, member) in what.numbered() {
@@ -129,8 +129,12 @@ async fn read_pages<I: DeviceIo>(
 
 /// Refuses to write what a crash left in rings and the tail into pages that could not be read: what else stands in these would be gone, and
 /// may be readable the next time.
-pub(super) fn keep_unread<'a>(state: &State, entries: impl Iterator<Item = &'a Entry>) -> Result<(), OpenError> {
-    for entry in entries {
+pub(super) fn keep_unread<'a>(
+    what: &OpenPool<'_>,
+    state: &State,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Result<(), OpenError> {
+    for entry in entries.filter(|_| !what.writes_over) {
         let pages = match entry.change {
             Change::Padding | Change::Owner { .. } => continue,
             Change::Record { .. } => [Some(Page::Records(entry.index / RECORDS_EACH)), None],

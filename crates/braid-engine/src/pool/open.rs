@@ -71,6 +71,9 @@ pub struct OpenPool<'a> {
     /// Bit *i*: member *i* is not here, and the pool goes on without it. What it may have of a volume is in doubt; what was acknowledged
     /// and not flushed may be lost.
     pub absent: u128,
+    /// What a crash left is written also into pages of tables that cannot be read: all else that stands in them is damaged from then on. Else
+    /// the pool is not opened ([`OpenError::Unread`]).
+    pub writes_over: bool,
     /// Random, of this start alone, not 0.
     pub run: u64,
 }
@@ -191,7 +194,7 @@ pub async fn open<I: DeviceIo>(
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
     let seats = Seats::new(what.numbered().map(|(number, _)| number));
     let mut checkpoint = Checkpoint::new(seats, places, &records, what.owner_slots, generations);
-    keep_unread(&state, judged.replay.iter())?;
+    keep_unread(what, &state, judged.replay.iter())?;
     for entry in &judged.replay {
         apply(&mut state, &mut checkpoint, entry);
     }
@@ -218,7 +221,7 @@ pub async fn open<I: DeviceIo>(
         let what = "the pool's tail speaks of what it does not have".to_owned();
         return Err(OpenError::Damaged { member: entry.member, what });
     }
-    keep_unread(&state, left.iter())?;
+    keep_unread(what, &state, left.iter())?;
     let units = tail_units_for(what.members);
     let rings = what.members.iter().map(|member| Ring {
         offset: member.ring.0,

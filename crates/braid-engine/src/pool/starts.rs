@@ -75,8 +75,10 @@ pub(super) async fn find<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(Ri
     for member in what.members {
         starts.push(read_start(io, what, member).await?);
     }
-    // Not by the session: whoever is absent may have been the only one to have a start of the next, when the others went on without it.
-    let newest = *starts.iter().max_by_key(|start| start.generation).expect("a pool has members");
+    // The run not by the session: whoever is absent may have been the only one to have a start of the next, when the others went on without it.
+    let run = starts.iter().max_by_key(|start| start.generation).expect("a pool has members").run;
+    let of_run = starts.iter().filter(|start| start.run == run);
+    let newest = *of_run.max_by_key(|start| (start.session, start.generation)).expect("one has the highest generation");
     let of_session = starts.iter().filter(|start| start.session == newest.session);
     let ahead = of_session.map(|start| start.commit).max().unwrap_or(newest.commit);
     let mut found = Vec::with_capacity(starts.len());
@@ -355,7 +357,8 @@ mod tests {
             PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
         };
         let members = [member(0), member(1)];
-        let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 8 };
+        let what =
+            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 8 };
         let found = [ring(0, a, parts), ring(1, b, parts)];
         judge(&what, &found[0].start, &found).map(|judged| judged.commit)
     }
@@ -389,7 +392,8 @@ mod tests {
         let absence = |member, run, other| Absence { member, run, other, commit: 4, needs: 4 };
         // Members 1 and 2 went on without 0, when they were of run 7.
         let (members, newest) = ([member(0), member(1), member(2)], of(9, 0, &[absence(0, 7, 6)], 0));
-        let what = OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, run: 10 };
+        let what =
+            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 10 };
         let returns = |start: RingStart| match standing(&what, &newest, 0, &start) {
             Ok(standing) => standing == Standing::Returns(absence(0, 7, 6)),
             Err(error) => {

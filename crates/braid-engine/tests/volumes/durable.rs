@@ -49,7 +49,14 @@ impl World {
             images.push(image);
         }
         let copies = Copies(RefCell::new(images));
-        let what = OpenPool { uuid: POOL, members: &self.devices, owner_slots: OWNER_SLOTS, absent: 0, run: 99 };
+        let what = OpenPool {
+            uuid: POOL,
+            members: &self.devices,
+            owner_slots: OWNER_SLOTS,
+            absent: 0,
+            writes_over: false,
+            run: 99,
+        };
         let opened = now(open(&copies, &what, |_| None, |_, bytes| Ok(Heap::of(bytes))));
         let mut pool = opened.unwrap_or_else(|why| panic!("the pool does not open: {why}, {}", self.run));
         let images = copies.0.into_inner();

@@ -219,8 +219,14 @@ impl World {
     }
 
     fn open(&mut self) {
-        let what =
-            OpenPool { uuid: POOL, members: &self.devices.clone(), owner_slots: OWNER_SLOTS, absent: 0, run: 77 };
+        let what = OpenPool {
+            uuid: POOL,
+            members: &self.devices.clone(),
+            owner_slots: OWNER_SLOTS,
+            absent: 0,
+            writes_over: false,
+            run: 77,
+        };
         let io = Through(RefCell::new(self));
         let pool = now(open(&io, &what, |_| None, |_, bytes| Ok(Heap::of(bytes)))).expect("a pool");
         let (home, places) = (self.home, Arc::clone(&self.places));

@@ -26,7 +26,7 @@ pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (
     let of = PoolDevice::new(0, member, &places);
     let uuid = Uuid::from_u128(0x51);
     let start = RingStart::first(&uuid, 1);
-    let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, absent: 0, run: 3 };
+    let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run: 3 };
     let tail = |_session, bytes: u64| {
         Ok(Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())) as Arc<dyn TailMemory>)
     };

@@ -64,7 +64,9 @@ impl World {
         let number = *self.rng.pick(&here);
         // Somebody stays who knows of the last life; without that, two histories come of one.
         let knows = |other: &u8| self.lived.get(other).copied().unwrap_or(0) == self.life;
-        if !here.iter().any(|other| *other != number && knows(other)) {
+        // So with a start without somebody that was cut off: who takes part in it may have decided what nobody else knows.
+        let decided = |other: &u8| self.deciders == 0 || self.deciders >> other & 1 == 1;
+        if !here.iter().any(|other| *other != number && knows(other) && decided(other)) {
             return rule;
         }
         // Older than the last life that it was in: since then all have begun another run.

@@ -120,6 +120,9 @@ impl World {
                 Err(_) if cuts > 0 => {
                     cuts -= 1;
                     self.count("crashes of starts");
+                    if !self.away.is_empty() {
+                        self.deciders = self.here().into_iter().fold(0, |all, number| all | 1 << number);
+                    }
                     if let Rule::Power = self.crash() {
                         rule = Rule::Power;
                     }
@@ -129,6 +132,7 @@ impl World {
             }
         }
         self.count("starts");
+        self.deciders = 0;
         let came = std::mem::take(&mut self.coming).len() as u64;
         self.counters.add("", "members returned", came);
         if !self.away.is_empty() {
@@ -147,7 +151,7 @@ impl World {
         let io = Until { disks, left: Cell::new(left), alone, unreadable, rng };
         let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
         let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
-        let what = OpenPool { uuid, members: &members, owner_slots, absent, run };
+        let what = OpenPool { uuid, members: &members, owner_slots, absent, writes_over: self.writes_over, run };
         let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
         let made = RefCell::new(Vec::new());
         let begin = |session: u64, bytes: u64| {

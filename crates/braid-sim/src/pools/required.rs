@@ -94,6 +94,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("rot", "ring starts"),
     ("rot", "unreadable"),
     ("rot", "unreadable, and to be written"),
+    ("rot", "unreadable, and written over"),
     ("rot", "volumes that lost something"),
     ("rot", "rings"),
     ("rot", "rings refused"),

@@ -55,7 +55,16 @@ impl World {
             rotten.push(spoil(disk, start, bytes.div_ceil(SECTOR), &mut self.rng));
         }
         self.counters.add("rot", what, 1);
-        let opened = self.try_open(u64::MAX, None);
+        let mut opened = self.try_open(u64::MAX, None);
+        let refused = |why: &String| unread && why.contains("all else that stands in them");
+        // It is said that it can never be read again: what else stands there is damaged from then on.
+        let written_over = opened.as_ref().is_err_and(refused) && self.rng.coin();
+        if written_over {
+            self.counters.add("rot", "unreadable, and written over", 1);
+            self.writes_over = true;
+            opened = self.try_open(u64::MAX, None);
+            self.writes_over = false;
+        }
         self.unreadable = None;
         let mut pool = match opened {
             Ok((pool, _)) => pool,
@@ -65,7 +74,7 @@ impl World {
                 return Ok(());
             }
             // Nothing is written over what may be there the next time; then everything is.
-            Err(why) if unread && why.contains("all else that stands in them") => {
+            Err(why) if refused(&why) => {
                 self.counters.add("rot", "unreadable, and to be written", 1);
                 return self.reopen(rule);
             }
@@ -102,6 +111,8 @@ impl World {
                 self.rotten = 1 << device.number;
                 self.given_up |= if unread { self.rotten } else { 0 };
             }
+        } else if written_over {
+            self.rotten = 1 << device.number;
         } else {
             // It was a passing fault: what stood there stands there again.
             self.mend(&device, &rotten, piece);

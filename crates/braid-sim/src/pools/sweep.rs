@@ -112,6 +112,8 @@ impl World {
             gives_up: self.gives_up,
             forsaken: self.forsaken.clone(),
             unreadable: None,
+            writes_over: false,
+            deciders: self.deciders,
             life: self.life,
             lived: self.lived.clone(),
             wrong: None,

@@ -199,6 +199,10 @@ pub struct World {
     pub(super) forsaken: Vec<Forsaken>,
     /// A page of a member's tables that cannot be read at a start.
     pub(super) unreadable: Option<(u32, u64)>,
+    /// Starts write over it.
+    pub(super) writes_over: bool,
+    /// Who, by their bits, took part in the last start that was cut off and lacked somebody; 0: a whole one came since.
+    pub(super) deciders: u128,
     /// Which life this is.
     pub(super) life: u32,
     /// By member, the last life that it was in.
@@ -295,6 +299,8 @@ impl World {
             gives_up: mix(seed ^ 0x6c6f_7374).is_multiple_of(3),
             forsaken: Vec::new(),
             unreadable: None,
+            writes_over: false,
+            deciders: 0,
             life: 0,
             lived: BTreeMap::new(),
             wrong: None,

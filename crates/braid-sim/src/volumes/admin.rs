@@ -145,7 +145,8 @@ impl Admin {
             self.scene.borrow_mut().made = true;
         }
         self.phase("opening the pool");
-        let what = OpenPool { uuid, members: &members, owner_slots, absent: 0, run: self.rng.bits() | 1 };
+        let what =
+            OpenPool { uuid, members: &members, owner_slots, absent: 0, writes_over: false, run: self.rng.bits() | 1 };
         let old = |session: u64| {
             let mut scene = self.scene.borrow_mut();
             let memory = scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);

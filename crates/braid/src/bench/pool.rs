@@ -107,7 +107,8 @@ pub fn member(number: u8, device: DeviceId, size_bytes: u64) -> anyhow::Result<P
 /// # Errors
 /// They cannot be read.
 pub async fn open_members(io: &impl DeviceIo, members: &[PoolDevice], run: u64) -> anyhow::Result<Pool> {
-    let what = OpenPool { uuid: Uuid::from_u128(1), members, owner_slots: OWNER_SLOTS, absent: 0, run };
+    let what =
+        OpenPool { uuid: Uuid::from_u128(1), members, owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run };
     let tail = |_session, bytes: u64| {
         let words = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
         Ok(Arc::new(Memory(words)) as Arc<dyn TailMemory>)

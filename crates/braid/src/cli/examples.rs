@@ -105,7 +105,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume list", &["braid volume list", "braid volume list tank --json"]),
     ("volume show", &["braid volume show tank/db"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
-    ("pool start", &["braid pool start tank", "braid pool start tank --force"]),
+    ("pool start", &["braid pool start tank", "braid pool start tank --force", "braid pool start tank --give-up"]),
     ("pool add", &["braid pool add tank /dev/sdd", "braid pool add tank fast"]),
     ("pool check", &["braid pool check tank", "braid pool check tank --repair", "braid pool check tank --give-up"]),
     ("pool dump", &["braid pool dump /dev/sdb", "braid pool dump ./a.img --records --json"]),

@@ -73,6 +73,10 @@ pub struct StartArgs {
     /// Go on without members that are not there: what volumes may have on them reads as errors until they return
     #[arg(long)]
     force: bool,
+    /// Where tables cannot be read, and a crash left something to be written there, write them anew: all else that stood in these 4 KiB, up to
+    /// 32 MiB of blocks, is damaged from then on
+    #[arg(long)]
+    give_up: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -154,7 +158,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             output::show(args.ask.json, &pool, show);
         }
         Verb::Start(args) => {
-            let body = StartPool { force: args.force };
+            let body = StartPool { force: args.force, give_up: args.give_up };
             let pool: Pool = args.ask.client()?.post(&format!("/v1/pools/{}/start", args.pool), &body).await?;
             output::show(args.ask.json, &pool, |pool| {
                 let mut text = format!("pool {} is {}\n", pool.name, pool.state.word());

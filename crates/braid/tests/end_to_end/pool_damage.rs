@@ -103,6 +103,65 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     check(&mut client(&daemon, "tank/log"), [0, 1, 3, 4, 200], 1);
 }
 
+#[test]
+fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked_for() {
+    let mut daemon = Daemon::start();
+    let (a, b) = (daemon.folder.sparse("a.img", 96 * MIB), daemon.folder.sparse("b.img", 96 * MIB));
+    daemon.braid(&["pool", "create", "tank", &a, &b]);
+    for (volume, disk) in [("tank/db", &a), ("tank/log", &b)] {
+        daemon.braid(&["volume", "create", volume, "64M", "--place", &format!("on={disk}")]);
+        export(&daemon, volume);
+        let mut client = client(&daemon, volume);
+        write(&mut client, [0, 1, 4], 1);
+        client.flush().expect("it is durable");
+    }
+    daemon.stop();
+    let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
+    daemon.start_again();
+    // The tables have this one later than the ring.
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, [2], 1);
+    db.flush().expect("it is durable");
+    drop(db);
+    daemon.kill();
+    let file = daemon.folder.join("moved.img");
+    std::fs::rename(&a, &file).expect("it is a file");
+    daemon.start_again();
+    let page = at / 4096 * 4;
+    let faulty = format!("faulty({file},read-error@{page}K-{}K)", page + 4);
+    daemon.any(&["array", "assemble", "--disk", &faulty]);
+    assert!(attention(&daemon).contains("all else that stands in them would be lost"), "{}", attention(&daemon));
+    for options in [&["--force"][..], &[]] {
+        let output = daemon.any(&[&["pool", "start", "tank"], options].concat());
+        assert!(!output.status.success(), "{output:?}");
+        assert!(said(&output).contains("braid pool start tank --give-up"), "{output:?}");
+    }
+    let look = |daemon: &Daemon| {
+        let mut db = client(daemon, "tank/db");
+        check(&mut db, [0, 1, 2], 1);
+        assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "nobody knows what it is");
+        check(&mut client(daemon, "tank/log"), [0, 1, 4], 1);
+        assert!(attention(daemon).contains("127 records of the tables"), "{}", attention(daemon));
+    };
+    daemon.braid(&["pool", "start", "tank", "--give-up"]);
+    look(&daemon);
+    // It is as the disk has it now, also when that can be read again.
+    daemon.stop();
+    std::fs::rename(&file, &a).expect("it is a file");
+    daemon.start_again();
+    look(&daemon);
+    for volume in ["tank/db", "tank/log"] {
+        daemon.braid(&["export", "remove", volume]);
+    }
+    daemon.braid(&["pool", "check", "tank", "--give-up"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    check(&mut db, [0, 1, 2], 1);
+    check_zeros(&mut db, [4]);
+    write(&mut db, [4], 7);
+    check(&mut db, [4], 7);
+}
+
 fn checked(daemon: &Daemon, options: &[&str]) -> (Option<i32>, serde_json::Value) {
     let output = daemon.any(&[&["pool", "check", "tank", "--json"], options].concat());
     let document = serde_json::from_slice(&output.stdout);

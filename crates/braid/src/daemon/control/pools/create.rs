@@ -87,7 +87,7 @@ impl Control {
             Err(error) => Err(error),
         };
         let opened = match made.map_err(failed) {
-            Ok(()) => self.open_pool(parts.clone(), 0).await,
+            Ok(()) => self.open_pool(parts.clone(), 0, false).await,
             Err(error) => Err(error),
         };
         if let Err(error) = opened {

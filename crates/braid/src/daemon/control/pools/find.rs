@@ -4,7 +4,7 @@ use super::super::search::Harvest;
 use super::super::tables::OpenDisk;
 use super::super::{Claim, Control};
 use super::{Base, Condition, Idle, Part, PoolEntry, WITH_POOL, labels};
-use braid_api::{ErrorDetail, Kind, Pool, PoolState};
+use braid_api::{ErrorDetail, Kind, Pool, PoolState, StartPool};
 use braid_engine::DeviceId;
 use braid_format::pool::{PoolLabel, PoolMemberState as MemberState, PoolState as LabelState};
 use braid_ring::tier_of;
@@ -48,7 +48,7 @@ impl Control {
         let mut all = JoinSet::new();
         for (uuid, here) in pools {
             let (control, troubles) = (Arc::clone(self), Arc::clone(&troubles));
-            all.spawn(async move { control.judge_pool(uuid, here, &troubles, false).await });
+            all.spawn(async move { control.judge_pool(uuid, here, &troubles, &StartPool::default()).await });
         }
         while let Some(judged) = all.join_next().await {
             if let Err(error) = judged {
@@ -86,16 +86,16 @@ impl Control {
         here
     }
 
-    /// Judges one pool: opens it, or lists it with the reason why not. By `force` it goes on without members that are not here.
+    /// Judges one pool: opens it as it is asked for, or lists it with the reason why not.
     pub(super) async fn judge_pool(
         self: &Arc<Self>,
         uuid: Uuid,
         here: Vec<Here>,
         troubles: &BTreeMap<String, ErrorDetail>,
-        force: bool,
+        ask: &StartPool,
     ) {
         let Some(_claim) = self.claim_found(uuid, "opened") else { return self.close_here(here).await };
-        self.judge_claimed(uuid, here, troubles, force).await;
+        self.judge_claimed(uuid, here, troubles, ask).await;
     }
 
     /// The same for those who have claimed it.
@@ -104,7 +104,7 @@ impl Control {
         uuid: Uuid,
         here: Vec<Here>,
         troubles: &BTreeMap<String, ErrorDetail>,
-        force: bool,
+        ask: &StartPool,
     ) {
         let (here, _arrays) = self.hold_arrays(here).await;
         if here.is_empty() {
@@ -140,8 +140,8 @@ impl Control {
             // Nobody who is here was ever a member.
             return;
         }
-        let idle = match self.verdict(&label, &here, troubles, force) {
-            Verdict::Open { absent } => match self.open_here(here, absent).await {
+        let idle = match self.verdict(&label, &here, troubles, ask.force) {
+            Verdict::Open { absent } => match self.open_here(here, absent, ask.give_up).await {
                 Ok(()) => {
                     self.events().info("pool_started", format!("pool {name} is active"), &[("pool", &name)]);
                     return self.save_or_warn();
@@ -394,7 +394,12 @@ impl Control {
     }
 
     /// Makes devices of all, and opens the pool.
-    async fn open_here(self: &Arc<Self>, mut here: Vec<Here>, absent: u128) -> Result<(), (ErrorDetail, Vec<Here>)> {
+    async fn open_here(
+        self: &Arc<Self>,
+        mut here: Vec<Here>,
+        absent: u128,
+        gives_up: bool,
+    ) -> Result<(), (ErrorDetail, Vec<Here>)> {
         if let Err(error) = self.raise_to_highest(&mut here).await {
             return Err((error, here));
         }
@@ -407,7 +412,7 @@ impl Control {
         }
         parts.sort_by_key(|part| part.label.member);
         self.remember_pool(&parts);
-        match self.open_pool(parts.clone(), absent).await {
+        match self.open_pool(parts.clone(), absent, gives_up).await {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.unseat(&parts).await;

@@ -16,11 +16,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 impl Control {
     /// Opens a pool and serves it, with the exports of its volumes. The members are there, by number, and are devices, but for those by whose
-    /// bits in `absent` it is to go on without: the labels say so before anything else is changed.
+    /// bits in `absent` it is to go on without: the labels say so before anything else is changed. Pages of tables that cannot be read, and that a crash
+    /// left something for, are written over only if it `gives_up` what else stands there.
     ///
     /// # Errors
     /// It cannot be opened; the devices stay as they are, and nothing is lost.
-    pub(super) async fn open_pool(self: &Arc<Self>, parts: Vec<Part>, absent: u128) -> Result<(), ErrorDetail> {
+    pub(super) async fn open_pool(
+        self: &Arc<Self>,
+        parts: Vec<Part>,
+        absent: u128,
+        gives_up: bool,
+    ) -> Result<(), ErrorDetail> {
         let (uuid, name) = (parts[0].label.uuid, parts[0].label.name.to_string());
         let (session, run) = (random()? | 1, random()? | 1);
         // Whoever served it until now, and what that left, before anything is changed.
@@ -37,7 +43,14 @@ impl Control {
         written.await.map_err(failed)?;
         let mut members: Vec<PoolDevice> = parts.iter().chain(&back).map(pool_device).collect();
         members.sort_by_key(|member| member.number);
-        let what = OpenPool { uuid, members: &members, owner_slots: newest.places.owner_slots, absent, run };
+        let what = OpenPool {
+            uuid,
+            members: &members,
+            owner_slots: newest.places.owner_slots,
+            absent,
+            writes_over: gives_up,
+            run,
+        };
         let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
         let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
@@ -167,12 +180,12 @@ fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::P
             "look at the disk and at the kernel's log (dmesg); when it reads and writes again: braid array assemble"
                 .to_owned(),
         ),
-        OpenError::Unread { member, offset } => (
+        OpenError::Unread { .. } => (
             Kind::DiskError,
             format!(
                 "nothing was changed; look at the disk and at the kernel's log (dmesg), and try again (braid array assemble): often it can be read \
-                 the next time. Where it never can, zeros written to those 4 KiB (at byte {offset} of member {member}) by hand give up what else stood \
-                 in them, and nothing more; or detach that member, and: braid pool start {pool} --force"
+                 the next time. Where it never can: braid pool start {pool} --give-up writes these 4 KiB anew, and what else stood in them, up to 32 MiB of \
+                 blocks, is damaged; or detach that member, and: braid pool start {pool} --force"
             ),
         ),
         OpenError::Lacks { member, .. } | OpenError::OtherRun(member) => (

@@ -12,7 +12,7 @@ use super::lost::in_words;
 use super::{ANEW, Base, Condition, Idle, Part, PoolEntry, Reach, Served};
 use crate::daemon::state::SavedPoolDisk;
 use crate::disk::host::Entry;
-use braid_api::{ErrorDetail, Kind, Pool, PoolState};
+use braid_api::{ErrorDetail, Kind, Pool, PoolState, StartPool};
 use braid_format::pool::{PoolMember, PoolMemberState};
 use braid_ring::DiskSpec;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Control {
         }
         self.drop_parts(closed.parts).await;
         let (here, troubles) = self.here_of(uuid).await;
-        self.judge_claimed(uuid, here, &troubles, false).await;
+        self.judge_claimed(uuid, here, &troubles, &StartPool::default()).await;
         let Some(why) = self.why_idle(uuid) else { return self.pool(&uuid.to_string()).await };
         let (here, troubles) = self.here_of(uuid).await;
         let (back, here): (Vec<Here>, Vec<Here>) =
@@ -72,7 +72,7 @@ impl Control {
         let names: Vec<String> = back.iter().map(|one| self.name_of(&one.base)).collect();
         self.close_here(back).await;
         if !here.is_empty() {
-            self.judge_claimed(uuid, here, &troubles, false).await;
+            self.judge_claimed(uuid, here, &troubles, &StartPool::default()).await;
         }
         if self.why_idle(uuid).is_some() {
             return Err(why);
@@ -217,7 +217,7 @@ impl Control {
                 let _one_at_a_time = control.assembling.lock().await;
                 let (here, troubles) = control.here_of(pool).await;
                 if !here.is_empty() && control.is_open().is_ok() {
-                    control.judge_pool(pool, here, &troubles, false).await;
+                    control.judge_pool(pool, here, &troubles, &StartPool::default()).await;
                 }
             });
         }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 impl Control {
     /// Starts a pool that waits, where all of its members are there. By force it goes on without those that are not: the labels say so first, and
     /// what of its volumes may be on them reads as errors. One that goes on without members takes those back that are here again.
+    /// It may be told to give up what stands in pages of tables that cannot be read, and that a crash left something for.
     ///
     /// # Errors
     /// It serves already, members are missing, or it cannot be opened.
@@ -46,7 +47,7 @@ impl Control {
         }
         let (here, troubles) = self.here_of(uuid).await;
         if !here.is_empty() {
-            self.judge_pool(uuid, here, &troubles, ask.force).await;
+            self.judge_pool(uuid, here, &troubles, &ask).await;
         }
         if let Some(error) = self.why_idle(uuid) {
             return Err(error);
