@@ -88,7 +88,7 @@ fn every_command_prints_what_its_schema_says() {
         ("array create", &["array", "create", "safe", "--level", "raid1", "--spare", &three, &one, &two]),
         ("array show", &["array", "show", "safe"]),
         ("array spare", &["array", "spare", "safe", &three, "--remove"]),
-        ("array check", &["array", "check", "safe"]),
+        ("array check", &["array", "check", "safe", "--wait"]),
         ("array repair", &["array", "repair", "safe", "--wait"]),
         ("job watch", &["job", "watch", "safe:2"]),
         ("array fail", &["array", "fail", "safe", "1"]),
