@@ -59,6 +59,8 @@ pub enum Planted {
     NewUncounted,
     /// What was to be copied from a member that was late, and read from others, counts as copied although nothing was written.
     LateCopyCounts,
+    /// Moves whose barrier waits for a disk that hangs keep what they hold.
+    MoveHeldByHanging,
     /// Requests to volumes that the kernel still has are not counted any more.
     LateUncounted,
     /// The key of a pool that has left is free while requests and I/Os of its own are out.

@@ -368,9 +368,9 @@ fn members_have_parity() {
 
 /// A member is emptied whose rows are read without one disk that is out and one that is late: what is copied meanwhile has been copied, or
 /// stays where it is.
-fn empty_a_late_one(few: u64) {
+fn empty_a_late_one(seeds: std::ops::Range<u64>) {
     let mut all = std::collections::BTreeMap::new();
-    for seed in seeds(few) {
+    for seed in seeds {
         let mut random = Random(seed ^ 0x6a7e);
         let members = vec![(Kind::TwoParities, 30), (Kind::Bare, 60)];
         let mut world = World::new(Setup { members, volume_blocks: 1000, ..setup(&mut random, &[Kind::Bare]) }, seed);
@@ -402,7 +402,15 @@ fn empty_a_late_one(few: u64) {
 
 #[test]
 fn what_is_read_late_is_copied_or_stays() {
-    empty_a_late_one(16);
+    empty_a_late_one(seeds(32));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+#[should_panic(expected = "answered")]
+fn who_waits_for_a_job_that_waits_for_a_disk_that_hangs_is_noticed() {
+    braid_engine::plant(Some(braid_engine::Planted::MoveHeldByHanging));
+    empty_a_late_one(29..30);
 }
 
 #[cfg(feature = "planted")]
@@ -410,7 +418,7 @@ fn what_is_read_late_is_copied_or_stays() {
 #[should_panic(expected = "reads")]
 fn what_is_read_late_and_not_written_counts_as_copied() {
     braid_engine::plant(Some(braid_engine::Planted::LateCopyCounts));
-    empty_a_late_one(16);
+    empty_a_late_one(108..109);
 }
 
 /// What the pool writes of its own fails, too: nothing is committed any more, and whoever asks is told so.

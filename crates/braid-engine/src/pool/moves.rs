@@ -55,6 +55,8 @@ pub(super) struct Moves {
     /// Whatever could not be copied.
     failed: BTreeSet<ExtentId>,
     pub waiting: Waiting,
+    /// Requests hang that a barrier waits for.
+    hang: bool,
     scan: Option<Scan>,
     /// Blocks that have moved.
     moved: u64,
@@ -103,7 +105,7 @@ impl Moves {
 
     /// Whether another one can begin.
     pub fn has_place(&self) -> bool {
-        self.list.iter().any(Option::is_none)
+        !self.hang && self.list.iter().any(Option::is_none)
     }
 
     /// Whether none is under way.
@@ -225,7 +227,7 @@ impl Pool {
             return Moving::Some;
         }
         for _ in 0..records {
-            if self.moves.list.iter().all(Option::is_some) {
+            if !self.moves.has_place() {
                 break;
             }
             if self.moves.scan.is_none() {
@@ -441,8 +443,35 @@ impl Pool {
         one.failed |= !succeeded;
     }
 
+    /// Something hangs that every barrier waits for, or does not any more. Who waits for a move would wait as long as it hangs: all are given
+    /// up, and none begins.
+    pub fn note_hanging(&mut self, hang: bool) {
+        self.moves.hang = hang && !planted(Planted::MoveHeldByHanging);
+    }
+
+    /// Gives moves up, whatever hangs. What is copied for somebody who is flattened is not copied twice: it stays, and so does who waits for that.
+    fn give_moves_up(&mut self) {
+        for number in 0..MOVES_MAX {
+            let is_copied = |one: &Move| one.out == 0 && one.stage == Stage::Copying(one.parts.len());
+            let gives_up = |one: &mut Move| one.taker.is_none() && !one.sources.is_empty() && !is_copied(one);
+            let Some(mut one) = self.moves.list[number].take_if(gives_up) else { continue };
+            if one.out == 0 {
+                self.drop_move(&one);
+            } else {
+                // Its target is nobody else's until what is on its way there has come.
+                self.let_go(&one);
+                one.sources.clear();
+                one.failed = true;
+                self.moves.list[number] = Some(one);
+            }
+        }
+    }
+
     /// Ends those moves whose blocks have been copied.
     pub(super) fn end_moves(&mut self) {
+        if self.moves.hang {
+            self.give_moves_up();
+        }
         for number in 0..MOVES_MAX {
             let ended = |one: &Move| match one.stage {
                 Stage::Copying(at) => one.out == 0 && (one.failed || at == one.parts.len()),

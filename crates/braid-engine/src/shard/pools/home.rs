@@ -282,6 +282,7 @@ impl Shard {
     pub(in super::super) fn pool_is_late(&mut self, key: PoolKey, late: bool) {
         if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.late = if late { home.late + 1 } else { home.late - 1 };
+            home.pool.note_hanging(home.late > 0);
             self.pools.driven.push_back(key);
         }
     }
