@@ -30,15 +30,6 @@ impl LeafSink for Null {
     fn at_once(&mut self, _: LeafId, _: Op, _: u64, _: u64, _: Buf) -> Option<LeafResult> {
         self.at_once.then_some(Ok(()))
     }
-    #[inline(always)]
-    fn fetch(&self, address: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint; nothing is read.
-        #[allow(unsafe_code)]
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-        }
-    }
     fn zero(&mut self, _: Buf, _: u64) {}
     fn is_equal(&mut self, _: Buf, _: Buf, _: u64) -> bool {
         true
@@ -60,16 +51,11 @@ fn measure(name: &str, node: &Node, op: Op) {
 
 /// The last of several devices.
 fn measure_last(name: &str, nodes: &[Node], op: Op) {
-    let (slot, at_once) = (cost(nodes, op, false, 0), cost(nodes, op, true, 0));
-    print!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
-    match nodes.last() {
-        Some(Node::Volume(_)) => println!(" {:6.1} ns told of before", cost(nodes, op, true, 32)),
-        _ => println!(),
-    }
+    let (slot, at_once) = (cost(nodes, op, false), cost(nodes, op, true));
+    println!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
 }
 
-/// With requests told of so many at a time, or not at all.
-fn cost(nodes: &[Node], op: Op, at_once: bool, told: usize) -> f64 {
+fn cost(nodes: &[Node], op: Op, at_once: bool) -> f64 {
     let limits = Limits::default();
     let mut shard = Shard::new(ShardId(0), &limits, Arc::new(Shared::new(1, &limits)));
     let mut sink = Null { cookies: Vec::with_capacity(1024), meta: [0; 4096], at_once };
@@ -81,24 +67,14 @@ fn cost(nodes: &[Node], op: Op, at_once: bool, told: usize) -> f64 {
     let mut done = Vec::new();
     let blocks = nodes[nodes.len() - 1].size_bytes() / 4096;
     let (mut x, mut best) = (1u64, f64::MAX);
-    let mut draw = || {
-        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((u128::from(x) * u128::from(blocks)) >> 64) as u64 * 4096
-    };
-    let mut soon = [Soon::default(); 32];
     let rounds = std::env::args().nth(1).map_or(20_000, |a| a.parse().unwrap());
     let depth = 128;
     for _ in 0..5 {
         let start = Instant::now();
         for _ in 0..rounds {
             for tag in 0..depth {
-                if told > 0 && (tag as usize).is_multiple_of(told) {
-                    for soon in &mut soon[..told] {
-                        *soon = Soon { offset: draw(), write: op == Op::Write };
-                    }
-                    shard.foresee(device, &soon[..told], &sink);
-                }
-                let offset = if told > 0 { soon[tag as usize % told].offset } else { draw() };
+                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let offset = ((u128::from(x) * u128::from(blocks)) >> 64) as u64 * 4096;
                 let buf = Buf { addr: 4096 * tag, region: 0 };
                 let request = Request { device, op, flags: Flags::NONE, offset, len: 4096, buf, tag };
                 shard.submit(&request, &mut sink).unwrap();
