@@ -319,6 +319,7 @@ impl World {
         let Some(source) = settled.iter().find(is_met) else { return };
         // What was asked of it before it was lost is not.
         run.peers[usize::from(target.0)].forget();
+        serving.requests.iter_mut().for_each(|open| open.sent.remove(target));
         let written = serving.locks.clone();
         serving.fill = Some(Copying::fill(number, source, target, written));
         self.event(format_args!("{c} fills {target:?} from {source:?}"));
