@@ -149,6 +149,7 @@ fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked
     daemon.stop();
     std::fs::rename(&file, &a).expect("it is a file");
     daemon.start_again();
+    daemon.braid(&["array", "assemble", "--disk", &a]);
     look(&daemon);
     for volume in ["tank/db", "tank/log"] {
         daemon.braid(&["export", "remove", volume]);
