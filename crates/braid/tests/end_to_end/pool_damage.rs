@@ -154,7 +154,7 @@ fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked
     for volume in ["tank/db", "tank/log"] {
         daemon.braid(&["export", "remove", volume]);
     }
-    daemon.braid(&["pool", "check", "tank", "--give-up"]);
+    daemon.braid(&["pool", "check", "tank", "--give-up", "--yes"]);
     export(&daemon, "tank/db");
     let mut db = client(&daemon, "tank/db");
     check(&mut db, [0, 1, 2], 1);
