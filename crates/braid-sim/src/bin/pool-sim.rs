@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use braid_sim::pools::required::{REQUIRED, SEEDS_MIN};
 use braid_sim::pools::{Counters, Focus, Options, run, sweep};
 
+#[cfg(feature = "planted")]
+#[path = "shared/hunt.rs"]
+mod shared;
+
 const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses|flattening|space] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
@@ -68,31 +72,9 @@ fn plant(name: &str) -> bool {
 
 #[cfg(feature = "planted")]
 fn hunt(options: &Options) -> bool {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
     use braid_sim::pools::plant::{notices, table};
 
-    let (table, next, good) = (table(), AtomicUsize::new(0), AtomicBool::new(true));
-    let work = || {
-        while let Some((bug, limit, known)) = table.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let name = format!("{bug:?}");
-            let mut seeds = std::iter::once(*known).chain(0..*limit);
-            match seeds.find_map(|seed| Some((seed, notices(*bug, seed, options)?))) {
-                Some((seed, said)) => {
-                    let said: String = said.lines().next().unwrap_or("").chars().take(100).collect();
-                    println!("{name:26} seed {seed:4} of {limit:4}: {said}");
-                }
-                None => {
-                    println!("{name:26} NOT FOUND in {limit} seeds");
-                    good.store(false, Ordering::Relaxed);
-                }
-            }
-        }
-    };
-    // A bug that is found by a panic is found.
-    std::panic::set_hook(Box::new(|_| {}));
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
-    good.into_inner()
+    shared::hunt(&table(), |bug, seed| notices(bug, seed, options))
 }
 
 #[cfg(not(feature = "planted"))]
