@@ -37,20 +37,25 @@ fn attention(daemon: &Daemon) -> String {
     daemon.json(&["pool", "show", "tank"])["attention"].to_string()
 }
 
-#[test]
-fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on() {
-    let mut daemon = Daemon::start();
+/// A pool of two disks, each with a volume of its own that has two extents; the daemon is stopped. Returns the first disk.
+fn two_extents_each(daemon: &mut Daemon) -> String {
     let (a, b) = (daemon.folder.sparse("a.img", 96 * MIB), daemon.folder.sparse("b.img", 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &a, &b]);
     for (volume, disk) in [("tank/db", &a), ("tank/log", &b)] {
         daemon.braid(&["volume", "create", volume, "64M", "--place", &format!("on={disk}")]);
-        export(&daemon, volume);
-        // Two extents of each.
-        let mut client = client(&daemon, volume);
+        export(daemon, volume);
+        let mut client = client(daemon, volume);
         write(&mut client, [0, 1, 4], 1);
         client.flush().expect("it is durable");
     }
     daemon.stop();
+    a
+}
+
+#[test]
+fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on() {
+    let mut daemon = Daemon::start();
+    let a = two_extents_each(&mut daemon);
     let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
     // What is on a disk is shown without a daemon, whole or not.
     let dump = |disk: &str| {
@@ -106,16 +111,7 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
 #[test]
 fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked_for() {
     let mut daemon = Daemon::start();
-    let (a, b) = (daemon.folder.sparse("a.img", 96 * MIB), daemon.folder.sparse("b.img", 96 * MIB));
-    daemon.braid(&["pool", "create", "tank", &a, &b]);
-    for (volume, disk) in [("tank/db", &a), ("tank/log", &b)] {
-        daemon.braid(&["volume", "create", volume, "64M", "--place", &format!("on={disk}")]);
-        export(&daemon, volume);
-        let mut client = client(&daemon, volume);
-        write(&mut client, [0, 1, 4], 1);
-        client.flush().expect("it is durable");
-    }
-    daemon.stop();
+    let a = two_extents_each(&mut daemon);
     let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
     daemon.start_again();
     // The tables have this one later than the ring.
