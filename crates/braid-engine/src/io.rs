@@ -383,6 +383,17 @@ pub trait MetaIo {
     async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError>;
     /// Makes everything written before durable.
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError>;
+    /// Has it remembered, beside the labels of this array, that the members with these roles hold everything: where the array is a
+    /// volume that is kept on several nodes, by its voters. Returns when that is durable on as many as it takes, and gives those of
+    /// them that have failed meanwhile and do not count. It may wait as long as voters are away.
+    ///
+    /// Somebody who is left out is so here before any label says it; who is promoted has it from all labels before.
+    ///
+    /// # Errors
+    /// Somebody else decides about the array now: nothing more may be written to it or answered.
+    async fn agree(&self, _in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Devices are read and written through this by code that runs on no data core: a pool keeps its labels, tables and rings on

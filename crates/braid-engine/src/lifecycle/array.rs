@@ -39,6 +39,8 @@ pub struct Array {
     pub(super) found_sequence: u64,
     /// In sync by a label that is not complete yet: while that is so they do not count as copies.
     pub(super) unproven: Vec<u16>,
+    /// Who is in sync by the last word of whoever decides that beside the labels ([`MetaIo::agree`]); none: not asked yet.
+    pub(super) agreed: Option<Vec<u16>>,
     /// While it grows: what it will be. Nobody is left out whom that could not do without.
     pub(super) growing: Option<Geometry>,
 }
@@ -106,6 +108,7 @@ impl Array {
             lines,
             found_sequence,
             unproven,
+            agreed: None,
             growing,
         }
     }

@@ -101,7 +101,14 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     }
     let mut array = Array::new(label, geometry, targets, request.session.rotate_left(32) ^ request.lineage);
     array.was_clean = true;
-    Ok(array)
+    match array.agree_on_gains(io).await {
+        Ok(untold) if untold.is_empty() => Ok(array),
+        Ok(untold) => {
+            let Some((_, error)) = untold.into_iter().next() else { return Ok(array) };
+            Err(undo.active(error).await)
+        }
+        Err(error) => Err(undo.active(error).await),
+    }
 }
 
 /// Works out places, geometry and label; touches nothing.

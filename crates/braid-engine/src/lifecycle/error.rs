@@ -188,6 +188,9 @@ pub enum LifecycleError {
         /// The state it is in.
         status: Box<Status>,
     },
+    /// Whoever decides about the array beside its labels has let somebody else have it.
+    #[error("another controller has opened the volume")]
+    Overruled,
     /// A safety check stands in the way.
     #[error("{0}")]
     Refused(Refusal),

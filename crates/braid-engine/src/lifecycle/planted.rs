@@ -98,6 +98,8 @@ pub enum Planted {
     /// Who has no role of its own is not flushed: a successor takes the place of a member while what was copied to it is
     /// still in its cache.
     SuccessorNotFlushed,
+    /// A label says that a member is out before the voters of the volume do.
+    LabelsBeforeVotes,
     /// A successor that fails as it takes over is dropped together with the member that it was to replace.
     SuccessorFlushedWithOthers,
 }

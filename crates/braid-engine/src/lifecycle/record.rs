@@ -148,12 +148,22 @@ impl Array {
             for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
                 target.label(&next).encode()?;
             }
+            if !planted(Planted::LabelsBeforeVotes) {
+                self.agree_on_losses(io, &next).await?;
+            }
             self.written = next.clone();
             let before = losses.failures.len();
             self.write_in_order(io, &next, &mut losses).await;
             if losses.failures.len() == before {
-                self.settle(next, &losses.roles);
-                return Ok(losses.failures);
+                if planted(Planted::LabelsBeforeVotes) {
+                    self.agree_on_losses(io, &next).await?;
+                }
+                self.settle(next.clone(), &losses.roles);
+                let untold = self.agree_on_gains(io).await?;
+                if untold.is_empty() {
+                    return Ok(losses.failures);
+                }
+                losses.add(untold);
             }
             self.flush_survivors(io, &mut losses).await?;
             let mut after = next.clone();
@@ -161,6 +171,42 @@ impl Array {
             self.leave_out(&mut after, &losses.roles, &[&next]);
             next = after;
         }
+    }
+
+    /// Who is not in sync any more by the label that is about to be written is out by the word of whoever decides beside the labels,
+    /// first: a label that says so may be all that is found.
+    async fn agree_on_losses<M: MetaIo>(&mut self, io: &M, next: &ArrayPart) -> Result<(), LifecycleError> {
+        let stays = self.in_sync_by(next);
+        let agreed = match &self.agreed {
+            None => stays,
+            Some(before) => before.iter().copied().filter(|role| stays.contains(role)).collect(),
+        };
+        self.agree(io, agreed).await.map(drop)
+    }
+
+    /// Who is in sync by the label that is complete now is so by the word of whoever decides, too. Gives those who failed meanwhile.
+    pub(super) async fn agree_on_gains<M: MetaIo>(&mut self, io: &M) -> Result<Vec<Failure>, LifecycleError> {
+        let now = self.in_sync_by(&self.label);
+        let untold = self.agree(io, now).await?;
+        let why = |role: u16| LifecycleError::Role { role, reason: "it did not take its own promotion".into() };
+        Ok(untold.into_iter().map(|role| (role, why(role))).collect())
+    }
+
+    async fn agree<M: MetaIo>(&mut self, io: &M, in_sync: Vec<u16>) -> Result<Vec<u16>, LifecycleError> {
+        // The last ones are never called lost, here either.
+        if self.agreed.as_ref() == Some(&in_sync) || in_sync.is_empty() {
+            return Ok(Vec::new());
+        }
+        let overruled =
+            |_| LifecycleError::Beyond { lost: Vec::new(), source: Some(Box::new(LifecycleError::Overruled)) };
+        let untold = io.agree(&in_sync).await.map_err(overruled)?;
+        self.agreed = Some(in_sync.into_iter().filter(|role| !untold.contains(role)).collect());
+        Ok(untold)
+    }
+
+    fn in_sync_by(&self, label: &ArrayPart) -> Vec<u16> {
+        let entries = label.members.iter().zip(0..self.roles());
+        entries.filter(|(entry, _)| entry.state == MemberState::InSync).map(|(_, role)| role).collect()
     }
 
     /// Flushes all that hold content, but for the lost ones and who has been flushed already; who fails is lost, too.

@@ -16,6 +16,7 @@ mod pool_labels;
 mod stories;
 mod sweep;
 mod unused_lines;
+mod voters;
 
 use braid_format::{MemberId, Name, StartPolicy, Uuid};
 use braid_geometry::{Level, Spec};

@@ -1,0 +1,214 @@
+//! Arrays beside whose labels somebody else remembers who is in sync: what stands where in which order.
+
+use std::cell::RefCell;
+
+use braid_format::{Label, MemberState};
+
+use super::disks::Disks;
+use super::mirrors::{begin_degraded, mirror_of, new, only, raid1, states};
+use super::{leaves, run};
+use crate::lifecycle::planted::{Planted, plant};
+use crate::lifecycle::{Array, Filling, LifecycleError, Newcomer, StartOptions, create, start};
+use crate::{ErrorKind, LeafError, LeafId, MetaIo};
+use MemberState::{Filling as BeingFilled, InSync, Out};
+
+/// Disks with voters beside them, who look at every label that is written.
+struct Voted<'a> {
+    disks: &'a Disks,
+    agreed: RefCell<Vec<u16>>,
+    asked: RefCell<Vec<Vec<u16>>>,
+    /// Who does not take the word that it is in sync.
+    deaf: RefCell<Vec<u16>>,
+    overruled: RefCell<bool>,
+    /// What was written although it must not be.
+    wrong: RefCell<Vec<String>>,
+}
+
+fn in_sync(label: &Label) -> Vec<u16> {
+    let entries = label.array.members.iter().zip(0..);
+    entries.filter(|(entry, _)| entry.state == InSync).map(|(_, role)| role).collect()
+}
+
+impl<'a> Voted<'a> {
+    fn new(disks: &'a Disks, agreed: &[u16]) -> Voted<'a> {
+        Voted {
+            disks,
+            agreed: RefCell::new(agreed.to_vec()),
+            asked: RefCell::default(),
+            deaf: RefCell::default(),
+            overruled: RefCell::new(false),
+            wrong: RefCell::default(),
+        }
+    }
+
+    fn asked(&self) -> Vec<Vec<u16>> {
+        self.asked.take()
+    }
+
+    fn must_hold(&self) -> Result<(), String> {
+        self.wrong.take().into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+impl MetaIo for Voted<'_> {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.disks.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        self.disks.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        if let Ok(label) = Label::decode(&data) {
+            let says = in_sync(&label);
+            let missing = self.agreed.borrow().iter().any(|role| !says.contains(role));
+            if missing || *self.overruled.borrow() {
+                let agreed = self.agreed.borrow();
+                self.wrong.borrow_mut().push(format!("{leaf:?} bears {says:?}, agreed on was {agreed:?}"));
+            }
+        }
+        self.disks.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.disks.flush(leaf).await
+    }
+
+    async fn agree(&self, in_sync_now: &[u16]) -> Result<Vec<u16>, LeafError> {
+        if *self.overruled.borrow() {
+            return Err(LeafError::of(ErrorKind::Gone));
+        }
+        self.asked.borrow_mut().push(in_sync_now.to_vec());
+        let gained: Vec<u16> = in_sync_now.iter().copied().filter(|r| !self.agreed.borrow().contains(r)).collect();
+        let leaf = |role: u16| LeafId(u32::from(role));
+        for role in &gained {
+            let block = self.disks.peek(leaf(*role), 0, 4096);
+            let label = Label::decode(&block).expect("who is promoted bears a label");
+            if !in_sync(&label).contains(role) {
+                self.wrong.borrow_mut().push(format!("{role} is promoted before its own label says so"));
+            }
+        }
+        let untold: Vec<u16> = gained.into_iter().filter(|role| self.deaf.borrow().contains(role)).collect();
+        *self.agreed.borrow_mut() = in_sync_now.iter().copied().filter(|role| !untold.contains(role)).collect();
+        Ok(untold)
+    }
+}
+
+fn started<'a>(disks: &'a Disks, of: &[u32], agreed: &[u16]) -> Result<(Voted<'a>, Array), LifecycleError> {
+    let io = Voted::new(disks, agreed);
+    let options = StartOptions { degraded: true, ..StartOptions::new(9, 9) };
+    let array = run(start(&io, &only(disks, of), options))?;
+    Ok((io, array))
+}
+
+fn a_loss_is_agreed_on_before_labels_say_it() -> Result<(), String> {
+    let (disks, array) = mirror_of(3);
+    drop(array);
+    let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).map_err(|error| error.to_string())?;
+    assert_eq!(io.asked(), [vec![0, 1, 2]], "the first word of a start");
+    run(array.drop_members(&io, &[1])).map_err(|error| error.to_string())?;
+    assert_eq!(io.asked(), [vec![0, 2]]);
+    io.must_hold()
+}
+
+#[test]
+fn losses_first_and_promotions_last() {
+    a_loss_is_agreed_on_before_labels_say_it().unwrap();
+    let (disks, array) = mirror_of(3);
+    drop(array);
+    let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).unwrap();
+    run(array.drop_members(&io, &[1])).unwrap();
+    let leaf = array.candidates().next().unwrap().leaf;
+    io.asked();
+    run(array.begin_filling(&io, 1, Newcomer::Returning { leaf }, Filling::FromBitmap)).unwrap();
+    assert_eq!(io.asked(), Vec::<Vec<u16>>::new(), "who is being filled counts for nobody");
+    run(array.promote(&io, 1)).unwrap();
+    assert_eq!((io.asked(), states(&array)), (vec![vec![0, 1, 2]], vec![InSync; 3]));
+    io.must_hold().unwrap();
+}
+
+#[test]
+fn labels_that_come_first_are_noticed() {
+    plant(Some(Planted::LabelsBeforeVotes));
+    let found = std::panic::catch_unwind(a_loss_is_agreed_on_before_labels_say_it);
+    plant(None);
+    assert!(!matches!(found, Ok(Ok(()))), "nobody noticed");
+}
+
+#[test]
+fn a_start_without_somebody_says_so_first() {
+    let (disks, array) = mirror_of(3);
+    drop(array);
+    // By the voters the third one is out, whatever labels say: it was not looked at.
+    let (io, array) = started(&disks, &[0, 1], &[0, 1, 2]).unwrap();
+    assert_eq!((io.asked(), states(&array)), (vec![vec![0, 1]], vec![InSync, InSync, Out]));
+    io.must_hold().unwrap();
+}
+
+#[test]
+fn who_does_not_take_its_promotion_is_out_again() {
+    let (disks, array) = mirror_of(2);
+    drop(array);
+    let mut array = begin_degraded(&disks, &[0], 4);
+    let io = Voted::new(&disks, &[0]);
+    run(array.begin_filling(&io, 1, new(2), Filling::Full)).unwrap();
+    assert_eq!(states(&array), [InSync, BeingFilled]);
+    io.deaf.borrow_mut().push(1);
+    // Its disk is the third one here, and bears a label that says so when the voters are asked.
+    disks.copy_disk(LeafId(2), LeafId(1));
+    let result = run(array.promote(&Renumbered(&io), 1));
+    assert!(matches!(result, Err(LifecycleError::Role { role: 1, .. })), "{result:?}");
+    assert_eq!(states(&array), [InSync, Out]);
+    assert_eq!(*io.agreed.borrow(), [0]);
+    io.must_hold().unwrap();
+}
+
+/// Whatever is written to the third disk is written to the second one as well.
+struct Renumbered<'a>(&'a Voted<'a>);
+
+impl MetaIo for Renumbered<'_> {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.0.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        self.0.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        if leaf == LeafId(2) {
+            self.0.disks.write(LeafId(1), offset, data.clone(), fua).await?;
+        }
+        self.0.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.0.flush(leaf).await
+    }
+
+    async fn agree(&self, in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
+        self.0.agree(in_sync).await
+    }
+}
+
+#[test]
+fn whoever_is_overruled_writes_no_label() {
+    let (disks, array) = mirror_of(3);
+    drop(array);
+    let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).unwrap();
+    *io.overruled.borrow_mut() = true;
+    let result = run(array.drop_members(&io, &[1]));
+    let Err(LifecycleError::Beyond { source: Some(source), .. }) = result else { panic!("{result:?}") };
+    assert!(matches!(*source, LifecycleError::Overruled), "{source}");
+    io.must_hold().unwrap();
+}
+
+#[test]
+fn a_new_array_is_agreed_on_when_its_labels_stand() {
+    let disks = Disks::new(&[3 << 20; 3]);
+    let io = Voted::new(&disks, &[]);
+    run(create(&io, &raid1("m", 1, leaves(3)))).unwrap();
+    assert_eq!(io.asked(), [vec![0, 1, 2]]);
+    io.must_hold().unwrap();
+}
