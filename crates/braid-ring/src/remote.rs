@@ -34,9 +34,9 @@ pub trait RemoteDisk: Send + Sync + 'static {
     /// It is, or is no longer, a member of something that can go on without it: then it is rather lost than believed.
     fn set_replaceable(&self, replaceable: bool);
     /// Why nothing is asked of it any more until it is opened again, if it is so: a sentence that begins with "it" or "its".
-    fn lost_because(&self) -> Option<&'static str>;
-    /// What carries the I/O of one shard to it. Called on that shard's thread, once.
-    fn carrier(&self) -> Box<dyn Carrier>;
+    fn lost_because(&self) -> Option<&str>;
+    /// What carries the I/O of one shard, by its number, to it. Called on that shard's thread, once.
+    fn carrier(&self, shard: u32) -> Box<dyn Carrier>;
 }
 
 /// Carries the I/O of one shard to one disk. It never blocks.
@@ -290,9 +290,9 @@ pub(crate) struct Remotes {
 
 impl Remotes {
     /// A place for a disk. None where there is no room.
-    pub(crate) fn add(&mut self, disk: &dyn RemoteDisk) -> Option<u16> {
+    pub(crate) fn add(&mut self, disk: &dyn RemoteDisk, shard: u32) -> Option<u16> {
         let desk = Desk::new().ok()?;
-        let remote = Remote { carrier: disk.carrier(), desk, left: false, busy: 0 };
+        let remote = Remote { carrier: disk.carrier(shard), desk, left: false, busy: 0 };
         let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if free == REMOTES_MAX {
             return None;

@@ -357,7 +357,8 @@ impl Runner {
             match control {
                 Control::AddLeaf { id, disk, counters } => {
                     disk.faults.iter().for_each(|f| f.attach(&self.link.wake));
-                    let place = disk.remote().map(|remote| self.remotes.add(remote));
+                    let shard = u32::from(self.core.id.0);
+                    let place = disk.remote().map(|remote| self.remotes.add(remote, shard));
                     if place == Some(None) {
                         // Without memory for it there is no such disk here: what is asked of it is refused.
                         continue;

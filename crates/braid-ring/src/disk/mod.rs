@@ -194,7 +194,7 @@ impl Disk {
     }
 
     /// Of a disk on the other side of a network: why nothing is asked of it any more until it is opened again, if it is so.
-    pub fn lost_because(&self) -> Option<&'static str> {
+    pub fn lost_because(&self) -> Option<&str> {
         self.remote().and_then(RemoteDisk::lost_because)
     }
 

@@ -5,7 +5,10 @@
 //! are copied out; what is left of a long read is received where it is wanted.
 //!
 //! A connection that the server has ended is opened again, and what it had not answered is sent again. One that this side gives up
-//! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why.
+//! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why. Of fenced disks each
+//! is opened again (`fenced`).
+
+mod losing;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +17,13 @@ use braid_engine::{Flags, Op};
 use braid_ring::{Cut, RemotePart};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Shared;
+use super::shared::{Loss, Shared};
 use super::slots::{SLOTS, Slots, State};
 use super::wire::Wire;
+use crate::client::ClientError;
 use crate::client::negotiate::{Negotiation, Wishes};
 use crate::codec::{
-    REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC, SimpleReply, command, command_flags,
+    REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC, SimpleReply, command, command_flags, option_reply,
     transmission_flags,
 };
 
@@ -43,6 +47,8 @@ const GREETING_NS: u64 = 5000 * MS;
 pub(super) const PATIENCE_NS: u64 = 30_000 * MS;
 /// The same where others hold what this disk does.
 pub(super) const PATIENCE_OF_MANY_NS: u64 = 5000 * MS;
+/// The number of the attempt by which a disk was opened; those of shards are higher.
+pub(super) const FIRST_ATTEMPT: u64 = 1;
 /// Longest time to say goodbye.
 const GOODBYE_NS: u64 = 500 * MS;
 
@@ -91,6 +97,9 @@ enum Reading {
 /// See the module's page.
 pub(super) struct Session {
     shared: Arc<Shared>,
+    /// Its place among the connections to the disk, and how often it was tried to have it.
+    lane: u32,
+    attempt: u64,
     phase: Phase,
     slots: Slots,
     reading: Reading,
@@ -109,14 +118,18 @@ pub(super) struct Session {
     dialled_ns: u64,
     /// When the server was last heard, or had nothing to say.
     heard_ns: u64,
+    /// When it last answered on this lane.
+    answered_ns: u64,
     next_look_ns: u64,
     timer_ns: Option<u64>,
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>) -> Session {
+    pub(super) fn new(shared: Arc<Shared>, lane: u32) -> Session {
         Session {
             shared,
+            lane,
+            attempt: FIRST_ATTEMPT,
             phase: Phase::Down,
             slots: Slots::new(),
             reading: Reading::Header,
@@ -131,6 +144,7 @@ impl Session {
             retry_at_ns: 0,
             dialled_ns: 0,
             heard_ns: 0,
+            answered_ns: 0,
             next_look_ns: 0,
             timer_ns: None,
         }
@@ -139,6 +153,10 @@ impl Session {
     /// Does what there is to do. Called behind all else of a turn.
     pub(super) fn work(&mut self, wire: &mut impl Wire) {
         if self.shared.is_lost() {
+            if self.shared.fenced.is_some() {
+                // What is with the server is not waited for.
+                self.lose(wire, Why::Ended);
+            }
             self.fail_held(wire, libc_errno::NODEV, u64::MAX);
         }
         if wire.now_ns() >= self.next_look_ns {
@@ -203,8 +221,13 @@ impl Session {
         if !wire.dial(target) {
             return;
         }
+        self.attempt += 1;
+        let export = &self.shared.export;
         let wishes = Wishes {
-            export: self.shared.export.clone(),
+            export: match &self.shared.fenced {
+                Some(fenced) => fenced.name(export, self.lane, self.attempt),
+                None => export.clone(),
+            },
             tls: false,
             extended: false,
             structured: false,
@@ -221,10 +244,20 @@ impl Session {
         loop {
             let Phase::Greeting(negotiation) = &mut self.phase else { return };
             match negotiation.feed(wire.input(self.start, self.end), &mut self.to_say) {
-                Err(_) => return self.lose(wire, Why::Refused),
+                Err(error) => {
+                    if let ClientError::Refused { code: option_reply::ERR_POLICY, text } = error
+                        && self.shared.fenced.is_some()
+                    {
+                        self.shared.lose(Loss::Refused(text));
+                    }
+                    return self.lose(wire, Why::Refused);
+                }
                 Ok((took, Some(terms))) => {
                     self.start += took;
                     if !self.shared.is_the_same(&terms) {
+                        if self.shared.fenced.is_some() {
+                            self.shared.lose(Loss::Another);
+                        }
                         return self.lose(wire, Why::Refused);
                     }
                     self.phase = Phase::Up;
@@ -392,6 +425,10 @@ impl Session {
             _ => {}
         }
         self.heard_ns = wire.now_ns();
+        if matches!(self.phase, Phase::Up) {
+            self.answered_ns = self.heard_ns;
+            self.shared.has_answered(self.heard_ns);
+        }
         match self.reading {
             Reading::Direct { slot, at, asked } => self.arrived(wire, slot, at, asked, result as u64),
             _ => self.end += result as usize,
@@ -501,93 +538,6 @@ impl Session {
         let part = slot.part;
         self.slots.give(index);
         wire.done(&part, result);
-    }
-
-    // ---- Losing ----
-
-    /// Ends the connection; what it leads to follows when nothing is in flight on it.
-    fn lose(&mut self, wire: &mut impl Wire, why: Why) {
-        let why = match self.phase {
-            Phase::Greeting(_) => Why::Refused,
-            Phase::Up => why,
-            _ => return,
-        };
-        self.phase = Phase::Ending(why);
-        wire.close();
-        self.ended(wire, why);
-    }
-
-    /// The connection is gone, if nothing is in flight on it any more.
-    fn ended(&mut self, wire: &mut impl Wire, why: Why) {
-        if self.sending || self.receiving {
-            return;
-        }
-        self.phase = Phase::Down;
-        (self.start, self.end, self.reading) = (0, 0, Reading::Header);
-        while let Some(index) = self.in_send.pop() {
-            self.slots[index].in_send = false;
-            if let Some(answer) = self.slots[index].answer {
-                self.finish(wire, index, answer);
-            }
-        }
-        // A server that is started anew may have forgotten what only its flush would have made durable: it is written again.
-        for index in 0..SLOTS as u16 {
-            self.slots[index].flushing = false;
-        }
-        let sent: Vec<u16> = self.slots.in_state(State::Sent).collect();
-        let writes = sent.iter().any(|index| self.slots[*index].changes());
-        if why != Why::Refused {
-            self.shared.connection_ended(why == Why::GivenUp, writes);
-        }
-        for index in sent {
-            if why == Why::GivenUp {
-                let part = self.slots[index].part;
-                self.slots.give(index);
-                wire.done(&part, Err(libc_errno::TIMEDOUT));
-            } else {
-                self.slots.set(index, State::Unsent);
-                self.slots.unsent.push_back(index);
-            }
-        }
-        self.retry_ns = self.retry_ns.max(RETRY_NS.0);
-        self.retry_at_ns = self.retry_at_ns.max(wire.now_ns() + self.retry_ns);
-    }
-
-    fn look_at_the_clock(&mut self, wire: &mut impl Wire) {
-        let now = wire.now_ns();
-        self.next_look_ns = now + TICK_NS;
-        let patience = self.shared.patience_ns();
-        match self.phase {
-            Phase::Up if self.slots.sent > 0 => {
-                let silent = now.saturating_sub(self.heard_ns) >= patience;
-                let oldest = self.slots.in_state(State::Sent).map(|index| self.slots[index].sent_ns).min();
-                if silent || oldest.is_some_and(|sent| now.saturating_sub(sent) >= PATIENCE_NS) {
-                    self.lose(wire, Why::GivenUp);
-                }
-            }
-            Phase::Greeting(_) if now.saturating_sub(self.dialled_ns) >= GREETING_NS => self.lose(wire, Why::Refused),
-            _ => {}
-        }
-        if !matches!(self.phase, Phase::Up) {
-            self.fail_held(wire, libc_errno::TIMEDOUT, now.saturating_sub(patience));
-        }
-    }
-
-    /// Fails what is not with the server and was asked for at this time or before.
-    fn fail_held(&mut self, wire: &mut impl Wire, errno: i32, until_ns: u64) {
-        for _ in 0..self.slots.unsent.len() {
-            let Some(index) = self.slots.unsent.pop_front() else { break };
-            let part = self.slots[index].part;
-            if part.start_ns > until_ns {
-                self.slots.unsent.push_back(index);
-                continue;
-            }
-            self.slots.give(index);
-            wire.done(&part, Err(errno));
-        }
-        while wire.waiting_since_ns().is_some_and(|since| since <= until_ns) {
-            wire.fail_waiting(errno);
-        }
     }
 }
 

@@ -1,18 +1,28 @@
 //! A session against a server that the tests play, in memory.
 #![allow(clippy::unwrap_used)]
 
+mod fenced;
+
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use braid_engine::{Flags, Op};
 use braid_ring::{Cut, RemotePart};
 
+use super::dial::Target;
+use super::fenced::Fenced;
+use super::session::Session;
 use super::session::libc_errno::{NODEV, TIMEDOUT};
+use super::shared::{FLAGS, Shared};
 use super::wire::Wire;
-use super::*;
+use crate::codec::transmission_flags;
 
 const SIZE: u64 = 1 << 30;
 const ALL: u16 = transmission_flags::HAS_FLAGS | FLAGS & !transmission_flags::READ_ONLY;
 const SECOND: u64 = 1_000_000_000;
+const LANE: u32 = 6;
 
 enum Receiving {
     Input(usize),
@@ -123,23 +133,38 @@ struct Bed {
     ios: u32,
 }
 
+fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
+    Shared {
+        export: "disk".into(),
+        targets: vec![Target::Unix("/nowhere".into())],
+        fenced,
+        limit_ns: None,
+        export_bytes: SIZE,
+        block_bytes: 512,
+        payload_bytes: 32 << 20,
+        flags: flags & FLAGS,
+        replaceable: AtomicBool::new(replaceable),
+        lost: OnceLock::new(),
+        written: AtomicU64::new(0),
+        flushed: AtomicU64::new(0),
+        answered: AtomicU64::new(0),
+    }
+}
+
 impl Bed {
     fn new(flags: u16, replaceable: bool) -> Bed {
-        let shared = Arc::new(Shared {
-            export: "disk".into(),
-            targets: vec![Target::Unix("/nowhere".into())],
-            export_bytes: SIZE,
-            block_bytes: 512,
-            payload_bytes: 32 << 20,
-            flags: flags & FLAGS,
-            replaceable: AtomicBool::new(replaceable),
-            lost: AtomicU8::new(0),
-            written: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-        });
+        Bed::with(flags, replaceable, None)
+    }
+
+    fn with(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Bed {
+        Bed::of(shared_of(flags, replaceable, fenced), flags)
+    }
+
+    fn of(shared: Shared, flags: u16) -> Bed {
+        let shared = Arc::new(shared);
         let shard =
             Shard { now_ns: 1000 * SECOND, input: vec![0; 64 << 10], output: vec![0; 16 << 10], ..Shard::default() };
-        Bed { session: Session::new(Arc::clone(&shared)), shard, shared, flags, ios: 0 }
+        Bed { session: Session::new(Arc::clone(&shared), LANE), shard, shared, flags, ios: 0 }
     }
 
     /// Asks for an I/O; writes carry their number.
@@ -186,22 +211,22 @@ impl Bed {
         self.work();
     }
 
-    fn greets(&mut self) {
+    /// The server's first words, and the client's.
+    fn begins(&mut self) {
         self.says(&[&b"NBDMAGICIHAVEOPT"[..], &3u16.to_be_bytes()].concat());
         self.sent();
-        let reply = |kind: u32, data: &[u8]| {
-            [
-                &0x3e889045565a9u64.to_be_bytes()[..],
-                &[0, 0, 0, 7],
-                &kind.to_be_bytes(),
-                &(data.len() as u32).to_be_bytes(),
-                data,
-            ]
-            .concat()
-        };
+    }
+
+    fn option_reply(kind: u32, data: &[u8]) -> Vec<u8> {
+        let len = (data.len() as u32).to_be_bytes();
+        [&0x3e889045565a9u64.to_be_bytes()[..], &[0, 0, 0, 7], &kind.to_be_bytes(), &len, data].concat()
+    }
+
+    fn greets(&mut self) {
+        self.begins();
         let info = [&[0, 0][..], &SIZE.to_be_bytes(), &self.flags.to_be_bytes()].concat();
         self.shard.sent.clear();
-        let all = [reply(3, &info), reply(1, &[])].concat();
+        let all = [Bed::option_reply(3, &info), Bed::option_reply(1, &[])].concat();
         // In two halves, as it may come.
         self.says(&all[..30]);
         self.says(&all[30..]);
@@ -253,7 +278,11 @@ impl Bed {
 
     /// A connection that stands.
     fn up(flags: u16, replaceable: bool) -> Bed {
-        let mut bed = Bed::new(flags, replaceable);
+        Bed::new(flags, replaceable).stands()
+    }
+
+    fn stands(self) -> Bed {
+        let mut bed = self;
         let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
         assert_eq!(bed.shard.dialled, 1);
         bed.greets();

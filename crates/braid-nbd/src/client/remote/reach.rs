@@ -1,0 +1,121 @@
+//! Reaching a server for the first time, to learn what its export is.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use braid_ring::{OpenOptions, RingError, RingErrorKind};
+
+use super::dial::Target;
+use super::session::FIRST_ATTEMPT;
+use super::shared::{FLAGS, Shared};
+use super::{RemoteConfig, error, own};
+use crate::client::{Address, Client, ClientConfig, ClientError, Endpoint};
+use crate::codec::{PAYLOAD_BYTES_MAX, option_reply, transmission_flags};
+
+/// Longest that an opening waits for each word of the server.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// Bytes of one request that every server has to take.
+const PAYLOAD_BYTES_MIN: u32 = 4096;
+
+/// Learns what an export is.
+pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> Result<Shared, RingError> {
+    let endpoint = &config.endpoint;
+    let export = match &config.fenced {
+        Some(fenced) => fenced.name(&endpoint.export, 0, FIRST_ATTEMPT),
+        None => endpoint.export.clone(),
+    };
+    let (targets, client) = connect(uri, endpoint, &export)?;
+    let terms = *client.terms();
+    // A replica stands on this node's disks, and never on what is made of replicas.
+    if config.fenced.is_none() && own::is_own(client.socket()) {
+        return Err(error(
+            RingErrorKind::Conflict,
+            format!("{uri} is an export of this very process"),
+            "name what it exports itself, such as volume:POOL/VOLUME",
+        ));
+    }
+    let unfit = |what: String, remedy: &str| Err(error(RingErrorKind::Unsupported, format!("{uri} {what}"), remedy));
+    if options.write && terms.flags & transmission_flags::READ_ONLY != 0 {
+        return unfit("is read-only".into(), "let its server export it for writing");
+    }
+    if terms.flags & transmission_flags::CAN_MULTI_CONN == 0 {
+        return unfit(
+            "does not say that several connections see the same (multi-conn)".into(),
+            "name a server that does, as nbdkit's file plugin or Braid",
+        );
+    }
+    let [least, _, payload] = terms.block_bytes.unwrap_or([1, 4096, PAYLOAD_BYTES_MAX]);
+    if !least.is_power_of_two() || least > 4096 || payload < PAYLOAD_BYTES_MIN {
+        return unfit(
+            format!("has blocks of {least} bytes and takes {payload} at once"),
+            "let its server offer blocks of at most 4096 bytes",
+        );
+    }
+    let block_bytes = least.max(512);
+    if terms.size_bytes < u64::from(block_bytes) || terms.size_bytes > i64::MAX as u64 {
+        return unfit(format!("is {} bytes long", terms.size_bytes), "let its server export something of a use");
+    }
+    // Other than a goodbye nothing is lost.
+    let _ = client.disconnect();
+    Ok(Shared {
+        export: endpoint.export.clone(),
+        targets,
+        fenced: config.fenced,
+        limit_ns: config.limit.map(|limit| limit.as_nanos() as u64),
+        export_bytes: terms.size_bytes,
+        block_bytes,
+        payload_bytes: u64::from(payload) / 4096 * 4096,
+        flags: terms.flags & FLAGS,
+        replaceable: AtomicBool::new(false),
+        lost: OnceLock::new(),
+        written: AtomicU64::new(0),
+        flushed: AtomicU64::new(0),
+        answered: AtomicU64::new(0),
+    })
+}
+
+/// Goes through the handshake with the first address that answers; that one stands first in what is returned.
+fn connect(uri: &str, endpoint: &Endpoint, export: &str) -> Result<(Vec<Target>, Client), RingError> {
+    let timeout_ms = OPENING.as_millis() as u64;
+    let config = ClientConfig { depth: 1, structured: false, extended: false, input_bytes: 64 << 10, timeout_ms };
+    let refused = |e: ClientError| {
+        let (kind, remedy) = match &e {
+            ClientError::Refused { code: option_reply::ERR_POLICY, .. } => {
+                (RingErrorKind::Permission, "see what its server says")
+            }
+            ClientError::Refused { .. } => (RingErrorKind::NotFound, "check the name of the export"),
+            ClientError::Socket(_) | ClientError::Closed | ClientError::TimedOut(_) => {
+                (RingErrorKind::NotFound, "check its address, and that its server runs")
+            }
+            _ => (RingErrorKind::Unsupported, "check its address"),
+        };
+        error(kind, format!("opening {uri}: {e}"), remedy)
+    };
+    match &endpoint.address {
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).map_err(|e| refused(e.into()))?;
+            let client = Client::over_unix(stream, export, config).map_err(refused)?;
+            Ok((vec![Target::Unix(path.clone())], client))
+        }
+        Address::Tcp(host, port) => {
+            let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| refused(e.into()))?;
+            let mut addresses: Vec<_> = found.collect();
+            let mut last = ClientError::Closed;
+            for at in 0..addresses.len() {
+                let stream = TcpStream::connect_timeout(&addresses[at], OPENING).map_err(ClientError::from);
+                match stream.and_then(|stream| Client::over_tcp(stream, export, config)) {
+                    Ok(client) => {
+                        addresses.swap(0, at);
+                        return Ok((addresses.into_iter().map(Target::Tcp).collect(), client));
+                    }
+                    Err(error) => last = error,
+                }
+            }
+            Err(refused(last))
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Sessions of fenced disks.
+
+use super::*;
+use braid_engine::Uuid;
+
+const ME: Fenced = Fenced { epoch: 7, controller: Uuid::from_u128(0xc0), boot: Uuid::from_u128(0xb0), session: 3 };
+
+/// What ends each of a lane's names.
+const WHO: &str = "?epoch=7&controller=00000000-0000-0000-0000-0000000000c0&boot=00000000-0000-0000-0000-0000000000b0&session=3&lane=6";
+
+impl Bed {
+    fn fenced() -> Bed {
+        Bed::with(ALL, true, Some(ME))
+    }
+
+    /// The name that the client has asked for in its last greeting.
+    fn name(&mut self) -> String {
+        // Its flags, then the option: magic, number, length, length of the name, name.
+        let said = &std::mem::take(&mut self.shard.sent)[4..];
+        assert_eq!(said[..12], [&b"IHAVEOPT"[..], &[0, 0, 0, 7]].concat());
+        let len = u32::from_be_bytes(said[16..20].try_into().unwrap()) as usize;
+        String::from_utf8(said[20..20 + len].to_vec()).unwrap()
+    }
+
+    fn why(&self) -> &str {
+        self.shared.lost.get().map_or("", |why| why)
+    }
+}
+
+#[test]
+fn each_attempt_at_a_lane_bears_a_higher_number() {
+    let mut bed = Bed::fenced();
+    bed.ask(Op::Read, Flags::NONE, 0, 512);
+    for attempt in 2..6 {
+        assert_eq!(bed.shard.dialled as u64, attempt - 1);
+        bed.begins();
+        assert_eq!(bed.name(), format!("disk{WHO}&attempt={attempt}"));
+        bed.breaks();
+        bed.passes(SECOND / 4);
+    }
+    assert_eq!(bed.shard.ended, []);
+}
+
+#[test]
+fn what_a_fenced_server_had_not_answered_is_asked_again() {
+    for op in [Op::Write, Op::WriteZeroes, Op::Read] {
+        let mut bed = Bed::fenced().stands();
+        let unflushed = bed.ask(Op::Write, Flags::NONE, 8192, 512);
+        let cookie = bed.requests()[0].2;
+        bed.sent();
+        bed.says(&Bed::reply(cookie, 0, &[]));
+        assert_eq!(std::mem::take(&mut bed.shard.ended), [(unflushed, Ok(()))]);
+        let io = bed.ask(op, Flags::NONE, 0, 4096);
+        let kind = bed.requests()[0].0;
+        bed.sent();
+        bed.breaks();
+        assert_eq!((bed.why(), bed.shard.ended.len()), ("", 0), "{op:?}");
+        bed.passes(SECOND / 4);
+        bed.greets();
+        let [(again, 0, cookie, 0, 4096)] = bed.requests()[..] else { panic!("it is asked again") };
+        assert_eq!(again, kind);
+        bed.sent();
+        let data: &[u8] = if op == Op::Read { &[5; 4096] } else { &[] };
+        bed.says(&Bed::reply(cookie, 0, data));
+        assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+    }
+}
+
+#[test]
+fn a_refusal_is_final_and_told() {
+    let mut bed = Bed::fenced();
+    let first = bed.ask(Op::Write, Flags::NONE, 0, 512);
+    bed.begins();
+    bed.says(&Bed::option_reply(0x8000_0002, b"epoch 9 is answered"));
+    bed.breaks();
+    assert_eq!(bed.why(), "its server refuses it: epoch 9 is answered");
+    let second = bed.ask(Op::Read, Flags::NONE, 0, 512);
+    bed.passes(2 * SECOND);
+    assert_eq!(bed.shard.ended, [(first, Err(NODEV)), (second, Err(NODEV))]);
+    assert_eq!(bed.shard.dialled, 1, "nothing is asked of it any more");
+    // Of another kind it may be for now only.
+    let mut bed = Bed::fenced();
+    bed.ask(Op::Write, Flags::NONE, 0, 512);
+    bed.begins();
+    bed.says(&Bed::option_reply(0x8000_0006, b"not yet"));
+    bed.breaks();
+    bed.passes(SECOND / 4);
+    assert_eq!((bed.why(), bed.shard.dialled), ("", 2));
+}
+
+#[test]
+fn another_export_under_its_name_is_not_used() {
+    let mut bed = Bed::fenced().stands();
+    let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
+    bed.breaks();
+    bed.passes(SECOND / 4);
+    bed.flags &= !transmission_flags::SEND_FLUSH;
+    bed.greets();
+    bed.breaks();
+    assert_eq!(bed.why(), "its server has another export under its name");
+    assert_eq!(bed.shard.ended, [(io, Err(NODEV))]);
+}
+
+#[test]
+fn a_replica_without_progress_is_lost() {
+    // Where it answers nothing, where it is not there, and where it lets nobody in.
+    for how in 0..3 {
+        let mut bed = if how == 0 { Bed::fenced().stands() } else { Bed::fenced() };
+        bed.shard.refuses = how == 1;
+        bed.passes(60 * SECOND);
+        let io = bed.ask(Op::Write, Flags::NONE, 0, 512);
+        bed.sent();
+        bed.passes(4 * SECOND + SECOND / 2);
+        assert_eq!((bed.why(), bed.shard.ended.len()), ("", 0), "{how}");
+        bed.passes(SECOND);
+        bed.breaks();
+        assert_eq!(bed.why(), "its server made no progress for too long", "{how}");
+        assert_eq!(bed.shard.ended, [(io, Err(NODEV))], "{how}");
+    }
+}
+
+#[test]
+fn a_slow_replica_is_not_a_dead_one() {
+    let mut bed = Bed::fenced().stands();
+    let ios: Vec<u32> = (0..6).map(|at| bed.ask(Op::Write, Flags::NONE, at * 4096, 512)).collect();
+    bed.sent();
+    bed.work();
+    bed.sent();
+    let requests = bed.requests();
+    assert_eq!(requests.len(), ios.len());
+    for (at, request) in requests.iter().enumerate() {
+        bed.passes(4 * SECOND);
+        bed.says(&Bed::reply(request.2, 0, &[]));
+        assert_eq!(bed.shard.ended.len(), at + 1);
+    }
+    assert_eq!((bed.why(), bed.shard.dialled), ("", 1));
+    // Of two such, one is never answered: it is not waited for for ever.
+    let (stuck, second) = (bed.ask(Op::Read, Flags::NONE, 0, 512), bed.ask(Op::Write, Flags::NONE, 0, 512));
+    bed.sent();
+    bed.work();
+    bed.sent();
+    let mut cookie = bed.requests()[1].2;
+    bed.shard.ended.clear();
+    for _ in 0..7 {
+        bed.passes(4 * SECOND);
+        bed.says(&Bed::reply(cookie, 0, &[]));
+        bed.ask(Op::Write, Flags::NONE, 0, 512);
+        cookie = bed.requests()[0].2;
+        bed.sent();
+    }
+    assert_eq!((bed.why(), bed.shard.ended[0]), ("", (second, Ok(()))));
+    bed.passes(3 * SECOND);
+    bed.breaks();
+    assert_eq!(bed.why(), "its server left a request without an answer for too long");
+    assert!(bed.shard.ended.contains(&(stuck, Err(NODEV))));
+}
+
+#[test]
+fn a_silent_connection_is_given_up_alone_while_others_are_answered() {
+    let mut bed = Bed::fenced().stands();
+    let io = bed.ask(Op::Write, Flags::NONE, 0, 512);
+    bed.sent();
+    for _ in 0..6 {
+        bed.passes(SECOND);
+        // On another shard.
+        bed.shared.has_answered(bed.shard.now_ns);
+        if bed.shard.dialled == 2 && bed.shard.receiving.is_some() && bed.shard.sent.is_empty() {
+            bed.breaks();
+        }
+    }
+    assert_eq!((bed.why(), bed.shard.ended.len()), ("", 0));
+    assert_eq!(bed.shard.dialled, 2, "it has tried another connection");
+    bed.requests();
+    bed.greets();
+    let [(1, 0, cookie, 0, 512)] = bed.requests()[..] else { panic!("it is asked again") };
+    bed.sent();
+    bed.says(&Bed::reply(cookie, 0, &[]));
+    assert_eq!(bed.shard.ended, [(io, Ok(()))]);
+}
+
+#[test]
+fn the_limit_is_the_disks() {
+    for fenced in [None, Some(ME)] {
+        let mut bed = Bed::of(Shared { limit_ns: Some(12 * SECOND), ..shared_of(ALL, false, fenced) }, ALL);
+        bed.shard.refuses = true;
+        let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
+        bed.passes(11 * SECOND + SECOND / 2);
+        assert_eq!(bed.shard.ended, []);
+        bed.passes(SECOND);
+        assert_eq!(bed.shard.ended, [(io, Err(if fenced.is_some() { NODEV } else { TIMEDOUT }))]);
+    }
+}
