@@ -4,8 +4,11 @@
 //! each slot remembers the version that it was planned with, so that everybody can tell when the
 //! last user of an old one has gone.
 
+use std::sync::Arc;
+
 use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 
+use crate::device_lease::DeviceLease;
 use crate::io::LeafId;
 use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
 use crate::parity::Parity;
@@ -71,6 +74,8 @@ pub struct DeviceLayout {
     pub(crate) nodes: Box<[FlatNode]>,
     pub(crate) leaves: Box<[LeafId]>,
     pub(crate) ordered: bool,
+    /// It is replicated: see [`DeviceLayout::replicated`].
+    pub(crate) lease: Option<Arc<DeviceLease>>,
     direct: Direct,
 }
 
@@ -194,8 +199,23 @@ impl DeviceLayout {
             nodes: nodes.into(),
             leaves: leaves.into(),
             ordered,
+            lease: None,
             direct,
         }
+    }
+
+    /// Makes it that of a volume whose members are on several nodes, others of which may be served from: requests are answered under
+    /// this lease only, and a read only when what it has seen is on all members that are in sync.
+    ///
+    /// # Panics
+    /// When it is no array of copies.
+    #[must_use]
+    pub fn replicated(mut self, lease: Arc<DeviceLease>) -> DeviceLayout {
+        let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
+        assert!(copies, "only an array of copies is replicated");
+        // The short way answers within the call.
+        (self.lease, self.direct) = (Some(lease), Direct::No);
+        self
     }
 
     /// The version, from 1.

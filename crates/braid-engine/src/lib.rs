@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+mod device_lease;
 pub mod io;
 pub mod keeper;
 pub mod late;
@@ -33,6 +34,7 @@ pub mod trouble;
 mod volume;
 
 pub use braid_format::Uuid;
+pub use device_lease::DeviceLease;
 pub use io::*;
 pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;

@@ -156,6 +156,31 @@ impl RangeTable {
         true
     }
 
+    /// The blocks of the granule at `at` that lie below `end`, a bit for each, and where the next granule begins.
+    #[inline]
+    pub fn blocks(at: u64, end: u64) -> (u16, u64) {
+        let (_, mask, next) = part(DeviceId(0), at, end);
+        (mask as u16, next)
+    }
+
+    /// Which of these blocks of the granule at `at` somebody holds now, and the word to wait on: its waiting bit is set. None:
+    /// nobody holds any. While another granule of the same name might be held under the word's, all count as held.
+    #[inline]
+    pub fn held(&self, device: DeviceId, at: u64, blocks: u16) -> Option<(u16, Bucket)> {
+        let tag = tag(device, at >> GRANULE_SHIFT);
+        let bucket = self.bucket(tag);
+        loop {
+            let seen = self.words[bucket.0 as usize].load(Ordering::Acquire);
+            let held = if seen >> TAG_SHIFT == tag { seen & u64::from(blocks) } else { u64::from(blocks) };
+            if seen & HELD == 0 || held == 0 {
+                return None;
+            }
+            if self.wait_on::<false>((bucket, tag, held)) {
+                return Some((held as u16, bucket));
+            }
+        }
+    }
+
     /// Gives `[start, end)` back and calls `woken` for every word on which somebody waits.
     ///
     /// A range partly given back wakes all who wait on its words, also those who wait for the rest:

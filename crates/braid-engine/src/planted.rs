@@ -8,6 +8,10 @@ use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 /// One mistake that somebody could make on the data path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
+    /// A replicated device answers although its lease has run out.
+    AnsweredWithoutLease,
+    /// A replicated device answers a read of what not all members have.
+    ReadNotOrdered,
     /// An extent of a pool is used again before its freeing is committed.
     ReusedBeforeCommitted,
     /// What a volume discards over a snapshot is not said to be zeros.

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use braid_format::{JobKind, MemberState};
 
+use crate::device_lease::DeviceLease;
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
 use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, load_regions, recover_journal};
@@ -62,7 +63,7 @@ pub const REPAIRS_MAX: u32 = 64;
 const POSTED_MAX: u32 = 16;
 
 /// How the keeper of an array goes about it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct KeeperOptions {
     /// The number under which the array is served.
     pub device: DeviceId,
@@ -76,6 +77,8 @@ pub struct KeeperOptions {
     pub force: bool,
     /// Dirty bits that nobody has needed for about so long are taken away, in nanoseconds.
     pub clear_after_ns: u64,
+    /// It is replicated, and answers under this lease.
+    pub lease: Option<Arc<DeviceLease>>,
 }
 
 /// What a keeper tells whoever watches.
@@ -234,7 +237,7 @@ impl Keeper {
             ring_moves: false,
         };
         if keeper.journal.as_ref().is_some_and(|journal| journal.disk_lost) {
-            io.note(options.device, Note::RingMoved { to: None, lost: true });
+            io.note(keeper.options.device, Note::RingMoved { to: None, lost: true });
         }
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
@@ -242,7 +245,7 @@ impl Keeper {
         keeper.notice_filling(io);
         let layout = keeper.layout(io);
         // On every shard before the first request: the home of its regions knows it then.
-        io.publish(options.device, Some(layout)).await;
+        io.publish(keeper.options.device, Some(layout)).await;
         Ok(keeper)
     }
 
@@ -387,7 +390,11 @@ impl Keeper {
             failed: self.failed,
         };
         let node = Node::Mirrored(Box::new(node));
-        Arc::new(DeviceLayout::new(io.next_version(self.options.device), self.options.block_bytes, &node))
+        let layout = DeviceLayout::new(io.next_version(self.options.device), self.options.block_bytes, &node);
+        Arc::new(match &self.options.lease {
+            Some(lease) => layout.replicated(Arc::clone(lease)),
+            None => layout,
+        })
     }
 
     fn members(&self) -> Vec<MirrorMember> {

@@ -66,7 +66,10 @@ impl Shard {
             return self.ring_disk_failed(index, leaf, role, error);
         }
         let role = mirror.and_then(|mirror| mirror.role_of(leaf));
-        let Some(role) = role.filter(|_| error.kind != ErrorKind::Unsupported) else {
+        // Where others have carried it out, whoever cannot would differ; and the copies of a replicated device must not, even when it is told
+        // that it failed.
+        let differs = layout.lease.is_some() && mirror.is_some();
+        let Some(role) = role.filter(|_| error.kind != ErrorKind::Unsupported || differs) else {
             slot.error.get_or_insert(cause);
             return;
         };

@@ -21,6 +21,7 @@ mod journal;
 mod late;
 mod pools;
 mod ranges;
+mod replicated;
 mod row_sync;
 mod rows;
 mod scratch;
@@ -638,6 +639,9 @@ impl Shard {
             slot.cursor = 0;
         }
         if slot.flushing && self.any_flush_step(index, sink) {
+            return;
+        }
+        if self.devices.at(self.slots[index].device).replicated && self.is_kept(index, sink) {
             return;
         }
         self.finish(index);

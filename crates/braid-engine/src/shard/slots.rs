@@ -11,6 +11,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Of a slot that has nothing to do with volumes.
 pub(crate) const NO_POOL: u16 = u16::MAX;
 
+/// Of a read that has not asked who writes to a granule: nobody waits for no block.
+pub(crate) const NOT_LOOKED: u16 = 0;
+
 /// The time of a request to a volume that is not counted, as it waits for what may wait for those who are.
 pub(crate) const AWAY: u8 = 2;
 
@@ -67,6 +70,10 @@ pub(crate) struct Slot {
     pub followed: bool,
     /// Its late range is in the list of those that others must not write to.
     pub barred: bool,
+    /// A read of a replicated device that has all its data: from `step` on it looks who was writing there when that was so.
+    pub seen: bool,
+    /// Blocks of the granule at `step` that it waits for, or [`NOT_LOOKED`].
+    pub awaits: u16,
     /// It stood in a journal of which there is one copy: that is not durable enough.
     pub alone: bool,
     /// Where the step that is out began.
@@ -121,6 +128,7 @@ impl Slot {
         self.followed = false;
         self.barred = false;
         self.alone = false;
+        self.seen = false;
         self.avoid = Roles::NONE;
         self.failed = Roles::NONE;
         self.sync = NONE;
@@ -162,6 +170,8 @@ impl Slot {
         followed: false,
         barred: false,
         alone: false,
+        seen: false,
+        awaits: NOT_LOOKED,
         step: 0,
         begun_ns: 0,
         avoid: Roles::NONE,

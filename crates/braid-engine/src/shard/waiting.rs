@@ -22,6 +22,11 @@ pub(super) fn log_key(device: DeviceId) -> u64 {
     3 << 62 | 1 << 40 | u64::from(device.0)
 }
 
+/// Who may not be answered before the device's lease is renewed.
+pub(super) fn lease_key(device: DeviceId) -> u64 {
+    3 << 62 | 1 << 46 | u64::from(device.0)
+}
+
 /// Who waits for scratch memory.
 pub(super) fn memory_key() -> u64 {
     3 << 62 | 1 << 41

@@ -32,6 +32,8 @@ pub struct Sink {
     pub meta: Vec<[u8; 4096]>,
     /// Memory that was to be zeroed.
     pub zeroed: Vec<(u64, u64)>,
+    /// What the clock says.
+    pub now_ns: u64,
     /// Memory as the disks have filled it.
     pub filled: Rc<RefCell<Vec<u8>>>,
 }
@@ -53,6 +55,9 @@ impl LeafSink for Sink {
     }
     fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut RowWork<'_>) {
         unreachable!("nothing here has parity")
+    }
+    fn now_ns(&self) -> u64 {
+        self.now_ns
     }
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         let buf = Buf { addr: META_ADDR + u64::from(index) * 4096, region: Buf::UNREGISTERED };
@@ -93,7 +98,7 @@ impl Rig {
             shards: (0..shards)
                 .map(|id| {
                     let (meta, filled) = (vec![[0; 4096]; META_BLOCKS as usize], Rc::clone(&filled));
-                    let sink = Sink { queue: VecDeque::new(), meta, zeroed: vec![], filled };
+                    let sink = Sink { queue: VecDeque::new(), meta, zeroed: vec![], now_ns: 0, filled };
                     (Shard::new(ShardId(id), &limits, Arc::clone(&shared)), sink)
                 })
                 .collect(),

@@ -1,0 +1,80 @@
+//! What of a replicated device is kept although nothing is left to do for it: see [`crate::DeviceLayout::replicated`].
+//!
+//! **The order of reads.** A read answers what one member gave it. That may be of a write which other members have not got yet:
+//! were that told, and this member lost, a later read would find the older state. So a read that has its data waits until
+//! each of its blocks has been free in the range table once: whatever it may have seen is then on all members that are in sync, or
+//! those that lack it have been left out. What it answers stays what it has read, and a write that comes afterwards does not keep it
+//! longer, as it waits for blocks, each once, and not for all to be free together.
+//!
+//! **The lease.** What is answered was true at a moment in which nobody else can have served the volume: an I/O has ended before
+//! the lease is looked at. What is kept holds no range, so that nobody waits for the lease but whoever is to be answered.
+//!
+//! What fails is told at once. So is everything under way when the device is stopped or has failed: a write of then may be on one member
+//! only, with nobody left to see to it.
+
+use super::ranges::release;
+use super::waiting::{lease_key, range_key};
+use super::{Shard, slots};
+use crate::io::{DeviceId, LeafSink, Op};
+use crate::overlap::RangeTable;
+use crate::planted::{Planted, planted};
+
+impl Shard {
+    /// A device's lease has been renewed, after answers had been kept: they go out. To be called on every shard when
+    /// [`crate::DeviceLease::renew`] says so.
+    pub fn renewed(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+        self.woken.push_back((lease_key(device), None));
+        self.work_off(sink);
+    }
+
+    /// Whether a request that has all that it needs may not be answered yet.
+    #[cold]
+    pub(super) fn is_kept(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = &self.slots[index];
+        let device = self.devices.at(slot.device);
+        if device.layout(slot.version).lease.is_none() {
+            return false;
+        }
+        if device.version != slot.version {
+            self.move_to_current(index);
+            self.forgive(index);
+            if self.slots[index].error.is_some() {
+                return false;
+            }
+        }
+        if self.slots[index].op == Op::Read && !planted(Planted::ReadNotOrdered) && self.awaits_writes(index) {
+            return true;
+        }
+        let slot = &mut self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version);
+        let holds = layout.lease.as_ref().is_none_or(|lease| lease.holds(sink.now_ns()));
+        if holds || planted(Planted::AnsweredWithoutLease) {
+            return false;
+        }
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        let key = lease_key(DeviceId(slot.device));
+        self.waiting.park(&mut self.slots, index, key);
+        true
+    }
+
+    /// Whether a read waits for writes that were under way when it had all its data.
+    fn awaits_writes(&mut self, index: u32) -> bool {
+        let slot = &mut self.slots[index];
+        if !slot.seen {
+            (slot.seen, slot.step, slot.awaits) = (true, slot.start, slots::NOT_LOOKED);
+        }
+        while slot.step < slot.end {
+            let (all, next) = RangeTable::blocks(slot.step, slot.end);
+            let blocks = if slot.awaits == slots::NOT_LOOKED { all } else { slot.awaits };
+            if let Some((held, bucket)) = self.shared.ranges.held(DeviceId(slot.device), slot.step, blocks) {
+                slot.awaits = held;
+                self.waiting.park(&mut self.slots, index, range_key(bucket));
+                return true;
+            }
+            (slot.step, slot.awaits) = (next, slots::NOT_LOOKED);
+        }
+        false
+    }
+}

@@ -1,0 +1,207 @@
+//! Devices whose members are on several nodes: answers under a lease, and reads of what all members have.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod support;
+
+use std::sync::Arc;
+
+use braid_engine::*;
+use support::*;
+
+const KIB: u64 = 1024;
+const BOTH: [Role; 2] = [Role::InSync; 2];
+
+/// A mirror with everything open, replicated under this lease.
+fn layout(version: u32, roles: &[Role], lease: &Arc<DeviceLease>) -> DeviceLayout {
+    let open = regions(0, u64::MAX, u64::MAX, true);
+    DeviceLayout::new(version, 512, &mirror(roles, &open)).replicated(Arc::clone(lease))
+}
+
+fn rig(shards: u16, lease: &Arc<DeviceLease>) -> Rig {
+    let mut rig = Rig::new(shards, &[2 << 20; 3]);
+    rig.publish(0, Some(layout(1, &BOTH, lease)));
+    rig
+}
+
+fn at(rig: &mut Rig, now_ns: u64) {
+    rig.shards.iter_mut().for_each(|(_, sink)| sink.now_ns = now_ns);
+}
+
+fn renewed(rig: &mut Rig) {
+    for (shard, sink) in &mut rig.shards {
+        shard.renewed(DeviceId(0), sink);
+    }
+}
+
+fn kinds(done: &[Completion]) -> Vec<ErrorKind> {
+    done.iter().map(|d| d.result.unwrap_err().kind).collect()
+}
+
+const EACH: [Op; 5] = [Op::Read, Op::Write, Op::WriteZeroes, Op::Discard, Op::Flush];
+
+/// One request of each kind, each to another place.
+fn submit_each(rig: &mut Rig) {
+    for (k, op) in EACH.into_iter().enumerate() {
+        let (offset, len) = if op == Op::Flush { (0, 0) } else { (k as u64 * 8 * KIB, 8 * KIB) };
+        rig.submit(0, request(op, offset, len, offset)).unwrap();
+    }
+}
+
+#[test]
+fn without_a_lease_nothing_is_answered_until_it_is_renewed() {
+    let lease = Arc::new(DeviceLease::new(1000));
+    let mut rig = rig(2, &lease);
+    at(&mut rig, 999);
+    submit_each(&mut rig);
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.done(0).len(), EACH.len());
+    at(&mut rig, 1000);
+    submit_each(&mut rig);
+    rig.settle(&mut Random(1));
+    assert!(rig.done(0).is_empty());
+    assert!(lease.renew(1000), "somebody waits");
+    renewed(&mut rig);
+    assert!(rig.done(0).is_empty(), "it was not long enough");
+    assert!(lease.renew(1001));
+    renewed(&mut rig);
+    let done = rig.done(0);
+    assert!(done.len() == EACH.len() && done.iter().all(|d| d.result.is_ok()));
+    assert!(!lease.renew(2000), "nobody waits");
+    assert!(rig.shards.iter().all(|(shard, _)| shard.slots_in_use() == 0));
+}
+
+#[test]
+fn what_is_kept_keeps_nobody_else() {
+    let lease = Arc::new(DeviceLease::new(0));
+    let mut rig = rig(1, &lease);
+    rig.publish(1, Some(DeviceLayout::new(1, 512, &open_mirror())));
+    for addr in [0, 4096] {
+        rig.submit(0, request(Op::Write, 0, 4096, addr)).unwrap();
+    }
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.log.borrow().len(), 4, "the second write had its turn");
+    rig.submit(0, Request { device: DeviceId(1), ..request(Op::Write, 0, 4096, 0) }).unwrap();
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.done(0).len(), 1, "another device has no lease");
+}
+
+#[test]
+fn a_change_of_members_answers_nothing_that_is_kept_and_a_stop_answers_all() {
+    for stopped in [true, false] {
+        let lease = Arc::new(DeviceLease::new(0));
+        let mut rig = rig(1, &lease);
+        submit_each(&mut rig);
+        rig.settle(&mut Random(1));
+        rig.freeze(0);
+        rig.publish(0, Some(layout(2, &[Role::InSync, Role::Out], &lease)));
+        rig.settle(&mut Random(1));
+        assert!(rig.done(0).is_empty());
+        assert_eq!(rig.shards[0].0.pop_drained(), Some((DeviceId(0), 1)), "nobody waits with the layout before");
+        if stopped {
+            rig.publish(0, None);
+        } else {
+            rig.publish(0, Some(failed(3, &lease)));
+        }
+        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Failed };
+        assert_eq!(kinds(&rig.done(0)), [expected; EACH.len()]);
+    }
+}
+
+fn failed(version: u32, lease: &Arc<DeviceLease>) -> DeviceLayout {
+    let Node::Mirrored(mut node) = mirror(&BOTH, &regions(0, u64::MAX, u64::MAX, true)) else { unreachable!() };
+    node.failed = true;
+    DeviceLayout::new(version, 512, &Node::Mirrored(node)).replicated(Arc::clone(lease))
+}
+
+/// A write may be on one member only when the device is stopped: who has seen it there must not tell.
+#[test]
+fn what_is_under_way_when_the_device_is_stopped_is_not_answered() {
+    for stopped in [true, false] {
+        let lease = Arc::new(DeviceLease::new(u64::MAX));
+        let mut rig = rig(1, &lease);
+        rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+        rig.publish(0, (!stopped).then(|| failed(2, &lease)));
+        rig.settle(&mut Random(1));
+        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Failed };
+        assert_eq!(kinds(&rig.done(0)), [expected]);
+    }
+}
+
+/// Answers the first leaf I/O of a shard that is like this, and says which disk it was for.
+fn answer(rig: &mut Rig, shard: usize, is_it: impl Fn(&LeafIo) -> bool) -> u32 {
+    let at = rig.shards[shard].1.queue.iter().position(is_it).expect("something like this is under way");
+    let disk = rig.shards[shard].1.queue[at].leaf.0;
+    rig.answer(shard, at);
+    disk
+}
+
+#[test]
+fn a_read_is_answered_when_all_members_have_what_it_may_have_seen() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    for (shards, sees) in [(1, true), (1, false), (2, true), (2, false)] {
+        let mut rig = rig(shards, &lease);
+        let reader = usize::from(shards) - 1;
+        let (first, second) = (0, 4096);
+        rig.memory[..4096].fill(7);
+        rig.submit(0, request(Op::Write, 16 * KIB, 4096, first)).unwrap();
+        rig.submit(reader, request(Op::Read, 0, 64 * KIB, 64 * KIB)).unwrap();
+        let is_read = |io: &LeafIo| io.op == Op::Read;
+        let disk = rig.shards[reader].1.queue.iter().find(|io| is_read(io)).unwrap().leaf;
+        if sees {
+            answer(&mut rig, 0, |io| io.op == Op::Write && io.leaf == disk);
+        }
+        answer(&mut rig, reader, is_read);
+        if shards == 1 {
+            // Which begins afterwards and makes it wait no longer, though it is for the same block.
+            rig.submit(0, request(Op::Write, 16 * KIB, 4096, second)).unwrap();
+        }
+        let mut rest = if sees { 1 } else { 2 };
+        while rest > 0 {
+            assert!(rig.done(0).is_empty() && rig.done(reader).is_empty(), "a write is not on both");
+            answer(&mut rig, 0, |io| io.op == Op::Write && io.buf.addr == first);
+            rest -= 1;
+        }
+        rig.deliver();
+        let done: Vec<_> =
+            rig.done(0).into_iter().chain((shards > 1).then(|| rig.done(reader)).into_iter().flatten()).collect();
+        assert_eq!(done.len(), 2, "{shards} shards: the write and the read");
+        assert_eq!(rig.memory[80 << 10], if sees { 7 } else { 0 }, "it is answered with what it has read");
+        rig.settle(&mut Random(1));
+        assert_eq!(rig.done(0).len(), usize::from(shards == 1));
+        assert!(rig.shards.iter().all(|(shard, _)| shard.slots_in_use() == 0));
+    }
+}
+
+/// A member that is lost takes what it alone had with it, and whoever has read that is told only what all others have.
+#[test]
+fn a_read_waits_until_a_member_that_lacks_the_write_is_left_out() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = rig(1, &lease);
+    rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
+    rig.submit(0, request(Op::Read, 0, 4096, 8192)).unwrap();
+    let read_from = answer(&mut rig, 0, |io| io.op == Op::Read);
+    answer(&mut rig, 0, |io| io.leaf.0 == read_from);
+    rig.failing = Some(1 - read_from);
+    answer(&mut rig, 0, |io| io.op == Op::Write);
+    assert!(rig.done(0).is_empty() && rig.troubles().len() == 1);
+    rig.freeze(0);
+    let roles = [0, 1].map(|disk| if disk == read_from { Role::InSync } else { Role::Out });
+    rig.publish(0, Some(layout(2, &roles, &lease)));
+    assert_eq!(rig.done(0).len(), 2);
+}
+
+/// What a member cannot do the others may have done: copies of a replicated device never differ, whatever the client is told.
+#[test]
+fn who_cannot_do_what_others_have_done_is_left_out() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = rig(1, &lease);
+    rig.submit(0, request(Op::WriteZeroes, 0, 4096, 0)).unwrap();
+    rig.answer(0, 0);
+    let (shard, sink) = &mut rig.shards[0];
+    let io = sink.queue.pop_front().unwrap();
+    shard.leaf_done(io.cookie, Err(LeafError::of(ErrorKind::Unsupported)), sink);
+    assert!(rig.done(0).is_empty());
+    let troubles = rig.troubles();
+    assert!(troubles.len() == 1 && troubles[0].leaf == io.leaf && troubles[0].is_fatal());
+}
