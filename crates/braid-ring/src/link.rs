@@ -91,6 +91,10 @@ pub(crate) enum Control {
         device: DeviceId,
         frozen: Arc<Countdown>,
     },
+    /// Its lease was renewed after answers had been kept.
+    Renewed {
+        device: DeviceId,
+    },
     Part(Box<PartJob>),
     Call {
         device: DeviceId,

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use braid_engine::limits::{JOURNAL_IOS_MAX, SLOTS_MAX, STEP_IOS_MAX};
-use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, Limits, META_BLOCKS, Shard, ShardId, Shared};
+use braid_engine::{
+    DeviceCounters, DeviceId, DeviceLayout, DeviceLease, LeafId, Limits, META_BLOCKS, Shard, ShardId, Shared,
+};
 
 use crate::arena::Arena;
 use crate::devices::Sizes;
@@ -22,7 +24,7 @@ use crate::parts::Pool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
 use crate::remote::REMOTES_MAX;
-use crate::shard::{Core, Peers, Runner, TierMessage};
+use crate::shard::{Core, Peers, Runner, TierMessage, clock_ns};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::tier::{Raise, TIERS_MAX, tier_of};
 use crate::timer::Timers;
@@ -494,6 +496,22 @@ impl RingHandle {
         for link in &self.inner.links {
             if !link.send(Control::Publish { device, layout: layout.clone(), drained: Arc::clone(&drained) }) {
                 drained.arrive();
+            }
+        }
+    }
+
+    /// Now, by the clock that all shards go by: nobody sets it, and it begins anew with the machine.
+    pub fn now_ns(&self) -> u64 {
+        clock_ns()
+    }
+
+    /// Renews the lease under which a replicated device answers, until this moment of [`RingHandle::now_ns`]: what was
+    /// kept goes out.
+    pub fn renew(&self, device: DeviceId, lease: &DeviceLease, until_ns: u64) {
+        if lease.renew(until_ns) {
+            for link in &self.inner.links {
+                // A shard that has stopped keeps nothing.
+                let _ = link.send(Control::Renewed { device });
             }
         }
     }

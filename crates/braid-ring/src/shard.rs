@@ -388,6 +388,9 @@ impl Runner {
                     self.core.on(tier_of(device), |engine, port| engine.freeze(device, port));
                     frozen.arrive();
                 }
+                Control::Renewed { device } => {
+                    self.core.on(tier_of(device), |engine, port| engine.renewed(device, port));
+                }
                 Control::Part(job) => {
                     if let Some(duties) = self.duties.get_mut(tier_of(job.part.device)) {
                         duties.jobs.add(job);

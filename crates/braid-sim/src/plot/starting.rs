@@ -212,6 +212,7 @@ impl Admin {
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
             clean: start.clean,
             force: false,
+            lease: None,
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
                 let most = self.stage.borrow().mirrors[index].clear_ns_max.unwrap_or(drawn);

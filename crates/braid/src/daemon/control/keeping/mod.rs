@@ -140,6 +140,7 @@ impl Control {
             clean: keep.clean,
             force: keep.force,
             clear_after_ns: CLEAR_AFTER_NS,
+            lease: None,
         };
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
         let door = Door::new(self, uuid, asked);
