@@ -11,7 +11,10 @@ use super::register::{Register, Vote};
 const ASKS_MAX: usize = 64;
 
 /// Most connections at a time.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 256;
+
+/// Most lanes of one session.
+pub const LANES_MAX: u16 = 256;
 
 /// A connection, as the caller numbers them; no number is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,12 +83,27 @@ pub struct Refused {
     pub epoch: u64,
 }
 
+/// Whose a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The controller's epoch.
+    pub epoch: u64,
+    /// The controller.
+    pub controller: Uuid,
+    /// Connections of one session stand beside each other. A later session has a higher number, and ends those before.
+    pub session: u64,
+    /// Which of the connections of its session, below [`LANES_MAX`].
+    pub lane: u16,
+    /// Counted up with each connection of its lane: a later one ends those before, of this lane alone.
+    pub attempt: u64,
+}
+
 /// What becomes of a connection that says whose it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hello {
     /// Its I/O may begin.
     Admitted,
-    /// I/O of an older session is under way: [`FenceAction::Admit`] follows when it has ended.
+    /// I/O of what it comes after is under way: [`FenceAction::Admit`] follows when it has ended.
     Waits,
     /// It is to be closed.
     Refused(Refused),
@@ -107,10 +125,19 @@ pub enum FenceAction {
 struct Connection {
     id: ConnectionId,
     session: u64,
+    lane: u16,
+    attempt: u64,
     /// I/O that the kernel has.
     in_flight: u32,
     open: bool,
     admitted: bool,
+}
+
+impl Connection {
+    /// Whether nothing of it may be under way once this one is let in.
+    fn comes_before(&self, session: u64, lane: u16, attempt: u64) -> bool {
+        self.session < session || (self.session == session && self.lane == lane && self.attempt < attempt)
+    }
 }
 
 /// One voter.
@@ -123,6 +150,8 @@ pub struct Fence {
     connections: Vec<Connection>,
     /// The highest session that was let in under this epoch: none before it may come late.
     session: u64,
+    /// The highest attempt of each of its lanes.
+    attempts: Vec<(u16, u64)>,
     asks: VecDeque<(u64, Ask)>,
     /// What is being made durable, for the first of those who ask.
     writing: Option<Register>,
@@ -139,6 +168,7 @@ impl Fence {
             boot,
             connections: Vec::with_capacity(CONNECTIONS_MAX),
             session: 0,
+            attempts: Vec::with_capacity(usize::from(LANES_MAX)),
             asks: VecDeque::with_capacity(ASKS_MAX),
             writing: None,
             failed: false,
@@ -167,19 +197,27 @@ impl Fence {
         true
     }
 
-    /// A connection says whose it is. The connections of one session are of one number; a later session of the same controller has a higher
-    /// one, and ends those before.
-    pub fn hello(&mut self, id: ConnectionId, epoch: u64, controller: Uuid, session: u64) -> Hello {
+    /// A connection says whose it is.
+    pub fn hello(&mut self, id: ConnectionId, caller: &Caller) -> Hello {
+        let Caller { epoch, controller, session, lane, attempt } = *caller;
         let refused = Hello::Refused(Refused { epoch: self.register.epoch });
-        let other = (epoch, controller) != (self.register.epoch, self.register.controller);
-        let late = session < self.session;
-        if other || self.is_raising() || late || self.connections.len() == CONNECTIONS_MAX || self.failed {
+        // Before the first controller has come there is no epoch that anybody could have.
+        let other = epoch == 0 || (epoch, controller) != (self.register.epoch, self.register.controller);
+        let is_again = |(of, last): &(u16, u64)| *of == lane && *last >= attempt;
+        let late = session < self.session || (session == self.session && self.attempts.iter().any(is_again));
+        let full = self.connections.len() == CONNECTIONS_MAX || lane >= LANES_MAX;
+        if other || self.is_raising() || late || full || self.failed {
             return refused;
         }
-        self.session = session;
-        self.cut(|connection| connection.session < session);
-        let admitted = self.is_drained(session) || planted(Planted::OldSessionUndrained);
-        self.connections.push(Connection { id, session, in_flight: 0, open: true, admitted });
+        if session > self.session {
+            self.session = session;
+            self.attempts.clear();
+        }
+        self.attempts.retain(|(of, _)| *of != lane);
+        self.attempts.push((lane, attempt));
+        self.cut(|connection| connection.comes_before(session, lane, attempt));
+        let admitted = self.is_drained(session, lane, attempt);
+        self.connections.push(Connection { id, session, lane, attempt, in_flight: 0, open: true, admitted });
         if admitted { Hello::Admitted } else { Hello::Waits }
     }
 
@@ -216,6 +254,7 @@ impl Fence {
         let before = std::mem::replace(&mut self.register, register);
         if before.epoch < register.epoch {
             self.session = 0;
+            self.attempts.clear();
         }
         let Some((number, ask)) = self.asks.pop_front() else { return };
         if !planted(Planted::RaisedBeforeDurable) || !matches!(ask, Ask::Raise { .. }) {
@@ -243,9 +282,12 @@ impl Fence {
         self.asks.front().is_some_and(|(_, ask)| raises(ask))
     }
 
-    /// Whether nothing of the sessions before this one is under way.
-    fn is_drained(&self, session: u64) -> bool {
-        self.connections.iter().all(|c| c.session >= session)
+    /// Whether nothing of what comes before this one is under way.
+    fn is_drained(&self, session: u64, lane: u16, attempt: u64) -> bool {
+        let counts = |before: &Connection| {
+            !planted(if before.session < session { Planted::OldSessionUndrained } else { Planted::OldAttemptUndrained })
+        };
+        !self.connections.iter().any(|before| before.comes_before(session, lane, attempt) && counts(before))
     }
 
     fn cut(&mut self, which: impl Fn(&Connection) -> bool) {
@@ -258,10 +300,12 @@ impl Fence {
 
     fn drained(&mut self) {
         self.connections.retain(|c| c.open || c.in_flight > 0);
-        let oldest = self.connections.iter().map(|c| c.session).min().unwrap_or(0);
-        for connection in self.connections.iter_mut().filter(|c| c.open && !c.admitted && c.session == oldest) {
-            connection.admitted = true;
-            self.actions.push_back(FenceAction::Admit(connection.id));
+        for k in 0..self.connections.len() {
+            let Connection { id, session, lane, attempt, open, admitted, .. } = self.connections[k];
+            if open && !admitted && self.is_drained(session, lane, attempt) {
+                self.connections[k].admitted = true;
+                self.actions.push_back(FenceAction::Admit(id));
+            }
         }
         self.go_on();
     }
@@ -272,9 +316,11 @@ impl Fence {
             && let Some((number, ask)) = self.asks.front().copied()
         {
             let now = self.register;
+            // Before the first raise nobody's epoch is 0.
+            let is_of = |epoch, controller| epoch > 0 && (epoch, controller) == (now.epoch, now.controller);
             let (next, is_its) = match ask {
                 Ask::Raise { epoch, controller } => {
-                    let raised = (epoch, controller) == (now.epoch, now.controller);
+                    let raised = is_of(epoch, controller);
                     let next = Register { epoch, controller, released: false, ..now };
                     (if raised { now } else { next }, raised || epoch > now.epoch)
                 }
@@ -282,12 +328,10 @@ impl Fence {
                     let newer = vote.order() > now.vote.order();
                     let boot = if planted(Planted::CastBelievesBoot) { self.boot } else { boot };
                     let next = Register { vote, boot, ..now };
-                    (if newer { next } else { now }, (epoch, controller) == (now.epoch, now.controller))
+                    (if newer { next } else { now }, is_of(epoch, controller))
                 }
-                Ask::Beat { epoch, controller } => (now, (epoch, controller) == (now.epoch, now.controller)),
-                Ask::Release { epoch, controller } => {
-                    (Register { released: true, ..now }, (epoch, controller) == (now.epoch, now.controller))
-                }
+                Ask::Beat { epoch, controller } => (now, is_of(epoch, controller)),
+                Ask::Release { epoch, controller } => (Register { released: true, ..now }, is_of(epoch, controller)),
             };
             if !is_its {
                 self.asks.pop_front();

@@ -23,7 +23,7 @@ mod register;
 #[cfg(test)]
 mod tests;
 
-pub use fence::{Answer, Ask, ConnectionId, Fence, FenceAction, Hello, Refused};
+pub use fence::{Answer, Ask, Caller, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused};
 pub use lease::{LEASE_NS, Lease, OPEN_WAIT_NS};
 pub use membership::{Membership, Wanted};
 pub use opening::{Next, Opened, Opening};

@@ -17,6 +17,8 @@ pub enum Planted {
     RaisedBeforeDurable,
     /// A new session is let in while I/O of an older one is under way.
     OldSessionUndrained,
+    /// A new connection is let in while I/O of the one that it takes the place of is under way.
+    OldAttemptUndrained,
     /// A controller that hears of nobody goes on answering.
     LeaseIgnored,
     /// The lease counts from the moment in which an answer came.
@@ -51,7 +53,7 @@ pub enum Planted {
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 22] = [
+    pub const ALL: [Planted; 23] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -59,6 +61,7 @@ impl Planted {
         Planted::RaisedBeforeDrained,
         Planted::RaisedBeforeDurable,
         Planted::OldSessionUndrained,
+        Planted::OldAttemptUndrained,
         Planted::LeaseIgnored,
         Planted::LeaseFromAnswer,
         Planted::OpenedWithoutWait,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use braid_engine::replica::{
-    Answer, Ask, ConnectionId, LEASE_NS, Lease, Next, Opening, Planted, Refused, VoterId, Voters, Wanted, planted,
+    Answer, Ask, Caller, ConnectionId, LEASE_NS, Lease, Next, Opening, Planted, Refused, VoterId, Voters, Wanted,
+    planted,
 };
 use braid_format::Uuid;
 
@@ -40,6 +41,8 @@ pub struct Peer {
     /// Under which boot of its node.
     boot: Uuid,
     session: u64,
+    /// Counts its connections.
+    attempt: u64,
     retry_ns: u64,
     connected_ns: u64,
     /// Everything that waits for an answer, in the order in which it was asked.
@@ -453,14 +456,17 @@ impl World {
             };
             let peer = &mut run.peers[node];
             if peer.connection.is_none() && used && run.raised.has(voter) && now >= peer.retry_ns {
-                peer.session += 1;
-                let (session, epoch, controller) = (peer.session, run.epoch, run.uuid);
+                // In turn another session, and another connection of the same one.
+                peer.attempt += 1;
+                peer.session += peer.attempt % 2;
+                let Peer { session, attempt, .. } = *peer;
+                let caller = Caller { epoch: run.epoch, controller: run.uuid, session, lane: 0, attempt };
                 let id = ConnectionId(self.number());
                 if let Some(run) = &mut self.controllers[c].run {
                     let peer = &mut run.peers[node];
                     (peer.connection, peer.met, peer.connected_ns) = (Some(id), false, now);
                 }
-                self.send(c, node, ToNode::Hello { id, epoch, controller, session });
+                self.send(c, node, ToNode::Hello { id, caller });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What lies between controllers and nodes: messages that come late or never, and connections, whose messages keep their order.
 
-use braid_engine::replica::{Answer, Ask, ConnectionId, Refused, VoterId};
+use braid_engine::replica::{Answer, Ask, Caller, ConnectionId, Refused, VoterId};
 use braid_format::Uuid;
 
 use super::world::{Event, World};
@@ -26,7 +26,7 @@ pub enum ToNode {
     /// On no connection: it may overtake others, and be lost.
     Ask(u64, Ask),
     /// A connection is opened.
-    Hello { id: ConnectionId, epoch: u64, controller: Uuid, session: u64 },
+    Hello { id: ConnectionId, caller: Caller },
     /// On a connection, under a number.
     Io(ConnectionId, u64, Io),
     /// A connection is closed.

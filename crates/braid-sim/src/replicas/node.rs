@@ -139,7 +139,7 @@ impl World {
                 host.asked_by.insert(number, controller);
                 fence.ask(number, ask);
             }
-            ToNode::Hello { id, epoch, controller: uuid, session } => match fence.hello(id, epoch, uuid, session) {
+            ToNode::Hello { id, caller } => match fence.hello(id, &caller) {
                 Hello::Refused(_) => self.reply(controller, node, ToController::Closed(id)),
                 hello => {
                     host.connections.insert(id.0, controller);

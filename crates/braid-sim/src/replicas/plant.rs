@@ -19,12 +19,13 @@ pub fn notices(bug: Planted, seed: u64, options: &Options) -> Option<String> {
 /// nobody's promise, a change of what is drawn makes another story of it. 0: found by luck, and not looked for.
 const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::OpenedWithoutVotes, 100, 2),
-    (Planted::OneVoteDrop, 300, 76),
+    (Planted::OneVoteDrop, 600, 180),
     (Planted::AnsweredBeforeVotes, 300, 74),
     (Planted::ServedBeforeRecorded, 100, 2),
     (Planted::RaisedBeforeDrained, 600, 176),
     (Planted::RaisedBeforeDurable, 200, 63),
     (Planted::OldSessionUndrained, 100, 0),
+    (Planted::OldAttemptUndrained, 100, 8),
     (Planted::LeaseIgnored, 400, 125),
     // The answers of a voter that the other controller cannot reach have to come late by more than the margin of the wait.
     (Planted::LeaseFromAnswer, 0, 0),

@@ -35,6 +35,16 @@ fn raise(fence: &mut Fence, epoch: u64, controller: Uuid) -> Option<Result<Answe
     ask(fence, Ask::Raise { epoch, controller })
 }
 
+/// A connection says whose it is: epoch, controller and session; lane and attempt.
+fn hello(
+    fence: &mut Fence,
+    id: u64,
+    (epoch, controller, session): (u64, Uuid, u64),
+    (lane, attempt): (u16, u64),
+) -> Hello {
+    fence.hello(ConnectionId(id), &Caller { epoch, controller, session, lane, attempt })
+}
+
 #[test]
 fn quorums_meet_in_one_voter() {
     for count in 1..=VOTERS_MAX {
@@ -58,7 +68,7 @@ fn an_epoch_belongs_to_one_controller() {
         assert_eq!(cast, Some(Err(Refused { epoch: 3 })));
         assert_eq!(ask(&mut fence, Ask::Beat { epoch, controller }), Some(Err(Refused { epoch: 3 })));
         assert_eq!(ask(&mut fence, Ask::Release { epoch, controller }), Some(Err(Refused { epoch: 3 })));
-        assert_eq!(fence.hello(ConnectionId(1), epoch, controller, 1), Hello::Refused(Refused { epoch: 3 }));
+        assert_eq!(hello(&mut fence, 1, (epoch, controller, 1), (0, 1)), Hello::Refused(Refused { epoch: 3 }));
     }
     // Whose answer was lost asks again.
     assert!(matches!(raise(&mut fence, 3, FIRST), Some(Ok(Answer::Raised { .. }))));
@@ -69,12 +79,12 @@ fn an_epoch_belongs_to_one_controller() {
 fn a_raise_waits_for_what_is_under_way() {
     let mut fence = Fence::new(Register::default(), BOOT);
     raise(&mut fence, 1, FIRST);
-    assert_eq!(fence.hello(ConnectionId(5), 1, FIRST, 1), Hello::Admitted);
+    assert_eq!(hello(&mut fence, 5, (1, FIRST, 1), (0, 5)), Hello::Admitted);
     assert!(fence.begin(ConnectionId(5)) && fence.begin(ConnectionId(5)));
     assert_eq!(raise(&mut fence, 2, SECOND), None);
     // Cut off: nothing more begins, and nobody is let in.
     assert!(!fence.begin(ConnectionId(5)));
-    assert!(matches!(fence.hello(ConnectionId(6), 1, FIRST, 2), Hello::Refused(_)));
+    assert!(matches!(hello(&mut fence, 6, (1, FIRST, 2), (0, 6)), Hello::Refused(_)));
     fence.closed(ConnectionId(5));
     fence.end(ConnectionId(5));
     assert_eq!((fence.pop(), fence.register().epoch), (None, 1));
@@ -89,9 +99,9 @@ fn a_raise_waits_for_what_is_under_way() {
 fn a_session_waits_for_the_one_before_and_none_comes_late() {
     let mut fence = Fence::new(Register::default(), BOOT);
     raise(&mut fence, 1, FIRST);
-    assert_eq!(fence.hello(ConnectionId(1), 1, FIRST, 1), Hello::Admitted);
+    assert_eq!(hello(&mut fence, 1, (1, FIRST, 1), (0, 1)), Hello::Admitted);
     assert!(fence.begin(ConnectionId(1)));
-    assert_eq!(fence.hello(ConnectionId(2), 1, FIRST, 3), Hello::Waits);
+    assert_eq!(hello(&mut fence, 2, (1, FIRST, 3), (0, 2)), Hello::Waits);
     assert!(!fence.begin(ConnectionId(2)));
     assert_eq!(fence.pop(), Some(FenceAction::Cut(ConnectionId(1))));
     fence.end(ConnectionId(1));
@@ -100,11 +110,56 @@ fn a_session_waits_for_the_one_before_and_none_comes_late() {
     fence.end(ConnectionId(2));
     fence.closed(ConnectionId(2));
     // Also where nothing is left of the newer one.
-    assert!(matches!(fence.hello(ConnectionId(3), 1, FIRST, 2), Hello::Refused(_)));
-    assert_eq!(fence.hello(ConnectionId(4), 1, FIRST, 3), Hello::Admitted);
+    assert!(matches!(hello(&mut fence, 3, (1, FIRST, 2), (0, 3)), Hello::Refused(_)));
+    assert_eq!(hello(&mut fence, 4, (1, FIRST, 3), (0, 4)), Hello::Admitted);
     // Another epoch counts its sessions anew.
     raise(&mut fence, 2, SECOND);
-    assert_eq!(fence.hello(ConnectionId(5), 2, SECOND, 1), Hello::Admitted);
+    assert_eq!(hello(&mut fence, 5, (2, SECOND, 1), (0, 5)), Hello::Admitted);
+}
+
+#[test]
+fn a_connection_waits_for_the_one_that_it_takes_the_place_of() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    for lane in [0, 1] {
+        assert_eq!(hello(&mut fence, u64::from(lane), (1, FIRST, 4), (lane, 1)), Hello::Admitted);
+        assert!(fence.begin(ConnectionId(u64::from(lane))));
+    }
+    assert_eq!(hello(&mut fence, 2, (1, FIRST, 4), (0, 3)), Hello::Waits);
+    assert_eq!(fence.pop(), Some(FenceAction::Cut(ConnectionId(0))));
+    // The other lane goes on, and what is under way there is not waited for.
+    assert!(fence.pop().is_none() && fence.begin(ConnectionId(1)) && !fence.begin(ConnectionId(0)));
+    // The same attempt, or an earlier one that comes late.
+    for attempt in [2, 3] {
+        assert!(matches!(hello(&mut fence, 3, (1, FIRST, 4), (0, attempt)), Hello::Refused(_)), "{attempt}");
+    }
+    // One that gives up waiting is taken the place of, too.
+    assert_eq!(hello(&mut fence, 4, (1, FIRST, 4), (0, 4)), Hello::Waits);
+    assert_eq!((fence.pop(), fence.pop()), (Some(FenceAction::Cut(ConnectionId(2))), None));
+    fence.end(ConnectionId(0));
+    assert_eq!((fence.pop(), fence.pop()), (Some(FenceAction::Admit(ConnectionId(4))), None));
+    // A later session waits for all of them, and counts attempts anew.
+    assert!(fence.begin(ConnectionId(4)));
+    assert_eq!(hello(&mut fence, 5, (1, FIRST, 5), (0, 1)), Hello::Waits);
+    fence.end(ConnectionId(4));
+    fence.end(ConnectionId(1));
+    let actions: Vec<FenceAction> = std::iter::from_fn(|| fence.pop()).collect();
+    assert_eq!(actions.len(), 2, "{actions:?}: both are cut, and one I/O is left");
+    fence.end(ConnectionId(1));
+    assert_eq!(fence.pop(), Some(FenceAction::Admit(ConnectionId(5))));
+    assert!(matches!(hello(&mut fence, 6, (1, FIRST, 5), (LANES_MAX, 1)), Hello::Refused(_)));
+}
+
+#[test]
+fn before_the_first_epoch_nobody_is_answered() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    let nobody = Uuid::nil();
+    assert!(matches!(hello(&mut fence, 1, (0, nobody, 1), (0, 1)), Hello::Refused(_)));
+    let release = Ask::Release { epoch: 0, controller: nobody };
+    assert_eq!(ask(&mut fence, release), Some(Err(Refused { epoch: 0 })));
+    let cast = Ask::Cast { epoch: 0, controller: nobody, vote: vote(0, 1, &[0]), boot: BOOT };
+    assert_eq!(ask(&mut fence, cast), Some(Err(Refused { epoch: 0 })));
+    assert_eq!(raise(&mut fence, 0, nobody), Some(Err(Refused { epoch: 0 })));
 }
 
 /// A node reboots after the flush that comes before a drop and before the vote: what was written between may be lost.
@@ -125,7 +180,7 @@ fn a_vote_under_another_boot_does_not_make_a_replica_believed() {
 fn a_voter_that_cannot_write_promises_nothing_more() {
     let mut fence = Fence::new(Register::default(), BOOT);
     raise(&mut fence, 1, FIRST);
-    assert_eq!(fence.hello(ConnectionId(1), 1, FIRST, 1), Hello::Admitted);
+    assert_eq!(hello(&mut fence, 1, (1, FIRST, 1), (0, 1)), Hello::Admitted);
     assert!(fence.ask(1, Ask::Release { epoch: 1, controller: FIRST }));
     assert!(fence.ask(2, Ask::Beat { epoch: 1, controller: FIRST }));
     assert!(matches!(fence.pop(), Some(FenceAction::Write(_))));
@@ -133,7 +188,7 @@ fn a_voter_that_cannot_write_promises_nothing_more() {
     assert_eq!(fence.pop(), Some(FenceAction::Cut(ConnectionId(1))));
     assert_eq!(fence.pop(), None);
     assert!(!fence.ask(3, Ask::Beat { epoch: 1, controller: FIRST }) && !fence.begin(ConnectionId(1)));
-    assert!(matches!(fence.hello(ConnectionId(2), 1, FIRST, 2), Hello::Refused(_)));
+    assert!(matches!(hello(&mut fence, 2, (1, FIRST, 2), (0, 2)), Hello::Refused(_)));
 }
 
 /// An opening of three voters, the last one a witness.
