@@ -76,6 +76,9 @@ pub enum Cause {
     /// The export, or all of them, are not for the client's address.
     #[error("its address is not among those that are allowed")]
     NotAllowed,
+    /// The gate of its export has cut it off, or did not let it in.
+    #[error("it is not its turn any more: another connection, session or controller has taken its place")]
+    CutOff,
     /// No memory or no place for one more connection on this shard.
     #[error("this shard has no room for another connection")]
     NoRoom,
@@ -84,7 +87,10 @@ pub enum Cause {
 impl Cause {
     /// Nothing is wrong: the client left as it should, or the server wanted it.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Cause::Left | Cause::Gone { in_flight: 0 } | Cause::ExportRemoved | Cause::Stopping)
+        matches!(
+            self,
+            Cause::Left | Cause::Gone { in_flight: 0 } | Cause::ExportRemoved | Cause::Stopping | Cause::CutOff
+        )
     }
 }
 

@@ -11,6 +11,7 @@ use braid_engine::DeviceId;
 use braid_ring::{Histogram, Rates, Throttle};
 
 use crate::codec::{PAYLOAD_BYTES_MAX, transmission_flags};
+use crate::gate::Gate;
 use crate::latency::{Batch, Latencies, RequestClass};
 use crate::network::Network;
 
@@ -116,6 +117,8 @@ pub struct ExportInfo {
     pub differences: Option<Arc<dyn Differences>>,
     /// What all exports of the same thing may take together, besides what this one may.
     pub shared_throttle: Option<Arc<Throttle>>,
+    /// Who may use it, where the name alone is not enough: it is asked for as `NAME?TERMS`, and never listed.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl ExportInfo {
@@ -135,6 +138,7 @@ impl ExportInfo {
             allocation: None,
             differences: None,
             shared_throttle: None,
+            gate: None,
         }
     }
 
@@ -406,12 +410,19 @@ pub enum ExportError {
 #[derive(Debug, Default)]
 pub struct ExportTable {
     exports: RwLock<BTreeMap<String, Arc<Export>>>,
+    /// Whatever the exports say themselves.
+    needs_tls: AtomicBool,
 }
 
 impl ExportTable {
     /// A table without exports.
     pub fn new() -> ExportTable {
         ExportTable::default()
+    }
+
+    /// Nothing of this table is to be had without TLS from now on, whatever its exports say, or no longer.
+    pub fn set_needs_tls(&self, needs: bool) {
+        self.needs_tls.store(needs, Ordering::Relaxed);
     }
 
     /// Offers one more export.
@@ -437,38 +448,51 @@ impl ExportTable {
         Some(export)
     }
 
-    /// The export of this name. The empty name means the only export there is.
+    /// The export of this name. The empty name means the only export there is. Those with a gate have no name that would do.
     pub fn find(&self, name: &str) -> Option<Arc<Export>> {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
         let only = || (name.is_empty() && exports.len() == 1).then(|| exports.values().next()).flatten();
-        exports.get(name).or_else(only).cloned()
+        exports.get(name).or_else(only).filter(|export| export.info.gate.is_none()).cloned()
+    }
+
+    /// The export that `NAME?TERMS` asks for, if it has a gate, and the terms.
+    pub fn find_gated<'a>(&self, name: &'a str) -> Option<(Arc<Export>, &'a str)> {
+        let (name, terms) = name.split_once('?')?;
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports.get(name).filter(|export| export.info.gate.is_some()).map(|export| (Arc::clone(export), terms))
     }
 
     /// Whether there is something here that can be had over TLS.
     pub fn offers_tls(&self) -> bool {
-        self.exports
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .any(|export| export.info.tls != ExportTls::Off)
+        self.needs_tls.load(Ordering::Relaxed)
+            || self
+                .exports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .values()
+                .any(|export| export.info.tls != ExportTls::Off)
     }
 
     /// Whether there is nothing here that can be had without TLS.
     pub(crate) fn all_need_tls(&self) -> bool {
-        self.exports
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .all(|export| export.info.tls == ExportTls::Required)
+        self.needs_tls.load(Ordering::Relaxed)
+            || self
+                .exports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .values()
+                .all(|export| export.info.tls == ExportTls::Required)
     }
 
     /// Whether there is something here that can only be had over TLS.
     pub(crate) fn some_need_tls(&self) -> bool {
-        self.exports
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .any(|export| export.info.tls == ExportTls::Required)
+        self.needs_tls.load(Ordering::Relaxed)
+            || self
+                .exports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .values()
+                .any(|export| export.info.tls == ExportTls::Required)
     }
 
     /// Whether a client at this address could use any export.
@@ -477,7 +501,7 @@ impl ExportTable {
         exports.values().any(|export| export.admits(Some(address)))
     }
 
-    /// The next exports by name, at most so many.
+    /// The next exports by name, at most so many, those with a gate among them.
     pub(crate) fn list_after(&self, name: Option<&str>, most: usize) -> Vec<Arc<Export>> {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);

@@ -17,6 +17,7 @@ pub mod errno;
 pub mod event;
 pub mod export;
 pub mod fuzz;
+pub mod gate;
 pub mod handshake;
 mod latency;
 pub mod memory;

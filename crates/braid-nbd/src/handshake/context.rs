@@ -90,7 +90,8 @@ impl Handshake {
             Ok(queries) => queries,
             Err(text) => return reply::error(out, option, option_reply::ERR_INVALID, text),
         };
-        let export = match self.find(queries.export) {
+        let gated = self.table.find_gated(queries.export).map(|(export, _)| export);
+        let export = match gated.map_or_else(|| self.find(queries.export), |export| self.may_have(export)) {
             Ok(export) => export,
             Err(refused) => return reply::error(out, option, refused.code(), refused.text()),
         };

@@ -16,6 +16,7 @@ use zerocopy::FromBytes;
 use crate::codec::{OPTION_MAGIC, OptionHeader, client_flags, handshake_flags, option, option_reply};
 use crate::event::Cause;
 use crate::export::{Export, ExportTable, ExportTls, OpenExport};
+use crate::gate::{Pass, Standing};
 use crate::transmission::Terms;
 
 pub use context::{Contexts, DIFFERENCES_MAX};
@@ -43,6 +44,8 @@ pub struct Session {
     pub terms: Terms,
     /// What BLOCK_STATUS tells.
     pub contexts: Contexts,
+    /// From its export's gate, if it has one.
+    pub pass: Option<Arc<Pass>>,
 }
 
 /// What comes next.
@@ -50,6 +53,8 @@ pub struct Session {
 pub enum Step {
     /// More input, once all output is sent.
     More,
+    /// The export's gate has not decided yet: the same input again, when it has.
+    Wait,
     /// Transmission, once all output is sent.
     Enter(Session),
     /// TLS, once all output is sent. What the client sends until then is not to be believed.
@@ -71,6 +76,7 @@ pub enum TlsState {
 
 /// What may be said where everything needs TLS. EXPORT_NAME can only be answered by closing.
 const WITHOUT_TLS: [u32; 3] = [option::STARTTLS, option::ABORT, option::EXPORT_NAME];
+const CUT_OFF: &str = "another connection, session or controller has taken its place";
 const TLS_FIRST: &str = "TLS is required here: use nbds:// and the server's authority";
 
 /// Why a client does not get an export.
@@ -123,6 +129,8 @@ pub struct Handshake {
     context: Option<(String, Contexts)>,
     /// The last export of a list that is told in parts.
     listed: Option<String>,
+    /// Of the export that is being asked for, where its gate has not decided yet.
+    pass: Option<Arc<Pass>>,
     options: u32,
     option_bytes: u64,
 }
@@ -143,6 +151,7 @@ impl Handshake {
             extended: false,
             context: None,
             listed: None,
+            pass: None,
             options: 0,
             option_bytes: 0,
         }
@@ -210,7 +219,7 @@ impl Handshake {
         if !too_long && rest.len() < len as usize {
             return (0, Step::More);
         }
-        if self.listed.is_none() {
+        if self.listed.is_none() && self.pass.is_none() {
             self.options += 1;
             self.option_bytes += size_of::<OptionHeader>() as u64 + u64::from(len);
         }
@@ -237,7 +246,7 @@ impl Handshake {
             return (size_of::<OptionHeader>() + len as usize, Step::More);
         }
         let step = self.answer(option, &rest[..len as usize], out);
-        if self.listed.is_some() {
+        if self.listed.is_some() || matches!(step, Step::Wait) {
             return (0, step);
         }
         (size_of::<OptionHeader>() + len as usize, step)
@@ -289,7 +298,14 @@ impl Handshake {
         if self.tls != TlsState::Active && (needs_tls || (hides && self.tls == TlsState::Offered)) {
             return Err(Refused::TlsFirst);
         }
-        let export = export.ok_or(Refused::Unknown)?;
+        self.may_have(export.ok_or(Refused::Unknown)?)
+    }
+
+    /// The same export, if this client may use it now; a gate has its own word in that.
+    fn may_have(&self, export: Arc<Export>) -> Result<Arc<Export>, Refused> {
+        if self.tls != TlsState::Active && export.info().tls == ExportTls::Required {
+            return Err(Refused::TlsFirst);
+        }
         if export.admits(self.address) { Ok(export) } else { Err(Refused::Address) }
     }
 
@@ -300,7 +316,9 @@ impl Handshake {
         }
         let part = self.table.list_after(self.listed.as_deref(), LIST_PART);
         let visible = |export: &&Arc<Export>| {
-            export.admits(self.address) && (self.tls == TlsState::Active || export.info().tls != ExportTls::Required)
+            export.info().gate.is_none()
+                && export.admits(self.address)
+                && (self.tls == TlsState::Active || export.info().tls != ExportTls::Required)
         };
         for export in part.iter().filter(visible) {
             reply::server(out, &export.info().name, &export.info().description);
@@ -367,6 +385,10 @@ impl Handshake {
             Name::Text(name) => name,
             Name::Bad(text) => return refuse(out, option_reply::ERR_INVALID, text),
         };
+        let gated = if option == option::GO { self.table.find_gated(name) } else { None };
+        if let Some((export, terms)) = gated {
+            return self.go_gated(&export, terms, fields.rest(), out);
+        }
         let export = match self.find(name) {
             Ok(export) => export,
             Err(refused) => return refuse(out, refused.code(), refused.text()),
@@ -377,14 +399,53 @@ impl Handshake {
             _ => None,
         };
         debug_assert_eq!(fields.rest().len(), 2 * usize::from(wants));
-        let wanted = |info: u16| fields.rest().chunks_exact(2).any(|pair| pair == info.to_be_bytes());
-        let size_bytes = export.size_bytes();
-        reply::infos(out, option, export.info(), size_bytes, self.structured, wanted);
-        reply::ack(out, option);
+        let size_bytes = self.tell(&export, option, fields.rest(), out);
         match open {
             Some(open) => Step::Enter(self.session(&export, open, size_bytes)),
             None => Step::More,
         }
+    }
+
+    /// Tells what is wanted of an export. Returns its size.
+    fn tell(&self, export: &Export, option: u32, wants: &[u8], out: &mut Vec<u8>) -> u64 {
+        let wanted = |info: u16| wants.chunks_exact(2).any(|pair| pair == info.to_be_bytes());
+        let size_bytes = export.size_bytes();
+        reply::infos(out, option, export.info(), size_bytes, self.structured, wanted);
+        reply::ack(out, option);
+        size_bytes
+    }
+
+    /// GO of an export with a gate, which may want to be waited for.
+    fn go_gated(&mut self, export: &Arc<Export>, terms: &str, wants: &[u8], out: &mut Vec<u8>) -> Step {
+        let refuse = |out: &mut Vec<u8>, kind, text: &str| {
+            reply::error(out, option::GO, kind, text);
+            Step::More
+        };
+        if let Err(refused) = self.may_have(Arc::clone(export)) {
+            return refuse(out, refused.code(), refused.text());
+        }
+        let asked = match (self.pass.take(), export.info().gate.as_ref()) {
+            (Some(pass), _) => Ok(pass),
+            (None, Some(gate)) => gate.ask(terms),
+            (None, None) => return refuse(out, Refused::Unknown.code(), Refused::Unknown.text()),
+        };
+        let pass = match asked {
+            Ok(pass) => pass,
+            Err(why) => return refuse(out, option_reply::ERR_POLICY, &why),
+        };
+        match pass.standing() {
+            Standing::Waits => {
+                self.pass = Some(pass);
+                return Step::Wait;
+            }
+            Standing::Cut => return refuse(out, option_reply::ERR_POLICY, CUT_OFF),
+            Standing::Admitted => {}
+        }
+        let Some(open) = export.open() else {
+            return refuse(out, option_reply::ERR_POLICY, "the export has no connection to spare");
+        };
+        let size_bytes = self.tell(export, option::GO, wants, out);
+        Step::Enter(Session { pass: Some(pass), ..self.session(export, open, size_bytes) })
     }
 
     /// `size_bytes`: as the client was told; it keeps that.
@@ -400,6 +461,6 @@ impl Handshake {
             extended: self.extended,
             allocation: contexts.is_some(),
         };
-        Session { export: open, terms, contexts: contexts.unwrap_or_default() }
+        Session { export: open, terms, contexts: contexts.unwrap_or_default(), pass: None }
     }
 }

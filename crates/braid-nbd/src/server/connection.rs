@@ -191,7 +191,8 @@ impl<S: Copy> Connection<S> {
         if done.buffer_busy {
             let held = self.requests.segment(segment);
             let buf = std::mem::replace(&mut held.buf, Buf::NONE);
-            shared.quarantine(held.tag, buf, held.len);
+            let pass = self.session.as_ref().and_then(|session| session.pass.clone());
+            shared.quarantine(held.tag, buf, held.len, pass);
             if done.result.is_err() && self.read_again(host, shared, segment) {
                 return;
             }

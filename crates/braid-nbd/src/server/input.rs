@@ -127,6 +127,8 @@ impl<S: Copy> Connection<S> {
                     }
                     self.upgrading = true;
                 }
+                // The message that exports have changed comes back here.
+                Step::Wait => return,
                 Step::Close(cause) => return self.drain(host, cause),
                 Step::Enter(session) => {
                     let export = session.export.info().name.clone();

@@ -26,6 +26,7 @@ pub use frontend::{Arrival, ExportsChanged, NbdFrontend, NewConnection};
 pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};
+use crate::gate::Standing;
 use config::TLS_TURNS;
 use connection::{Connection, Ending, TOKEN_RECV, TOKEN_SEND};
 use input::Wait;
@@ -195,12 +196,19 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Exports were removed, or have other limits: connections that are not allowed any more finish and close.
+    /// Exports were removed, or have other limits, or gates have decided: connections that are not allowed any more finish and close, at once
+    /// those that a gate has cut off; those that have waited go on.
     pub fn exports_changed<H: Host<Socket = S>>(&mut self, host: &mut H) {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
-            let Some(session) = &connection.session else { continue };
-            if session.export.is_removed() {
+            let Some(session) = &connection.session else {
+                connection.pump(host, &mut self.shared);
+                self.mark(index as u16);
+                continue;
+            };
+            if session.pass.as_ref().is_some_and(|pass| pass.standing() == Standing::Cut) {
+                connection.fail(host, Cause::CutOff);
+            } else if session.export.is_removed() {
                 connection.drain(host, Cause::ExportRemoved);
             } else if !session.export.admits(connection.address) {
                 connection.drain(host, Cause::NotAllowed);

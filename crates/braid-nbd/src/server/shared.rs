@@ -8,6 +8,7 @@ use braid_engine::Buf;
 
 use super::config::{STREAM_BYTES_LARGE, ServerConfig, TLS_TURNS};
 use crate::event::EventQueue;
+use crate::gate::Pass;
 
 /// Buffers that a late I/O may still write to. As many as the engine has slots would be the worst case;
 /// room for this many is there from the start.
@@ -34,7 +35,7 @@ pub(super) struct Shared {
     pub tls_waiters: VecDeque<u16>,
     /// Connections whose next request waits for its export's limits, and until when.
     throttled: BinaryHeap<Reverse<(u64, u16)>>,
-    quarantine: Vec<(u64, Buf, u32)>,
+    quarantine: Vec<(u64, Buf, u32, Option<Arc<Pass>>)>,
     count: u64,
 }
 
@@ -127,15 +128,15 @@ impl Shared {
         }
     }
 
-    /// Keeps a buffer that a late I/O may still touch, until [`Shared::released`].
-    pub fn quarantine(&mut self, tag: u64, buf: Buf, len: u32) {
-        self.quarantine.push((tag, buf, len));
+    /// Keeps a buffer that a late I/O may still touch, until [`Shared::released`]; and what its connection held of a gate.
+    pub fn quarantine(&mut self, tag: u64, buf: Buf, len: u32, pass: Option<Arc<Pass>>) {
+        self.quarantine.push((tag, buf, len, pass));
     }
 
     /// The late I/O of this tag has ended: its buffer.
     pub fn released(&mut self, tag: u64) -> Option<(Buf, u32)> {
         let at = self.quarantine.iter().position(|held| held.0 == tag)?;
-        let (_, buf, len) = self.quarantine.swap_remove(at);
+        let (_, buf, len, _) = self.quarantine.swap_remove(at);
         Some((buf, len))
     }
 }
