@@ -26,6 +26,8 @@ pub enum Kind {
     Inactive,
     /// Members are missing.
     Incomplete,
+    /// Another controller has the replicated volume now.
+    Fenced,
     /// A constant limit is reached.
     LimitReached,
     /// The operating system does not permit it.
@@ -59,7 +61,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which `docs/errors.md` lists them.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 23] = [
         Kind::InvalidArgument,
         Kind::NotFound,
         Kind::Exists,
@@ -68,6 +70,7 @@ impl Kind {
         Kind::NeedsConfirmation,
         Kind::Inactive,
         Kind::Incomplete,
+        Kind::Fenced,
         Kind::LimitReached,
         Kind::PermissionDenied,
         Kind::Unauthenticated,
@@ -95,6 +98,7 @@ impl Kind {
             Kind::NeedsConfirmation => "needs_confirmation",
             Kind::Inactive => "inactive",
             Kind::Incomplete => "incomplete",
+            Kind::Fenced => "fenced",
             Kind::LimitReached => "limit_reached",
             Kind::PermissionDenied => "permission_denied",
             Kind::Unauthenticated => "unauthenticated",
@@ -124,7 +128,8 @@ impl Kind {
             | Kind::WouldDestroy
             | Kind::NeedsConfirmation
             | Kind::Inactive
-            | Kind::Incomplete => 409,
+            | Kind::Incomplete
+            | Kind::Fenced => 409,
             Kind::Damaged | Kind::UnknownVersion => 422,
             Kind::LimitReached => 429,
             Kind::DiskError | Kind::Internal | Kind::Unknown => 500,
@@ -145,6 +150,7 @@ impl Kind {
             Kind::Damaged => 7,
             Kind::Inactive
             | Kind::Incomplete
+            | Kind::Fenced
             | Kind::PermissionDenied
             | Kind::Unauthenticated
             | Kind::Forbidden

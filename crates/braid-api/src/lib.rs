@@ -21,6 +21,7 @@ pub mod limits;
 pub mod names;
 mod place;
 mod pool;
+mod replicas;
 mod stats;
 mod status;
 
@@ -35,5 +36,6 @@ pub use job::*;
 pub use limits::Limits;
 pub use place::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember, StartPool};
 pub use pool::*;
+pub use replicas::*;
 pub use stats::*;
 pub use status::*;

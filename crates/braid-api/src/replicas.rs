@@ -1,0 +1,231 @@
+//! Replicas of volumes that are kept on several nodes, and witnesses: what a node keeps of them, and what a controller asks of it.
+//!
+//! `docs/replication.md` says what the words mean.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Begins the name of every replica's export.
+pub const REPLICA_EXPORT: &str = "replica:";
+
+/// The name of the export of a replica of this volume, without the terms that whoever connects adds behind a `?`.
+pub fn replica_export(volume: &str) -> String {
+    format!("{REPLICA_EXPORT}{volume}")
+}
+
+/// To keep a replica of a volume, or to be a witness of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateReplica {
+    /// The replicated volume's identity: the same on all nodes.
+    pub volume: String,
+    /// Its name; of a replica also that of the volume here that has its data.
+    pub name: String,
+    /// Which of its voters this is, from 0.
+    pub voter: u8,
+    /// How many there are, witnesses included.
+    pub voters: u8,
+    /// Which of them hold everything: one bit for each, the first one's the lowest. None of them is a witness.
+    pub in_sync: u16,
+    /// The line of replicas that begins.
+    #[serde(default)]
+    pub lineage: u64,
+    /// The pool for the data; none: a witness.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// Bytes of the volume, a multiple of 4096; 0 of a witness.
+    #[serde(default)]
+    pub size_bytes: u64,
+    /// Bytes in front of the volume's that its controller keeps for itself, a multiple of 1 MiB; 0 of a witness.
+    #[serde(default)]
+    pub head_bytes: u64,
+    /// The same behind them.
+    #[serde(default)]
+    pub tail_bytes: u64,
+}
+
+/// How a replica or witness does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplicaState {
+    /// It votes, and a replica can be used.
+    Ready,
+    /// Its pool does not serve.
+    Waiting,
+    /// What it has promised is not known any more: it must not vote.
+    Lost,
+    /// Its register or its device cannot be used; `reason` says why.
+    Failed,
+}
+
+impl ReplicaState {
+    /// The word that the API and the tables show.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ReplicaState::Ready => "ready",
+            ReplicaState::Waiting => "waiting",
+            ReplicaState::Lost => "lost",
+            ReplicaState::Failed => "failed",
+        }
+    }
+}
+
+/// What a node keeps of a volume that is kept on several nodes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Replica {
+    /// The replicated volume's identity.
+    pub volume: String,
+    /// Its name.
+    pub name: String,
+    /// Which of its voters this is, from 0.
+    pub voter: u8,
+    /// How many there are.
+    pub voters: u8,
+    /// It votes, and keeps no data.
+    pub witness: bool,
+    /// How it does.
+    pub state: ReplicaState,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The pool of its data; none of a witness.
+    pub pool: Option<String>,
+    /// The volume here that has the data, as in `tank/db`; none of a witness.
+    pub data: Option<String>,
+    /// Bytes of the volume.
+    pub size_bytes: u64,
+    /// Bytes in front of the volume's in its export.
+    pub head_bytes: u64,
+    /// Bytes behind them.
+    pub tail_bytes: u64,
+    /// The boot of the node, as far as this replica is concerned: another one where the node has restarted since, or has lost what was not flushed.
+    pub boot: String,
+    /// The name of its export, without terms; none of a witness.
+    pub export: Option<String>,
+    /// Connections to it.
+    pub connections: u32,
+    /// What it remembers; none where that cannot be said.
+    pub register: Option<ReplicaRegister>,
+}
+
+/// Every replica and witness of a node.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaList {
+    /// By name.
+    pub replicas: Vec<Replica>,
+}
+
+/// What a voter remembers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaRegister {
+    /// Only this epoch's controller is answered; 0: none has come yet.
+    pub epoch: u64,
+    /// That controller's identity; none: none has come yet.
+    pub controller: Option<String>,
+    /// It has stopped in order.
+    pub released: bool,
+    /// The highest vote.
+    pub vote: ReplicaVote,
+    /// Under which boot of this node the replica was believed when the vote came; none: it was not.
+    pub boot: Option<String>,
+}
+
+/// Who holds everything, by the word of a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaVote {
+    /// The epoch in which it was cast; 0: the volume was made so.
+    pub epoch: u64,
+    /// Its number in that epoch, from 1.
+    pub sequence: u64,
+    /// The line of replicas that goes on.
+    pub lineage: u64,
+    /// Which voters hold everything, one bit for each, the first one's the lowest.
+    pub in_sync: u16,
+}
+
+/// What a controller asks of a voter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AskReplica {
+    /// To be answered alone from now on. Answered when nothing of older epochs is under way any more, and this is durable.
+    Raise {
+        /// Higher than any before.
+        epoch: u64,
+        /// Who asks.
+        controller: String,
+    },
+    /// To remember who is in sync.
+    Cast {
+        /// The asking controller's.
+        epoch: u64,
+        /// Who asks.
+        controller: String,
+        /// What is to be remembered; of the same epoch.
+        vote: ReplicaVote,
+        /// Under which boot of the voter's node its replica is believed; none: it has none, or is not believed.
+        #[serde(default)]
+        boot: Option<String>,
+    },
+    /// Whether this epoch still is the one.
+    Beat {
+        /// The asking controller's.
+        epoch: u64,
+        /// Who asks.
+        controller: String,
+    },
+    /// To remember that the controller has stopped, and answers nothing any more.
+    Release {
+        /// The asking controller's.
+        epoch: u64,
+        /// Who asks.
+        controller: String,
+    },
+}
+
+/// What a voter answers. Where another controller is answered it is the error `fenced`, with that one's `epoch`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplicaAnswer {
+    /// The epoch is durable, and nothing of older ones is under way.
+    Raised {
+        /// What was remembered before.
+        before: ReplicaRegister,
+        /// The boot of the node now.
+        boot: String,
+    },
+    /// The vote is durable, or a later one of the same controller is.
+    Cast,
+    /// This epoch still is the one.
+    Alive,
+    /// It is remembered that the controller has stopped.
+    Released,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_have_one_shape() {
+        let check = |text: &str, ask: AskReplica| {
+            assert_eq!(serde_json::from_str::<AskReplica>(text).expect(text), ask);
+            assert_eq!(serde_json::to_string(&ask).expect("it has one"), text);
+        };
+        let controller = || "c".to_owned();
+        check(
+            r#"{"ask":"raise","epoch":3,"controller":"c"}"#,
+            AskReplica::Raise { epoch: 3, controller: controller() },
+        );
+        let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5 };
+        check(
+            r#"{"ask":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5},"boot":null}"#,
+            AskReplica::Cast { epoch: 3, controller: controller(), vote, boot: None },
+        );
+        check(r#"{"ask":"beat","epoch":3,"controller":"c"}"#, AskReplica::Beat { epoch: 3, controller: controller() });
+        assert!(serde_json::from_str::<AskReplica>(r#"{"ask":"beat","epoch":3,"controller":"c","more":1}"#).is_err());
+        assert_eq!(serde_json::to_string(&ReplicaAnswer::Cast).expect("it has one"), r#"{"answer":"cast"}"#);
+    }
+}
