@@ -39,9 +39,26 @@ pub struct CreateReplica {
     /// Bytes in front of the volume's that its controller keeps for itself, a multiple of 1 MiB; 0 of a witness.
     #[serde(default)]
     pub head_bytes: u64,
-    /// The same behind them.
+    /// The same behind them, a multiple of 4096.
     #[serde(default)]
     pub tail_bytes: u64,
+    /// Where all of the volume's voters are, by number: kept as it is, so that any node can open the volume.
+    #[serde(default)]
+    pub places: Vec<ReplicaPlace>,
+    /// Bytes of the volume, a witness's, too: kept as they are.
+    #[serde(default)]
+    pub volume_bytes: u64,
+}
+
+/// Where a replica or witness is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaPlace {
+    /// Its node.
+    pub node: String,
+    /// The pool there; none: a witness.
+    #[serde(default)]
+    pub pool: Option<String>,
 }
 
 /// How a replica or witness does.
@@ -99,6 +116,12 @@ pub struct Replica {
     pub head_bytes: u64,
     /// Bytes behind them.
     pub tail_bytes: u64,
+    /// Where all of the volume's voters are, by number, as it was told when this was made.
+    #[serde(default)]
+    pub places: Vec<ReplicaPlace>,
+    /// Bytes of the volume, a witness's, too.
+    #[serde(default)]
+    pub volume_bytes: u64,
     /// The boot of the node, as far as this replica is concerned: another one where the node has restarted since, or has lost what was not flushed.
     pub boot: String,
     /// The name of its export, without terms; none of a witness.
