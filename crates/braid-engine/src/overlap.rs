@@ -14,11 +14,13 @@
 //! and there is no deadlock.
 //!
 //! Who finds the range taken sets the waiting bit and is woken when the word is given back: the
-//! giver clears the bit and tells every shard.
+//! giver clears the bit and tells every shard. Who only waits for what is held now to be given back, and wants nothing himself,
+//! does not compete with those who take it next: the giver leaves word of what became free ([`RangeTable::await_free`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::io::DeviceId;
+use crate::limits::STEP_ORDERED_BYTES_MAX;
 
 const GRANULE_SHIFT: u32 = 16;
 const BLOCK_SHIFT: u32 = 12;
@@ -26,6 +28,8 @@ const HELD: u64 = 0xffff;
 const WAITING: u64 = 1 << 16;
 const TURN: u64 = 1 << 17;
 const TAG_SHIFT: u32 = 18;
+/// Below this the blocks that stayed held.
+const GIVEN_SHIFT: u32 = 16;
 const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
 /// Granules of 1 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
 const DEVICE_SHIFT: u32 = 34;
@@ -38,6 +42,34 @@ pub struct Bucket(pub u32);
 #[derive(Debug)]
 pub struct RangeTable {
     words: Box<[AtomicU64]>,
+    /// Of each word the last time that it was given back while somebody waited: that one's number, and which blocks stayed held.
+    given: Box<[AtomicU64]>,
+    /// The last of these numbers.
+    gives: AtomicU64,
+}
+
+/// Blocks of one granule that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited {
+    at: u64,
+    blocks: u16,
+    /// They were all held, and the waiting bit set, when so many words had been given back.
+    since: u64,
+}
+
+impl Awaited {
+    /// Those of `[at, end)` that lie in the granule at `at`.
+    pub fn first(at: u64, end: u64) -> Awaited {
+        let (_, mask, _) = part(DeviceId(0), at, end);
+        // Nobody has waited for them yet: what was given back before says nothing.
+        Awaited { at, blocks: mask as u16, since: u64::MAX }
+    }
+
+    /// Those of the next granule; none: there are no more.
+    pub fn next(&self, end: u64) -> Option<Awaited> {
+        let at = ((self.at >> GRANULE_SHIFT) + 1) << GRANULE_SHIFT;
+        (at < end).then(|| Awaited::first(at, end))
+    }
 }
 
 impl RangeTable {
@@ -47,7 +79,8 @@ impl RangeTable {
     /// When `bits` is 0 or over 24.
     pub fn new(bits: u32) -> RangeTable {
         assert!((1..=24).contains(&bits), "a range table of 2^{bits} words");
-        RangeTable { words: (0..1u32 << bits).map(|_| AtomicU64::new(0)).collect() }
+        let words = || (0..1u32 << bits).map(|_| AtomicU64::new(0)).collect();
+        RangeTable { words: words(), given: words(), gives: AtomicU64::new(0) }
     }
 
     /// Takes `[start, end)` of the device, blocks of 4 KiB rounded outwards. On a conflict takes
@@ -156,29 +189,37 @@ impl RangeTable {
         true
     }
 
-    /// The blocks of the granule at `at` that lie below `end`, a bit for each, and where the next granule begins.
-    #[inline]
-    pub fn blocks(at: u64, end: u64) -> (u16, u64) {
-        let (_, mask, next) = part(DeviceId(0), at, end);
-        (mask as u16, next)
-    }
-
-    /// Which of these blocks of the granule at `at` somebody holds now, and the word to wait on: its waiting bit is set. None:
-    /// nobody holds any. While another granule of the same name might be held under the word's, all count as held.
-    #[inline]
-    pub fn held(&self, device: DeviceId, at: u64, blocks: u16) -> Option<(u16, Bucket)> {
-        let tag = tag(device, at >> GRANULE_SHIFT);
+    /// Waits, without taking anything, for blocks of one granule to have been free, each at some moment from the first call on.
+    /// The word to wait on, whose release will be reported; none: all of them have been.
+    pub fn await_free(&self, device: DeviceId, awaited: &mut Awaited) -> Option<Bucket> {
+        let tag = tag(device, awaited.at >> GRANULE_SHIFT);
         let bucket = self.bucket(tag);
-        loop {
+        let given = self.given[bucket.0 as usize].load(Ordering::Acquire);
+        if given >> GIVEN_SHIFT > awaited.since {
+            let left = given as u16;
+            // What is left of another granule of the same range says nothing of this one.
+            awaited.blocks &= if left == 0 || !self.may_share() { left } else { u16::MAX };
+        }
+        while awaited.blocks > 0 {
             let seen = self.words[bucket.0 as usize].load(Ordering::Acquire);
-            let held = if seen >> TAG_SHIFT == tag { seen & u64::from(blocks) } else { u64::from(blocks) };
-            if seen & HELD == 0 || held == 0 {
-                return None;
-            }
-            if self.wait_on::<false>((bucket, tag, held)) {
-                return Some((held as u16, bucket));
+            awaited.blocks = match seen & HELD {
+                0 => 0,
+                held if seen >> TAG_SHIFT == tag => awaited.blocks & held as u16,
+                _ if self.may_share() => awaited.blocks,
+                _ => 0,
+            };
+            if awaited.blocks > 0 && self.wait_on::<false>((bucket, tag, u64::from(awaited.blocks))) {
+                // After the waiting bit: whoever draws a later number gives the word back after that.
+                awaited.since = self.gives.load(Ordering::Acquire);
+                return Some(bucket);
             }
         }
+        None
+    }
+
+    /// Whether a range may be so long that two of its granules share a word.
+    fn may_share(&self) -> bool {
+        self.words.len() as u64 / 4 <= STEP_ORDERED_BYTES_MAX >> GRANULE_SHIFT
     }
 
     /// Gives `[start, end)` back and calls `woken` for every word on which somebody waits.
@@ -248,15 +289,31 @@ impl RangeTable {
     fn give(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
+        let mut number = 0;
         loop {
             debug_assert!(seen >> TAG_SHIFT == tag && seen & mask == mask, "a range is given back that was not held");
             let left = seen & HELD & !mask;
             let new = if left == 0 { 0 } else { (tag << TAG_SHIFT) | (seen & TURN) | left };
+            let waited = seen & WAITING != 0;
+            if waited && number == 0 {
+                number = self.next_give();
+            }
             match word.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return seen & WAITING != 0,
+                Ok(_) if waited => {
+                    // Before those who wait are told.
+                    self.given[bucket.0 as usize].fetch_max(number << GIVEN_SHIFT | left, Ordering::Release);
+                    return true;
+                }
+                Ok(_) => return false,
                 Err(now) => seen = now,
             }
         }
+    }
+
+    /// A number for a word that is about to be given back. Drawn before that: who began to wait after it does not see a later one.
+    #[cold]
+    fn next_give(&self) -> u64 {
+        self.gives.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Sets the waiting bit of a word that still refuses this part; false when it no longer does.
@@ -345,6 +402,92 @@ mod tests {
         assert_eq!(release(&table, 1 << 20, (1 << 20) + 4096), 1, "the one who waits is told");
         release(&table, 0, 1 << 20);
         assert!(table.is_empty());
+    }
+
+    /// Who writes next, and others of the same granule that never stop, do not keep who only waits for what was held.
+    #[test]
+    fn whoever_waits_without_taking_waits_for_each_block_once() {
+        // Where two granules of one range may share a word, and where they may not.
+        for bits in [4, 16] {
+            let table = RangeTable::new(bits);
+            let blocks = [0, 4096, 8192].map(|at| (at, at + 4096));
+            let (first, second, other) = (blocks[0], blocks[1], blocks[2]);
+            blocks.iter().for_each(|(start, end)| acquire(&table, *start, *end).unwrap());
+            let mut awaited = Awaited::first(0, 8192);
+            assert!(table.await_free(D, &mut awaited).is_some() && awaited.next(8192).is_none());
+            assert_eq!(release(&table, first.0, first.1), 1, "the one who waits is told");
+            acquire(&table, first.0, first.1).unwrap();
+            let bucket = table.await_free(D, &mut awaited);
+            assert_eq!((bucket.is_some(), awaited.blocks), (true, if bits == 4 { 3 } else { 2 }));
+            release(&table, second.0, second.1);
+            acquire(&table, second.0, second.1).unwrap();
+            if bits == 4 {
+                // It is sure when all of the word was free.
+                for (start, end) in [other, first, second] {
+                    assert!(table.await_free(D, &mut awaited).is_some());
+                    release(&table, start, end);
+                }
+                acquire(&table, first.0, second.1).unwrap();
+            }
+            assert!(table.await_free(D, &mut awaited).is_none());
+            release(&table, first.0, first.1);
+            // What was given back before somebody began to wait says nothing of what is held now.
+            acquire(&table, first.0, first.1).unwrap();
+            assert!(table.await_free(D, &mut Awaited::first(0, 4096)).is_some());
+        }
+    }
+
+    #[test]
+    fn all_blocks_of_a_range_are_awaited_granule_by_granule() {
+        let table = RangeTable::new(16);
+        acquire(&table, 3 << 16, (3 << 16) + 4096).unwrap();
+        let (end, mut looked) = ((3 << 16) + 512, 0);
+        let mut awaited = Some(Awaited::first(61440, end));
+        while let Some(one) = &mut awaited {
+            looked += 1;
+            if table.await_free(D, one).is_some() {
+                release(&table, 3 << 16, (3 << 16) + 4096);
+            }
+            awaited = one.next(end);
+        }
+        assert!(looked == 4 && table.is_empty());
+    }
+
+    /// Writers on two threads that never leave a block free for long, and one who waits for it: he is told that it was free only when
+    /// the write that he has met is over.
+    #[test]
+    fn nobody_takes_a_write_for_ended_that_is_not() {
+        let table = RangeTable::new(16);
+        let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        if table.acquire(D, 0, 4096, &mut |_| ()).is_err() {
+                            std::thread::yield_now();
+                            continue;
+                        }
+                        let number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+                        std::thread::yield_now();
+                        ended.store(number, Ordering::SeqCst);
+                        table.release(D, 0, 4096, &mut |_| ());
+                    }
+                });
+            }
+            let (mut waited, mut early) = (0, false);
+            while waited < 20_000 && !early {
+                let met = begun.load(Ordering::SeqCst);
+                let mut awaited = Awaited::first(0, 4096);
+                while table.await_free(D, &mut awaited).is_some() {
+                    waited += 1;
+                    std::thread::yield_now();
+                }
+                early = ended.load(Ordering::SeqCst) < met;
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(!early);
+        });
     }
 
     #[test]

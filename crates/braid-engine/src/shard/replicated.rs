@@ -12,11 +12,11 @@
 //! What fails is told at once. So is everything under way when the device is stopped or has failed: a write of then may be on one member
 //! only, with nobody left to see to it.
 
+use super::Shard;
 use super::ranges::release;
 use super::waiting::{lease_key, range_key};
-use super::{Shard, slots};
 use crate::io::{DeviceId, LeafSink, Op};
-use crate::overlap::RangeTable;
+use crate::overlap::Awaited;
 use crate::planted::{Planted, planted};
 
 impl Shard {
@@ -62,18 +62,15 @@ impl Shard {
     /// Whether a read waits for writes that were under way when it had all its data.
     fn awaits_writes(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index];
-        if !slot.seen {
-            (slot.seen, slot.step, slot.awaits) = (true, slot.start, slots::NOT_LOOKED);
+        if !std::mem::replace(&mut slot.has_read, true) {
+            slot.awaits = (slot.start < slot.end).then(|| Awaited::first(slot.start, slot.end));
         }
-        while slot.step < slot.end {
-            let (all, next) = RangeTable::blocks(slot.step, slot.end);
-            let blocks = if slot.awaits == slots::NOT_LOOKED { all } else { slot.awaits };
-            if let Some((held, bucket)) = self.shared.ranges.held(DeviceId(slot.device), slot.step, blocks) {
-                slot.awaits = held;
+        while let Some(awaited) = &mut slot.awaits {
+            if let Some(bucket) = self.shared.ranges.await_free(DeviceId(slot.device), awaited) {
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
                 return true;
             }
-            (slot.step, slot.awaits) = (next, slots::NOT_LOOKED);
+            slot.awaits = awaited.next(slot.end);
         }
         false
     }

@@ -3,6 +3,7 @@
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
 use crate::mirror::Roles;
+use crate::overlap::Awaited;
 use crate::plan::carries_data;
 
 /// No slot: the end of a list.
@@ -10,9 +11,6 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// Of a slot that has nothing to do with volumes.
 pub(crate) const NO_POOL: u16 = u16::MAX;
-
-/// Of a read that has not asked who writes to a granule: nobody waits for no block.
-pub(crate) const NOT_LOOKED: u16 = 0;
 
 /// The time of a request to a volume that is not counted, as it waits for what may wait for those who are.
 pub(crate) const AWAY: u8 = 2;
@@ -70,10 +68,10 @@ pub(crate) struct Slot {
     pub followed: bool,
     /// Its late range is in the list of those that others must not write to.
     pub barred: bool,
-    /// A read of a replicated device that has all its data: from `step` on it looks who was writing there when that was so.
-    pub seen: bool,
-    /// Blocks of the granule at `step` that it waits for, or [`NOT_LOOKED`].
-    pub awaits: u16,
+    /// A read of a replicated device that has all its data.
+    pub has_read: bool,
+    /// What it waits for to have been free since then; none: nothing is left.
+    pub awaits: Option<Awaited>,
     /// It stood in a journal of which there is one copy: that is not durable enough.
     pub alone: bool,
     /// Where the step that is out began.
@@ -128,7 +126,7 @@ impl Slot {
         self.followed = false;
         self.barred = false;
         self.alone = false;
-        self.seen = false;
+        self.has_read = false;
         self.avoid = Roles::NONE;
         self.failed = Roles::NONE;
         self.sync = NONE;
@@ -170,8 +168,8 @@ impl Slot {
         followed: false,
         barred: false,
         alone: false,
-        seen: false,
-        awaits: NOT_LOOKED,
+        has_read: false,
+        awaits: None,
         step: 0,
         begun_ns: 0,
         avoid: Roles::NONE,
