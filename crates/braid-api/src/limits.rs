@@ -51,6 +51,10 @@ pub const API_TOKENS_MAX: usize = 64;
 pub const API_REQUEST_TIMEOUT_MS: u64 = 10_000;
 /// Networks in the list of those that may use an export.
 pub const EXPORT_NETWORKS_MAX: usize = 64;
+/// Nodes of one cluster.
+pub const NODES_MAX: usize = 64;
+/// Invitations to a cluster at a time.
+pub const INVITATIONS_MAX: usize = 64;
 /// Addresses that exports listen on.
 pub const LISTENERS_MAX: usize = 4096;
 

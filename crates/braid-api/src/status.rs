@@ -63,6 +63,9 @@ pub struct Status {
     /// Where its API is on the network, as a URL; absent where it is not.
     #[serde(default)]
     pub network: Option<String>,
+    /// The name of the node that it is; absent where it belongs to no cluster.
+    #[serde(default)]
+    pub node: Option<String>,
     /// The folder of its state.
     pub state_directory: String,
     /// Its shards.

@@ -370,7 +370,8 @@ fn of_host(place: &str, error: &(dyn Error + 'static)) -> (String, &'static str)
     }
 }
 
-fn innermost(error: &(dyn Error + 'static)) -> String {
+/// What an error comes from in the end, in words.
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
     chain(error).last().unwrap_or(error).to_string()
 }
 
@@ -387,11 +388,13 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
     std::iter::successors(Some(error), |&at| cause(at))
 }
 
-fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+/// What TLS objected to, if it was that.
+pub fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     chain(error).find_map(|at| at.downcast_ref::<rustls::Error>())
 }
 
-fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
+/// What the operating system objected to, if it was that.
+pub fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     // Wrappers of the operating system's error say "other" themselves.
     let kinds = chain(error).filter_map(|at| at.downcast_ref::<io::Error>());
     kinds.filter(|io| io.raw_os_error().is_some() || io.kind() == io::ErrorKind::TimedOut).map(io::Error::kind).last()

@@ -209,7 +209,7 @@ impl ServerCertVerifier for Anybody {
 
 /// What rustls takes by itself, but AES with keys of 128 bits before that with 256: as safe for what is known, and a third
 /// faster.
-fn provider() -> Arc<CryptoProvider> {
+pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     let short = |suite: &SupportedCipherSuite| {
         matches!(

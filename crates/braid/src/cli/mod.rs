@@ -13,6 +13,7 @@ mod export_limits;
 pub mod failure;
 mod job;
 mod man;
+mod node;
 pub mod output;
 mod pool;
 mod pool_check;
@@ -95,6 +96,12 @@ enum Command {
         #[command(subcommand)]
         verb: export::Verb,
     },
+    /// Let daemons of several machines know each other
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Node {
+        #[command(subcommand)]
+        verb: node::Verb,
+    },
     /// Look at long work in the background, and steer it
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Job {
@@ -170,6 +177,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Volume { verb } => wait(volume::run(verb)),
         Command::Snapshot { verb } => wait(snapshot::run(verb)),
         Command::Export { verb } => wait(export::run(verb)),
+        Command::Node { verb } => wait(node::run(verb)),
         Command::Job { verb } => wait(job::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
         Command::Bench(args) => crate::bench::run(args),

@@ -4,8 +4,8 @@ use super::output;
 use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, JobList, Kind, Limits, Pool, PoolChecked, PoolList, Snapshot, SnapshotDiff,
-    SnapshotList, Status, Volume, VolumeList,
+    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, Node, NodeList, Pool, PoolChecked, PoolList,
+    Snapshot, SnapshotDiff, SnapshotList, Status, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -70,6 +70,13 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("snapshot policy", "Volume"),
     ("snapshot diff", "SnapshotDiff"),
     ("snapshot delete", "Snapshot"),
+    ("node init", "Node"),
+    ("node invite", "Invitation"),
+    ("node join", "Node"),
+    ("node list", "NodeList"),
+    ("node show", "Node"),
+    ("node remove", "Node"),
+    ("node renew", "Node"),
     ("job list", "JobList"),
     ("job watch", "JobList"),
     ("job pause", "Job"),
@@ -184,7 +191,10 @@ struct PlanMap {
     Growth,
     JobList,
     HostDiskList,
+    Invitation,
     Limits,
+    Node,
+    NodeList,
     PlanMap,
     Pool,
     PoolChecked,

@@ -100,7 +100,8 @@ pub struct PolicyArgs {
     ask: Ask,
 }
 
-fn every(text: &str) -> Result<u32, String> {
+/// Reads a length of time, in seconds.
+pub(super) fn every(text: &str) -> Result<u32, String> {
     const RIGHT: &str = "write 30s, 15m, 1h, 1d or 1w, for example";
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or(RIGHT)?;
     let seconds: u32 = match &text[at..] {

@@ -79,6 +79,9 @@ fn people(status: &Status, disks: &DiskList) -> String {
     if let Some(network) = &status.network {
         line("network", network.clone());
     }
+    if let Some(node) = &status.node {
+        line("node", node.clone());
+    }
     line("state", status.state_directory.clone());
     for (shards, what) in shards(status) {
         line(&shards, what);

@@ -42,8 +42,14 @@ pub fn of_file(path: &Path) -> Option<i64> {
 }
 
 fn not_after(certificate: &[u8]) -> Option<i64> {
-    let certificate = Certificate::from_der(certificate).ok()?;
-    i64::try_from(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs()).ok()
+    of_certificate(certificate).map(|(_, to)| to)
+}
+
+/// From when a certificate is good, and when it expires, in seconds of Unix time.
+pub fn of_certificate(certificate: &[u8]) -> Option<(i64, i64)> {
+    let validity = Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
+    let unix_s = |time: x509_cert::time::Time| i64::try_from(time.to_unix_duration().as_secs()).ok();
+    Some((unix_s(validity.not_before)?, unix_s(validity.not_after)?))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use super::control::Control;
 use super::control::tables::Serving;
 use super::control::view;
 use braid_api::{
-    Array, ArrayState, DiskState, Export, ExportState, ExportStats, Health, Member, MemberState, Progress, Redundancy,
-    Severity,
+    Array, ArrayState, DiskState, Export, ExportState, ExportStats, Health, Member, MemberState, NodeState, Progress,
+    Redundancy, Severity,
 };
 use braid_nbd::RequestClass;
 use braid_ring::stats::{Histogram, LeafStats, bucket_floor_ns};
@@ -96,6 +96,7 @@ impl Collector for Scrape {
         daemon(control, &mut encoder)?;
         arrays(control, &mut encoder)?;
         pools::encode(control, &mut encoder)?;
+        nodes(control, &mut encoder)?;
         exports(control, &mut encoder)?;
         export_latencies(control, &mut encoder)?;
         disks(control, &mut encoder)
@@ -139,6 +140,22 @@ fn daemon(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
     if let Some(expiry) = control.nbd_certificate_expiry_unix_s() {
         let help = "When the certificate that exports show expires, in Unix time";
         one(encoder, ("nbd_certificate_expiry", help, Some(&Unit::Seconds)), &[], expiry as f64)?;
+    }
+    Ok(())
+}
+
+fn nodes(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let list = control.nodes().list();
+    let mut here = encoder.encode_descriptor("node_here", "1 if the node answers", None, MetricType::Gauge)?;
+    for node in &list.nodes {
+        let is_here = i64::from(node.state == NodeState::Here);
+        ConstGauge::new(is_here).encode(here.encode_family(&[("node", node.name.as_str())])?)?;
+    }
+    let (name, help) = ("node_certificate_expiry", "When the node's certificate expires, in Unix time");
+    let mut expiry = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+    for node in &list.nodes {
+        let Some(ends_unix_s) = node.certificate_ends_unix_s else { continue };
+        ConstGauge::new(ends_unix_s as f64).encode(expiry.encode_family(&[("node", node.name.as_str())])?)?;
     }
     Ok(())
 }

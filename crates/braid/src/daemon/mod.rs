@@ -17,6 +17,7 @@ mod follow;
 mod http;
 mod listen;
 mod metrics;
+mod nodes;
 mod notify;
 mod panics;
 
@@ -213,10 +214,12 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         let address = network.listener.local_addr().context("the API's address cannot be found out")?;
         control.on_network(address, Arc::clone(&network.refusals));
         serving.spawn(api::keep_fresh(Arc::clone(&control), Arc::clone(&network.tls), Arc::clone(&network.access)));
-        serving.spawn(api::listen::over_network(network, app, control.stopping()));
+        let door = network.door();
+        serving.spawn(api::listen::over_network(network.listener, door, app.clone(), control.stopping()));
         tracing::info!("the API is on the network, with TLS: https://{address}");
     }
 
+    control.nodes().begin(app, &control);
     tokio::spawn(encryption::keep_fresh(Arc::clone(&control), settings.encryption.clone()));
     let watch = tokio::spawn(Arc::clone(&control).watch());
     let start = {

@@ -268,24 +268,30 @@ impl StateFolder {
     /// # Errors
     /// The operating system refuses; the old state is then still there.
     pub fn save(&self, state: &State) -> Result<(), ErrorDetail> {
-        let path = self.file();
-        let beside = self.path.join("state.json.new");
         let text = serde_json::to_string_pretty(state).expect("the state has string keys and no failing fields");
-        let write = || -> std::io::Result<()> {
-            let mut file: File = rustix::fs::open(
-                &beside,
-                OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-                Mode::from_raw_mode(0o600),
-            )?
-            .into();
-            file.write_all(text.as_bytes())?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|error| os_error(&error, "the state cannot be written", &path))
+        replace_file(&self.path, "state.json", &text)
+            .map_err(|error| os_error(&error, "the state cannot be written", &self.file()))
     }
+}
+
+/// Writes a file that only its owner may read in place of the one that is there, if any: at any moment of a crash it is either the old
+/// one or the new one.
+///
+/// # Errors
+/// The operating system's; the old file is then still there.
+pub fn replace_file(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let beside = folder.join(format!("{name}.new"));
+    let mut file: File = rustix::fs::open(
+        &beside,
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::from_raw_mode(0o600),
+    )?
+    .into();
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    std::fs::rename(&beside, folder.join(name))?;
+    File::open(folder)?.sync_all()
 }
 
 fn parse(text: &str, path: &Path) -> Result<State, ErrorDetail> {

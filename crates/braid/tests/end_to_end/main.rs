@@ -27,6 +27,7 @@ mod mirror_filesystems;
 mod mirrors;
 mod nbd;
 mod network;
+mod nodes;
 mod parity;
 mod parity_checks;
 mod parity_crashes;

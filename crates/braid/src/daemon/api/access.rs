@@ -33,6 +33,8 @@ pub enum Role {
 pub struct Caller {
     /// It has shown a certificate that one of the authorities of clients has signed.
     pub certified: bool,
+    /// The digest (SHA-256) of that certificate's key.
+    pub key_sha256: Option<[u8; 32]>,
 }
 
 /// The tokens that let somebody in.
@@ -111,15 +113,11 @@ impl Access {
         let looks = matches!(*method, Method::GET | Method::HEAD);
         let role = match bearer(headers) {
             Some(token) => self.role_of(token),
-            // A browser shows its user's certificate to whatever page asks it to. It also says that it is one.
-            None if caller.certified && !looks && headers.contains_key(ORIGIN) => {
-                return Err(ErrorDetail::new(
-                    Kind::Forbidden,
-                    "a page in a browser may not make changes by a certificate",
-                )
-                .remedy("use a token, or a client that is no browser"));
+            None if caller.certified => {
+                refuse_pages(method, headers)?;
+                Some(Role::Full)
             }
-            None => caller.certified.then_some(Role::Full),
+            None => None,
         };
         match role {
             None => Err(ErrorDetail::new(
@@ -150,6 +148,18 @@ impl Access {
         }
         best
     }
+}
+
+/// Refuses changes that a page in a browser asks for: a browser shows its user's certificate to whatever page wants it.
+///
+/// # Errors
+/// [`Kind::Forbidden`].
+pub fn refuse_pages(method: &Method, headers: &HeaderMap) -> Result<(), ErrorDetail> {
+    if matches!(*method, Method::GET | Method::HEAD) || !headers.contains_key(ORIGIN) {
+        return Ok(());
+    }
+    Err(ErrorDetail::new(Kind::Forbidden, "a page in a browser may not make changes by a certificate")
+        .remedy("use a token, or a client that is no browser"))
 }
 
 /// The token that a request shows.
@@ -284,7 +294,7 @@ mod tests {
             headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().expect("a header"));
         }
         let method = method.parse().expect("a method");
-        access.judge(&method, &headers, Caller { certified }).err().map(|error| error.kind)
+        access.judge(&method, &headers, Caller { certified, key_sha256: None }).err().map(|error| error.kind)
     }
 
     #[test]
@@ -315,11 +325,14 @@ mod tests {
         {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, hyper::header::HeaderValue::from_bytes(value.as_bytes()).expect("a header"));
-            assert!(access.judge(&Method::GET, &headers, Caller { certified: false }).is_err(), "{value}");
+            assert!(
+                access.judge(&Method::GET, &headers, Caller { certified: false, key_sha256: None }).is_err(),
+                "{value}"
+            );
         }
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, format!("bEARER   {FULL} ").parse().expect("a header"));
-        assert!(access.judge(&Method::GET, &headers, Caller { certified: false }).is_ok());
+        assert!(access.judge(&Method::GET, &headers, Caller { certified: false, key_sha256: None }).is_ok());
     }
 
     #[test]
@@ -328,7 +341,7 @@ mod tests {
         let access = files.load().expect("they are right");
         let mut headers = HeaderMap::new();
         headers.insert(ORIGIN, "https://elsewhere.example".parse().expect("a header"));
-        let caller = Caller { certified: true };
+        let caller = Caller { certified: true, key_sha256: None };
         assert!(access.judge(&Method::GET, &headers, caller).is_ok());
         assert_eq!(access.judge(&Method::POST, &headers, caller).expect_err("refused").kind, Kind::Forbidden);
         headers.insert(AUTHORIZATION, format!("Bearer {FULL}").parse().expect("a header"));

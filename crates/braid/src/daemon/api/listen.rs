@@ -8,6 +8,7 @@
 use super::access::{Access, Caller};
 use super::client::Client;
 use crate::daemon::http;
+use crate::daemon::nodes::identity::digest_of_certificates_key;
 use crate::tls::ServerTls;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -53,6 +54,34 @@ pub struct Network {
     pub tls: Arc<ServerTls>,
     /// Who may come in.
     pub access: Arc<Access>,
+    /// Who was not let in.
+    pub refusals: Arc<Refusals>,
+}
+
+impl Network {
+    /// What its clients meet.
+    pub fn door(&self) -> Door {
+        let (tls, access) = (Arc::clone(&self.tls), Arc::clone(&self.access));
+        Door {
+            show: Arc::new(move || tls.current()),
+            judge: Arc::new(move |request, caller| access.judge(request.method(), request.headers(), caller)),
+            refusals: Arc::clone(&self.refusals),
+        }
+    }
+}
+
+/// Gives what new connections are shown.
+pub type Show = Arc<dyn Fn() -> Arc<rustls::ServerConfig> + Send + Sync>;
+/// Says whether a request may be done.
+pub type Judge = Arc<dyn Fn(&Request, Caller) -> Result<(), ErrorDetail> + Send + Sync>;
+
+/// What clients of the network meet.
+#[derive(Clone)]
+pub struct Door {
+    /// The certificate.
+    pub show: Show,
+    /// Who may come in.
+    pub judge: Judge,
     /// Who was not let in.
     pub refusals: Arc<Refusals>,
 }
@@ -142,11 +171,10 @@ pub async fn over_socket(listener: UnixListener, router: Router, mut stopping: w
 }
 
 /// Serves clients of the network until the daemon stops.
-pub async fn over_network(network: Network, router: Router, mut stopping: watch::Receiver<bool>) {
-    let Network { listener, tls, access, refusals } = network;
+pub async fn over_network(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
+    let (show, refusals) = (Arc::clone(&door.show), Arc::clone(&door.refusals));
     let places = Arc::new(Semaphore::new(API_NETWORK_CLIENTS_MAX));
     let connections = GracefulShutdown::new();
-    let door = Door { access, refusals: Arc::clone(&refusals) };
     let service = TowerToHyperService::new(router.layer(from_fn_with_state(door, judge)));
     let strangers = Arc::new(Strangers::default());
     for number in 0.. {
@@ -166,7 +194,7 @@ pub async fn over_network(network: Network, router: Router, mut stopping: watch:
                     _ = stopping.wait_for(|stopping| *stopping) => break,
                 };
                 let (service, watcher) = (service.clone(), connections.watcher());
-                let (tls, refusals) = (tls.current(), Arc::clone(&refusals));
+                let (tls, refusals) = (show(), Arc::clone(&refusals));
                 let stranger = Arc::new(Stranger { number, among: Arc::clone(&strangers) });
                 // Held, so that a task that ends at once finds itself on the list.
                 let mut list = strangers.list();
@@ -213,8 +241,10 @@ async fn shake_hands(stream: TcpStream, config: Arc<rustls::ServerConfig>) -> io
     stream.set_nodelay(true)?;
     let stream = TlsAcceptor::from(config).accept(stream).await?;
     // The handshake has checked it against the authorities of clients, where there is one.
-    let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
-    Ok((stream, Caller { certified }))
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let key_sha256 = certificate.and_then(|certificate| digest_of_certificates_key(certificate));
+    let caller = Caller { certified: certificate.is_some(), key_sha256 };
+    Ok((stream, caller))
 }
 
 async fn serve<I, S>(client: Client<I>, service: S, watcher: Watcher)
@@ -236,19 +266,13 @@ where
     }
 }
 
-#[derive(Clone)]
-struct Door {
-    access: Arc<Access>,
-    refusals: Arc<Refusals>,
-}
-
 /// Lets a request of the network through if it may be done.
 async fn judge(State(door): State<Door>, request: Request, next: Next) -> Response {
     let Some(&(caller, peer)) = request.extensions().get::<(Caller, SocketAddr)>() else {
         let detail = ErrorDetail::new(Kind::Internal, "it is not known where this request comes from");
         return http::Refusal::from(detail).into_response();
     };
-    let Err(detail) = door.access.judge(request.method(), request.headers(), caller) else {
+    let Err(detail) = (door.judge)(&request, caller) else {
         if let Some(stranger) = request.extensions().get::<Arc<Stranger>>() {
             stranger.is_known();
         }

@@ -25,6 +25,7 @@ mod watch;
 
 use super::api::listen::Refusals;
 use super::events::Events;
+use super::nodes::Nodes;
 use super::state::StateFolder;
 use crate::daemon::encryption::Encryption;
 use braid_api::{
@@ -66,6 +67,8 @@ pub struct Control {
     /// One change of what is listened on at a time.
     listening: tokio::sync::Mutex<()>,
     events: Arc<Events>,
+    /// Daemons of other machines, and this one among them.
+    nodes: Arc<Nodes>,
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
     /// Which of them were told of.
@@ -112,6 +115,7 @@ impl Control {
         encryption: Encryption,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
+        let nodes = Nodes::open(state.path())?;
         Ok(Arc::new_cyclic(|me| Control {
             me: Weak::clone(me),
             meta: ring.meta(),
@@ -123,6 +127,7 @@ impl Control {
             awaited: Mutex::default(),
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
+            nodes,
             clients,
             complaints: Mutex::default(),
             encryption,
@@ -198,6 +203,11 @@ impl Control {
         &self.events
     }
 
+    /// Daemons of other machines, and this one among them.
+    pub fn nodes(&self) -> &Arc<Nodes> {
+        &self.nodes
+    }
+
     /// Becomes true when the daemon begins to stop.
     pub fn stopping(&self) -> signal::Receiver<bool> {
         self.stopping.subscribe()
@@ -234,6 +244,7 @@ impl Control {
             start_ms: self.start_ms.get().copied(),
             socket: self.socket.display().to_string(),
             network: self.network.get().map(|(address, _)| format!("https://{address}")),
+            node: self.nodes.own(),
             state_directory: self.state.path().display().to_string(),
             shards: self.shards(),
             arrays,
