@@ -19,8 +19,8 @@ pub const REMOTES_MAX: usize = 256;
 
 /// Bytes that a carrier receives at once into memory of its own.
 pub const INPUT_BYTES: usize = 64 << 10;
-/// Bytes that a carrier can have in one send beside the data of parts.
-pub const OUTPUT_BYTES: usize = 16 << 10;
+/// Bytes that a carrier can have in one send beside the data of parts. What it never uses takes no memory.
+pub const OUTPUT_BYTES: usize = 256 << 10;
 
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
@@ -164,6 +164,17 @@ impl RemoteCx<'_> {
         unsafe { std::slice::from_raw_parts(self.desk.input.ptr().add(from), to - from) }
     }
 
+    /// The same, to be changed where it lies. No receive may be in flight.
+    ///
+    /// # Panics
+    /// When there is no such range.
+    #[allow(unsafe_code)]
+    pub fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8] {
+        assert!(from <= to && to <= INPUT_BYTES, "within the input");
+        // SAFETY: inside the mapping, known to nobody else while no receive is in flight.
+        unsafe { std::slice::from_raw_parts_mut(self.desk.input.ptr().add(from), to - from) }
+    }
+
     /// Moves what was received to the front.
     ///
     /// # Panics
@@ -209,6 +220,23 @@ impl RemoteCx<'_> {
     pub fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
         self.core.port.copy_data(part, at, self.desk.input.ptr().wrapping_add(from), (to - from) as u64);
+    }
+
+    /// Copies bytes of the carrier's to the memory of a part, from its byte `at` on.
+    ///
+    /// # Panics
+    /// When the part has not so many bytes.
+    pub fn put_data(&mut self, part: &RemotePart, at: u64, data: &[u8]) {
+        self.core.port.copy_data(part, at, data.as_ptr(), data.len() as u64);
+    }
+
+    /// Copies `len` bytes of the data of a part, from its byte `at` on, to the output: zeros, if it carries none. No send may be in flight.
+    ///
+    /// # Panics
+    /// When the part has not so many bytes, or the output.
+    pub fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize) {
+        assert!(to <= OUTPUT_BYTES && len <= OUTPUT_BYTES - to, "within the output");
+        self.core.port.data_to(part, at, self.desk.output.ptr().wrapping_add(to), len as u64);
     }
 
     /// Bytes to be sent: written here, then gathered. No send may be in flight.

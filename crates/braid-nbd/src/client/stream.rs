@@ -37,7 +37,11 @@ impl Default for ClientConfig {
     }
 }
 
-enum Stream {
+/// Whom to believe, and whose certificate the server has to show.
+pub(super) type OverTls<'a> = (Arc<rustls::ClientConfig>, &'a str);
+
+/// A socket that is connected.
+pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
@@ -145,19 +149,18 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn over_unix(stream: UnixStream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
-        let stream = Stream::Unix(stream);
-        stream.prepare()?;
-        Client::over(stream, export, config, None)
+        Client::over_socket(Stream::Unix(stream), export, config, None)
     }
 
-    /// The same over TCP.
-    ///
-    /// # Errors
-    /// As [`Client::connect`].
-    pub fn over_tcp(stream: TcpStream, export: &str, config: ClientConfig) -> Result<Client, ClientError> {
-        let stream = Stream::Tcp(stream);
+    /// The same on any socket, over TLS if that is given.
+    pub(super) fn over_socket(
+        stream: Stream,
+        export: &str,
+        config: ClientConfig,
+        tls: Option<OverTls<'_>>,
+    ) -> Result<Client, ClientError> {
         stream.prepare()?;
-        Client::over(stream, export, config, None)
+        Client::over(stream, export, config, tls)
     }
 
     /// The socket that it uses.
@@ -169,7 +172,7 @@ impl Client {
         stream: Stream,
         export: &str,
         config: ClientConfig,
-        tls: Option<(Arc<rustls::ClientConfig>, &str)>,
+        tls: Option<OverTls<'_>>,
     ) -> Result<Client, ClientError> {
         let wishes = Wishes {
             export: export.to_owned(),

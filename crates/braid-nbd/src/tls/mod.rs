@@ -8,7 +8,7 @@
 
 mod records;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

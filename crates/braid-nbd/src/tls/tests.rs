@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../tests/pki/mod.rs"]
-mod pki;
+pub(crate) mod pki;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;

@@ -88,6 +88,15 @@ pub(super) unsafe fn copy_from(from: *const u8, to_addr: u64, len: u64) {
     unsafe { std::ptr::copy_nonoverlapping(from, to_addr as *mut u8, len as usize) }
 }
 
+/// Copies data of an I/O to where they are sent from.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes and do not overlap; nobody else uses the target.
+pub(super) unsafe fn copy_to(from_addr: u64, to: *mut u8, len: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from_addr as *const u8, to, len as usize) }
+}
+
 /// From this many bytes on, what is written to a memory disk goes past the processor's cache: nobody reads it soon,
 /// and the processor need not fetch each line only to have it overwritten.
 #[cfg(target_arch = "x86_64")]

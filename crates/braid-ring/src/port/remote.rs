@@ -200,6 +200,18 @@ impl Port {
             (at, from, len) = (at + step, from.wrapping_add(step as usize), len - step);
         }
     }
+
+    /// Copies data of a part, from its byte `at` on, to `len` bytes at `to`, which are the carrier's and no part of any I/O.
+    pub(crate) fn data_to(&self, part: &RemotePart, mut at: u64, mut to: *mut u8, mut len: u64) {
+        while len > 0 {
+            let (addr, piece) = self.memory_of(part, at);
+            let step = piece.min(len);
+            // SAFETY: memory of an I/O that is not answered, inside one of its pieces, or this port's zeros; the engine vouches for it.
+            // The carrier has checked what it is copied to.
+            unsafe { memory::copy_to(addr, to, step) };
+            (at, to, len) = (at + step, to.wrapping_add(step as usize), len - step);
+        }
+    }
 }
 
 /// Where the piece ends that is the `pieces`th from byte `at` on.

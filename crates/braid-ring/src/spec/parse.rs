@@ -3,7 +3,7 @@
 //! ```text
 //! disk   = "throttled(" disk *("," limit) ")" | "faulty(" disk *("," rule) ")"
 //!        | "file:" path *("," file-option) | "mem:" size | "null:" size | "volume:" pool "/" volume
-//!        | ("nbd://" | "nbd+unix://") address | path
+//!        | ("nbd://" | "nbds://" | "nbd+unix://" | "nbds+unix://") address | path
 //! limit  = "iops=" number | "bw=" rate | "latency=" time
 //! file-option = "size=" size | "alloc=" ("sparse" | "full")
 //! ```
@@ -78,8 +78,8 @@ fn nested(text: &str, depth: usize) -> Result<DiskSpec, SpecError> {
 
 /// The address of an export. What it means is for those to say who speak with its server.
 fn remote(text: &str) -> Result<DiskSpec, SpecError> {
-    if !text.starts_with("nbd://") && !text.starts_with("nbd+unix://") {
-        return Err(error(text, "of the schemes of NBD only nbd and nbd+unix can be used for a disk so far", REMOTE));
+    if !["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|scheme| text.starts_with(scheme)) {
+        return Err(error(text, "the schemes of NBD are nbd, nbds, nbd+unix and nbds+unix", REMOTE));
     }
     if let Some(c) = text.chars().find(|c| matches!(c, ',' | '(' | ')' | '\\') || !c.is_ascii_graphic()) {
         return Err(error(text, format!("`{}` in an address is percent-encoded", c.escape_default()), REMOTE));

@@ -59,7 +59,7 @@ fn wrong_names_are_answered_with_the_part_and_an_example() {
     refused("a,b", "a,b", "needs a backslash");
     refused("a\\b", "a\\b", "backslash stands only before");
     refused("raw:1G", "raw:1G", "no kind of disk called raw");
-    refused("nbds://host/export", "nbds://host/export", "only nbd and nbd+unix");
+    refused("nbdx://host/export", "nbdx://host/export", "nbd, nbds, nbd+unix and nbds+unix");
     refused("nbd://host/a,b", "nbd://host/a,b", "`,` in an address is percent-encoded");
     refused("nbd://host/a b", "nbd://host/a b", "percent-encoded");
     refused("mem:", "mem:", "");

@@ -81,8 +81,8 @@ impl Members {
 
 fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
     let spec = DiskSpec::parse(name).map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()))?;
-    let disk = braid_nbd::client::remote::open_disk(&spec, OpenOptions { exclusive: true, write })
-        .map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
+    let disk = crate::disk::open::open_disk(&spec, name, OpenOptions { exclusive: true, write })
+        .map_err(|error| error.detail)?;
     if write && !force {
         refuse_somebodys(name, &spec, &disk)?;
     }

@@ -3,6 +3,7 @@
 pub mod examine;
 mod examine_pool;
 pub mod host;
+pub mod open;
 pub mod pool_dump;
 mod pool_dump_ring;
 pub mod pool_tables;

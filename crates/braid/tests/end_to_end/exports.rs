@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use crate::support::*;
 
 /// An authority whose certificate lies in a folder, as NBD clients want it.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    clients: String,
+pub struct Authority {
+    pub issuer: CertifiedIssuer<'static, KeyPair>,
+    pub clients: String,
 }
 
 impl Authority {
-    fn new(folder: &Folder, name: &str) -> Authority {
+    pub fn new(folder: &Folder, name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are right, too");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +30,7 @@ impl Authority {
     }
 
     /// Certificate and key of a server called localhost, in `server.crt` and `server.key`; replaced at once.
-    fn sign(&self, folder: &Folder) -> (String, String) {
+    pub fn sign(&self, folder: &Folder) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("names");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
@@ -43,13 +43,13 @@ impl Authority {
         files
     }
 
-    fn uri(&self, port: u16, export: &str) -> String {
+    pub fn uri(&self, port: u16, export: &str) -> String {
         format!("nbds://localhost:{port}/{export}?tls-certificates={}", self.clients)
     }
 }
 
 /// A port that nobody has just now.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it is bound").port()
 }
@@ -70,7 +70,7 @@ fn from(source: &str, to: (&str, u16)) -> Option<TcpStream> {
     Some(stream)
 }
 
-fn daemon_with_tls() -> (Daemon, Authority) {
+pub fn daemon_with_tls() -> (Daemon, Authority) {
     let folder = Folder::new();
     let authority = Authority::new(&folder, "authority");
     let (cert, key) = authority.sign(&folder);

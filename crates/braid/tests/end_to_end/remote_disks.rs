@@ -39,7 +39,7 @@ impl Server {
 }
 
 /// fio that writes and verifies, several times each block, for some seconds.
-fn writer(folder: &Folder, uri: &str) -> Running {
+pub fn writer(folder: &Folder, uri: &str) -> Running {
     let mut fio = command("fio");
     fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--iodepth=8"]);
     fio.args(["--bssplit=4k/70:16k/20:256k/10", "--size=24M", "--io_size=100M", "--rate_iops=2000"]);
@@ -49,11 +49,11 @@ fn writer(folder: &Folder, uri: &str) -> Running {
 }
 
 #[track_caller]
-fn succeeds(mut fio: Running) {
+pub fn succeeds(mut fio: Running) {
     assert!(fio.wait().success() && fio.log().contains("err= 0"), "{}", fio.log());
 }
 
-fn written(daemon: &Daemon) -> u64 {
+pub fn written(daemon: &Daemon) -> u64 {
     daemon.json(&["array", "show", "data"])["members"][0]["stats"]["written_bytes"].as_u64().expect("bytes")
 }
 

@@ -7,8 +7,10 @@
 
 mod dial;
 mod fenced;
+mod lane;
 mod own;
 mod reach;
+mod secure;
 mod session;
 mod shared;
 mod slots;
@@ -21,11 +23,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use braid_ring::{Carrier, Disk, DiskSpec, OpenOptions, RemoteCx, RemoteDisk, RingError, RingErrorKind};
+use braid_ring::{Carrier, Disk, DiskSpec, OpenOptions, RemoteDisk, RingError, RingErrorKind};
 
 pub use self::fenced::Fenced;
+use self::lane::Lane;
 use self::reach::reach;
-use self::session::Session;
 use self::shared::Shared;
 use super::{ClientError, Endpoint};
 
@@ -34,6 +36,8 @@ use super::{ClientError, Endpoint};
 pub struct RemoteConfig {
     /// Where it is, and its name: of a fenced one without what is told on each connection.
     pub endpoint: Endpoint,
+    /// Whom to believe, and what to show: needed where the endpoint asks for TLS.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
     /// It is a replica of this controller's.
     pub fenced: Option<Fenced>,
     /// Longest wait for a word of the server, after which the disk fails: 5 s where others hold what it does, 30 s where not.
@@ -43,7 +47,7 @@ pub struct RemoteConfig {
 impl RemoteConfig {
     /// An export of any server.
     pub fn new(endpoint: Endpoint) -> RemoteConfig {
-        RemoteConfig { endpoint, fenced: None, limit: None }
+        RemoteConfig { endpoint, tls: None, fenced: None, limit: None }
     }
 }
 
@@ -92,36 +96,23 @@ impl RemoteDisk for RemoteExport {
     }
 
     fn carrier(&self, shard: u32) -> Box<dyn Carrier> {
-        Box::new(Session::new(Arc::clone(&self.shared), shard))
+        Box::new(Lane::new(&self.shared, shard))
     }
 }
 
-impl Carrier for Session {
-    fn work(&mut self, cx: &mut RemoteCx<'_>) {
-        Session::work(self, cx);
-    }
-    fn received(&mut self, cx: &mut RemoteCx<'_>, result: i32) {
-        Session::received(self, cx, result);
-    }
-    fn sent(&mut self, cx: &mut RemoteCx<'_>, result: i32) {
-        Session::sent(self, cx, result);
-    }
-    fn timer(&mut self, cx: &mut RemoteCx<'_>) {
-        Session::timer(self, cx);
-    }
-    fn leave(&mut self, cx: &mut RemoteCx<'_>) {
-        Session::leave(self, cx);
-    }
-}
-
-/// Opens what `spec` names, be it of this machine or an export of an NBD server. May block.
+/// Opens what `spec` names, be it of this machine or an export of an NBD server. May block. `tls` says whom to believe, and what to show,
+/// where an export's address asks for TLS.
 ///
 /// # Errors
 /// As [`Disk::open`]; the server cannot be reached, refuses, is this process, or has an export that is no use as a disk.
-pub fn open_disk(spec: &DiskSpec, options: OpenOptions) -> Result<Disk, RingError> {
+pub fn open_disk(
+    spec: &DiskSpec,
+    options: OpenOptions,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> Result<Disk, RingError> {
     let Some(uri) = spec.remote() else { return Disk::open(spec, options) };
     let endpoint = uri.parse().map_err(|e: ClientError| error(RingErrorKind::Conflict, e.to_string(), ""))?;
-    open(spec, uri, &RemoteConfig::new(endpoint), options)
+    open(spec, uri, &RemoteConfig { tls, ..RemoteConfig::new(endpoint) }, options)
 }
 
 /// Opens an export. May block: of a fenced one until what older connections had asked for has ended.

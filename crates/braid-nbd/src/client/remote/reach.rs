@@ -2,16 +2,19 @@
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use braid_ring::{OpenOptions, RingError, RingErrorKind};
+use rustls::pki_types::ServerName;
 
 use super::dial::Target;
+use super::secure::Trust;
 use super::session::FIRST_ATTEMPT;
 use super::shared::{FLAGS, Shared};
 use super::{RemoteConfig, error, own};
+use crate::client::stream::Stream;
 use crate::client::{Address, Client, ClientConfig, ClientError, Endpoint};
 use crate::codec::{PAYLOAD_BYTES_MAX, option_reply, transmission_flags};
 
@@ -28,7 +31,8 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
         Some(fenced) => fenced.name(&endpoint.export, 0, FIRST_ATTEMPT),
         None => endpoint.export.clone(),
     };
-    let (targets, client) = connect(uri, endpoint, &export)?;
+    let trust = trust(uri, config)?;
+    let (targets, client) = connect(uri, endpoint, &export, trust.as_ref())?;
     let terms = *client.terms();
     // A replica stands on this node's disks, and never on what is made of replicas.
     if config.fenced.is_none() && own::is_own(client.socket()) {
@@ -64,6 +68,7 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
     Ok(Shared {
         export: endpoint.export.clone(),
         targets,
+        trust,
         fenced: config.fenced,
         limit_ns: config.limit.map(|limit| limit.as_nanos() as u64),
         export_bytes: terms.size_bytes,
@@ -78,8 +83,37 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
     })
 }
 
+fn trust(uri: &str, config: &RemoteConfig) -> Result<Option<Trust>, RingError> {
+    let endpoint = &config.endpoint;
+    match (&endpoint.tls, &config.tls) {
+        (None, _) => Ok(None),
+        (Some(_), None) => {
+            let context = format!("{uri} asks for TLS, and nobody was named to believe");
+            Err(error(
+                RingErrorKind::Unsupported,
+                context,
+                "name the folder of certificates by tls-certificates=FOLDER",
+            ))
+        }
+        (Some(_), Some(tls)) => {
+            let host = endpoint.tls_host().to_owned();
+            let name = ServerName::try_from(host.clone()).map_err(|_| {
+                let context = format!("{uri}: {host:?} is no name that a certificate could bear");
+                error(RingErrorKind::Conflict, context, "say whose certificate it has to be by tls-hostname=NAME")
+            })?;
+            Ok(Some(Trust { config: Arc::clone(tls), name }))
+        }
+    }
+}
+
 /// Goes through the handshake with the first address that answers; that one stands first in what is returned.
-fn connect(uri: &str, endpoint: &Endpoint, export: &str) -> Result<(Vec<Target>, Client), RingError> {
+fn connect(
+    uri: &str,
+    endpoint: &Endpoint,
+    export: &str,
+    trust: Option<&Trust>,
+) -> Result<(Vec<Target>, Client), RingError> {
+    let tls = trust.map(|trust| (Arc::clone(&trust.config), endpoint.tls_host()));
     let timeout_ms = OPENING.as_millis() as u64;
     let config = ClientConfig { depth: 1, structured: false, extended: false, input_bytes: 64 << 10, timeout_ms };
     let refused = |e: ClientError| {
@@ -91,6 +125,10 @@ fn connect(uri: &str, endpoint: &Endpoint, export: &str) -> Result<(Vec<Target>,
             ClientError::Socket(_) | ClientError::Closed | ClientError::TimedOut(_) => {
                 (RingErrorKind::NotFound, "check its address, and that its server runs")
             }
+            ClientError::Tls(_) => (
+                RingErrorKind::Permission,
+                "see that both sides have certificates that the other one believes (docs/drivers.md)",
+            ),
             _ => (RingErrorKind::Unsupported, "check its address"),
         };
         error(kind, format!("opening {uri}: {e}"), remedy)
@@ -98,7 +136,7 @@ fn connect(uri: &str, endpoint: &Endpoint, export: &str) -> Result<(Vec<Target>,
     match &endpoint.address {
         Address::Unix(path) => {
             let stream = UnixStream::connect(path).map_err(|e| refused(e.into()))?;
-            let client = Client::over_unix(stream, export, config).map_err(refused)?;
+            let client = Client::over_socket(Stream::Unix(stream), export, config, tls).map_err(refused)?;
             Ok((vec![Target::Unix(path.clone())], client))
         }
         Address::Tcp(host, port) => {
@@ -107,7 +145,7 @@ fn connect(uri: &str, endpoint: &Endpoint, export: &str) -> Result<(Vec<Target>,
             let mut last = ClientError::Closed;
             for at in 0..addresses.len() {
                 let stream = TcpStream::connect_timeout(&addresses[at], OPENING).map_err(ClientError::from);
-                match stream.and_then(|stream| Client::over_tcp(stream, export, config)) {
+                match stream.and_then(|stream| Client::over_socket(Stream::Tcp(stream), export, config, tls.clone())) {
                     Ok(client) => {
                         addresses.swap(0, at);
                         return Ok((addresses.into_iter().map(Target::Tcp).collect(), client));

@@ -228,7 +228,7 @@ impl Session {
                 Some(fenced) => fenced.name(export, self.lane, self.attempt),
                 None => export.clone(),
             },
-            tls: false,
+            tls: self.shared.trust.is_some(),
             extended: false,
             structured: false,
             allocation: false,
@@ -266,6 +266,12 @@ impl Session {
                 }
                 Ok((0, None)) => break,
                 Ok((took, None)) => self.start += took,
+            }
+            if negotiation.waits_for_tls() {
+                if self.start != self.end || !wire.begin_tls() {
+                    return self.lose(wire, Why::Refused);
+                }
+                negotiation.tls_stands(&mut self.to_say);
             }
         }
         self.say(wire);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::dial::Target;
 use super::fenced::Fenced;
+use super::secure::Trust;
 use super::session::{PATIENCE_NS, PATIENCE_OF_MANY_NS};
 use crate::client::negotiate::Negotiated;
 use crate::codec::transmission_flags;
@@ -58,6 +59,8 @@ pub(super) struct Shared {
     pub(super) export: String,
     /// Never empty.
     pub(super) targets: Vec<Target>,
+    /// TLS, and how.
+    pub(super) trust: Option<Trust>,
     pub(super) fenced: Option<Fenced>,
     /// Longest wait for a word of the server, where it is set.
     pub(super) limit_ns: Option<u64>,

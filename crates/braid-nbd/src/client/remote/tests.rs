@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod fenced;
+mod secure;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,11 +10,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use braid_engine::{Flags, Op};
-use braid_ring::{Cut, RemotePart};
+use braid_ring::{Cut, OUTPUT_BYTES, RemotePart};
 
 use super::dial::Target;
 use super::fenced::Fenced;
-use super::session::Session;
+use super::lane::Lane;
 use super::session::libc_errno::{NODEV, TIMEDOUT};
 use super::shared::{FLAGS, Shared};
 use super::wire::Wire;
@@ -50,6 +51,9 @@ struct Shard {
     timers: Vec<u64>,
 }
 
+/// A request: type, flags, cookie, offset, length.
+type Said = (u16, u16, u64, u64, u32);
+
 impl Wire for Shard {
     fn now_ns(&self) -> u64 {
         self.now_ns
@@ -80,6 +84,10 @@ impl Wire for Shard {
     fn input(&self, from: usize, to: usize) -> &[u8] {
         &self.input[from..to]
     }
+    fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8] {
+        assert!(self.receiving.is_none(), "the input is in use");
+        &mut self.input[from..to]
+    }
     fn move_input(&mut self, from: usize, to: usize) {
         self.input.copy_within(from..to, 0);
     }
@@ -97,6 +105,16 @@ impl Wire for Shard {
         let start = (part.at + at) as usize;
         let data = self.input[from..to].to_vec();
         self.memory.get_mut(&part.io).unwrap()[start..start + data.len()].copy_from_slice(&data);
+    }
+    fn put_data(&mut self, part: &RemotePart, at: u64, data: &[u8]) {
+        let start = (part.at + at) as usize;
+        self.memory.get_mut(&part.io).unwrap()[start..start + data.len()].copy_from_slice(data);
+    }
+    fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize) {
+        let zeros = vec![0; part.len as usize];
+        let data = self.memory.get(&part.io).filter(|_| part.op == Op::Write).unwrap_or(&zeros);
+        let start = (part.at + at) as usize;
+        self.output[to..to + len].copy_from_slice(&data[start..start + len]);
     }
     fn output(&mut self) -> &mut [u8] {
         assert_eq!(self.sending, 0, "the output is in use");
@@ -126,7 +144,7 @@ impl Wire for Shard {
 }
 
 struct Bed {
-    session: Session,
+    session: Lane,
     shard: Shard,
     shared: Arc<Shared>,
     flags: u16,
@@ -137,6 +155,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
     Shared {
         export: "disk".into(),
         targets: vec![Target::Unix("/nowhere".into())],
+        trust: None,
         fenced,
         limit_ns: None,
         export_bytes: SIZE,
@@ -162,9 +181,13 @@ impl Bed {
 
     fn of(shared: Shared, flags: u16) -> Bed {
         let shared = Arc::new(shared);
-        let shard =
-            Shard { now_ns: 1000 * SECOND, input: vec![0; 64 << 10], output: vec![0; 16 << 10], ..Shard::default() };
-        Bed { session: Session::new(Arc::clone(&shared), LANE), shard, shared, flags, ios: 0 }
+        let shard = Shard {
+            now_ns: 1000 * SECOND,
+            input: vec![0; 64 << 10],
+            output: vec![0; OUTPUT_BYTES],
+            ..Shard::default()
+        };
+        Bed { session: Lane::new(&shared, LANE), shard, shared, flags, ios: 0 }
     }
 
     /// Asks for an I/O; writes carry their number.
@@ -232,8 +255,8 @@ impl Bed {
         self.says(&all[30..]);
     }
 
-    /// The requests that the server has got: type, flags, cookie, offset, length; data of writes left out.
-    fn requests(&mut self) -> Vec<(u16, u16, u64, u64, u32)> {
+    /// The requests that the server has got; data of writes left out.
+    fn requests(&mut self) -> Vec<Said> {
         let (mut all, bytes) = (Vec::new(), std::mem::take(&mut self.shard.sent));
         let mut rest = &bytes[..];
         while !rest.is_empty() {

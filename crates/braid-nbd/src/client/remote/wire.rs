@@ -15,16 +15,23 @@ pub(super) trait Wire {
     fn dial(&mut self, target: &Target) -> bool;
     fn close(&mut self);
     fn input(&self, from: usize, to: usize) -> &[u8];
+    fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8];
     fn move_input(&mut self, from: usize, to: usize);
     fn receive(&mut self, at: usize) -> bool;
     fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64;
     fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize);
+    fn put_data(&mut self, part: &RemotePart, at: u64, data: &[u8]);
+    fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize);
     fn output(&mut self) -> &mut [u8];
     fn room(&self) -> usize;
     fn gather(&mut self, from: usize, to: usize);
     fn gather_data(&mut self, part: &RemotePart);
     fn send(&mut self) -> bool;
     fn timer_at(&mut self, at_ns: u64) -> bool;
+    /// Everything from here on is encrypted; false: it cannot be.
+    fn begin_tls(&mut self) -> bool {
+        false
+    }
 }
 
 impl Wire for RemoteCx<'_> {
@@ -52,6 +59,9 @@ impl Wire for RemoteCx<'_> {
     fn input(&self, from: usize, to: usize) -> &[u8] {
         RemoteCx::input(self, from, to)
     }
+    fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8] {
+        RemoteCx::input_mut(self, from, to)
+    }
     fn move_input(&mut self, from: usize, to: usize) {
         RemoteCx::move_input(self, from, to);
     }
@@ -63,6 +73,12 @@ impl Wire for RemoteCx<'_> {
     }
     fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
         RemoteCx::copy_data(self, part, at, from, to);
+    }
+    fn put_data(&mut self, part: &RemotePart, at: u64, data: &[u8]) {
+        RemoteCx::put_data(self, part, at, data);
+    }
+    fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize) {
+        RemoteCx::output_data(self, part, at, len, to);
     }
     fn output(&mut self) -> &mut [u8] {
         RemoteCx::output(self)

@@ -5,10 +5,10 @@ use super::search::without_size;
 use super::tables::OpenDisk;
 use crate::daemon::errors::of_ring;
 use crate::disk::host::{Entry, Identity, Roots};
+use crate::disk::open::open_disk;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
-use braid_nbd::client::remote::open_disk;
-use braid_ring::{DiskSpec, OpenOptions, RingErrorKind};
+use braid_ring::{DiskSpec, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -51,8 +51,8 @@ impl Control {
             control.not_ours(&spec)?;
             let until = std::time::Instant::now() + patience;
             loop {
-                match open_disk(&spec, OpenOptions { exclusive: true, write: true }) {
-                    Err(error) if error.kind == RingErrorKind::InUse && std::time::Instant::now() < until => {
+                match open_disk(&spec, &opening, OpenOptions { exclusive: true, write: true }) {
+                    Err(error) if error.in_use && std::time::Instant::now() < until => {
                         std::thread::sleep(BETWEEN_TRIES);
                     }
                     Ok(disk) => {
@@ -60,7 +60,7 @@ impl Control {
                         let (identity, entry) = (path.and_then(Identity::of), path.and_then(Entry::of));
                         return Ok((disk, identity, entry));
                     }
-                    Err(error) => return Err(of_ring(&error, &opening)),
+                    Err(error) => return Err(error.detail),
                 }
             }
         });

@@ -9,6 +9,7 @@ use super::pools::refuse_higher_tier;
 use super::tables::{Condition, Handle, OpenDisk, Seat, Serving};
 use super::{Control, random};
 use crate::daemon::errors::{of_lifecycle, of_ring};
+use crate::disk::open::open_disk;
 use braid_api::{ErrorDetail, GrowArray, Growth, Kind, Zone};
 use braid_engine::keeper::Order;
 use braid_engine::layout::Node;
@@ -331,8 +332,8 @@ fn size_of(spec: &DiskSpec) -> Result<u64, ErrorDetail> {
         DiskSpec::Mem { size_bytes } | DiskSpec::Null { size_bytes } => Ok(*size_bytes),
         DiskSpec::File { path, size_bytes: Some(size), .. } if absent(path) => Ok(*size),
         _ => {
-            let opened = braid_nbd::client::remote::open_disk(inner, OpenOptions { exclusive: false, write: false });
-            opened.map(|disk| disk.size_bytes()).map_err(|error| of_ring(&error, &spec.to_string()))
+            let opened = open_disk(inner, &spec.to_string(), OpenOptions { exclusive: false, write: false });
+            opened.map(|disk| disk.size_bytes()).map_err(|error| error.detail)
         }
     }
 }
