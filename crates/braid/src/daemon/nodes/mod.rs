@@ -22,7 +22,7 @@ mod view;
 
 use super::control::Control;
 use axum::Router;
-use braid_api::{Attention, ErrorDetail, Kind};
+use braid_api::{Attention, ErrorDetail, Kind, MemberNode};
 use call::Peer;
 use file::Cluster;
 use identity::Credentials;
@@ -90,6 +90,11 @@ impl Nodes {
     /// This node's name; none where the daemon belongs to no cluster.
     pub fn own(&self) -> Option<String> {
         self.member().ok().map(|held| held.cluster.own_line().name.clone())
+    }
+
+    /// The nodes as the table has them, this one among them: their names, and where they are reached.
+    pub fn members(&self) -> Vec<MemberNode> {
+        self.member().map(|held| table::present(&held.cluster.members).cloned().collect()).unwrap_or_default()
     }
 
     fn held(&self) -> Option<Arc<Held>> {

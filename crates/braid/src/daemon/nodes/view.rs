@@ -11,7 +11,7 @@ impl Nodes {
         let Ok(held) = self.member() else {
             return NodeList { cluster: None, own: None, authority_sha256: None, nodes: Vec::new() };
         };
-        let mut nodes: Vec<Node> = table::present(&held.cluster.members).map(|line| self.show(&held, line)).collect();
+        let mut nodes: Vec<Node> = self.members().iter().map(|line| self.show(&held, line)).collect();
         nodes.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
         NodeList {
             cluster: Some(held.cluster.cluster.to_string()),
