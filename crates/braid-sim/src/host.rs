@@ -62,6 +62,7 @@ struct Publish {
 enum Mail {
     Publish(u64, DeviceId, Option<Arc<DeviceLayout>>),
     Freeze(u64, DeviceId),
+    Renewed(DeviceId),
     Request(u64, Asked),
     Sync(u64, SyncPart),
     Call(u64, DeviceId, RegionCall),
@@ -251,6 +252,13 @@ impl Host {
         }
     }
 
+    /// Tells every shard that a device's lease was renewed.
+    pub fn renewed(&mut self, world: &mut World, device: DeviceId) {
+        for shard in 0..self.shards.len() {
+            self.mail(world, shard, Mail::Renewed(device));
+        }
+    }
+
     /// Requests to a device that were answered in this life.
     pub fn requests(&self, device: DeviceId) -> u64 {
         self.shards.iter().map(|shard| shard.counters(device).requests()).sum()
@@ -325,6 +333,10 @@ impl Host {
                     self.freezes.remove(&number);
                     self.told.push_back(Told::Frozen(number));
                 }
+            }
+            Mail::Renewed(device) => {
+                world.note(format_args!("shard {shard} hears that the lease of device {} was renewed", device.0));
+                self.with(world, shard, |shard, sink| shard.renewed(device, sink));
             }
             Mail::Request(number, asked) => self.begin_request(world, shard, number, asked),
             Mail::Sync(number, part) => self.begin_sync(world, shard, number, part),

@@ -46,13 +46,14 @@ impl Search {
     /// `None`: it is not demanded.
     fn new(plant: Plant, most: u64, options: &Options) -> Option<Search> {
         let (what, limit) = match plant.way() {
-            Way::Seeds(limit) | Way::Mirrors(limit) => ("seed", limit),
+            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Replicated(limit) => ("seed", limit),
             Way::Drills(limit) | Way::Rows(limit, _) => ("drill", limit),
             Way::Sweeps(limit) => ("sweep", limit),
             Way::Open => return None,
         };
         let drills = what == "drill";
-        let options = Options { kinds: plant.kinds(), drills, subject: plant.subject(), ..options.clone() };
+        let replicated = plant.is_of_leases();
+        let options = Options { kinds: plant.kinds(), drills, subject: plant.subject(), replicated, ..options.clone() };
         Some(Search { plant, sweep: what == "sweep", what, limit: limit.min(most), options })
     }
 

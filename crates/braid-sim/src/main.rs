@@ -13,7 +13,7 @@ use braid_sim::runs::{self, Options};
 use braid_sim::shrink::{self, Bounds};
 
 const USAGE: &str =
-    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10,raid5,raid6] [--drills | --drill NAME] [--sweep] [--trace]
+    "usage: braid-sim [--seeds A..B | --seed N] [--levels concat,raid0,raid1,raid10,raid5,raid6] [--drills | --drill NAME | --replicated] [--sweep] [--trace]
        braid-sim --seed N --shrink                        (and then --seed N --bounds lives=2,requests=5 --trace)
        braid-sim --hunt [--seeds A..B | --table]          (these two with --features planted)
        braid-sim --plant NAME [--seeds A..B] [--sweep]";
@@ -109,6 +109,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 (parsed.options.drills, parsed.options.kinds) = (true, vec![Kind::Raid5, Kind::Raid6]);
                 parsed.restricted = true;
             }
+            "--replicated" => {
+                (parsed.options.replicated, parsed.options.kinds) = (true, vec![Kind::Raid1, Kind::Raid10]);
+                parsed.restricted = true;
+            }
             "--trace" => parsed.options.print = true,
             _ => return Err(format!("unknown argument {name:?}, for example --seeds 0..100")),
         }
@@ -179,6 +183,7 @@ fn replay(seed: u64, options: &Options) -> String {
     }
     match options.subject {
         Some(subject) => command += &format!(" --drill {:?}", subject.name()),
+        None if options.replicated => command += " --replicated",
         None if options.drills => command += " --drills",
         None => {}
     }
@@ -226,7 +231,8 @@ fn run_planted(plant: braid_sim::plant::Plant, arguments: &Arguments) -> ExitCod
     let mut found = 0;
     let kinds = if arguments.levels { arguments.options.kinds.clone() } else { plant.kinds() };
     let subject = plant.subject().filter(|_| arguments.options.drills);
-    let options = Options { kinds, subject, ..arguments.options.clone() };
+    let replicated = arguments.options.replicated || plant.is_of_leases();
+    let options = Options { kinds, subject, replicated, ..arguments.options.clone() };
     if arguments.shrink {
         // With the bug: to learn by what it is found.
         let shrunk = Arguments { seeds: arguments.seeds.clone(), options, ..Arguments::default() };

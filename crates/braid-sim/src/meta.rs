@@ -36,6 +36,8 @@ pub enum Wanted {
     IsIdle(LeafId),
     /// Open a disk anew, as soon as nothing is under way on it.
     Reopen(LeafId),
+    /// Tell every shard that a device's lease was renewed.
+    Renewed(DeviceId),
     /// Freeze a device on every shard.
     Freeze(DeviceId),
     /// Ask something of a device.
@@ -163,6 +165,11 @@ impl Port {
             None => Poll::Pending,
         })
         .await
+    }
+
+    /// A device's lease was renewed, and answers had been kept.
+    pub fn renewed(&self, device: DeviceId) {
+        self.put(Wanted::Renewed(device));
     }
 
     /// Opens a disk anew, as soon as nothing is under way on it.

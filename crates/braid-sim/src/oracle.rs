@@ -16,7 +16,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use braid_engine::Roles;
+use std::sync::Arc;
+
+use braid_engine::{DeviceLease, Roles};
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
 use crate::rows::{Broken, Row, RowWrites};
@@ -64,6 +66,8 @@ struct Version {
     /// For each sector, since when another is known to stay there until the next power cut: it was
     /// read when nothing was in flight.
     hidden: [u64; BLOCK_SECTORS],
+    /// For each sector, since when a reader of a device that is replicated has been told it.
+    told: [u64; BLOCK_SECTORS],
     /// Which life of the process wrote it.
     life: u32,
 }
@@ -75,7 +79,8 @@ impl Version {
     /// Whether, for a reader that began at `reader`, this version has replaced `older` in `sector`.
     fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
-        self.content != Content::MaybeZero && certain && self.begun > older.ended && self.ended < reader
+        let since = if certain { self.ended } else { NOT_ENDED }.min(self.told[sector]);
+        self.content != Content::MaybeZero && self.begun > older.ended && since < reader
     }
 }
 
@@ -83,6 +88,8 @@ struct Device {
     name: String,
     redundant: bool,
     may_fail: bool,
+    /// It answers under this: what a read has told no later one takes back.
+    lease: Option<Arc<DeviceLease>>,
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
@@ -176,6 +183,23 @@ impl Oracle {
         self.devices[&device].may_fail
     }
 
+    /// From now on the device answers under this lease, as one whose members are on several nodes.
+    pub fn answers_under(&mut self, device: u64, lease: Arc<DeviceLease>) {
+        self.devices.get_mut(&device).expect("a device that was made").lease = Some(lease);
+    }
+
+    /// A request to the device is answered, and not with an error.
+    ///
+    /// # Errors
+    /// Its lease has run out.
+    pub fn answered(&self, device: u64, now_ns: u64) -> Result<(), Violation> {
+        let Device { name, lease, .. } = &self.devices[&device];
+        match lease {
+            Some(lease) if now_ns >= lease.until_ns() => Err(Violation(format!("{name} answers without a lease"))),
+            _ => Ok(()),
+        }
+    }
+
     fn make(&mut self, name: &str, blocks: u64, redundant: bool) -> u64 {
         self.last_device += 1;
         let initial = self.first(if redundant { Content::Zero } else { Content::Initial });
@@ -184,6 +208,7 @@ impl Oracle {
             name: name.to_owned(),
             redundant,
             may_fail: !redundant,
+            lease: None,
             blocks,
             reads: BTreeMap::new(),
             live: true,
@@ -207,6 +232,7 @@ impl Oracle {
             possible: ALL,
             required: ALL,
             hidden: NEVER,
+            told: NEVER,
             life: self.life,
         }
     }
@@ -248,6 +274,7 @@ impl Oracle {
                 possible: ALL,
                 required: 0,
                 hidden: NEVER,
+                told: NEVER,
                 life,
             });
         }
@@ -395,7 +422,8 @@ impl Oracle {
             if of.doubted.get(&block).is_some_and(|until| begun < *until) {
                 continue;
             }
-            let judge = Judge { device, block, begun, now, life: self.life, live: &live };
+            let ordered = of.lease.is_some();
+            let judge = Judge { device, block, begun, now, life: self.life, live: &live, ordered };
             let versions = &mut of.blocks[block as usize];
             for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
                 let seen = content::read_sector(bytes, sector);
@@ -420,7 +448,7 @@ impl Oracle {
             for versions in &mut device.blocks {
                 for version in versions.iter_mut() {
                     if how == Crash::Power || weak {
-                        version.hidden = NEVER;
+                        (version.hidden, version.told) = (NEVER, NEVER);
                     }
                     match version.state {
                         State::Running => {
@@ -445,6 +473,8 @@ struct Judge<'a> {
     now: u64,
     life: u32,
     live: &'a [u64],
+    /// Reads have one order.
+    ordered: bool,
 }
 
 impl Judge<'_> {
@@ -485,8 +515,14 @@ impl Judge<'_> {
             let known = list(versions.iter().map(describe).collect());
             return Err(format!("read {seen:?}; possible: {possible}; known: {known}"));
         }
+        let shows_through = versions.iter().filter(may_be).any(|v| v.content == Content::MaybeZero);
+        if let (true, [told]) = (self.ordered, &found[..]) {
+            for version in versions.iter_mut().filter(|v| v.id == *told) {
+                version.told[sector] = version.told[sector].min(self.now);
+            }
+        }
         // Where a discard may show through, nothing follows from what was seen.
-        if versions.iter().filter(may_be).any(|v| v.content == Content::MaybeZero) {
+        if shows_through {
             return Ok(());
         }
         // What a disk held at first is not known: where it may be what was seen, nothing follows either.

@@ -25,6 +25,8 @@ pub enum Way {
     Seeds(u64),
     /// Ordinary seeds of redundant arrays alone, so many at most.
     Mirrors(u64),
+    /// The same of those that answer under a lease.
+    Replicated(u64),
     /// Drills of redundant arrays alone, so many at most.
     Drills(u64),
     /// This drill of arrays with parity alone, so many at most.
@@ -39,7 +41,8 @@ impl Way {
     /// About how many runs the limit allows.
     pub fn weight(self) -> u64 {
         match self {
-            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Drills(limit) | Way::Rows(limit, _) => limit,
+            Way::Seeds(limit) | Way::Mirrors(limit) | Way::Replicated(limit) => limit,
+            Way::Drills(limit) | Way::Rows(limit, _) => limit,
             Way::Sweeps(limit) => limit * 300,
             Way::Open => 0,
         }
@@ -60,10 +63,15 @@ impl Plant {
     /// The kinds of arrays with which it is looked for.
     pub fn kinds(self) -> Vec<Kind> {
         match self.way() {
-            Way::Mirrors(_) | Way::Drills(_) | Way::Open => vec![Kind::Raid1, Kind::Raid10],
+            Way::Mirrors(_) | Way::Replicated(_) | Way::Drills(_) | Way::Open => vec![Kind::Raid1, Kind::Raid10],
             Way::Rows(..) => vec![Kind::Raid5, Kind::Raid6],
             Way::Seeds(_) | Way::Sweeps(_) => vec![Kind::Concat, Kind::Raid0],
         }
+    }
+
+    /// Whether only arrays that answer under a lease show it.
+    pub fn is_of_leases(self) -> bool {
+        matches!(self.way(), Way::Replicated(_))
     }
 
     /// The drill that shows it, where only one does.
@@ -144,6 +152,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FilledBeforeDrained, Way::Drills(1200)),
         (D::FilledWithoutBits, Way::Drills(200)),
         (D::DirtyServed, Way::Mirrors(60)),
+        (D::AnsweredWithoutLease, Way::Replicated(60)),
+        (D::ReadNotOrdered, Way::Replicated(200)),
         (D::SyncUnlocked, Way::Mirrors(300)),
         (D::RepairUnlocked, Way::Drills(300)),
         (D::GrownUnfrozen, Way::Drills(600)),

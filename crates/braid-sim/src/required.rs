@@ -63,6 +63,7 @@ pub const REQUIRED: &[&str] = &[
     "actions.deletion finished",
     "actions.assemble",
     "actions.assemble one",
+    "leases.renewed with answers kept",
     "actions.create a mirror",
     "actions.start a mirror",
     "actions.stop a mirror",

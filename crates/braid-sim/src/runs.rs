@@ -118,6 +118,8 @@ pub struct Options {
     pub drills: bool,
     /// And of arrays with parity only this one.
     pub subject: Option<Subject>,
+    /// Of redundant arrays only those that answer under a lease.
+    pub replicated: bool,
 }
 
 impl Default for Options {
@@ -129,6 +131,7 @@ impl Default for Options {
             bounds: Bounds::NONE,
             drills: false,
             subject: None,
+            replicated: false,
         }
     }
 }
@@ -221,6 +224,11 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let mut wide = Rng::new(seed ^ 0x7769_6465);
     let widened = rows && told && dooms.is_none() && options.subject.is_none() && wide.below(12) == 0;
     let focus = if widened { Focus::Drill(Subject::RowsWidened) } else { focus };
+    // And of another one: seeds in which nothing answers under a lease stay what they are.
+    let mut leases = Rng::new(seed ^ 0x6c65_6173);
+    let tame = matches!(focus, Focus::Data | Focus::Failing | Focus::Members);
+    let replicated = mirrors && !rows && dooms.is_none() && (options.replicated || tame && leases.below(3) == 0);
+    let focus = if replicated && !tame { *leases.pick(&[Focus::Failing, Focus::Members]) } else { focus };
     let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
     let with_journals = drawn || drill.is_some_and(Subject::is_of_journal);
     // A member that fails is what this is about; where bits and data are, members stay.
@@ -236,6 +244,9 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     };
     if mirrors {
         add_mirror(&mut sim, &redundant, blocks_max, faults, focus);
+    }
+    if replicated {
+        sim.stage.borrow_mut().mirrors[0].leases = Some(leases.fork());
     }
     if mirrors && rows && !matches!(focus, Focus::Drill(_)) && later.below(3) == 0 {
         // They share the shards, and what those have for journals and rows.

@@ -49,6 +49,7 @@ impl Run<'_> {
                 Some(Wanted::Requests(device)) => {
                     self.port.answer(id, Ok(self.host.requests(device).to_le_bytes().to_vec()));
                 }
+                Some(Wanted::Renewed(device)) => self.host.renewed(self.world, device),
                 Some(Wanted::Freeze(device)) => {
                     self.world.moments.push("freezing");
                     for (disk, spoil) in std::mem::take(&mut self.stage.borrow_mut().at_freeze) {

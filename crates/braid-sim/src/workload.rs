@@ -498,6 +498,9 @@ impl Workload {
         self.clients[out.client].late += u32::from(out.late);
         world.note(format_args!("request {tag} done {:?} busy {}", completion.result, completion.buffer_busy));
         let device = self.clients[out.client].device;
+        if completion.result.is_ok() {
+            oracle.answered(device, world.now_ns)?;
+        }
         if let Err(error) = &completion.result {
             world.counters.add("failed", &format!("{:?}", error.kind));
             // Requests that had not been planned when their array was stopped.

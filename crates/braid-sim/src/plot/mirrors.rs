@@ -74,6 +74,8 @@ pub struct Mirror {
     pub missing: BTreeSet<usize>,
     /// Disks that may hold its journal.
     pub journal: JournalDisks,
+    /// Chance for its lease, where it has one: of its own, so that arrays without one stay as they are.
+    pub leases: Option<Rng>,
     /// What happens after each life.
     pub script: VecDeque<Vec<Between>>,
 }
@@ -109,6 +111,7 @@ impl Mirror {
             go_apart: false,
             missing: BTreeSet::new(),
             journal: JournalDisks::default(),
+            leases: None,
             script: VecDeque::new(),
         }
     }

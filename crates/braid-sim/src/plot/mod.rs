@@ -8,6 +8,7 @@ mod grow;
 pub mod journal;
 pub mod journal_drills;
 mod labels;
+mod leases;
 mod members;
 pub mod mirrors;
 mod replace;

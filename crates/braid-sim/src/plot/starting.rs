@@ -13,6 +13,7 @@ use braid_format::MemberState;
 use braid_geometry::Geometry;
 
 use super::journal::Refused;
+use super::leases::Renewal;
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
 use crate::copies::Copies;
@@ -206,13 +207,14 @@ impl Admin {
     /// Serves a started array, and lets its keeper keep it.
     async fn keep(&mut self, index: usize, array: Array, start: Start, habits: Option<Habits>) {
         let id = self.new_device();
+        let renewal = self.begin_lease(index, id);
         let options = KeeperOptions {
             device: id,
             block_bytes: BLOCK_BYTES as u32,
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
             clean: start.clean,
             force: false,
-            lease: None,
+            lease: renewal.as_ref().map(Renewal::lease),
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
                 let most = self.stage.borrow().mirrors[index].clear_ns_max.unwrap_or(drawn);
@@ -243,7 +245,12 @@ impl Admin {
             return self.odd(format!("mirror {index} serves without the member that is well"));
         }
         self.stage.borrow_mut().mirrors[index].journal.done_without = false;
-        let keeper = match Keeper::start(&self.port, array, options).await {
+        let over = renewal.as_ref().map(Renewal::over);
+        let started = Keeper::start(&self.port, array, options).await;
+        if let (Err(_), Some(over)) = (&started, &over) {
+            over.set(true);
+        }
+        let keeper = match started {
             Ok(keeper) => keeper,
             Err(LifecycleError::JournalLost) => {
                 self.stage.borrow_mut().mirrors[index].serves_as = None;
@@ -263,6 +270,9 @@ impl Admin {
             let name = format!("mirror {index}");
             let number = known.unwrap_or_else(|| stage.oracle.redundant_made(&name, blocks));
             stage.mirrors[index].number = Some(number);
+            if let Some(renewal) = &renewal {
+                stage.oracle.answers_under(number, renewal.lease());
+            }
             let larger = stage.mirrors[index].growing && blocks > stage.oracle.blocks(number);
             if larger {
                 stage.oracle.grown(number, blocks);
@@ -302,6 +312,7 @@ impl Admin {
         let (result, port) = (Rc::clone(&ended), self.port.clone());
         self.stage.borrow_mut().spawned.push(Box::pin(async move {
             let kept = keeper.run(&port).await;
+            over.iter().for_each(|over| over.set(true));
             *result.borrow_mut() = Some(kept);
         }));
         let away = {

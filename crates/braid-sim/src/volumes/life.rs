@@ -162,6 +162,7 @@ impl<'a> Life<'a> {
                 Wanted::Requests(device) => {
                     self.port.answer(id, Ok(host.requests(device).to_le_bytes().to_vec()));
                 }
+                Wanted::Renewed(device) => host.renewed(world, device),
                 Wanted::Freeze(device) => host.freeze(world, id, device),
                 Wanted::Request(asked) => host.request(world, id, asked),
                 Wanted::Sync(part) => {
