@@ -22,8 +22,13 @@ pub const INPUT_BYTES: usize = 64 << 10;
 /// Bytes that a carrier can have in one send beside the data of parts. What it never uses takes no memory.
 pub const OUTPUT_BYTES: usize = 256 << 10;
 
+/// Connections that a carrier can have at a time.
+pub const REMOTE_CONNECTIONS_MAX: usize = 8;
+
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
+/// In a token, above what has ended: on which connection.
+const CONNECTION_SHIFT: u32 = 8;
 
 /// A disk on the other side of a network, as all shards know it.
 pub trait RemoteDisk: Send + Sync + 'static {
@@ -35,21 +40,25 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn set_replaceable(&self, replaceable: bool);
     /// Why nothing is asked of it any more until it is opened again, if it is so: a sentence that begins with "it" or "its".
     fn lost_because(&self) -> Option<&str>;
+    /// How many connections each carrier may have, up to [`REMOTE_CONNECTIONS_MAX`].
+    fn connections(&self) -> usize {
+        1
+    }
     /// What carries the I/O of one shard, by its number, to it. Called on that shard's thread, once.
     fn carrier(&self, shard: u32) -> Box<dyn Carrier>;
 }
 
-/// Carries the I/O of one shard to one disk. It never blocks.
+/// Carries the I/O of one shard to one disk. It never blocks. What is told of a connection comes with that one chosen ([`RemoteCx::choose`]).
 pub trait Carrier {
     /// Something was asked for, or has happened: called once in a turn of the loop, behind all else.
     fn work(&mut self, cx: &mut RemoteCx<'_>);
-    /// A receive has ended: with its bytes (0: end of stream), or minus an error number.
-    fn received(&mut self, cx: &mut RemoteCx<'_>, result: i32);
+    /// A receive on a connection has ended: with its bytes (0: end of stream), or minus an error number.
+    fn received(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
     /// A send has ended, likewise.
-    fn sent(&mut self, cx: &mut RemoteCx<'_>, result: i32);
-    /// The timer has rung.
-    fn timer(&mut self, cx: &mut RemoteCx<'_>);
-    /// The disk is taken from the shard; nothing is asked of it any more. The connection is to be closed.
+    fn sent(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
+    /// The timer of a connection has rung.
+    fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize);
+    /// The disk is taken from the shard; nothing is asked of it any more. The connections are to be closed.
     fn leave(&mut self, cx: &mut RemoteCx<'_>);
 }
 
@@ -83,7 +92,7 @@ pub struct Cut {
     pub pieces: usize,
 }
 
-/// What a shard holds for a carrier.
+/// What a shard holds for one connection of a carrier.
 pub(crate) struct Desk {
     input: Map,
     output: Map,
@@ -107,11 +116,29 @@ impl Desk {
 /// A shard, as a carrier sees it.
 pub struct RemoteCx<'a> {
     pub(crate) core: &'a mut Core,
-    pub(crate) desk: &'a mut Desk,
+    pub(crate) desks: &'a mut [Desk],
+    pub(crate) chosen: usize,
     pub(crate) place: u16,
 }
 
 impl RemoteCx<'_> {
+    /// Whatever is said of a connection from here on is said of this one.
+    ///
+    /// # Panics
+    /// When the disk has not so many.
+    pub fn choose(&mut self, connection: usize) {
+        assert!(connection < self.desks.len(), "one of its connections");
+        self.chosen = connection;
+    }
+
+    fn desk(&mut self) -> &mut Desk {
+        &mut self.desks[self.chosen]
+    }
+
+    fn token(&self, of: u64) -> u64 {
+        of | (self.chosen as u64) << CONNECTION_SHIFT
+    }
+
     /// The time in nanoseconds (CLOCK_MONOTONIC), read once a turn of the loop.
     pub fn now_ns(&self) -> u64 {
         self.core.port.now_ns
@@ -139,15 +166,15 @@ impl RemoteCx<'_> {
 
     /// Gives a stream socket to the shard, connected or about to be; false when it has no room.
     pub fn open(&mut self, socket: OwnedFd) -> bool {
-        debug_assert!(self.desk.socket.is_none(), "one connection at a time");
+        debug_assert!(self.desk().socket.is_none(), "one connection at a time");
         let user = FRONTENDS_MAX as u16 + self.place;
-        self.desk.socket = self.core.net.add(socket, user, &mut self.core.port.driver).ok();
-        self.desk.socket.is_some()
+        self.desk().socket = self.core.net.add(socket, user, &mut self.core.port.driver).ok();
+        self.desk().has_socket()
     }
 
     /// Shuts the connection down: what is in flight on it ends soon, and must before another is opened.
     pub fn close(&mut self) {
-        if let Some(socket) = self.desk.socket.take() {
+        if let Some(socket) = self.desk().socket.take() {
             self.core.net.close(socket, &mut self.core.port.driver);
         }
     }
@@ -161,7 +188,7 @@ impl RemoteCx<'_> {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
         // SAFETY: inside the mapping. The kernel writes only behind what was received before, which is what carriers look at; and at
         // worst to bytes of which every value is valid.
-        unsafe { std::slice::from_raw_parts(self.desk.input.ptr().add(from), to - from) }
+        unsafe { std::slice::from_raw_parts(self.desks[self.chosen].input.ptr().add(from), to - from) }
     }
 
     /// The same, to be changed where it lies. No receive may be in flight.
@@ -172,7 +199,7 @@ impl RemoteCx<'_> {
     pub fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8] {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
         // SAFETY: inside the mapping, known to nobody else while no receive is in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.desk.input.ptr().add(from), to - from) }
+        unsafe { std::slice::from_raw_parts_mut(self.desk().input.ptr().add(from), to - from) }
     }
 
     /// Moves what was received to the front.
@@ -182,7 +209,7 @@ impl RemoteCx<'_> {
     #[allow(unsafe_code)]
     pub fn move_input(&mut self, from: usize, to: usize) {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        let start = self.desk.input.ptr();
+        let start = self.desk().input.ptr();
         // SAFETY: both ranges lie inside the mapping; carriers do so only while no receive is in flight.
         unsafe { std::ptr::copy(start.add(from), start, to - from) }
     }
@@ -193,7 +220,7 @@ impl RemoteCx<'_> {
     /// When there is no room, or a receive is in flight.
     pub fn receive(&mut self, at: usize) -> bool {
         assert!(at < INPUT_BYTES, "there is room");
-        let addr = self.desk.input.addr() + at as u64;
+        let addr = self.desk().input.addr() + at as u64;
         self.recv(addr, (INPUT_BYTES - at) as u32, RecvMode::Some)
     }
 
@@ -209,8 +236,8 @@ impl RemoteCx<'_> {
     }
 
     fn recv(&mut self, addr: u64, len: u32, mode: RecvMode) -> bool {
-        let Some(socket) = self.desk.socket else { return false };
-        self.core.net.recv(socket, addr, len, mode, RECEIVED, &mut self.core.port.driver)
+        let Some(socket) = self.desk().socket else { return false };
+        self.core.net.recv(socket, addr, len, mode, self.token(RECEIVED), &mut self.core.port.driver)
     }
 
     /// Copies what was received to the memory of a part, from its byte `at` on.
@@ -219,7 +246,8 @@ impl RemoteCx<'_> {
     /// When the part has not so many bytes, or the input.
     pub fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        self.core.port.copy_data(part, at, self.desk.input.ptr().wrapping_add(from), (to - from) as u64);
+        let source = self.desk().input.ptr().wrapping_add(from);
+        self.core.port.copy_data(part, at, source, (to - from) as u64);
     }
 
     /// Copies bytes of the carrier's to the memory of a part, from its byte `at` on.
@@ -236,19 +264,20 @@ impl RemoteCx<'_> {
     /// When the part has not so many bytes, or the output.
     pub fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize) {
         assert!(to <= OUTPUT_BYTES && len <= OUTPUT_BYTES - to, "within the output");
-        self.core.port.data_to(part, at, self.desk.output.ptr().wrapping_add(to), len as u64);
+        let target = self.desk().output.ptr().wrapping_add(to);
+        self.core.port.data_to(part, at, target, len as u64);
     }
 
     /// Bytes to be sent: written here, then gathered. No send may be in flight.
     #[allow(unsafe_code)]
     pub fn output(&mut self) -> &mut [u8] {
         // SAFETY: the whole mapping, known to nobody else; carriers write to it only while no send is in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.desk.output.ptr(), OUTPUT_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.desk().output.ptr(), OUTPUT_BYTES) }
     }
 
     /// How many pieces the next send has room for.
     pub fn room(&self) -> usize {
-        SEND_PIECES_MAX - self.desk.gathered.len()
+        SEND_PIECES_MAX - self.desks[self.chosen].gathered.len()
     }
 
     /// Adds a range of the output to what is sent next.
@@ -257,8 +286,8 @@ impl RemoteCx<'_> {
     /// When there is no such range, or no room.
     pub fn gather(&mut self, from: usize, to: usize) {
         assert!(from <= to && to <= OUTPUT_BYTES, "within the output");
-        let addr = self.desk.output.addr() + from as u64;
-        match self.desk.gathered.last_mut() {
+        let addr = self.desk().output.addr() + from as u64;
+        match self.desk().gathered.last_mut() {
             Some((last, len)) if *last + u64::from(*len) == addr => *len += (to - from) as u32,
             _ => self.gather_piece(addr, (to - from) as u32),
         }
@@ -266,7 +295,7 @@ impl RemoteCx<'_> {
 
     fn gather_piece(&mut self, addr: u64, len: u32) {
         assert!(self.room() > 0, "at most {SEND_PIECES_MAX} pieces in one send");
-        self.desk.gathered.push((addr, len));
+        self.desk().gathered.push((addr, len));
     }
 
     /// Adds the data of a part: zeros, if it carries none.
@@ -288,23 +317,25 @@ impl RemoteCx<'_> {
     /// # Panics
     /// When a send is in flight.
     pub fn send(&mut self) -> bool {
-        let pieces = self.desk.gathered.drain(..);
-        match self.desk.socket {
-            Some(socket) if pieces.len() > 0 => self.core.net.send(socket, pieces, SENT, &mut self.core.port.driver),
+        let token = self.token(SENT);
+        let desk = &mut self.desks[self.chosen];
+        let pieces = desk.gathered.drain(..);
+        match desk.socket {
+            Some(socket) if pieces.len() > 0 => self.core.net.send(socket, pieces, token, &mut self.core.port.driver),
             _ => false,
         }
     }
 
-    /// Calls [`Carrier::timer`] at a time. It cannot be taken back. False when the shard has no room for it.
+    /// Calls [`Carrier::timer`] for the connection at a time. It cannot be taken back. False when the shard has no room for it.
     pub fn timer_at(&mut self, at_ns: u64) -> bool {
-        self.core.timers.set(at_ns, FRONTENDS_MAX as u16 + self.place, 0)
+        self.core.timers.set(at_ns, FRONTENDS_MAX as u16 + self.place, self.chosen as u64)
     }
 }
 
-/// A carrier and its desk.
+/// A carrier and its desks.
 pub(crate) struct Remote {
     carrier: Box<dyn Carrier>,
-    desk: Desk,
+    desks: Box<[Desk]>,
     left: bool,
     /// Receives and sends of it that have not ended.
     busy: u32,
@@ -319,8 +350,9 @@ pub(crate) struct Remotes {
 impl Remotes {
     /// A place for a disk. None where there is no room.
     pub(crate) fn add(&mut self, disk: &dyn RemoteDisk, shard: u32) -> Option<u16> {
-        let desk = Desk::new().ok()?;
-        let remote = Remote { carrier: disk.carrier(shard), desk, left: false, busy: 0 };
+        let connections = disk.connections().clamp(1, REMOTE_CONNECTIONS_MAX);
+        let desks = (0..connections).map(|_| Desk::new()).collect::<std::io::Result<_>>().ok()?;
+        let remote = Remote { carrier: disk.carrier(shard), desks, left: false, busy: 0 };
         let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if free == REMOTES_MAX {
             return None;
@@ -333,10 +365,20 @@ impl Remotes {
     }
 
     /// Calls the carrier at a place. What it begins is counted, and it is called again behind all else of the turn.
-    fn on(&mut self, core: &mut Core, place: u16, call: impl FnOnce(&mut dyn Carrier, &mut RemoteCx<'_>)) {
+    fn on(
+        &mut self,
+        core: &mut Core,
+        place: u16,
+        chosen: usize,
+        call: impl FnOnce(&mut dyn Carrier, &mut RemoteCx<'_>),
+    ) {
         let Some(Some(remote)) = self.places.get_mut(usize::from(place)) else { return };
+        if chosen >= remote.desks.len() {
+            // A timer of who was at this place before.
+            return;
+        }
         let before = core.net.busy();
-        call(&mut *remote.carrier, &mut RemoteCx { core, desk: &mut remote.desk, place });
+        call(&mut *remote.carrier, &mut RemoteCx { core, desks: &mut remote.desks, chosen, place });
         remote.busy += core.net.busy() - before;
     }
 
@@ -345,22 +387,24 @@ impl Remotes {
         if let Some(Some(remote)) = self.places.get_mut(usize::from(place)) {
             remote.busy -= 1;
         }
-        self.on(core, place, |carrier, cx| match token {
-            RECEIVED => carrier.received(cx, result),
-            _ => carrier.sent(cx, result),
+        let connection = (token >> CONNECTION_SHIFT) as usize;
+        self.on(core, place, connection, |carrier, cx| match token & ((1 << CONNECTION_SHIFT) - 1) {
+            RECEIVED => carrier.received(cx, connection, result),
+            _ => carrier.sent(cx, connection, result),
         });
         core.port.remote_is_due(place);
     }
 
-    pub(crate) fn timer(&mut self, core: &mut Core, place: u16) {
-        self.on(core, place, |carrier, cx| carrier.timer(cx));
+    pub(crate) fn timer(&mut self, core: &mut Core, place: u16, token: u64) {
+        let connection = token as usize;
+        self.on(core, place, connection, |carrier, cx| carrier.timer(cx, connection));
         core.port.remote_is_due(place);
     }
 
     /// Lets those work for which there is something to do.
     pub(crate) fn work(&mut self, core: &mut Core) {
         while let Some(place) = core.port.next_due_remote() {
-            self.on(core, place, |carrier, cx| carrier.work(cx));
+            self.on(core, place, 0, |carrier, cx| carrier.work(cx));
         }
     }
 
@@ -368,9 +412,11 @@ impl Remotes {
     pub(crate) fn leave(&mut self, core: &mut Core, place: u16) -> bool {
         let Some(Some(remote)) = self.places.get_mut(usize::from(place)) else { return true };
         if !std::mem::replace(&mut remote.left, true) {
-            self.on(core, place, |carrier, cx| carrier.leave(cx));
+            self.on(core, place, 0, |carrier, cx| carrier.leave(cx));
         }
-        let gone = self.places[usize::from(place)].as_ref().is_none_or(|r| !r.desk.has_socket() && r.busy == 0);
+        let gone = self.places[usize::from(place)]
+            .as_ref()
+            .is_none_or(|r| r.busy == 0 && !r.desks.iter().any(Desk::has_socket));
         if gone {
             self.places[usize::from(place)] = None;
         }

@@ -222,7 +222,7 @@ impl Runner {
     fn ring_timers(&mut self) {
         while let Some((frontend, token)) = self.core.timers.pop(self.core.port.now_ns) {
             if usize::from(frontend) >= FRONTENDS_MAX {
-                self.remotes.timer(&mut self.core, frontend - FRONTENDS_MAX as u16);
+                self.remotes.timer(&mut self.core, frontend - FRONTENDS_MAX as u16, token);
                 continue;
             }
             let mut cx = Cx { core: &mut self.core, frontend };

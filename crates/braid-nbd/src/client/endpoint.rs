@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use braid_ring::REMOTE_CONNECTIONS_MAX;
+
 use super::ClientError;
 
 /// The port of NBD.
@@ -44,6 +46,8 @@ pub struct Endpoint {
     pub export: String,
     /// TLS, and how; none: in the clear.
     pub tls: Option<TlsWishes>,
+    /// Connections of each shard that it is a disk of, where that is said (`connections`).
+    pub connections: Option<u32>,
 }
 
 impl Endpoint {
@@ -83,12 +87,16 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
         scheme(text).ok_or("it begins with none of nbd://, nbds://, nbd+unix:// and nbds+unix://")?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut wishes = tls.then(TlsWishes::default);
-    let mut socket = None;
+    let (mut socket, mut connections) = (None, None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or("a parameter without a value")?;
         let value = decode(value).ok_or("a parameter that is not percent-encoded UTF-8")?;
         match (key, &mut wishes) {
             ("socket", _) if unix && !value.is_empty() => socket = Some(value),
+            ("connections", _) => match value.parse() {
+                Ok(n) if (1..=REMOTE_CONNECTIONS_MAX as u32).contains(&n) => connections = Some(n),
+                _ => return Err("connections is a number from 1 to 8"),
+            },
             ("tls-hostname", Some(tls)) => tls.host = Some(value),
             ("tls-certificates", Some(tls)) => tls.certificates = Some(value.into()),
             ("tls-verify-peer", Some(tls)) => {
@@ -110,7 +118,7 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
         (true, None) => return Err("it has no socket=PATH"),
         (false, _) => tcp(place)?,
     };
-    Ok(Endpoint { address, export, tls: wishes })
+    Ok(Endpoint { address, export, tls: wishes, connections })
 }
 
 fn tcp(place: &str) -> Result<Address, &'static str> {
@@ -171,11 +179,13 @@ mod tests {
             address: Address::Tcp(host.into(), port),
             export: export.into(),
             tls: None,
+            connections: None,
         };
         let unix = |path: &str, export: &str| Endpoint {
             address: Address::Unix(path.into()),
             export: export.into(),
             tls: None,
+            connections: None,
         };
         for (text, expected) in [
             ("nbd://host/disk", tcp("host", 10809, "disk")),
@@ -206,6 +216,8 @@ mod tests {
             "nbds://h/x?tls-verify-peer=maybe",
             "nbds://h/x?tls-hostnam=h",
             "nbds://h/x?socket=/run/a.sock",
+            "nbd://h/x?connections=0",
+            "nbd://h/x?connections=9",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
@@ -218,8 +230,17 @@ mod tests {
         let text = "nbds+unix:///x?socket=/a.sock&tls-hostname=h&tls-certificates=/etc/pki%2Fnbd&tls-verify-peer=0&tls-type=x509";
         let parsed: Endpoint = text.parse().unwrap();
         let tls = TlsWishes { host: Some("h".into()), certificates: Some("/etc/pki/nbd".into()), verify: false };
-        assert_eq!(parsed, Endpoint { address: Address::Unix("/a.sock".into()), export: "x".into(), tls: Some(tls) });
+        assert_eq!(
+            parsed,
+            Endpoint {
+                address: Address::Unix("/a.sock".into()),
+                export: "x".into(),
+                tls: Some(tls),
+                connections: None
+            }
+        );
         assert_eq!((parsed.tls_host(), parsed.to_string().as_str()), ("h", "nbds+unix:///x?socket=/a.sock"));
+        assert_eq!("nbd://h/x?connections=4".parse::<Endpoint>().unwrap().connections, Some(4));
         let parsed: Endpoint = "nbds+unix:///?socket=a".parse().unwrap();
         assert_eq!(parsed.tls_host(), "localhost");
     }

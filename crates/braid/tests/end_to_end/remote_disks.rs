@@ -62,7 +62,7 @@ fn what_waits_for_a_server_goes_on_when_it_is_back() {
     let mut daemon = Daemon::start();
     let mut server = Server::start(&daemon.folder, "server", 40 * MIB);
     let local = daemon.folder.sparse("local", 24 * MIB);
-    let uri = daemon.array("data", "raid0", &[&server.uri(), &local]);
+    let uri = daemon.array("data", "raid0", &[&format!("{}&connections=3", server.uri()), &local]);
     let mut fio = writer(&daemon.folder, &uri);
     let mut kills = 0;
     while kills < 3 && fio.ended().is_none() {

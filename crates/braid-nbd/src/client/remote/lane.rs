@@ -1,4 +1,4 @@
-//! A session and what lies between it and the socket: nothing, or TLS.
+//! The connections of a shard: each is a session and what lies between it and the socket, nothing or TLS.
 
 use std::sync::Arc;
 
@@ -57,20 +57,50 @@ impl Lane {
     }
 }
 
-impl Carrier for Lane {
+/// The connections of one shard to an export, which take from one line of what waits.
+pub(super) struct Lanes {
+    lanes: Box<[Lane]>,
+    /// By how much each has to do: who has least takes first.
+    order: Vec<usize>,
+}
+
+impl Lanes {
+    pub(super) fn new(shared: &Arc<Shared>, shard: u32) -> Lanes {
+        let count = shared.connections;
+        let lanes: Box<[Lane]> = (0..count).map(|lane| Lane::new(shared, shard * count + lane)).collect();
+        Lanes { order: (0..lanes.len()).collect(), lanes }
+    }
+
+    fn work_all<W: Wire>(&mut self, wire: &mut W, choose: impl Fn(&mut W, usize)) {
+        let lanes = &mut self.lanes;
+        self.order.sort_unstable_by_key(|lane| lanes[*lane].session.load());
+        let standing = lanes.iter().filter(|lane| lane.session.stands()).count();
+        for &at in &self.order {
+            choose(wire, at);
+            let session = &mut lanes[at].session;
+            session.others_stand = standing > usize::from(session.stands());
+            lanes[at].work(wire);
+        }
+    }
+}
+
+impl Carrier for Lanes {
     fn work(&mut self, cx: &mut RemoteCx<'_>) {
-        Lane::work(self, cx);
+        self.work_all(cx, |cx, lane| cx.choose(lane));
     }
-    fn received(&mut self, cx: &mut RemoteCx<'_>, result: i32) {
-        Lane::received(self, cx, result);
+    fn received(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32) {
+        self.lanes[connection].received(cx, result);
     }
-    fn sent(&mut self, cx: &mut RemoteCx<'_>, result: i32) {
-        Lane::sent(self, cx, result);
+    fn sent(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32) {
+        self.lanes[connection].sent(cx, result);
     }
-    fn timer(&mut self, cx: &mut RemoteCx<'_>) {
-        Lane::timer(self, cx);
+    fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize) {
+        self.lanes[connection].timer(cx);
     }
     fn leave(&mut self, cx: &mut RemoteCx<'_>) {
-        Lane::leave(self, cx);
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            cx.choose(at);
+            lane.leave(cx);
+        }
     }
 }

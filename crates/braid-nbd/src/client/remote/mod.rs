@@ -26,7 +26,7 @@ use std::time::Duration;
 use braid_ring::{Carrier, Disk, DiskSpec, OpenOptions, RemoteDisk, RingError, RingErrorKind};
 
 pub use self::fenced::Fenced;
-use self::lane::Lane;
+use self::lane::Lanes;
 use self::reach::reach;
 use self::shared::Shared;
 use super::{ClientError, Endpoint};
@@ -40,6 +40,8 @@ pub struct RemoteConfig {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// It is a replica of this controller's.
     pub fenced: Option<Fenced>,
+    /// Connections of each shard, from 1 to [`braid_ring::REMOTE_CONNECTIONS_MAX`]; without it what the endpoint says, or one.
+    pub connections: Option<u32>,
     /// Longest wait for a word of the server, after which the disk fails: 5 s where others hold what it does, 30 s where not.
     pub limit: Option<Duration>,
 }
@@ -47,7 +49,7 @@ pub struct RemoteConfig {
 impl RemoteConfig {
     /// An export of any server.
     pub fn new(endpoint: Endpoint) -> RemoteConfig {
-        RemoteConfig { endpoint, tls: None, fenced: None, limit: None }
+        RemoteConfig { endpoint, tls: None, fenced: None, connections: None, limit: None }
     }
 }
 
@@ -95,8 +97,12 @@ impl RemoteDisk for RemoteExport {
         self.shared.lost.get().map(|why| &**why)
     }
 
+    fn connections(&self) -> usize {
+        self.shared.connections as usize
+    }
+
     fn carrier(&self, shard: u32) -> Box<dyn Carrier> {
-        Box::new(Lane::new(&self.shared, shard))
+        Box::new(Lanes::new(&self.shared, shard))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use braid_ring::{OpenOptions, RingError, RingErrorKind};
+use braid_ring::{OpenOptions, REMOTE_CONNECTIONS_MAX, RingError, RingErrorKind};
 use rustls::pki_types::ServerName;
 
 use super::dial::Target;
@@ -20,6 +20,9 @@ use crate::codec::{PAYLOAD_BYTES_MAX, option_reply, transmission_flags};
 
 /// Longest that an opening waits for each word of the server.
 const OPENING: Duration = Duration::from_secs(5);
+
+/// Connections of each shard where nobody says how many.
+const CONNECTIONS: u32 = 1;
 
 /// Bytes of one request that every server has to take.
 const PAYLOAD_BYTES_MIN: u32 = 4096;
@@ -63,12 +66,14 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
     if terms.size_bytes < u64::from(block_bytes) || terms.size_bytes > i64::MAX as u64 {
         return unfit(format!("is {} bytes long", terms.size_bytes), "let its server export something of a use");
     }
+    let connections = config.connections.or(endpoint.connections).unwrap_or(CONNECTIONS);
     // Other than a goodbye nothing is lost.
     let _ = client.disconnect();
     Ok(Shared {
         export: endpoint.export.clone(),
         targets,
         trust,
+        connections: connections.clamp(1, REMOTE_CONNECTIONS_MAX as u32),
         fenced: config.fenced,
         limit_ns: config.limit.map(|limit| limit.as_nanos() as u64),
         export_bytes: terms.size_bytes,

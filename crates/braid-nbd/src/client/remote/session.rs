@@ -100,6 +100,8 @@ pub(super) struct Session {
     /// Its place among the connections to the disk, and how often it was tried to have it.
     lane: u32,
     attempt: u64,
+    /// Another connection of this shard stands, and takes what waits.
+    pub(super) others_stand: bool,
     phase: Phase,
     slots: Slots,
     reading: Reading,
@@ -130,6 +132,7 @@ impl Session {
             shared,
             lane,
             attempt: FIRST_ATTEMPT,
+            others_stand: false,
             phase: Phase::Down,
             slots: Slots::new(),
             reading: Reading::Header,
@@ -168,6 +171,15 @@ impl Session {
             _ => {}
         }
         self.set_timer(wire);
+    }
+
+    /// How much it has to do.
+    pub(super) fn load(&self) -> usize {
+        self.slots.in_use()
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        matches!(self.phase, Phase::Up)
     }
 
     fn wants(&self, wire: &impl Wire) -> bool {
@@ -298,8 +310,10 @@ impl Session {
         if self.sending {
             return;
         }
-        let mut out = 0;
-        while wire.room() > PIECES_MAX && self.in_send.len() < SLOTS {
+        let (mut out, mut bytes) = (0, 0);
+        // Where there are several connections none takes all that is long.
+        let most = if self.shared.connections > 1 { DATA_BYTES } else { u64::MAX };
+        while wire.room() > PIECES_MAX && self.in_send.len() < SLOTS && bytes < most {
             let index = match self.slots.unsent.pop_front() {
                 Some(index) => index,
                 None if !self.slots.has_free() || self.shared.is_lost() => break,
@@ -320,6 +334,8 @@ impl Session {
             if self.carries_data(index) {
                 wire.gather_data(&self.slots[index].part);
             }
+            let part = &self.slots[index].part;
+            bytes += if matches!(part.op, Op::Read | Op::Write) { part.len } else { 0 };
             self.in_send.push(index);
         }
         if self.in_send.is_empty() {

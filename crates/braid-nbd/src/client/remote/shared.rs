@@ -61,6 +61,8 @@ pub(super) struct Shared {
     pub(super) targets: Vec<Target>,
     /// TLS, and how.
     pub(super) trust: Option<Trust>,
+    /// Of each shard.
+    pub(super) connections: u32,
     pub(super) fenced: Option<Fenced>,
     /// Longest wait for a word of the server, where it is set.
     pub(super) limit_ns: Option<u64>,

@@ -72,6 +72,10 @@ impl Slots {
         !self.free.is_empty()
     }
 
+    pub(super) fn in_use(&self) -> usize {
+        SLOTS - self.free.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == SLOTS
     }

@@ -156,6 +156,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
         export: "disk".into(),
         targets: vec![Target::Unix("/nowhere".into())],
         trust: None,
+        connections: 1,
         fenced,
         limit_ns: None,
         export_bytes: SIZE,
@@ -463,6 +464,23 @@ fn what_is_asked_for_without_a_server_waits_its_own_time() {
         assert!(bed.shard.dialled as u64 >= seconds - 1, "{} tries", bed.shard.dialled);
         assert!((bed.shard.dialled as u64) < seconds + 10, "{} tries", bed.shard.dialled);
         assert!(!bed.shared.is_lost(), "nothing was told to anybody");
+    }
+}
+
+#[test]
+fn what_another_connection_takes_is_not_failed_by_one_that_is_not_there() {
+    for replaceable in [false, true] {
+        for fenced in [None, Some(fenced::ME)] {
+            let mut bed = Bed::with(ALL, replaceable, fenced);
+            bed.shard.refuses = true;
+            bed.session.session.others_stand = true;
+            bed.ask(Op::Discard, Flags::NONE, 0, SIZE);
+            bed.passes(40 * SECOND);
+            assert_eq!(bed.shard.ended, []);
+            bed.session.session.others_stand = false;
+            bed.passes(SECOND);
+            assert_eq!(bed.shard.ended.len(), 1);
+        }
     }
 }
 

@@ -80,7 +80,10 @@ impl Session {
     /// Of a fenced disk, whose I/O waits until it is answered, or the disk is lost.
     fn look_for_progress(&mut self, wire: &mut impl Wire, oldest_sent_ns: Option<u64>) {
         let held = [State::Unsent, State::Sent].into_iter().flat_map(|state| self.slots.in_state(state));
-        let held = held.map(|index| self.slots[index].part.start_ns).chain(wire.waiting_since_ns()).min();
+        let held = held
+            .map(|index| self.slots[index].part.start_ns)
+            .chain(wire.waiting_since_ns().filter(|_| !self.others_stand))
+            .min();
         if let Some(since) = held {
             // Neither a request nor a lane that never has an answer is waited for without end because others have theirs.
             let own = oldest_sent_ns.into_iter().chain([since.max(self.answered_ns)]).min().unwrap_or(since);
@@ -103,6 +106,9 @@ impl Session {
             }
             self.slots.give(index);
             wire.done(&part, Err(errno));
+        }
+        if self.others_stand && !self.shared.is_lost() {
+            return;
         }
         while wire.waiting_since_ns().is_some_and(|since| since <= until_ns) {
             wire.fail_waiting(errno);

@@ -3,7 +3,8 @@
 use super::*;
 use braid_engine::Uuid;
 
-const ME: Fenced = Fenced { epoch: 7, controller: Uuid::from_u128(0xc0), boot: Uuid::from_u128(0xb0), session: 3 };
+pub(super) const ME: Fenced =
+    Fenced { epoch: 7, controller: Uuid::from_u128(0xc0), boot: Uuid::from_u128(0xb0), session: 3 };
 
 /// What ends each of a lane's names.
 const WHO: &str = "?epoch=7&controller=00000000-0000-0000-0000-0000000000c0&boot=00000000-0000-0000-0000-0000000000b0&session=3&lane=6";
