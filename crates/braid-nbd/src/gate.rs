@@ -13,8 +13,17 @@ pub trait Gate: Send + Sync {
     /// Somebody asks, with what the name says behind its `?`.
     ///
     /// # Errors
-    /// Why not, in words for whoever asks.
-    fn ask(&self, terms: &str) -> Result<Arc<Pass>, String>;
+    /// Why not.
+    fn ask(&self, terms: &str) -> Result<Arc<Pass>, Denied>;
+}
+
+/// Why somebody is not let in, in words for whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// Not on these terms, whenever it comes: told as `ERR_POLICY`.
+    Never(String),
+    /// It may come again: told as `ERR_SHUTDOWN`.
+    Now(String),
 }
 
 /// What becomes of whoever has asked.

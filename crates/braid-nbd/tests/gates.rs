@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::DeviceId;
-use braid_nbd::gate::{Gate, Pass, Standing};
+use braid_nbd::gate::{Denied, Gate, Pass, Standing};
 use braid_nbd::memory::Disk;
 use braid_nbd::{Cause, ExportInfo, NbdEvent};
 use common::*;
@@ -14,7 +14,7 @@ use common::*;
 /// Magic number of replies to options.
 const R: &str = "0003e889045565a9";
 
-/// Refuses `no`, lets `yes` in at once, and lets others wait.
+/// Refuses `no`, and `not now`, lets `yes` in at once, and lets others wait.
 #[derive(Default)]
 struct Porter {
     asked: Mutex<Vec<(String, std::sync::Weak<Pass>)>>,
@@ -22,9 +22,11 @@ struct Porter {
 }
 
 impl Gate for Porter {
-    fn ask(&self, terms: &str) -> Result<Arc<Pass>, String> {
-        if terms == "no" {
-            return Err("not today".to_owned());
+    fn ask(&self, terms: &str) -> Result<Arc<Pass>, Denied> {
+        match terms {
+            "no" => return Err(Denied::Never("not today".to_owned())),
+            "not now" => return Err(Denied::Now("come again".to_owned())),
+            _ => {}
         }
         let mut asked = self.asked.lock().unwrap();
         let (number, ended) = (asked.len(), Arc::clone(&self.ended));
@@ -72,6 +74,7 @@ fn decided(client: &mut Client) {
 
 const POLICY: &str = "80000002";
 const UNKNOWN: &str = "80000006";
+const SHUTDOWN: &str = "80000007";
 const READ: &str = "25609513 0000 0000 0000000000000001 0000000000000000 00001000";
 
 #[test]
@@ -82,6 +85,7 @@ fn the_name_alone_does_not_do() {
     client.ask("without terms", &go("gated"), &refused(UNKNOWN));
     client.ask("terms for one without a gate", &go("a?yes"), &refused(UNKNOWN));
     client.ask("wrong terms", &go("gated?no"), &refused(POLICY));
+    client.ask("a wrong moment", &go("gated?not now"), &refused(SHUTDOWN));
     let got = client.say(&go("gated?no"));
     assert!(got.windows(9).any(|part| part == b"not today"), "{}", show(&got));
     // INFO lets nobody in, and the list does not name it.
@@ -117,7 +121,7 @@ fn who_waits_is_answered_when_it_is_decided() {
     porter.pass(1).cut();
     decided(&mut client);
     let got = client.host.take_output(client.socket);
-    expect("cut off", &got, &format!("{R} 00000007 {POLICY} ~4"));
+    expect("cut off", &got, &format!("{R} 00000007 {SHUTDOWN} ~4"));
     assert_eq!(porter.ended(), [1]);
     client.ask("again", &go("gated?yes"), &gone());
 

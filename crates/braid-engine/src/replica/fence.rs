@@ -197,16 +197,20 @@ impl Fence {
         true
     }
 
+    /// Whether a later session, or a later attempt of this lane, has come.
+    pub fn is_late(&self, caller: &Caller) -> bool {
+        let is_again = |(lane, last): &(u16, u64)| *lane == caller.lane && *last >= caller.attempt;
+        caller.session < self.session || (caller.session == self.session && self.attempts.iter().any(is_again))
+    }
+
     /// A connection says whose it is.
     pub fn hello(&mut self, id: ConnectionId, caller: &Caller) -> Hello {
         let Caller { epoch, controller, session, lane, attempt } = *caller;
         let refused = Hello::Refused(Refused { epoch: self.register.epoch });
         // Before the first controller has come there is no epoch that anybody could have.
         let other = epoch == 0 || (epoch, controller) != (self.register.epoch, self.register.controller);
-        let is_again = |(of, last): &(u16, u64)| *of == lane && *last >= attempt;
-        let late = session < self.session || (session == self.session && self.attempts.iter().any(is_again));
         let full = self.connections.len() == CONNECTIONS_MAX || lane >= LANES_MAX;
-        if other || self.is_raising() || late || full || self.failed {
+        if other || self.is_raising() || self.is_late(caller) || full || self.failed {
             return refused;
         }
         if session > self.session {

@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 use crate::codec::{OPTION_MAGIC, OptionHeader, client_flags, handshake_flags, option, option_reply};
 use crate::event::Cause;
 use crate::export::{Export, ExportTable, ExportTls, OpenExport};
-use crate::gate::{Pass, Standing};
+use crate::gate::{Denied, Pass, Standing};
 use crate::transmission::Terms;
 
 pub use context::{Contexts, DIFFERENCES_MAX};
@@ -431,18 +431,20 @@ impl Handshake {
         };
         let pass = match asked {
             Ok(pass) => pass,
-            Err(why) => return refuse(out, option_reply::ERR_POLICY, &why),
+            Err(Denied::Never(why)) => return refuse(out, option_reply::ERR_POLICY, &why),
+            Err(Denied::Now(why)) => return refuse(out, option_reply::ERR_SHUTDOWN, &why),
         };
         match pass.standing() {
             Standing::Waits => {
                 self.pass = Some(pass);
                 return Step::Wait;
             }
-            Standing::Cut => return refuse(out, option_reply::ERR_POLICY, CUT_OFF),
+            // Who comes again is told whether that is for good.
+            Standing::Cut => return refuse(out, option_reply::ERR_SHUTDOWN, CUT_OFF),
             Standing::Admitted => {}
         }
         let Some(open) = export.open() else {
-            return refuse(out, option_reply::ERR_POLICY, "the export has no connection to spare");
+            return refuse(out, option_reply::ERR_SHUTDOWN, "the export has no connection to spare");
         };
         let size_bytes = self.tell(export, option::GO, wants, out);
         Step::Enter(Session { pass: Some(pass), ..self.session(export, open, size_bytes) })

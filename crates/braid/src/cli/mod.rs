@@ -19,6 +19,7 @@ mod pool;
 mod pool_check;
 mod reach;
 mod redundant;
+mod replica;
 pub mod schema;
 mod snapshot;
 mod status;
@@ -102,6 +103,12 @@ enum Command {
         #[command(subcommand)]
         verb: node::Verb,
     },
+    /// Look at what this node keeps of volumes that are kept on several nodes
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Replica {
+        #[command(subcommand)]
+        verb: replica::Verb,
+    },
     /// Look at long work in the background, and steer it
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Job {
@@ -178,6 +185,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Snapshot { verb } => wait(snapshot::run(verb)),
         Command::Export { verb } => wait(export::run(verb)),
         Command::Node { verb } => wait(node::run(verb)),
+        Command::Replica { verb } => wait(replica::run(verb)),
         Command::Job { verb } => wait(job::run(verb)),
         Command::Demo(args) => crate::demo::run(args),
         Command::Bench(args) => crate::bench::run(args),

@@ -5,7 +5,7 @@ use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
     ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, Node, NodeList, Pool, PoolChecked, PoolList,
-    Snapshot, SnapshotDiff, SnapshotList, Status, Volume, VolumeList,
+    Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -77,6 +77,9 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("node show", "Node"),
     ("node remove", "Node"),
     ("node renew", "Node"),
+    ("replica list", "ReplicaList"),
+    ("replica show", "Replica"),
+    ("replica delete", "Replica"),
     ("job list", "JobList"),
     ("job watch", "JobList"),
     ("job pause", "Job"),
@@ -199,6 +202,8 @@ struct PlanMap {
     Pool,
     PoolChecked,
     PoolList,
+    Replica,
+    ReplicaList,
     Snapshot,
     SnapshotDiff,
     SnapshotList,

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod pools;
+mod replicas;
 
 use super::control::Control;
 use super::describe::Everywhere;
@@ -77,6 +78,9 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
         .route("/v1/snapshots/{snapshot}/rename", post(pools::rename_snapshot))
         .route("/v1/snapshots/{snapshot}/clone", post(pools::clone_snapshot))
+        .route("/v1/replicas", get(replicas::replicas).post(replicas::create_replica))
+        .route("/v1/replicas/{replica}", get(replicas::replica).delete(replicas::delete_replica))
+        .route("/v1/replicas/{replica}/ask", post(replicas::ask_replica))
         .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{job}", get(job).patch(set_job).delete(cancel_job))
         .route("/v1/exports", get(exports).post(add_export))
@@ -155,6 +159,11 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::diff,
         pools::rename_snapshot,
         pools::clone_snapshot,
+        replicas::replicas,
+        replicas::create_replica,
+        replicas::replica,
+        replicas::delete_replica,
+        replicas::ask_replica,
         jobs,
         job,
         set_job,
@@ -712,6 +721,8 @@ mod tests {
             include_str!("control/pools/snapshots.rs"),
             include_str!("control/pools/tend.rs"),
             include_str!("control/pools/volumes.rs"),
+            include_str!("control/replicas/create.rs"),
+            include_str!("control/replicas/open.rs"),
         ];
         let mut kinds = 0;
         for source in sources {

@@ -30,6 +30,7 @@ use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
 use braid_nbd::{EventQueue, ExportTable};
 
+use address::Address;
 use api::{ApiArgs, ApiSettings};
 use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
@@ -87,6 +88,9 @@ pub struct ServeArgs {
     /// Memory for data in flight, for each shard [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     buffers: Option<u64>,
+    /// Offer the replicas of this node here, in the clear; for tests: nodes have an address of their own for that
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    replica_listen: Option<String>,
     /// How the log is written, on standard error [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -109,6 +113,7 @@ struct Settings {
     log_level: LevelFilter,
     api: Option<ApiSettings>,
     encryption: Encryption,
+    replica_listen: Option<Address>,
 }
 
 impl Settings {
@@ -117,6 +122,7 @@ impl Settings {
         Ok(Settings {
             api: ApiSettings::of(args.api, &config)?,
             encryption: Encryption::of(args.nbd, &config)?,
+            replica_listen: args.replica_listen.as_deref().map(Address::parse).transpose()?,
             places: Places::find(args.socket.as_deref(), args.state.as_deref(), &config),
             shards: args.shards.or(config.shards),
             driver: args.driver.or(config.driver),
@@ -206,6 +212,9 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         started,
         settings.encryption.clone(),
     )?;
+    if let Some(address) = &settings.replica_listen {
+        control.listen_for_replicas(address, None).await?;
+    }
     let app = http::router(Arc::clone(&control));
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(api::listen::over_socket(listener, app.clone(), control.stopping()));

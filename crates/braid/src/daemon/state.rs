@@ -4,7 +4,7 @@
 //! the new one: the new one is written beside it, made durable, renamed over it, and the folder made durable.
 //! What cannot be understood is never overwritten: the daemon does not start with it.
 
-use braid_api::{ErrorDetail, ExportTls, Findings, Kind};
+use braid_api::{ErrorDetail, ExportTls, Findings, Kind, ReplicaPlace};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,47 @@ pub struct State {
     /// Disks of journals that were lost, until somebody has acted on that.
     #[serde(default)]
     pub lost_journals: Vec<SavedLoss>,
+    /// Replicas of volumes that are kept on several nodes, and witnesses.
+    #[serde(default)]
+    pub replicas: Vec<SavedReplica>,
+}
+
+/// A replica or witness as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedReplica {
+    /// The identity of the replicated volume.
+    pub volume: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Which of its voters this is.
+    pub voter: u8,
+    /// How many there are.
+    pub voters: u8,
+    /// The pool; none: a witness.
+    pub pool: Option<Uuid>,
+    /// Its name when it was last seen.
+    pub pool_name: String,
+    /// The volume that has the data.
+    pub data: Option<Uuid>,
+    /// Its companion.
+    pub companion: Option<Uuid>,
+    /// Size of the data, in bytes.
+    pub size_bytes: u64,
+    /// What of the companion stands in front of them.
+    pub head_bytes: u64,
+    /// What of it stands behind them.
+    pub tail_bytes: u64,
+    /// Where all voters of the volume are.
+    #[serde(default)]
+    pub places: Vec<ReplicaPlace>,
+    /// Size of the volume, in bytes, of which a witness has nothing.
+    #[serde(default)]
+    pub volume_bytes: u64,
+    /// Another one after each loss of what was not flushed that was no restart of the machine; nil: there was none.
+    pub losses: Uuid,
+    /// It is there: its register is durable. Otherwise it is removed by the next start.
+    pub formed: bool,
 }
 
 /// The disk of a journal that was lost.
@@ -401,6 +442,23 @@ mod tests {
                 member: 1,
             }],
             stopped: vec![Uuid::from_u128(3)],
+            replicas: vec![SavedReplica {
+                volume: Uuid::from_u128(20),
+                name: "db".into(),
+                voter: 1,
+                voters: 3,
+                pool: Some(Uuid::from_u128(5)),
+                pool_name: "tank".into(),
+                data: Some(Uuid::from_u128(21)),
+                companion: Some(Uuid::from_u128(22)),
+                size_bytes: 1 << 30,
+                head_bytes: 1 << 20,
+                tail_bytes: 1 << 20,
+                places: vec![ReplicaPlace { node: "node1".into(), pool: Some("tank".into()) }],
+                volume_bytes: 1 << 30,
+                losses: Uuid::nil(),
+                formed: true,
+            }],
             lost_journals: vec![SavedLoss { array: Uuid::from_u128(2), disk: "/dev/sdc".into() }],
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),

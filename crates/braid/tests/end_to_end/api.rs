@@ -9,7 +9,11 @@ use crate::support::*;
 
 /// Sends bytes and gives the status and body of the answer. The connection is closed after it.
 fn send(daemon: &Daemon, request: &[u8]) -> (u16, String) {
-    let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+    send_to(&daemon.folder.join("api.sock"), request)
+}
+
+fn send_to(socket: &str, request: &[u8]) -> (u16, String) {
+    let mut stream = UnixStream::connect(socket).expect("the API listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
     // The daemon may refuse before it has read everything.
     let _ = stream.write_all(request);
@@ -21,10 +25,15 @@ fn send(daemon: &Daemon, request: &[u8]) -> (u16, String) {
     (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-fn ask(daemon: &Daemon, method: &str, path: &str, body: &str) -> (u16, String) {
+pub fn ask(daemon: &Daemon, method: &str, path: &str, body: &str) -> (u16, String) {
+    ask_at(&daemon.folder.join("api.sock"), method, path, body)
+}
+
+/// The same of the daemon whose API is on this socket.
+pub fn ask_at(socket: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     let head =
         format!("{method} {path} HTTP/1.1\r\nhost: braid\r\nconnection: close\r\ncontent-type: application/json\r\n");
-    send(daemon, format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+    send_to(socket, format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
 }
 
 fn json(text: &str) -> Value {

@@ -59,6 +59,7 @@ mod remote_disks;
 mod remote_tls;
 mod renaming;
 mod replacing;
+mod replicas_on_a_node;
 mod returning;
 mod rivals;
 mod stopping;

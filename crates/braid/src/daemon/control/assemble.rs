@@ -43,6 +43,8 @@ pub(super) struct How {
 impl Control {
     /// What the daemon does at its start: finds everything, starts what is complete, restores the exports.
     pub async fn start(self: &Arc<Self>) {
+        // They stand on no disk of an array.
+        self.open_witnesses().await;
         let _one_at_a_time = self.assembling.lock().await;
         let mut search = self.search(Vec::new()).await;
         let mut harvest = Harvest::default();

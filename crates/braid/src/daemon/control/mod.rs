@@ -17,6 +17,7 @@ mod holes;
 mod idle;
 pub mod keeping;
 pub mod pools;
+mod replicas;
 mod search;
 mod shutdown;
 pub mod tables;
@@ -33,7 +34,7 @@ use braid_api::{
     Export, ExportActivity, ExportList, Kind, Limits, ShardStatus, Status, Tally,
 };
 use braid_engine::{LeafId, ShardId};
-use braid_nbd::EventQueue;
+use braid_nbd::{EventQueue, ExportTable};
 use braid_ring::{RingHandle, RingMeta};
 use complaints::Complaints;
 use guard::ReadTables;
@@ -71,6 +72,10 @@ pub struct Control {
     nodes: Arc<Nodes>,
     /// What happened to clients, from the shards.
     clients: Arc<EventQueue>,
+    /// What controllers of volumes that are kept on several nodes use.
+    replica_exports: Arc<ExportTable>,
+    /// Whoever accepts them.
+    replicas_listen: Mutex<Option<tokio::task::AbortHandle>>,
     /// Which of them were told of.
     complaints: Mutex<Complaints>,
     /// How exports use TLS.
@@ -129,6 +134,8 @@ impl Control {
             events: Arc::default(),
             nodes,
             clients,
+            replica_exports: Arc::default(),
+            replicas_listen: Mutex::default(),
             complaints: Mutex::default(),
             encryption,
             stopping: signal::Sender::new(false),
@@ -252,7 +259,13 @@ impl Control {
             exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
             disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
             connections: connections.iter().sum(),
-            attention: [self.troubles(), view::attention(&tables), pools::attention(&tables)].concat(),
+            attention: [
+                self.troubles(),
+                view::attention(&tables),
+                pools::attention(&tables),
+                replicas::attention(&tables),
+            ]
+            .concat(),
             limits: Limits::current(),
         }
     }

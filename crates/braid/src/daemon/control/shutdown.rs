@@ -55,6 +55,8 @@ impl Control {
             self.silence(&name);
         }
         drop(one_at_a_time);
+        // Before the pools that they stand on. What hangs there keeps its pool open.
+        let _ = timeout_at(deadline, self.close_replicas()).await;
 
         let (mut left, mut work) = (Vec::new(), JoinSet::new());
         self.close_all(&mut left, &mut work, deadline).await;
@@ -142,7 +144,10 @@ impl Control {
             entry.served().is_some() && tables.held_volumes.values().any(|pool| *pool == entry.uuid)
         };
         let pool = |entry: &super::pools::PoolEntry| {
-            format!("pool {} was not closed: a volume of it is a disk of an array that has not ended", entry.name)
+            format!(
+                "pool {} was not closed: a volume of it is a disk of an array, or of a replica, that has not ended",
+                entry.name
+            )
         };
         let array = |entry: &ArrayEntry| {
             entry.active()?;

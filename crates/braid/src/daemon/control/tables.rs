@@ -2,6 +2,7 @@
 
 use super::keeping::Keeping;
 use super::pools::{PoolEntry, Served, WITH_POOL};
+use super::replicas::ReplicaEntry;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
     SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedUnplaced, State,
@@ -249,6 +250,8 @@ pub struct Tables {
     pub unplaced: BTreeMap<(Uuid, u8), BTreeSet<Uuid>>,
     /// Volumes that are open as disks, and their pools.
     pub held_volumes: BTreeMap<Uuid, Uuid>,
+    /// Replicas and witnesses, by the volume of which they are.
+    pub replicas: BTreeMap<Uuid, ReplicaEntry>,
     /// Arrays that are started on a tier at least so high, as others of their pools are of that one.
     pub least_tiers: BTreeMap<Uuid, usize>,
     /// Arrays that a command stopped.
@@ -291,6 +294,7 @@ impl Tables {
             stopped: state.stopped.iter().copied().collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
+            replicas: state.replicas.iter().map(|saved| (saved.volume, ReplicaEntry::of_saved(saved))).collect(),
             ..Tables::default()
         }
     }
@@ -324,6 +328,13 @@ impl Tables {
                 .iter()
                 .filter(|(uuid, _)| kept(uuid))
                 .map(|(array, disk)| SavedLoss { array: *array, disk: disk.clone() })
+                .collect(),
+            replicas: self
+                .replicas
+                .values()
+                .map(|entry| &entry.saved)
+                .filter(|saved| saved.pool.as_ref().is_none_or(kept_pool))
+                .cloned()
                 .collect(),
         }
     }

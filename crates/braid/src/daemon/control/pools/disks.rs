@@ -6,6 +6,7 @@
 
 use super::super::Control;
 use super::super::tables::{ArrayEntry, Condition, OpenDisk, Tables};
+use super::companions::is_companion;
 use super::volumes::Located;
 use super::{Base, Reach};
 use crate::daemon::state::SavedDisk;
@@ -18,6 +19,9 @@ use uuid::Uuid;
 impl Tables {
     /// Who has a volume open as a disk, in words.
     pub fn holder_of_volume(&self, volume: Uuid) -> Option<String> {
+        if let Some(entry) = self.replica_with(volume) {
+            return Some(format!("the data of replica {} of volume {}", entry.saved.name, entry.saved.volume));
+        }
         self.held_volumes.get(&volume)?;
         let of = |entry: &ArrayEntry| {
             let active = entry.active()?;
@@ -40,7 +44,7 @@ impl Tables {
         let Some(who) = self.holder_of_volume(volume).filter(|_| !read_only) else { return Ok(()) };
         Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}: clients would write over it"))
             .with("volume", name)
-            .remedy("export the array, or this volume with --read-only"))
+            .remedy("export what stands on it, or this volume with --read-only"))
     }
 
     /// Volumes that were members of arrays, are open as no disk, and whose pools serve.
@@ -108,6 +112,9 @@ impl Tables {
 
     /// A volume of a pool that is held, and by whom.
     fn held_of_pool(&self, pool: Uuid) -> Option<String> {
+        if let Some(data) = self.replica_in(pool).and_then(|entry| entry.saved.data) {
+            return self.holder_of_volume(data);
+        }
         let volume = self.held_volumes.iter().find(|(_, of)| **of == pool).map(|(volume, _)| *volume)?;
         self.holder_of_volume(volume)
     }
@@ -254,7 +261,7 @@ impl Control {
         Ok((opened?, uuid))
     }
 
-    async fn served_disk(
+    pub(super) async fn served_disk(
         self: &Arc<Self>,
         pool: &Reach,
         uuid: Uuid,
@@ -278,8 +285,11 @@ impl Control {
             return refused(Kind::Inactive, why, "braid volume show says why, and braid pool show");
         }
         self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
-        // It may have got another name until it was served; nobody gives it one from now on.
-        let now = self.locate(&uuid.to_string(), OwnerKind::Volume).await?.name;
+        // It may have got another name until it was served; nobody gives it one from now on, and never a companion.
+        let now = match name.rsplit_once('/') {
+            Some((_, own)) if is_companion(own) => name.to_owned(),
+            _ => self.locate(&uuid.to_string(), OwnerKind::Volume).await?.name,
+        };
         Ok(Disk::of_device(&called(spec.clone(), &now), source.device, source.size_bytes))
     }
 
@@ -290,8 +300,22 @@ impl Control {
         self.release_volume(&listening, pool, volume).await;
     }
 
-    /// Refuses what would take a volume from under its array.
+    /// Refuses what only its controller may do with the data of a replica.
+    pub(super) fn refuse_replica(&self, what: &Located, done: &str) -> Result<(), ErrorDetail> {
+        let replica = self.read().replica_with(what.uuid).map(|entry| entry.saved.name.clone());
+        let Some(replica) = replica else { return Ok(()) };
+        let message = format!("volume {} has the data of replica {replica} and so cannot be {done} here", what.name);
+        Err(ErrorDetail::new(Kind::InUse, message)
+            .with("volume", &what.name)
+            .with("replica", &replica)
+            .remedy(format!(
+                "braid replica show {replica} says of which volume it is: that one is changed where it is served; --force does not override this"
+            )))
+    }
+
+    /// Refuses what would take a volume from under its array or its replica.
     pub(super) fn refuse_held(&self, what: &Located, done: &str) -> Result<(), ErrorDetail> {
+        self.refuse_replica(what, done)?;
         let Some(who) = self.read().holder_of_volume(what.uuid) else { return Ok(()) };
         Err(ErrorDetail::new(Kind::InUse, format!("volume {} is {who} and so cannot be {done}", what.name))
             .with("volume", &what.name)
@@ -330,7 +354,7 @@ impl Control {
             format!("a volume of pool {name} is {who}, so that the pool cannot be {done}"),
         )
         .with("pool", name)
-        .remedy("stop or delete that array first; --force does not override this"))
+        .remedy("stop or delete that array, or delete that replica, first; --force does not override this"))
     }
 
     /// A volume has another size: the disk that it is, too.

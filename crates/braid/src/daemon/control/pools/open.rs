@@ -121,6 +121,7 @@ impl Control {
         self.note_snapshots(uuid).await;
         self.tend(uuid, tail);
         self.restore_pool_exports(uuid).await;
+        self.open_replicas_of(uuid, tail_missed).await;
         Ok(())
     }
 }

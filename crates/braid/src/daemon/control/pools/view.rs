@@ -2,6 +2,7 @@
 
 use super::super::Control;
 use super::super::tables::Tables;
+use super::companions::{data_of_companion, is_companion};
 use super::limits::rates_of;
 use super::measure::{self, Owned};
 use super::{Base, Condition, PoolEntry, Reach};
@@ -119,8 +120,12 @@ impl Listed {
             let with_snapshots = (owner.kind == OwnerKind::Volume)
                 .then(|| snapshots.fold(self.allocated(owner), |sum, other| sum + self.allocated(other)));
             let space = self.space(owner)?;
+            let name = match data_of_companion(owner.name.as_str()) {
+                Some(data) => format!("companion of {}", self.name_of(data).unwrap_or_default()),
+                None => self.name_of(owner.uuid)?,
+            };
             Some(NamedSpace {
-                name: self.name_of(owner.uuid)?,
+                name,
                 allocated_bytes: self.allocated(owner),
                 with_snapshots_bytes: with_snapshots,
                 space,
@@ -214,6 +219,8 @@ impl Control {
         let free = listed.map_or(0, |listed| listed.free_extents);
         let kept = listed.map_or(0, |listed| listed.kept.values().sum::<u64>()).min(free);
         let count = |kind| listed.map_or(0, |listed| listed.of_kind(kind).count() as u64);
+        let is_hidden = |owner: &&Owner| is_companion(owner.name.as_str());
+        let companions = listed.map_or(0, |listed| listed.of_kind(OwnerKind::Volume).filter(is_hidden).count() as u64);
         let (state, attention) = state_and_attention(entry);
         Pool {
             name: entry.name.clone(),
@@ -231,7 +238,7 @@ impl Control {
                 .iter()
                 .flat_map(|listed| listed.of_kind(OwnerKind::Volume))
                 .fold(0, |sum, volume| sum.saturating_add(volume.size_bytes)),
-            volumes: count(OwnerKind::Volume),
+            volumes: count(OwnerKind::Volume) - companions,
             snapshots: count(OwnerKind::Snapshot),
             members: self.show_members(tables, entry, listed),
             space: listed.and_then(Listed::pool_space),
@@ -324,7 +331,7 @@ impl Control {
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
         };
-        listed.of_kind(OwnerKind::Volume).map(show).collect()
+        listed.of_kind(OwnerKind::Volume).filter(|owner| !is_companion(owner.name.as_str())).map(show).collect()
     }
 
     pub(super) fn show_snapshots(&self, pool: &Reach, listed: &Listed, volume: Option<Uuid>) -> Vec<Snapshot> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::{Control, random_uuid};
+use super::companions::{is_companion, refuse_companions_name};
 use super::create::unix_s;
 use super::limits::with_limits;
 use super::view::Listed;
@@ -39,6 +40,7 @@ impl Control {
         let pool = self.reach(pool)?;
         let _one_at_a_time = pool.work.lock().await;
         let (place, on) = self.placed(&pool, &ask.place).await?;
+        refuse_companions_name(name)?;
         let owner = Owner { place, on, thick: ask.thick, ..owner(name, ask.size_bytes)? };
         let owner = with_limits(owner, ask.iops_max, ask.bandwidth_bytes_max);
         let uuid = owner.uuid;
@@ -126,6 +128,7 @@ impl Control {
         self.is_open()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
         check_size(&located.name, ask.size_bytes)?;
+        self.refuse_replica(&located, "given another size")?;
         let listening = self.listening.lock().await;
         let _one_at_a_time = self.work_soon(&located.pool).await?;
         let before = self.volume_of(&located.pool, located.uuid).await?.size_bytes;
@@ -326,7 +329,9 @@ impl Control {
             let uuid = Uuid::try_parse(text).map_err(|_| not_found(text, kind))?;
             for pool in self.reach_all() {
                 let name = self.call(&pool, move |pool| {
-                    let found = find(pool.state(), uuid, kind).map(|owner| name_in_pool(pool.state(), owner));
+                    let found = find(pool.state(), uuid, kind)
+                        .filter(|owner| !is_companion(owner.name.as_str()))
+                        .map(|owner| name_in_pool(pool.state(), owner));
                     (PoolNext::Done, found)
                 });
                 let name = match name.await {
@@ -367,6 +372,7 @@ impl Control {
             }
             None => text,
         };
+        refuse_companions_name(own)?;
         checked(own)
     }
 
@@ -438,7 +444,7 @@ pub(super) fn told<T>(result: Result<T, Told>) -> (PoolNext, Result<T, Told>) {
     }
 }
 
-fn room_for_volume(pool: &Pool) -> Result<(), Told> {
+pub(super) fn room_for_volume(pool: &Pool) -> Result<(), Told> {
     let volumes = pool.state().owners.iter().filter(|owner| owner.kind == OwnerKind::Volume).count();
     if volumes < VOLUMES_MAX { Ok(()) } else { Err(Told::TooMany) }
 }
@@ -449,7 +455,9 @@ pub(super) fn find(state: &State, uuid: Uuid, kind: OwnerKind) -> Option<&Owner>
 }
 
 fn find_named<'a>(state: &'a State, volume: &str, snapshot: Option<&str>) -> Option<&'a Owner> {
-    let is = |owner: &&Owner, text: &str| owner.name.as_str() == text || owner.uuid.to_string() == text.to_lowercase();
+    let named =
+        |owner: &&Owner, text: &str| owner.name.as_str() == text || owner.uuid.to_string() == text.to_lowercase();
+    let is = |owner: &&Owner, text: &str| named(owner, text) && !is_companion(owner.name.as_str());
     let volume = state.owners.iter().find(|owner| owner.kind == OwnerKind::Volume && is(owner, volume))?;
     let Some(snapshot) = snapshot else { return Some(volume) };
     let of = |owner: &&Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume.uuid;
@@ -487,7 +495,7 @@ fn new_volume(text: &str) -> Result<(&str, &str), ErrorDetail> {
     }
 }
 
-fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetail> {
+pub(super) fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetail> {
     let refused = |why: String, remedy: &str| {
         Err(ErrorDetail::new(Kind::InvalidArgument, format!("volume {volume}: {why}"))
             .with("volume", volume)

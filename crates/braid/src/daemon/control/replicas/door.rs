@@ -1,0 +1,413 @@
+//! Who uses a replica: its fence, between the shards, which ask for connections, the API, which asks for controllers, and the register.
+//!
+//! A connection counts as one I/O of the fence, from the moment in which it is let in until the kernel has nothing of it any more: there is
+//! no lock on the path of data.
+
+use super::register::Keeper;
+use super::terms::Terms;
+use braid_engine::ShardId;
+use braid_engine::replica::{Answer, Ask, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused, Register};
+use braid_nbd::gate::{Denied, Gate, Pass};
+use braid_nbd::server::ExportsChanged;
+use braid_ring::RingHandle;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::daemon::listen::NBD_FRONTEND;
+
+/// What a question ends with; nothing where the voter cannot answer any more.
+type Answered = Result<Answer, Refused>;
+
+/// One connection.
+struct Visitor {
+    pass: Weak<Pass>,
+    /// The fence knows of I/O of it.
+    begun: bool,
+}
+
+struct Inner {
+    fence: Fence,
+    visitors: BTreeMap<u64, Visitor>,
+    waiting: BTreeMap<u64, oneshot::Sender<Answered>>,
+    next: u64,
+    /// What is to be made durable, one at a time; none: nobody is let in any more, and nothing is promised.
+    writes: Option<mpsc::UnboundedSender<Register>>,
+}
+
+/// What whoever has changed something does once nothing is locked.
+#[derive(Default)]
+struct After {
+    /// Dropped then: the end of a pass comes back here.
+    passes: Vec<Arc<Pass>>,
+    tell: bool,
+}
+
+/// One replica or witness, to whoever uses it.
+pub struct Door {
+    me: Weak<Door>,
+    inner: Mutex<Inner>,
+    /// Tells the shards that it has been decided about connections.
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Door {
+    /// With what is durable; and who makes durable what is to be, which ends some time after the door was shut.
+    pub fn open(register: Register, boot: Uuid, keeper: Keeper, ring: RingHandle) -> (Arc<Door>, JoinHandle<()>) {
+        let tell = move || {
+            for shard in 0..ring.shards() {
+                ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
+            }
+        };
+        let (door, writes) = Door::new(register, boot, tell);
+        let keeps = tokio::spawn(keep(Arc::downgrade(&door), keeper, writes));
+        (door, keeps)
+    }
+
+    fn new(
+        register: Register,
+        boot: Uuid,
+        tell: impl Fn() + Send + Sync + 'static,
+    ) -> (Arc<Door>, mpsc::UnboundedReceiver<Register>) {
+        let (writes, written) = mpsc::unbounded_channel();
+        let inner = Inner {
+            fence: Fence::new(register, boot),
+            visitors: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next: 0,
+            writes: Some(writes),
+        };
+        let door = |me: &Weak<Door>| Door { me: Weak::clone(me), inner: Mutex::new(inner), tell: Box::new(tell) };
+        (Arc::new_cyclic(door), written)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something, and does what the fence wants then.
+    fn with<R>(&self, change: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.lock();
+        let result = change(&mut inner);
+        let after = self.act(&mut inner);
+        drop(inner);
+        if after.tell {
+            (self.tell)();
+        }
+        drop(after.passes);
+        result
+    }
+
+    fn act(&self, inner: &mut Inner) -> After {
+        let mut after = After::default();
+        while let Some(action) = inner.fence.pop() {
+            match action {
+                FenceAction::Write(register) => {
+                    if let Some(writes) = &inner.writes {
+                        // Whoever writes ends with the last of them.
+                        let _ = writes.send(register);
+                    }
+                }
+                FenceAction::Answer(number, answer) => {
+                    if let Some(asker) = inner.waiting.remove(&number) {
+                        // Whoever asked may have gone.
+                        let _ = asker.send(answer);
+                    }
+                }
+                FenceAction::Cut(id) => {
+                    let visitor = inner.visitors.get(&id.0);
+                    if let Some(pass) = visitor.and_then(|visitor| visitor.pass.upgrade()) {
+                        pass.cut();
+                        after.tell = true;
+                        after.passes.push(pass);
+                    }
+                }
+                FenceAction::Admit(id) => {
+                    let Some(visitor) = inner.visitors.get_mut(&id.0) else { continue };
+                    let Some(pass) = visitor.pass.upgrade() else { continue };
+                    visitor.begun = inner.fence.begin(id);
+                    if visitor.begun {
+                        pass.admit()
+                    } else {
+                        pass.cut()
+                    }
+                    after.tell = true;
+                    after.passes.push(pass);
+                }
+            }
+        }
+        after
+    }
+
+    /// Asks what a controller asks. Nothing: the voter cannot answer any more, or too many ask.
+    pub async fn ask(&self, ask: Ask) -> Option<Answered> {
+        let (asker, answer) = oneshot::channel();
+        let asked = self.with(|inner| {
+            let number = inner.number();
+            inner.waiting.insert(number, asker);
+            let asked = inner.writes.is_some() && inner.fence.ask(number, ask);
+            if !asked {
+                inner.waiting.remove(&number);
+            }
+            asked
+        });
+        if !asked {
+            return None;
+        }
+        answer.await.ok()
+    }
+
+    /// What is durable.
+    pub fn register(&self) -> Register {
+        *self.lock().fence.register()
+    }
+
+    /// The boot of the node, as far as this voter is concerned.
+    pub fn boot(&self) -> Uuid {
+        self.lock().fence.boot()
+    }
+
+    /// Connections of which something is left.
+    pub fn connections(&self) -> u32 {
+        self.lock().visitors.len() as u32
+    }
+
+    /// Lets nobody in any more, cuts off whoever is, and promises nothing more.
+    pub fn shut(&self) {
+        let mut after = After { tell: true, ..After::default() };
+        {
+            let mut inner = self.lock();
+            inner.writes = None;
+            // Who asks is not answered.
+            inner.waiting.clear();
+            after.passes.extend(inner.visitors.values().filter_map(|visitor| visitor.pass.upgrade()));
+        }
+        after.passes.iter().for_each(|pass| pass.cut());
+        (self.tell)();
+    }
+
+    /// What was to be made durable is, or could not be: then whoever asks is not answered, as if the node were away.
+    fn written(&self, succeeded: bool) {
+        self.with(|inner| {
+            inner.fence.written(succeeded);
+            if !succeeded {
+                inner.waiting.clear();
+            }
+        });
+    }
+
+    /// Nothing is left of a connection.
+    fn ended(&self, number: u64) {
+        self.with(|inner| {
+            let Some(visitor) = inner.visitors.remove(&number) else { return };
+            inner.fence.closed(ConnectionId(number));
+            if visitor.begun {
+                inner.fence.end(ConnectionId(number));
+            }
+        });
+    }
+}
+
+impl Inner {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Why somebody is not let in.
+    fn why_refused(&self, terms: &Terms) -> Denied {
+        let register = self.fence.register();
+        let caller = &terms.caller;
+        if (caller.epoch, caller.controller) != (register.epoch, register.controller) {
+            let Register { epoch, .. } = register;
+            let why = format!(
+                "fenced: epoch {epoch} is answered now, not epoch {} of controller {}",
+                caller.epoch, caller.controller
+            );
+            return Denied::Never(why);
+        }
+        if self.fence.is_late(caller) || caller.lane >= LANES_MAX {
+            let why = "fenced: a later session or attempt of the same controller has come, or there is no such lane";
+            return Denied::Never(why.to_owned());
+        }
+        Denied::Now(
+            "another controller is coming, there are too many connections, or the register cannot be written"
+                .to_owned(),
+        )
+    }
+}
+
+impl Gate for Door {
+    fn ask(&self, terms: &str) -> Result<Arc<Pass>, Denied> {
+        let terms: Terms = terms.parse().map_err(Denied::Never)?;
+        let me = Weak::clone(&self.me);
+        self.with(|inner| {
+            if inner.writes.is_none() {
+                return Err(Denied::Now("the replica is being closed".to_owned()));
+            }
+            let boot = inner.fence.boot();
+            if terms.boot != boot {
+                let why = format!("rebooted: the replica is of boot {boot} now, not of {}", terms.boot);
+                return Err(Denied::Never(why));
+            }
+            let number = inner.number();
+            let id = ConnectionId(number);
+            let hello = inner.fence.hello(id, &terms.caller);
+            if let Hello::Refused(_) = hello {
+                return Err(inner.why_refused(&terms));
+            }
+            let pass = Arc::new(Pass::new(move || {
+                if let Some(door) = me.upgrade() {
+                    door.ended(number);
+                }
+            }));
+            let begun = hello == Hello::Admitted && inner.fence.begin(id);
+            if begun {
+                pass.admit();
+            }
+            inner.visitors.insert(number, Visitor { pass: Arc::downgrade(&pass), begun });
+            Ok(pass)
+        })
+    }
+}
+
+/// Makes durable what a fence wants to be, for as long as there is a door.
+async fn keep(door: Weak<Door>, mut keeper: Keeper, mut writes: mpsc::UnboundedReceiver<Register>) {
+    while let Some(register) = writes.recv().await {
+        let written = keeper.write(&register).await;
+        if let Err(why) = &written {
+            tracing::error!("the register of a replica cannot be written, so that it answers nothing any more: {why}");
+        }
+        let Some(door) = door.upgrade() else { return };
+        door.written(written.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_nbd::gate::Standing;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const BOOT: Uuid = Uuid::from_u128(100);
+    const FIRST: Uuid = Uuid::from_u128(1);
+    const SECOND: Uuid = Uuid::from_u128(2);
+
+    type Writes = mpsc::UnboundedReceiver<Register>;
+
+    /// A door, what it wants to have written, and how often it has told the shards.
+    fn door() -> (Arc<Door>, Writes, Arc<AtomicU32>) {
+        let told = Arc::new(AtomicU32::new(0));
+        let tells = Arc::clone(&told);
+        let tell = move || {
+            tells.fetch_add(1, Ordering::Relaxed);
+        };
+        let (door, writes) = Door::new(Register::default(), BOOT, tell);
+        (door, writes, told)
+    }
+
+    /// Asks, and makes durable what is to be.
+    async fn ask(door: &Arc<Door>, writes: &mut Writes, ask: Ask) -> Option<Answered> {
+        let asked = tokio::spawn({
+            let door = Arc::clone(door);
+            async move { door.ask(ask).await }
+        });
+        while !asked.is_finished() {
+            tokio::task::yield_now().await;
+            if writes.try_recv().is_ok() {
+                door.written(true);
+            }
+        }
+        asked.await.expect("it is not cut off")
+    }
+
+    fn come(door: &Door, epoch: u64, controller: Uuid, session: u64, attempt: u64) -> Result<Arc<Pass>, Denied> {
+        door.ask_for(&format!(
+            "epoch={epoch}&controller={controller}&boot={BOOT}&session={session}&lane=0&attempt={attempt}"
+        ))
+    }
+
+    impl Door {
+        fn ask_for(&self, terms: &str) -> Result<Arc<Pass>, Denied> {
+            Gate::ask(self, terms)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_raise_is_answered_when_nothing_is_left_of_older_connections() {
+        let (door, mut writes, told) = door();
+        assert!(come(&door, 1, FIRST, 1, 1).is_err(), "nobody's epoch");
+        let raised = ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        assert!(matches!(raised, Some(Ok(Answer::Raised { .. }))), "{raised:?}");
+        let pass = come(&door, 1, FIRST, 1, 1).expect("it is its turn");
+        assert_eq!((pass.standing(), door.connections()), (Standing::Admitted, 1));
+        let late = Arc::clone(&pass);
+
+        let raising = tokio::spawn({
+            let door = Arc::clone(&door);
+            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }).await }
+        });
+        while pass.standing() != Standing::Cut {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        // The connection has gone; the kernel has an I/O of it still.
+        drop(pass);
+        tokio::task::yield_now().await;
+        assert!(writes.try_recv().is_err(), "something of the older epoch is under way");
+        drop(late);
+        let written = writes.recv().await.expect("it is to be written");
+        assert_eq!((written.epoch, raising.is_finished(), door.connections()), (2, false, 0));
+        door.written(true);
+        assert!(matches!(raising.await.expect("it ends"), Some(Ok(Answer::Raised { .. }))));
+    }
+
+    #[tokio::test]
+    async fn a_later_attempt_waits_and_is_let_in_at_the_end_of_the_earlier_one() {
+        let (door, mut writes, told) = door();
+        ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        let first = come(&door, 1, FIRST, 1, 1).expect("the first one");
+        let second = come(&door, 1, FIRST, 1, 2).expect("it may wait");
+        assert_eq!((first.standing(), second.standing()), (Standing::Cut, Standing::Waits));
+        assert!(matches!(come(&door, 1, FIRST, 1, 2), Err(Denied::Never(_))));
+        // One that is given up while it waits is in nobody's way.
+        let third = come(&door, 1, FIRST, 1, 3).expect("it may wait");
+        assert_eq!(second.standing(), Standing::Cut);
+        drop(second);
+        let before = told.load(Ordering::Relaxed);
+        drop(first);
+        assert_eq!((third.standing(), told.load(Ordering::Relaxed)), (Standing::Admitted, before + 1));
+        drop(third);
+        assert_eq!(door.connections(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_cannot_write_or_is_shut_answers_nobody() {
+        let (door, mut writes, _) = door();
+        ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        let pass = come(&door, 1, FIRST, 1, 1).expect("the first one");
+        let asked = tokio::spawn({
+            let door = Arc::clone(&door);
+            async move { door.ask(Ask::Release { epoch: 1, controller: FIRST }).await }
+        });
+        writes.recv().await.expect("it is to be written");
+        door.written(false);
+        assert_eq!(asked.await.expect("it ends"), None);
+        assert_eq!(pass.standing(), Standing::Cut);
+        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }).await, None);
+        assert!(come(&door, 1, FIRST, 2, 1).is_err());
+
+        let (door, mut writes, told) = self::door();
+        ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        let pass = come(&door, 1, FIRST, 1, 1).expect("the first one");
+        door.shut();
+        assert_eq!((pass.standing(), told.load(Ordering::Relaxed)), (Standing::Cut, 1));
+        assert!(matches!(come(&door, 1, FIRST, 2, 1), Err(Denied::Now(_))), "it may be opened again");
+        assert!(writes.recv().await.is_none(), "whoever writes ends");
+        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }).await, None);
+        drop(pass);
+        assert_eq!(door.connections(), 0);
+    }
+}

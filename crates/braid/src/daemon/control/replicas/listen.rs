@@ -1,0 +1,34 @@
+//! Where controllers reach the replicas of this node.
+
+use crate::daemon::address::Address;
+use crate::daemon::control::Control;
+use crate::daemon::listen::{self, Door};
+use crate::tls::ServerTls;
+use braid_api::ErrorDetail;
+use std::sync::{Arc, PoisonError};
+
+impl Control {
+    /// Offers the replicas at an address, instead of where they were before: with a certificate over TLS only. Whom it lets in, the certificate
+    /// decides; which of them is a replica's controller, the replica.
+    ///
+    /// # Errors
+    /// Somebody has the address, or it is none of this machine's.
+    pub async fn listen_for_replicas(
+        self: &Arc<Self>,
+        address: &Address,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Result<(), ErrorDetail> {
+        if tls.is_none() {
+            listen::refuse_open(address).await?;
+        }
+        let socket = listen::bind(address).await?;
+        self.replica_exports.set_needs_tls(tls.is_some());
+        let door = Door { table: Arc::clone(&self.replica_exports), tls, events: Arc::clone(&self.clients) };
+        let task = tokio::spawn(listen::accept(socket, door, self.ring.clone()));
+        let mut listens = self.replicas_listen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = listens.replace(task.abort_handle()) {
+            before.abort();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Replicas of volumes that are kept on several nodes, and witnesses: what this node keeps of them.
+//!
+//! A replica is two volumes of a pool: its data, and a companion. Its device is what of the companion stands in front of the data, the data, and the
+//! rest of the companion; behind that, on no device, is the register. A witness has its register in a file. Who may use either, its
+//! [`Door`] decides.
+
+mod close;
+mod create;
+mod door;
+mod listen;
+mod open;
+mod register;
+mod terms;
+mod view;
+
+use super::Control;
+use super::tables::OpenDisk;
+use crate::daemon::state::SavedReplica;
+use braid_api::{AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaRegister, ReplicaState, ReplicaVote};
+use braid_engine::DeviceId;
+use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Vote, VoterId, Voters};
+use door::Door;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+pub use view::attention;
+
+/// Most replicas and witnesses of a node.
+pub const REPLICAS_MAX: usize = 1024;
+
+/// The device of a replica that can be used.
+pub struct Standing {
+    device: DeviceId,
+    disks: [Arc<OpenDisk>; 2],
+}
+
+/// A replica or witness that votes.
+pub struct Ready {
+    door: Arc<Door>,
+    /// Writes the register.
+    keeps: JoinHandle<()>,
+    /// None of a witness.
+    standing: Option<Standing>,
+}
+
+/// How a replica or witness does.
+pub enum Condition {
+    /// It votes.
+    Ready(Ready),
+    /// It does not, and why.
+    Not(ReplicaState, String),
+}
+
+/// A replica or witness that the node knows.
+pub struct ReplicaEntry {
+    /// What is remembered of it.
+    pub saved: SavedReplica,
+    /// How it does.
+    pub condition: Condition,
+}
+
+impl ReplicaEntry {
+    /// As it is known from the state file.
+    pub fn of_saved(saved: &SavedReplica) -> ReplicaEntry {
+        let why = if saved.data.is_some() { "its pool does not serve" } else { "it was not looked at yet" };
+        ReplicaEntry { saved: saved.clone(), condition: Condition::Not(ReplicaState::Waiting, why.to_owned()) }
+    }
+
+    fn ready(&self) -> Option<&Ready> {
+        match &self.condition {
+            Condition::Ready(ready) => Some(ready),
+            Condition::Not(..) => None,
+        }
+    }
+}
+
+/// Of what the register of a replica is.
+fn register_of(saved: &SavedReplica) -> RegisterOf {
+    RegisterOf { volume: saved.volume, voter: VoterId(saved.voter), voters: saved.voters }
+}
+
+impl Control {
+    /// Asks a voter what a controller asks.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] where another controller is answered; [`Kind::Inactive`] where it cannot answer.
+    pub async fn ask_replica(&self, volume: &str, ask: AskReplica) -> Result<ReplicaAnswer, ErrorDetail> {
+        let (door, name, voters) = {
+            let tables = self.read();
+            let entry = tables.replica(volume)?;
+            let door = match &entry.condition {
+                Condition::Ready(ready) => Arc::clone(&ready.door),
+                Condition::Not(state, why) => return Err(does_not_vote(&entry.saved.name, *state, why)),
+            };
+            (door, entry.saved.name.clone(), entry.saved.voters)
+        };
+        let ask = understand(&name, voters, &ask)?;
+        match door.ask(ask).await {
+            Some(Ok(answer)) => Ok(show_answer(&answer)),
+            Some(Err(Refused { epoch })) => Err(fenced(&name, epoch)),
+            None => {
+                let message = format!(
+                    "replica {name} cannot answer: it is being closed, its register cannot be written, or too many ask"
+                );
+                Err(ErrorDetail::new(Kind::Inactive, message)
+                    .with("replica", &name)
+                    .remedy("try again; braid replica show says how it does"))
+            }
+        }
+    }
+}
+
+fn fenced(name: &str, epoch: u64) -> ErrorDetail {
+    ErrorDetail::new(Kind::Fenced, format!("replica {name} answers epoch {epoch} now, and no other"))
+        .with("replica", name)
+        .with("epoch", epoch)
+        .remedy("another controller has the volume: open it anew, with a higher epoch, if it is to be served here")
+}
+
+fn does_not_vote(name: &str, state: ReplicaState, why: &str) -> ErrorDetail {
+    let (kind, remedy) = match state {
+        ReplicaState::Lost => (
+            Kind::Damaged,
+            "it must not vote any more, as it has promised what nobody knows; make another one in its place, and delete it",
+        ),
+        ReplicaState::Waiting => (Kind::Inactive, "look at its pool: braid pool show"),
+        _ => (Kind::Inactive, "look at its pool and at the kernel's log (dmesg), then restart the daemon"),
+    };
+    ErrorDetail::new(kind, format!("replica {name} does not vote: {why}")).with("replica", name).remedy(remedy)
+}
+
+fn invalid(name: &str, why: impl Into<String>) -> ErrorDetail {
+    ErrorDetail::new(Kind::InvalidArgument, format!("replica {name}: {}", why.into())).with("replica", name)
+}
+
+fn uuid_of(name: &str, what: &str, text: &str) -> Result<Uuid, ErrorDetail> {
+    let uuid = Uuid::try_parse(text).ok().filter(|uuid| !uuid.is_nil());
+    uuid.ok_or_else(|| invalid(name, format!("{what} {text:?} is no UUID")))
+}
+
+/// A question as the fence takes it. What a register could not hold is refused here.
+fn understand(name: &str, voters: u8, ask: &AskReplica) -> Result<Ask, ErrorDetail> {
+    let (AskReplica::Raise { epoch, controller }
+    | AskReplica::Cast { epoch, controller, .. }
+    | AskReplica::Beat { epoch, controller }
+    | AskReplica::Release { epoch, controller }) = ask;
+    let epoch = *epoch;
+    let controller = uuid_of(name, "the controller", controller)?;
+    let ask = match ask {
+        AskReplica::Raise { .. } => Ask::Raise { epoch, controller },
+        AskReplica::Beat { .. } => Ask::Beat { epoch, controller },
+        AskReplica::Release { .. } => Ask::Release { epoch, controller },
+        AskReplica::Cast { vote, boot, .. } => {
+            if vote.epoch != epoch || vote.sequence == 0 {
+                return Err(invalid(name, "a vote is of its controller's epoch, and counts from 1"));
+            }
+            let boot = boot.as_deref().map(|boot| uuid_of(name, "the boot", boot)).transpose()?.unwrap_or_default();
+            Ask::Cast { epoch, controller, vote: vote_of(vote), boot }
+        }
+    };
+    let register = match ask {
+        Ask::Cast { vote, boot, .. } => Register { epoch, controller, vote, boot, ..Register::default() },
+        _ => {
+            let vote = Vote { in_sync: Voters::first(1), ..Vote::default() };
+            Register { epoch, controller, vote, ..Register::default() }
+        }
+    };
+    let of = RegisterOf { volume: Uuid::max(), voter: VoterId(0), voters };
+    if epoch == 0 || !register.stored(&of, 1).is_sound() {
+        return Err(invalid(name, "a number is beyond what a register holds, or nobody, or no voter, is in sync"));
+    }
+    Ok(ask)
+}
+
+fn vote_of(vote: &ReplicaVote) -> Vote {
+    Vote { epoch: vote.epoch, sequence: vote.sequence, lineage: vote.lineage, in_sync: Voters::from_bits(vote.in_sync) }
+}
+
+fn show_answer(answer: &Answer) -> ReplicaAnswer {
+    match answer {
+        Answer::Raised { before, boot } => {
+            ReplicaAnswer::Raised { before: show_register(before), boot: boot.to_string() }
+        }
+        Answer::Cast => ReplicaAnswer::Cast,
+        Answer::Alive => ReplicaAnswer::Alive,
+        Answer::Released => ReplicaAnswer::Released,
+    }
+}
+
+fn show_register(register: &Register) -> ReplicaRegister {
+    let some = |uuid: Uuid| (!uuid.is_nil()).then(|| uuid.to_string());
+    let vote = &register.vote;
+    ReplicaRegister {
+        epoch: register.epoch,
+        controller: some(register.controller),
+        released: register.released,
+        vote: ReplicaVote {
+            epoch: vote.epoch,
+            sequence: vote.sequence,
+            lineage: vote.lineage,
+            in_sync: vote.in_sync.bits(),
+        },
+        boot: some(register.boot),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTROLLER: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
+
+    #[test]
+    fn what_no_register_could_hold_is_refused() {
+        let raise = |epoch, controller: &str| AskReplica::Raise { epoch, controller: controller.to_owned() };
+        let cast = |epoch, sequence, in_sync| AskReplica::Cast {
+            epoch: 3,
+            controller: CONTROLLER.to_owned(),
+            vote: ReplicaVote { epoch, sequence, lineage: u64::MAX, in_sync },
+            boot: None,
+        };
+        for right in [raise(1, CONTROLLER), cast(3, 1, 0b111), cast(3, 9, 1)] {
+            assert!(understand("db", 3, &right).is_ok(), "{right:?}");
+        }
+        let nil = Uuid::nil().to_string();
+        let wrong = [
+            raise(0, CONTROLLER),
+            raise(u64::MAX, CONTROLLER),
+            raise(1, "x"),
+            raise(1, &nil),
+            cast(2, 1, 1),
+            cast(3, 0, 1),
+            cast(3, u64::MAX, 1),
+            cast(3, 1, 0),
+            cast(3, 1, 0b1000),
+        ];
+        for wrong in wrong {
+            let error = understand("db", 3, &wrong).expect_err("it is refused");
+            assert_eq!(error.kind, Kind::InvalidArgument, "{wrong:?}");
+        }
+    }
+}

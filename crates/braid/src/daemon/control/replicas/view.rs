@@ -1,0 +1,117 @@
+//! Replicas and witnesses, as they are shown; and who else asks for them.
+
+use super::{Condition, ReplicaEntry, show_register};
+use crate::daemon::control::Control;
+use crate::daemon::control::tables::Tables;
+use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
+use uuid::Uuid;
+
+impl Tables {
+    /// A replica or witness, by its volume's identity or by its name.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; several have the name.
+    pub fn replica(&self, text: &str) -> Result<&ReplicaEntry, ErrorDetail> {
+        if let Ok(uuid) = Uuid::try_parse(text)
+            && let Some(entry) = self.replicas.get(&uuid)
+        {
+            return Ok(entry);
+        }
+        let mut named = self.replicas.values().filter(|entry| entry.saved.name == text);
+        match (named.next(), named.next()) {
+            (Some(entry), None) => Ok(entry),
+            (Some(_), Some(_)) => Err(ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("several replicas and witnesses here are called {text}"),
+            )
+            .with("replica", text)
+            .remedy("name its volume by the UUID: braid replica list --json")),
+            (None, _) => Err(ErrorDetail::new(Kind::NotFound, format!("there is no replica or witness {text} here"))
+                .with("replica", text)
+                .remedy("`braid replica list` shows those there are on this node")),
+        }
+    }
+
+    /// Of which replica a volume is the data or the companion.
+    pub fn replica_with(&self, volume: Uuid) -> Option<&ReplicaEntry> {
+        self.replicas.values().find(|entry| entry.has(volume))
+    }
+
+    /// A replica in this pool.
+    pub fn replica_in(&self, pool: Uuid) -> Option<&ReplicaEntry> {
+        self.replicas.values().find(|entry| entry.saved.pool == Some(pool))
+    }
+}
+
+fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
+    let saved = &entry.saved;
+    let pool = saved.pool.map(|uuid| tables.pools.get(&uuid).map_or(&saved.pool_name, |pool| &pool.name));
+    let (state, reason) = match &entry.condition {
+        Condition::Ready(_) => (ReplicaState::Ready, None),
+        Condition::Not(state, why) => (*state, Some(why.clone())),
+    };
+    let ready = entry.ready();
+    Replica {
+        volume: saved.volume.to_string(),
+        name: saved.name.clone(),
+        voter: saved.voter,
+        voters: saved.voters,
+        witness: saved.data.is_none(),
+        state,
+        reason,
+        pool: pool.cloned(),
+        data: pool.map(|pool| format!("{pool}/{}", saved.name)),
+        size_bytes: saved.size_bytes,
+        head_bytes: saved.head_bytes,
+        tail_bytes: saved.tail_bytes,
+        places: saved.places.clone(),
+        volume_bytes: saved.volume_bytes,
+        boot: ready.map(|ready| ready.door.boot().to_string()).unwrap_or_default(),
+        export: saved.data.map(|_| replica_export(&saved.volume.to_string())),
+        connections: ready.map_or(0, |ready| ready.door.connections()),
+        register: ready.map(|ready| show_register(&ready.door.register())),
+    }
+}
+
+/// What of replicas and witnesses needs attention. Of a pool that does not serve it is said there.
+pub fn attention(tables: &Tables) -> Vec<Attention> {
+    let of = |entry: &ReplicaEntry| {
+        let Condition::Not(state @ (ReplicaState::Lost | ReplicaState::Failed), why) = &entry.condition else {
+            return None;
+        };
+        let name = &entry.saved.name;
+        let remedy = match state {
+            ReplicaState::Lost => {
+                "make another one in its place where the volume is served, then delete this one: what it has promised nobody knows"
+            }
+            _ => "look at its pool and at the kernel's log (dmesg), then restart the daemon",
+        };
+        Some(Attention {
+            subject: format!("replica {name}"),
+            message: format!("it does not vote: {why}"),
+            meaning: "The volume goes on as long as enough of its other voters are there.".to_owned(),
+            remedy: remedy.to_owned(),
+            commands: vec![format!("braid replica show {name}")],
+        })
+    };
+    tables.replicas.values().filter_map(of).collect()
+}
+
+impl Control {
+    /// Every replica and witness of this node, by name.
+    pub fn replicas(&self) -> ReplicaList {
+        let tables = self.read();
+        let mut replicas: Vec<Replica> = tables.replicas.values().map(|entry| show(&tables, entry)).collect();
+        replicas.sort_by(|a, b| (&a.name, &a.volume).cmp(&(&b.name, &b.volume)));
+        ReplicaList { replicas }
+    }
+
+    /// One of them, by its volume's identity or by its name.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub fn replica(&self, text: &str) -> Result<Replica, ErrorDetail> {
+        let tables = self.read();
+        Ok(show(&tables, tables.replica(text)?))
+    }
+}

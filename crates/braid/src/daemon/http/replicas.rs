@@ -1,0 +1,77 @@
+//! Paths of replicas and witnesses: what a node keeps of volumes that are kept on several, and what their controllers ask of it.
+
+use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use braid_api::{AskReplica, CreateReplica, ErrorBody, Replica, ReplicaAnswer, ReplicaList};
+
+/// All replicas and witnesses of this node.
+#[utoipa::path(get, path = "/v1/replicas", responses((status = 200, body = ReplicaList)))]
+pub(super) async fn replicas(State(control): Shared) -> Json<ReplicaList> {
+    Json(control.replicas())
+}
+
+/// Makes a replica, or a witness: its register is durable then.
+#[utoipa::path(
+    post, path = "/v1/replicas", request_body = CreateReplica,
+    responses(
+        (status = 200, body = Replica),
+        (status = 400, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "exists")
+    )
+)]
+pub(super) async fn create_replica(State(control): Shared, Ask(ask): Ask<CreateReplica>) -> Answer<Replica> {
+    to_the_end(control, |control| async move { control.create_replica(ask).await }).await
+}
+
+/// One replica or witness.
+#[utoipa::path(
+    get, path = "/v1/replicas/{replica}",
+    params(("replica" = String, Path, description = "the volume's UUID, or its name", example = "db")),
+    responses((status = 200, body = Replica), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn replica(State(control): Shared, Named(name): Named) -> Answer<Replica> {
+    Ok(Json(control.replica(&name)?))
+}
+
+/// Deletes a replica with its data, or a witness.
+#[utoipa::path(
+    delete, path = "/v1/replicas/{replica}",
+    params(
+        ("replica" = String, Path, description = "the volume's UUID, or its name", example = "db"),
+        ("force" = Option<bool>, Query, description = "although a controller is connected")
+    ),
+    responses(
+        (status = 200, body = Replica, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)
+    )
+)]
+pub(super) async fn delete_replica(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<Replica> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.delete_replica(&name, force).await }).await
+}
+
+/// Asks a voter what a controller asks. A raise is answered when nothing of older epochs is under way any more, which may take as long as a disk
+/// does.
+#[utoipa::path(
+    post, path = "/v1/replicas/{replica}/ask", request_body = AskReplica,
+    params(("replica" = String, Path, description = "the volume's UUID, or its name", example = "db")),
+    responses(
+        (status = 200, body = ReplicaAnswer),
+        (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "fenced: another controller is answered; inactive: it cannot answer now")
+    )
+)]
+pub(super) async fn ask_replica(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<AskReplica>,
+) -> Answer<ReplicaAnswer> {
+    Ok(Json(control.ask_replica(&name, ask).await?))
+}

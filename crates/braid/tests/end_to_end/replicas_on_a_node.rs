@@ -1,0 +1,396 @@
+//! Replicas and witnesses of one node: who is answered, who is let in, what is cut off, and what outlives the daemon.
+
+use std::io::Read as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::api;
+use crate::nbd::{Client, WRITE, reply};
+use crate::support::*;
+
+const VOLUME: &str = "aaaaaaaa-0000-4000-8000-000000000001";
+const FIRST: &str = "c0000000-0000-4000-8000-000000000001";
+const SECOND: &str = "c0000000-0000-4000-8000-000000000002";
+const BOOT: &str = "b0000000-0000-4000-8000-000000000001";
+
+/// A node with a pool, which offers its replicas on a socket.
+struct Node {
+    daemon: Daemon,
+}
+
+impl Node {
+    fn start() -> Node {
+        Node::start_with(512 * MIB, "")
+    }
+
+    /// With a disk of this size that misbehaves by these rules, if there are any.
+    fn start_with(bytes: u64, rules: &str) -> Node {
+        let folder = Folder::new();
+        let file = folder.sparse("a.img", bytes);
+        let disk = if rules.is_empty() { file } else { format!("faulty({file}{rules})") };
+        let listen = format!("unix:{}", folder.join("replicas.sock"));
+        let daemon = Daemon::start_in(folder, &["--shards", "2", "--replica-listen", &listen]);
+        daemon.braid(&["pool", "create", "tank", &disk]);
+        Node { daemon }
+    }
+
+    /// One request of the API: its status and what it answers.
+    fn any(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, answer) = api::ask(&self.daemon, method, path, &body);
+        (status, serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}")))
+    }
+
+    #[track_caller]
+    fn right(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.any(method, path, body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    fn create(&self) -> Value {
+        self.create_of(64 * MIB)
+    }
+
+    fn create_of(&self, bytes: u64) -> Value {
+        self.right(
+            "POST",
+            "/v1/replicas",
+            &json!({"volume": VOLUME, "name": "db", "voter": 0, "voters": 3, "in_sync": 3, "pool": "tank",
+                "size_bytes": bytes, "head_bytes": 2 * MIB, "tail_bytes": MIB}),
+        )
+    }
+
+    fn show(&self) -> Value {
+        self.right("GET", &format!("/v1/replicas/{VOLUME}"), &Value::Null)
+    }
+
+    fn ask(&self, body: &Value) -> (u16, Value) {
+        self.any("POST", &format!("/v1/replicas/{VOLUME}/ask"), body)
+    }
+
+    fn raise(&self, epoch: u64, controller: &str) -> Value {
+        let (status, answer) = self.ask(&raise_of(epoch, controller));
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["answer"], "raised", "{answer}");
+        answer
+    }
+
+    fn boot(&self) -> String {
+        self.show()["boot"].as_str().expect("it has one").to_owned()
+    }
+
+    fn name(&self, epoch: u64, controller: &str, session: u64, lane: u16, attempt: u64) -> String {
+        let boot = self.boot();
+        format!(
+            "replica:{VOLUME}?epoch={epoch}&controller={controller}&boot={boot}&session={session}&lane={lane}&attempt={attempt}"
+        )
+    }
+
+    fn open(&self, name: &str) -> std::io::Result<Client> {
+        Client::open(&self.daemon.folder.join("replicas.sock"), name)
+    }
+
+    #[track_caller]
+    fn refused(&self, name: &str, words: &str) {
+        let error = self.open(name).map(|_| ()).expect_err(words).to_string();
+        assert!(error.contains("0x80000002") && error.contains(words), "{error}");
+    }
+}
+
+fn raise_of(epoch: u64, controller: &str) -> Value {
+    json!({"ask": "raise", "epoch": epoch, "controller": controller})
+}
+
+/// Whether the other side has closed it.
+fn is_cut(client: &mut Client) -> bool {
+    matches!(client.stream.read(&mut [0; 1]), Ok(0) | Err(_))
+}
+
+#[test]
+fn a_controller_is_let_in_and_a_later_one_cuts_it_off() {
+    let node = Node::start();
+    let made = node.create();
+    assert_eq!((&made["state"], &made["witness"]), (&json!("ready"), &json!(false)), "{made}");
+    assert_eq!(made["register"]["vote"]["in_sync"], 3);
+    assert_eq!(made["register"]["boot"], made["boot"]);
+    node.refused(&node.name(1, FIRST, 1, 0, 1), "fenced");
+    let raised = node.raise(3, FIRST);
+    assert_eq!((&raised["before"]["epoch"], &raised["boot"]), (&json!(0), &made["boot"]), "{raised}");
+
+    let mut first = node.open(&node.name(3, FIRST, 1, 0, 1)).expect("it is the controller's");
+    assert_eq!(first.size_bytes, 67 * MIB);
+    // Across both seams: what stands in front, the data, and what stands behind.
+    for (seed, at) in [(1, 0), (2, 2 * MIB - 64 * KIB), (3, 66 * MIB - 64 * KIB), (4, 67 * MIB - 128 * KIB)] {
+        first.write(at, &noise(128 * KIB, seed)).expect("it is written");
+        assert!(first.read(at, 128 * KIB as usize).expect("it is read") == noise(128 * KIB, seed), "{seed}");
+    }
+    first.flush().expect("it is flushed");
+    // A second lane beside it, and the first one anew.
+    let mut lane = node.open(&node.name(3, FIRST, 1, 1, 1)).expect("another lane");
+    let mut again = node.open(&node.name(3, FIRST, 1, 0, 2)).expect("a later attempt");
+    assert!(is_cut(&mut first));
+    node.refused(&node.name(3, FIRST, 1, 0, 2), "fenced");
+    lane.write(8 * MIB, &[7; 4096]).expect("it goes on");
+    assert_eq!(again.read(8 * MIB, 4096).expect("it is read"), [7; 4096]);
+    // A later session ends both.
+    let mut later = node.open(&node.name(3, FIRST, 2, 0, 1)).expect("a later session");
+    assert!(is_cut(&mut lane) && is_cut(&mut again));
+    node.refused(&node.name(3, FIRST, 1, 5, 9), "fenced");
+
+    // Nobody else has this epoch, or an older one; a later one ends all of them.
+    let (status, refused) = node.ask(&json!({"ask": "raise", "epoch": 3, "controller": SECOND}));
+    assert_eq!((status, &refused["error"]["kind"]), (409, &json!("fenced")), "{refused}");
+    assert_eq!(refused["error"]["context"]["epoch"], "3");
+    let raised = node.raise(5, SECOND);
+    assert_eq!(raised["before"]["controller"], FIRST);
+    assert!(is_cut(&mut later));
+    node.refused(&node.name(3, FIRST, 3, 0, 1), "epoch 5 is answered now");
+    let (status, _) = node.ask(&json!({"ask": "beat", "epoch": 3, "controller": FIRST}));
+    assert_eq!(status, 409);
+    let mut second = node.open(&node.name(5, SECOND, 1, 0, 1)).expect("the new controller's");
+    assert!(second.read(2 * MIB - 64 * KIB, 128 * KIB as usize).expect("it is read") == noise(128 * KIB, 2));
+    let vote = json!({"epoch": 5, "sequence": 1, "lineage": 7, "in_sync": 1});
+    let cast = json!({"ask": "cast", "epoch": 5, "controller": SECOND, "vote": vote, "boot": node.boot()});
+    assert_eq!(node.ask(&cast), (200, json!({"answer": "cast"})));
+    assert_eq!(node.show()["register"]["vote"], vote);
+    let release = json!({"ask": "release", "epoch": 5, "controller": SECOND});
+    assert_eq!(node.ask(&release), (200, json!({"answer": "released"})));
+    assert_eq!(node.show()["register"]["released"], true);
+}
+
+#[test]
+fn terms_that_are_not_right_let_nobody_in() {
+    let node = Node::start();
+    node.create();
+    node.raise(1, FIRST);
+    let right = node.name(1, FIRST, 1, 0, 1);
+    let bare = format!("replica:{VOLUME}");
+    let unknown = node.open(&bare).map(|_| ()).expect_err("there is no such name").to_string();
+    assert!(unknown.contains("0x80000006"), "{unknown}");
+    node.refused(&format!("{bare}?"), "not known");
+    node.refused(&right.replace("&lane=0", ""), "lane is missing");
+    node.refused(&format!("{right}&more=1"), "not known");
+    node.refused(&right.replace(&node.boot(), BOOT), "rebooted");
+    node.refused(&right.replace("epoch=1", "epoch=2"), "epoch 1 is answered now");
+    node.refused(&right.replace(FIRST, SECOND), "fenced");
+    node.refused(&right.replace("lane=0", "lane=256"), "fenced");
+    // Those who know no terms see nothing of it.
+    let listed =
+        run("nbdinfo", &["--list", &format!("nbd+unix:///?socket={}", node.daemon.folder.join("replicas.sock"))]);
+    assert!(!listed.contains("replica:"), "{listed}");
+    node.open(&right).expect("the right terms do");
+    for wrong in [
+        json!({"ask": "raise", "epoch": 0, "controller": FIRST}),
+        json!({"ask": "raise", "epoch": u64::MAX, "controller": FIRST}),
+        json!({"ask": "raise", "epoch": 9, "controller": "00000000-0000-0000-0000-000000000000"}),
+        json!({"ask": "cast", "epoch": 1, "controller": FIRST, "vote": {"epoch": 1, "sequence": 1, "lineage": 0, "in_sync": 8}}),
+        json!({"ask": "dance"}),
+    ] {
+        let (status, refused) = node.ask(&wrong);
+        assert_eq!((status, &refused["error"]["kind"]), (400, &json!("invalid_argument")), "{wrong}: {refused}");
+    }
+}
+
+#[test]
+fn a_replica_outlives_the_daemon_and_another_boot_is_told() {
+    let mut node = Node::start();
+    node.create();
+    node.raise(4, FIRST);
+    let name = node.name(4, FIRST, 1, 0, 1);
+    let mut client = node.open(&name).expect("it is the controller's");
+    client.write(5 * MIB, &noise(MIB, 5)).expect("it is written");
+    // Not flushed: the machine goes on, so that it is there.
+    node.daemon.restart(true);
+    assert_eq!((node.show()["register"]["epoch"].clone(), node.show()["state"].clone()), (json!(4), json!("ready")));
+    let mut client = node.open(&name).expect("it is the same boot");
+    assert!(client.read(5 * MIB, MIB as usize).expect("it is read") == noise(MIB, 5));
+    drop(client);
+    node.daemon.restart(false);
+    node.open(&name).expect("also after an end in order");
+    // What was acknowledged and not flushed is lost with the memory that held it: as after a loss of power.
+    let mut client = node.open(&node.name(4, FIRST, 2, 0, 1)).expect("a later session");
+    client.write(5 * MIB, &noise(MIB, 6)).expect("it is written");
+    let before = node.boot();
+    node.daemon.kill();
+    let tails = node.daemon.folder.join("shared");
+    std::fs::remove_dir_all(&tails).expect("the memory is there");
+    node.daemon.start_again();
+    assert_ne!(node.boot(), before);
+    node.refused(&name.replace("session=1", "session=9"), "rebooted");
+    let lost = node.boot();
+    node.daemon.restart(false);
+    assert_eq!(node.boot(), lost, "it is not forgotten");
+}
+
+#[test]
+fn one_of_the_two_places_of_a_register_may_be_damaged() {
+    let mut node = Node::start();
+    node.create();
+    node.raise(6, FIRST);
+    node.daemon.stop();
+    let disk = node.daemon.folder.join("a.img");
+    let places = |damaged: usize| {
+        let mut bytes = std::fs::read(&disk).expect("it can be read");
+        let found: Vec<usize> = (0..bytes.len()).step_by(4096).filter(|at| &bytes[*at..at + 4] == b"BRRG").collect();
+        let volume = [0xaa, 0xaa, 0xaa, 0xaa];
+        let found: Vec<usize> = found.into_iter().filter(|at| bytes[at + 8..at + 12] == volume).collect();
+        assert!(found.len() >= 2, "{found:?}");
+        for at in found.iter().rev().take(damaged) {
+            bytes[at + 100] ^= 1;
+        }
+        std::fs::write(&disk, bytes).expect("it can be written");
+    };
+    places(1);
+    node.daemon.start_again();
+    assert_eq!((node.show()["state"].clone(), node.show()["register"]["epoch"].clone()), (json!("ready"), json!(6)));
+    node.daemon.stop();
+    // The start has mended it: the other one may be damaged now, and then both.
+    places(usize::MAX);
+    node.daemon.start_again();
+    let shown = node.show();
+    assert_eq!(shown["state"], "lost", "{shown}");
+    let (status, refused) = node.ask(&json!({"ask": "raise", "epoch": 9, "controller": FIRST}));
+    assert_eq!((status, &refused["error"]["kind"]), (422, &json!("damaged")), "{refused}");
+    let events = node.daemon.events();
+    assert!(events.contains("replica_failed"), "{events}");
+    node.daemon.braid(&["replica", "delete", "db", "--yes"]);
+    assert!(node.daemon.braid(&["volume", "list"]).contains("no volumes"));
+}
+
+#[test]
+fn its_data_are_not_for_others() {
+    let node = Node::start();
+    node.create();
+    let daemon = &node.daemon;
+    let list = daemon.json(&["volume", "list"]);
+    let names: Vec<&str> =
+        list["volumes"].as_array().expect("a list").iter().filter_map(|v| v["name"].as_str()).collect();
+    assert_eq!(names, ["tank/db"], "companions are in no list");
+    assert_eq!(daemon.json(&["pool", "show", "tank"])["volumes"], 1);
+    let nbd = format!("unix:{}", daemon.folder.join("others.sock"));
+    for (status, words) in [
+        (4, vec!["volume", "resize", "tank/db", "128M"]),
+        (4, vec!["volume", "resize", "tank/db", "32M", "--force", "--yes"]),
+        (4, vec!["volume", "rename", "tank/db", "other"]),
+        (4, vec!["volume", "delete", "tank/db", "--force", "--yes"]),
+        (4, vec!["export", "add", "tank/db", "--nbd", &nbd]),
+        (4, vec!["pool", "delete", "tank", "--force", "--yes"]),
+        (4, vec!["array", "create", "x", "--level", "concat", "tank/db", "--force"]),
+    ] {
+        let said = daemon.refused(status, &words);
+        assert!(said.contains("replica db"), "{words:?}: {said}");
+    }
+    // Looking at it is no harm.
+    daemon.braid(&["snapshot", "create", "tank/db@monday"]);
+    daemon.braid(&["export", "add", "tank/db@monday", "--nbd", &nbd]);
+    let said = daemon.refused(4, &["volume", "rollback", "tank/db", "@monday", "--yes"]);
+    assert!(said.contains("replica db"), "{said}");
+    let said = daemon.refused(4, &["replica", "delete", "db", "--yes"]);
+    assert!(said.contains("snapshots"), "{said}");
+    daemon.braid(&["snapshot", "delete", "tank/db@monday", "--force", "--yes"]);
+    assert!(daemon.braid(&["replica", "list"]).contains("tank/db"));
+    assert!(daemon.braid(&["replica", "show", "db"]).contains(VOLUME));
+    daemon.braid(&["replica", "delete", "db", "--yes"]);
+    daemon.braid(&["pool", "delete", "tank", "--yes"]);
+}
+
+#[test]
+fn a_witness_keeps_a_register_and_nothing_else() {
+    let mut node = Node::start();
+    let witness = json!({"volume": VOLUME, "name": "db", "voter": 2, "voters": 3, "in_sync": 3});
+    let mut wrong = witness.clone();
+    wrong["in_sync"] = json!(7);
+    let (status, refused) = node.any("POST", "/v1/replicas", &wrong);
+    assert_eq!(status, 400, "{refused}");
+    let made = node.right("POST", "/v1/replicas", &witness);
+    assert_eq!((&made["witness"], &made["export"]), (&json!(true), &Value::Null), "{made}");
+    let (status, refused) = node.any("POST", "/v1/replicas", &witness);
+    assert_eq!((status, &refused["error"]["kind"]), (409, &json!("exists")), "{refused}");
+    node.raise(2, FIRST);
+    node.daemon.restart(true);
+    assert_eq!(node.show()["register"]["epoch"], 2);
+    let file = node.daemon.folder.join(&format!("state/registers/{VOLUME}"));
+    let damage = |places: &[usize]| {
+        let mut bytes = std::fs::read(&file).expect("it is there");
+        assert_eq!(bytes.len(), 8192);
+        places.iter().for_each(|at| bytes[*at] ^= 0x10);
+        std::fs::write(&file, bytes).expect("it can be written");
+    };
+    node.daemon.stop();
+    damage(&[4096 + 50]);
+    node.daemon.start_again();
+    assert_eq!(node.show()["register"]["epoch"], 2);
+    node.daemon.stop();
+    damage(&[50]);
+    node.daemon.start_again();
+    assert_eq!(node.show()["register"]["epoch"], 2, "the start before has mended the other one");
+    node.daemon.stop();
+    damage(&[50, 4096 + 50]);
+    node.daemon.start_again();
+    assert_eq!(node.show()["state"], "lost");
+    node.daemon.braid(&["replica", "delete", "db", "--yes"]);
+    assert!(!std::path::Path::new(&file).exists());
+}
+
+/// Writes all of the data in pieces, and waits until the disk has one of them and all others are answered.
+fn all_but_one(client: &mut Client) {
+    let pieces = 256;
+    for piece in 0..pieces {
+        client.send(0, WRITE, (2 + piece) * MIB, MIB as u32, &noise(MIB, piece)).expect("it is sent");
+    }
+    for _ in 1..pieces {
+        assert_eq!(reply(&mut client.stream).expect("it is answered").0, 0);
+    }
+}
+
+#[test]
+fn a_raise_waits_for_what_a_disk_has() {
+    let node = Node::start_with(1024 * MIB, ",write-delay=4s@240M-500M*1");
+    node.create_of(256 * MIB);
+    node.raise(1, FIRST);
+    let mut first = node.open(&node.name(1, FIRST, 1, 0, 1)).expect("it is the controller's");
+    all_but_one(&mut first);
+    // A later attempt of the same lane waits in its handshake, and another lane does not.
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let again = scope.spawn(|| node.open(&node.name(1, FIRST, 1, 0, 2)).expect("it is let in"));
+        assert!(is_cut(&mut first), "at once");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        node.open(&node.name(1, FIRST, 1, 1, 1)).expect("another lane");
+        assert!(!again.is_finished());
+        again.join().expect("it does not panic");
+    });
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}: the disk had a write", begun.elapsed());
+}
+
+#[test]
+fn a_raise_is_not_answered_while_a_disk_hangs_with_what_ran_into_its_limit() {
+    let mut node = Node::start_with(1024 * MIB, ",write-hang@240M-500M*1");
+    node.create_of(256 * MIB);
+    node.raise(1, FIRST);
+    let limit_ms = node.daemon.json(&["status"])["limits"]["leaf_timeout_ms"].as_u64().expect("a limit");
+    let mut first = node.open(&node.name(1, FIRST, 1, 0, 1)).expect("it is the controller's");
+    all_but_one(&mut first);
+    let asked = thread::spawn({
+        let socket = node.daemon.folder.join("api.sock");
+        move || api::ask_at(&socket, "POST", &format!("/v1/replicas/{VOLUME}/ask"), &raise_of(2, SECOND).to_string())
+    });
+    assert!(is_cut(&mut first));
+    // The engine gives the write up, and the connection with it; the disk has it still.
+    thread::sleep(Duration::from_millis(limit_ms) + Duration::from_secs(4));
+    assert!(!asked.is_finished(), "it may be written yet");
+    let shown = node.show();
+    assert_eq!((&shown["register"]["epoch"], &shown["connections"]), (&json!(1), &json!(1)), "{shown}");
+    let waits = node.open(&node.name(1, FIRST, 2, 0, 1)).map(|_| ()).expect_err("another one is coming").to_string();
+    assert!(waits.contains("0x80000007"), "{waits}");
+    // With the process it ends: the next one is answered.
+    node.daemon.running.terminate();
+    node.daemon.running.wait_within(Duration::from_secs(60));
+    drop(asked.join());
+    node.daemon.start_again();
+    assert_eq!(node.show()["register"]["epoch"], 1);
+    node.raise(3, SECOND);
+}
