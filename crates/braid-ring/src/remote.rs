@@ -40,6 +40,8 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn set_replaceable(&self, replaceable: bool);
     /// Why nothing is asked of it any more until it is opened again, if it is so: a sentence that begins with "it" or "its".
     fn lost_because(&self) -> Option<&str>;
+    /// Whether nothing that it was asked for, and has not answered, may be done yet.
+    fn is_settled(&self) -> bool;
     /// How many connections each carrier may have, up to [`REMOTE_CONNECTIONS_MAX`].
     fn connections(&self) -> usize {
         1

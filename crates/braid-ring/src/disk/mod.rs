@@ -198,6 +198,11 @@ impl Disk {
         self.remote().and_then(RemoteDisk::lost_because)
     }
 
+    /// Whether nothing that it was asked for, and has not answered, may be done yet.
+    pub fn is_settled(&self) -> bool {
+        self.remote().is_none_or(RemoteDisk::is_settled)
+    }
+
     /// The device that it is has become larger.
     pub fn has_grown_to(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);

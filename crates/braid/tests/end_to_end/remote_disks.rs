@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Instant;
 
 /// A server that serves a file, and can be killed and started again.
-struct Server {
-    running: Running,
-    socket: String,
-    file: String,
+pub struct Server {
+    pub running: Running,
+    pub socket: String,
+    pub file: String,
 }
 
 fn nbdkit(socket: &str, file: &str) -> Command {
@@ -22,18 +22,18 @@ fn nbdkit(socket: &str, file: &str) -> Command {
 }
 
 impl Server {
-    fn start(folder: &Folder, name: &str, bytes: u64) -> Server {
+    pub fn start(folder: &Folder, name: &str, bytes: u64) -> Server {
         let (socket, file) = (folder.join(&format!("{name}.sock")), folder.sparse(&format!("{name}.img"), bytes));
         let running = Running::start(folder, name, &mut nbdkit(&socket, &file));
         wait_for("nbdkit's socket", || std::fs::metadata(&socket).ok());
         Server { running, socket, file }
     }
 
-    fn uri(&self) -> String {
+    pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket)
     }
 
-    fn start_again(&mut self, folder: &Folder) {
+    pub fn start_again(&mut self, folder: &Folder) {
         self.running = Running::start(folder, "again", &mut nbdkit(&self.socket, &self.file));
     }
 }

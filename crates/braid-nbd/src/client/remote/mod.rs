@@ -97,6 +97,10 @@ impl RemoteDisk for RemoteExport {
         self.shared.lost.get().map(|why| &**why)
     }
 
+    fn is_settled(&self) -> bool {
+        !self.shared.unsettled.load(Ordering::Acquire)
+    }
+
     fn connections(&self) -> usize {
         self.shared.connections as usize
     }

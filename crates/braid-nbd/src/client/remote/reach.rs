@@ -82,6 +82,7 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
         flags: terms.flags & FLAGS,
         replaceable: AtomicBool::new(false),
         lost: OnceLock::new(),
+        unsettled: AtomicBool::new(false),
         written: AtomicU64::new(0),
         flushed: AtomicU64::new(0),
         answered: AtomicU64::new(0),

@@ -76,6 +76,8 @@ pub(super) struct Shared {
     pub(super) replaceable: AtomicBool,
     /// What the server has, or will have, is unknown, or it lets nobody in: nothing is asked of it any more. Why.
     pub(super) lost: OnceLock<Cow<'static, str>>,
+    /// A connection was given up with writes, which the server may carry out yet.
+    pub(super) unsettled: AtomicBool,
     /// Writes that were answered and not durable by that; and how many of them the flushes cover that were answered.
     pub(super) written: AtomicU64,
     pub(super) flushed: AtomicU64,
@@ -118,6 +120,9 @@ impl Shared {
         if self.fenced.is_some() {
             // The next one is let in when nothing of this one is under way, and under the same boot alone.
             return;
+        }
+        if given_up && writes {
+            self.unsettled.store(true, Ordering::Release);
         }
         // What was answered and not flushed a server that was started anew may have forgotten.
         let unsure = self.written.load(Ordering::Acquire) != self.flushed.load(Ordering::Acquire);

@@ -165,6 +165,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
         flags: flags & FLAGS,
         replaceable: AtomicBool::new(replaceable),
         lost: OnceLock::new(),
+        unsettled: AtomicBool::new(false),
         written: AtomicU64::new(0),
         flushed: AtomicU64::new(0),
         answered: AtomicU64::new(0),

@@ -89,6 +89,8 @@ pub struct Control {
     leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
     /// Those of them that hang as devices of their own: whoever waits for that closes them.
     draining: Arc<Mutex<BTreeSet<LeafId>>>,
+    /// Servers of disks that are away, and when they are asked again.
+    questions: Mutex<keeping::Questions>,
     started: Instant,
     started_unix_ms: u64,
     start_ms: OnceLock<u64>,
@@ -143,6 +145,7 @@ impl Control {
             unclaimed: tokio::sync::Notify::new(),
             leaving: Arc::default(),
             draining: Arc::default(),
+            questions: Mutex::default(),
             started,
             started_unix_ms: unix_ms().saturating_sub(started.elapsed().as_millis() as u64),
             start_ms: OnceLock::new(),

@@ -128,7 +128,7 @@ pub struct Away {
     pub disk: String,
     /// What was wrong with it, in one sentence.
     pub why: String,
-    /// It was not there at a look since: when it is there again it returns by itself.
+    /// It was not there at a look since, or its server was not: when it is there again it returns by itself.
     pub gone: bool,
     /// What its path led to when it was let go of. Something else there now has come since, however short it was gone.
     pub entry: Option<Entry>,

@@ -1,7 +1,7 @@
 //! Disks that were gone and are there again: members return by themselves, and arrays that waited for them start.
 
 use super::super::Control;
-use super::super::tables::{Active, Condition};
+use super::super::tables::{Active, Away, Condition};
 use crate::disk::host::Entry;
 use braid_api::{ArrayState, Assemble};
 use braid_engine::lifecycle;
@@ -15,12 +15,13 @@ use uuid::Uuid;
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// A member that is away, and where its disk was.
-type AwayDisk = (Uuid, u16, DiskSpec);
+pub(super) type AwayDisk = (Uuid, u16, DiskSpec);
 
 impl Control {
     /// Looks once for members that arrays wait for: who was not there and is now makes all arrays that wait be looked at
     /// again.
     pub(in super::super) async fn watch_waiting(self: &Arc<Self>, absent: &mut BTreeSet<String>) {
+        self.ask_for_waiting();
         let waited: BTreeMap<String, DiskSpec> = {
             let tables = self.read();
             let waits = |uuid: &Uuid| match tables.arrays.get(uuid).map(|entry| &entry.condition) {
@@ -30,7 +31,8 @@ impl Control {
                 _ => false,
             };
             let saved = tables.disks.values().filter(|saved| waits(&saved.array));
-            saved.filter_map(|saved| Some((saved.disk.clone(), DiskSpec::parse(&saved.disk).ok()?))).collect()
+            let saved = saved.filter_map(|saved| Some((saved.disk.clone(), DiskSpec::parse(&saved.disk).ok()?)));
+            saved.filter(|(_, spec)| spec.remote().is_none()).collect()
         };
         if waited.is_empty() {
             return absent.clear();
@@ -54,7 +56,8 @@ impl Control {
 
     /// Looks once for disks that had gone.
     pub(in super::super) async fn watch_away(self: &Arc<Self>) {
-        let away = self.away();
+        let (far, away): (Vec<_>, Vec<_>) = self.away().into_iter().partition(|away| away.2.remote().is_some());
+        self.ask_for_members(far);
         if away.is_empty() {
             return;
         }
@@ -75,7 +78,7 @@ impl Control {
         }
     }
 
-    /// Members without a disk that was let go of entirely.
+    /// Members without a disk that was let go of entirely; those with a server only if they are to return by themselves.
     fn away(&self) -> Vec<AwayDisk> {
         let leaving: Vec<String> =
             self.leaving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -84,7 +87,8 @@ impl Control {
         let active = tables.arrays.values().filter_map(|e| Some((e.uuid, e.active().filter(serving)?)));
         let away = active.flat_map(|(uuid, active)| active.away.iter().map(move |(role, away)| (uuid, *role, away)));
         let away = away.filter(|(_, _, away)| !away.disk.is_empty() && !leaving.contains(&away.disk));
-        away.filter_map(|(uuid, role, away)| Some((uuid, role, DiskSpec::parse(&away.disk).ok()?))).collect()
+        let spec = |away: &Away| DiskSpec::parse(&away.disk).ok().filter(|spec| away.gone || spec.remote().is_none());
+        away.filter_map(|(uuid, role, away)| Some((uuid, role, spec(away)?))).collect()
     }
 
     /// Of these, those that had gone and are there again: they were not there at the look before, or something else is at

@@ -12,7 +12,10 @@ mod journal;
 mod members;
 mod notes;
 mod replace;
+mod servers;
 mod unreadable;
+
+pub(super) use servers::Questions;
 
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};

@@ -144,6 +144,13 @@ impl Control {
         keeping.map(|keeping| work(&keeping))
     }
 
+    /// Whether a member that was left out is to return when its server is there again: not if somebody has left it out, nor if its
+    /// server may still do what it was asked for before.
+    fn is_missed(&self, disk: &OpenDisk) -> bool {
+        let failed = || self.ring.leaf_stats(disk.leaf).is_some_and(|stats| stats.errors > 0);
+        disk.disk.is_remote() && disk.disk.is_settled() && (disk.disk.lost_because().is_some() || failed())
+    }
+
     /// Why a member was left out, as far as its disk tells.
     fn why_dropped(&self, disk: &OpenDisk) -> String {
         if let Some(why) = disk.disk.lost_because() {
@@ -211,7 +218,8 @@ impl Control {
             if array.state(seat.role) == MemberState::Out {
                 // Whether it is gone the next look says: asking may block.
                 let (disk, why) = (seat.disk.name.clone(), self.why_dropped(&seat.disk));
-                let away = Away { disk, why, gone: false, entry: seat.disk.entry };
+                let gone = self.is_missed(&seat.disk);
+                let away = Away { disk, why, gone, entry: seat.disk.entry };
                 active.away.insert(seat.role, away);
             }
         }
