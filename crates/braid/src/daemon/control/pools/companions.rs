@@ -5,10 +5,10 @@
 //! stand in no list.
 
 use super::super::Control;
-use super::super::tables::OpenDisk;
+use super::super::tables::{Active, ArrayEntry, OpenDisk};
 use super::create::unix_s;
 use super::volumes::{Told, checked, find, room_for_volume, told};
-use super::{Reach, volumes};
+use super::{Base, Reach, volumes};
 use crate::daemon::errors::of_ring;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::PoolNext;
@@ -54,13 +54,36 @@ pub struct NewVolume {
 }
 
 impl Control {
-    /// The identity and the name of a pool that serves.
+    /// The identity and the name of a pool that may have replicas.
     ///
     /// # Errors
-    /// There is none, or it does not serve.
+    /// There is none, it does not serve, or it stands on disks of other machines: after a death of the daemon their servers may still write what
+    /// it had asked for, and nobody knows when that has ended.
     pub(in super::super) fn pool_for_replica(&self, pool: &str) -> Result<(Uuid, String), ErrorDetail> {
         let reach = self.reach(pool)?;
         self.refuse_closing_pool(reach.uuid)?;
+        let remote = {
+            let tables = self.read();
+            let parts = tables.pools.get(&reach.uuid).and_then(|entry| entry.served()).map(|served| &served.parts);
+            let disks = parts.into_iter().flatten().flat_map(|part| match &part.base {
+                Base::Disk(disk) => vec![Arc::clone(disk)],
+                Base::Array(uuid) => {
+                    tables.arrays.get(uuid).and_then(ArrayEntry::active).map(Active::open_disks).unwrap_or_default()
+                }
+            });
+            let mut remote = disks.filter(|disk| disk.disk.is_remote());
+            remote.next().map(|disk| disk.name.clone())
+        };
+        if let Some(disk) = remote {
+            let message = format!(
+                "pool {} stands on {disk}, a disk of another machine, and so can have no replicas: what that has to write would not end with this daemon",
+                reach.name
+            );
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("pool", &reach.name)
+                .with("disk", &disk)
+                .remedy("use a pool of disks of this machine, or keep a replica on the other one"));
+        }
         Ok((reach.uuid, reach.name))
     }
 
