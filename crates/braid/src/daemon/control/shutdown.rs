@@ -143,11 +143,13 @@ impl Control {
         let held = |entry: &&super::pools::PoolEntry| {
             entry.served().is_some() && tables.held_volumes.values().any(|pool| *pool == entry.uuid)
         };
-        let pool = |entry: &super::pools::PoolEntry| {
-            format!(
-                "pool {} was not closed: a volume of it is a disk of an array, or of a replica, that has not ended",
-                entry.name
-            )
+        let pool = |entry: &super::pools::PoolEntry| match tables.replica_in(entry.uuid) {
+            Some(replica) => {
+                format!("pool {} was not closed: replica {} on it has not ended", entry.name, replica.saved.name)
+            }
+            None => {
+                format!("pool {} was not closed: a volume of it is a disk of an array that has not ended", entry.name)
+            }
         };
         let array = |entry: &ArrayEntry| {
             entry.active()?;
