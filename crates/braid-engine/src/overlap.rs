@@ -51,10 +51,12 @@ pub struct RangeTable {
 /// Blocks of one granule that somebody waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
-    at: u64,
-    blocks: u16,
+    /// A byte of the granule.
+    pub at: u64,
+    /// A bit for each block of it.
+    pub blocks: u16,
     /// They were all held, and the waiting bit set, when so many words had been given back.
-    since: u64,
+    pub since: u64,
 }
 
 impl Awaited {

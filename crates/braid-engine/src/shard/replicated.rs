@@ -62,15 +62,23 @@ impl Shard {
     /// Whether a read waits for writes that were under way when it had all its data.
     fn awaits_writes(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index];
-        if !std::mem::replace(&mut slot.has_read, true) {
-            slot.awaits = (slot.start < slot.end).then(|| Awaited::first(slot.start, slot.end));
-        }
-        while let Some(awaited) = &mut slot.awaits {
-            if let Some(bucket) = self.shared.ranges.await_free(DeviceId(slot.device), awaited) {
+        // Nothing of it is out: what the slot keeps of its last step is free for this.
+        let mut awaited = match std::mem::replace(&mut slot.has_read, true) {
+            true => Some(Awaited { at: slot.step, blocks: slot.awaits, since: slot.begun_ns }),
+            false if slot.start < slot.end => Some(Awaited::first(slot.start, slot.end)),
+            false => {
+                slot.awaits = 0;
+                None
+            }
+        };
+        while let Some(mut one) = awaited {
+            let bucket = self.shared.ranges.await_free(DeviceId(slot.device), &mut one);
+            (slot.step, slot.awaits, slot.begun_ns) = (one.at, one.blocks, one.since);
+            if let Some(bucket) = bucket {
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
                 return true;
             }
-            slot.awaits = awaited.next(slot.end);
+            awaited = one.next(slot.end);
         }
         false
     }

@@ -3,7 +3,6 @@
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
 use crate::mirror::Roles;
-use crate::overlap::Awaited;
 use crate::plan::carries_data;
 
 /// No slot: the end of a list.
@@ -70,8 +69,8 @@ pub(crate) struct Slot {
     pub barred: bool,
     /// A read of a replicated device that has all its data.
     pub has_read: bool,
-    /// What it waits for to have been free since then; none: nothing is left.
-    pub awaits: Option<Awaited>,
+    /// Blocks of the granule at `step` that it waits for to have been free once, since the give of number `begun_ns`.
+    pub awaits: u16,
     /// It stood in a journal of which there is one copy: that is not durable enough.
     pub alone: bool,
     /// Where the step that is out began.
@@ -169,7 +168,7 @@ impl Slot {
         barred: false,
         alone: false,
         has_read: false,
-        awaits: None,
+        awaits: 0,
         step: 0,
         begun_ns: 0,
         avoid: Roles::NONE,
@@ -186,6 +185,9 @@ impl Slot {
         changes: 0,
     };
 }
+
+// Four lines of memory: whatever is added here, each request pays for it.
+const _: () = assert!(std::mem::size_of::<Slot>() <= 256);
 
 /// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs, for
 /// journals, and for gathers, which must never wait for requests that wait for them.
