@@ -80,7 +80,7 @@ impl Keeper {
         };
         match result {
             Ok(()) => self.publish_now(io),
-            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error),
+            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error).await,
             Err(error) => {
                 io.note(self.options.device, Note::Trouble(error));
                 self.publish_now(io);
@@ -91,7 +91,7 @@ impl Keeper {
     /// After something that may have changed the labels: what has become of the members is published.
     pub(super) async fn after_labels<I: KeeperIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
         match result {
-            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error),
+            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error).await,
             Err(error) => {
                 io.note(self.options.device, Note::Trouble(error));
                 self.publish_changes(io);
@@ -150,8 +150,9 @@ impl Keeper {
         self.array.members().any(|m| Some(m.leaf) == leaf && m.role != role)
     }
 
-    /// Nothing more is written, and every request fails: what remains stays as it is, to be assembled again.
-    pub(super) fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
+    /// Nothing more is written, and every request fails: what remains stays as it is, to be assembled again. Of a replicated device
+    /// nobody hears of that: requests wait, until whoever opens it anew has cut off who asked.
+    pub(super) async fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
         let device = self.options.device;
         self.failed = true;
         self.fail_jobs(io);
@@ -159,6 +160,9 @@ impl Keeper {
         self.fills.clear();
         io.note(device, Note::Trouble(error));
         io.note(device, Note::Failed);
+        if self.options.lease.is_some() {
+            return io.freeze(device).await;
+        }
         let layout = self.layout(io);
         io.post(device, Some(layout));
     }
@@ -175,7 +179,7 @@ impl Keeper {
             let result = self.array.take_spare(io, role, spare).await;
             let taken = result.is_ok();
             match result {
-                Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error),
+                Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error).await,
                 Err(error) => io.note(self.options.device, Note::Trouble(error)),
                 Ok(()) => io.note(self.options.device, Note::Filling(role)),
             }

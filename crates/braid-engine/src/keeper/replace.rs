@@ -34,7 +34,7 @@ impl Keeper {
                 self.retiring = None;
             } else if let Some(role) = self.array.to_seat() {
                 match self.array.seat_successor(io, role).await {
-                    Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error),
+                    Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error).await,
                     Err(error) => return io.note(self.options.device, Note::Trouble(error)),
                     Ok(()) => {
                         self.repairs.remove(&role);

@@ -117,7 +117,7 @@ impl Keeper {
         match role {
             _ if error.leaf().is_some_and(|leaf| self.is_ring_disk(leaf)) => drop(self.array.give_up_journal()),
             Some(role) => self.leave_out(io, &[role], false).await,
-            None => self.fail(io, error),
+            None => self.fail(io, error).await,
         }
     }
 

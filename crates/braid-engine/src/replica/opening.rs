@@ -79,6 +79,13 @@ impl Opening {
         }
     }
 
+    /// The same, with an epoch above this one: for whoever served in that one, and goes on only if nobody else has come since. Then
+    /// [`Opening::refused`] is not to be called: it would go above whoever has.
+    #[must_use]
+    pub fn above(self, epoch: u64) -> Opening {
+        Opening { epoch: epoch + 1, ..self }
+    }
+
     /// The epoch that it tries to raise.
     pub fn epoch(&self) -> u64 {
         self.epoch
