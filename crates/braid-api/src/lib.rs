@@ -23,6 +23,7 @@ mod nodes;
 mod place;
 mod pool;
 mod replicas;
+mod replicated;
 mod stats;
 mod status;
 
@@ -39,5 +40,6 @@ pub use nodes::*;
 pub use place::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember, StartPool};
 pub use pool::*;
 pub use replicas::*;
+pub use replicated::*;
 pub use stats::*;
 pub use status::*;

@@ -21,6 +21,10 @@ pub const EXPORTS_MAX: usize = 4096;
 pub const EXPORT_CONNECTIONS_MAX: usize = 64;
 /// Most requests in flight on one connection; further ones wait.
 pub const CONNECTION_REQUESTS_MAX: usize = 256;
+/// Most replicas and witnesses of one volume.
+pub const REPLICAS_MAX: usize = 16;
+/// Most volumes of several nodes that one of them knows.
+pub const REPLICATED_MAX: usize = 1024;
 /// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// Time limit of an I/O to a local disk, in milliseconds.

@@ -243,6 +243,9 @@ pub struct SnapshotPolicy {
 pub struct VolumeList {
     /// The volumes, by name.
     pub volumes: Vec<Volume>,
+    /// Volumes of several nodes that this one knows, by name; none where those of one pool were asked for.
+    #[serde(default)]
+    pub replicated: Vec<crate::ReplicatedVolume>,
 }
 
 /// `POST /v1/volumes`.

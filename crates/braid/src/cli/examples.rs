@@ -99,11 +99,17 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool delete", &["braid pool delete tank", "braid pool delete tank --force --yes"]),
     (
         "volume create",
-        &["braid volume create tank/db 100G", "braid volume create tank/guest 20G --limit iops=500,bw=50M"],
+        &[
+            "braid volume create tank/db 100G",
+            "braid volume create tank/guest 20G --limit iops=500,bw=50M",
+            "braid volume create db 100G --replicas node1/tank,node2/tank --witness node3",
+        ],
     ),
     ("volume set", &["braid volume set tank/db --limit iops=3000,bw=125M", "braid volume set tank/db --limit none"]),
     ("volume list", &["braid volume list", "braid volume list tank --json"]),
     ("volume show", &["braid volume show tank/db"]),
+    ("volume attach", &["braid volume attach db"]),
+    ("volume detach", &["braid volume detach db", "braid volume detach db --force"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
     ("pool start", &["braid pool start tank", "braid pool start tank --force", "braid pool start tank --give-up"]),
     ("pool add", &["braid pool add tank /dev/sdd", "braid pool add tank fast"]),

@@ -20,6 +20,7 @@ mod pool_check;
 mod reach;
 mod redundant;
 mod replica;
+mod replicated;
 pub mod schema;
 mod snapshot;
 mod status;

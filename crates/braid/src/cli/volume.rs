@@ -4,11 +4,12 @@ use super::array::name_or_uuid;
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::export_limits::{Limit, limit, words};
+use super::replicated::{self, Replicas, is_replicated, replicas};
 use super::watch::{Wait, follow_newest};
 use super::{Ask, output, segment};
 use braid_api::{
-    CloneSnapshot, CreateVolume, FlattenVolume, Job, MoveVolume, Place, RenameVolume, ResizeVolume, RollbackVolume,
-    SetVolume, SnapshotPolicy, Volume, VolumeList, names,
+    CloneSnapshot, CreateVolume, ErrorDetail, FlattenVolume, Job, Kind, MoveVolume, Place, RenameVolume, ResizeVolume,
+    RollbackVolume, SetVolume, SnapshotPolicy, Volume, VolumeList, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -41,12 +42,16 @@ pub enum Verb {
     Rollback(RollbackArgs),
     /// Delete a volume that has no snapshots
     Delete(DeleteArgs),
+    /// Serve a volume of several nodes on this one; the node that has served it so far is cut off
+    Attach(AttachArgs),
+    /// End serving a volume of several nodes on this one
+    Detach(DetachArgs),
 }
 
 #[derive(Args)]
 pub struct CreateArgs {
-    /// Its name, with that of its pool
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    /// Its name, with that of its pool; without one where it has replicas
+    #[arg(value_name = "[POOL/]VOLUME", value_parser = volume_or_name)]
     name: String,
     /// Its size; all volumes together may be larger than the pool
     #[arg(value_parser = size)]
@@ -60,6 +65,33 @@ pub struct CreateArgs {
     /// Most requests and bytes a second, over all of its exports together: iops=3000,bw=125M, one of them, or none
     #[arg(long, value_name = "LIMITS", value_parser = limit)]
     limit: Option<Limit>,
+    /// Keep it on several nodes: NODE/POOL,NODE/POOL,… or how many, on the nodes with the most free space
+    #[arg(long, value_name = "PLACES", value_parser = replicas, conflicts_with_all = ["thick", "place", "limit"])]
+    replicas: Option<Replicas>,
+    /// A node that votes for a volume of several nodes and keeps no data of it; may be given several times
+    #[arg(long, value_name = "NODE", requires = "replicas")]
+    witness: Vec<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct AttachArgs {
+    /// The volume, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    volume: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct DetachArgs {
+    /// The volume, by name or UUID
+    #[arg(value_parser = name_or_uuid)]
+    volume: String,
+    /// End it although it is exported; its clients are cut off
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -113,7 +145,7 @@ pub struct ListArgs {
 #[derive(Args)]
 pub struct NameArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "[POOL/]VOLUME", value_parser = volume_or_name)]
     volume: String,
     #[command(flatten)]
     ask: Ask,
@@ -195,7 +227,7 @@ pub struct RollbackArgs {
 #[derive(Args)]
 pub struct DeleteArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "[POOL/]VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Delete it although it is exported; its exports are removed
     #[arg(long)]
@@ -217,11 +249,23 @@ pub fn volume(text: &str) -> Result<String, String> {
     }
 }
 
+/// The same, or the name of a volume of several nodes.
+fn volume_or_name(text: &str) -> Result<String, String> {
+    if names::check_name(text).is_ok() { Ok(text.to_owned()) } else { volume(text) }
+}
+
 /// The same of a snapshot.
 pub fn snapshot(text: &str) -> Result<String, String> {
     let named = names::VolumeName::parse(text).is_some_and(|name| name.snapshot.is_some());
     let right = || "write POOL/VOLUME@SNAPSHOT, for example tank/db@monday".to_owned();
     if named || names::is_uuid(text) { Ok(text.to_owned()) } else { Err(right()) }
+}
+
+fn wrong(name: &str, why: &str) -> anyhow::Error {
+    ErrorDetail::new(Kind::InvalidArgument, format!("{name}: {why}"))
+        .with("volume", name)
+        .remedy("for example braid volume create tank/db 100G, or braid volume create db 100G --replicas node1/tank,node2/tank")
+        .into()
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -255,6 +299,17 @@ fn place(place: &Place) -> String {
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Create(args) => {
+            match args.replicas {
+                Some(replicas) if is_replicated(&args.name) => {
+                    replicated::create(&args.ask, args.name, args.size, replicas, args.witness).await?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                Some(_) => return Err(wrong(&args.name, "a volume of several nodes has a name without a pool")),
+                None if is_replicated(&args.name) => {
+                    return Err(wrong(&args.name, "write POOL/VOLUME; with --replicas it is one of several nodes"));
+                }
+                None => {}
+            }
             let place = absolute(args.place, &args.ask)?;
             let (iops_max, bandwidth_bytes_max) = asked(args.limit);
             let body = CreateVolume {
@@ -273,6 +328,9 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;
             output::show(args.ask.json, &list, table);
         }
+        Verb::Attach(args) => replicated::attach(&args.ask, &args.volume).await?,
+        Verb::Detach(args) => replicated::detach(&args.ask, &args.volume, args.force).await?,
+        Verb::Show(args) if is_replicated(&args.volume) => replicated::shown(&args.ask, &args.volume).await?,
         Verb::Show(args) => {
             let volume: Volume = args.ask.client()?.get(&path(&args.volume)).await?;
             output::show(args.ask.json, &volume, show);
@@ -371,6 +429,9 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 format!("volume {} is as {} again\n", volume.name, args.snapshot)
             });
         }
+        Verb::Delete(args) if is_replicated(&args.volume) => {
+            replicated::delete(&args.ask, &args.volume, args.force, args.yes).await?;
+        }
         Verb::Delete(args) => {
             let client = args.ask.client()?;
             let volume: Volume = client.get(&path(&args.volume)).await?;
@@ -413,7 +474,11 @@ fn made(volume: &Volume) -> String {
 }
 
 fn table(list: &VolumeList) -> String {
-    if list.volumes.is_empty() {
+    let replicated = replicated::table(&list.replicated);
+    if list.volumes.is_empty() && !replicated.is_empty() {
+        return replicated;
+    }
+    if list.volumes.is_empty() && list.replicated.is_empty() {
         return "no volumes; make one with: braid volume create POOL/NAME SIZE\n".to_owned();
     }
     let mut table = output::table(["NAME", "SIZE", "DATA", "EXCLUSIVE", "SNAPSHOTS", "PARENT", "EXPORTS"]);
@@ -429,7 +494,8 @@ fn table(list: &VolumeList) -> String {
         ]);
     }
     output::right(&mut table, [1, 2, 3, 4, 6]);
-    output::render(&table)
+    let table = output::render(&table);
+    if replicated.is_empty() { table } else { format!("{table}\n{replicated}") }
 }
 
 fn show(volume: &Volume) -> String {

@@ -4,7 +4,9 @@
 //! the new one: the new one is written beside it, made durable, renamed over it, and the folder made durable.
 //! What cannot be understood is never overwritten: the daemon does not start with it.
 
+use super::control::replicated::saved::SavedReplicated;
 use braid_api::{ErrorDetail, ExportTls, Findings, Kind, ReplicaPlace};
+
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +57,9 @@ pub struct State {
     /// Replicas of volumes that are kept on several nodes, and witnesses.
     #[serde(default)]
     pub replicas: Vec<SavedReplica>,
+    /// Volumes of several nodes that this one serves, or was the last to.
+    #[serde(default)]
+    pub replicated: Vec<SavedReplicated>,
 }
 
 /// A replica or witness as it is remembered.
@@ -460,6 +465,16 @@ mod tests {
                 formed: true,
             }],
             lost_journals: vec![SavedLoss { array: Uuid::from_u128(2), disk: "/dev/sdc".into() }],
+            replicated: vec![SavedReplicated {
+                uuid: Uuid::from_u128(9),
+                name: "db".into(),
+                size_bytes: 1 << 30,
+                voters: Vec::new(),
+                attached: true,
+                controller: Uuid::from_u128(10),
+                epoch: 3,
+                making: false,
+            }],
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),
                 repair: true,

@@ -61,6 +61,7 @@ mod remote_tls;
 mod renaming;
 mod replacing;
 mod replicas_on_a_node;
+mod replicated;
 mod returning;
 mod rivals;
 mod stopping;

@@ -265,7 +265,7 @@ impl Control {
     pub(super) async fn mark_clean(&self, name: &str, disks: &[Arc<OpenDisk>], ended: &mut Ended) {
         let marked = match ended {
             Ended::Plain(array) => array.lock().await.stop(&self.meta).await,
-            Ended::Kept(kept) if kept.equal => kept.array.stop(&self.meta).await,
+            Ended::Kept(kept) if kept.equal => kept.array.stop(&self.meta_of(kept.array.uuid())).await,
             Ended::Kept(_) => return,
         };
         if let Err(error) = marked {
@@ -290,7 +290,7 @@ pub(super) struct Deactivated {
     /// Its disks; none where one hangs.
     pub(super) disks: Vec<Arc<OpenDisk>>,
     /// Through which its labels are changed.
-    array: Option<Ended>,
+    pub(super) array: Option<Ended>,
 }
 
 /// An array that serves no more.

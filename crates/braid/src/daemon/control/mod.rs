@@ -18,6 +18,7 @@ mod idle;
 pub mod keeping;
 pub mod pools;
 mod replicas;
+pub mod replicated;
 mod search;
 mod shutdown;
 pub mod tables;
@@ -85,6 +86,8 @@ pub struct Control {
     changes: signal::Sender<usize>,
     /// Notified whenever a claim of an array or a pool has ended.
     unclaimed: tokio::sync::Notify,
+    /// Volumes of several nodes that are served here.
+    replicated: replicated::Replicated,
     /// Disks that are being let go of, and have I/O that has not ended: their names, by number.
     leaving: Arc<Mutex<BTreeMap<LeafId, String>>>,
     /// Those of them that hang as devices of their own: whoever waits for that closes them.
@@ -143,6 +146,7 @@ impl Control {
             stopping: signal::Sender::new(false),
             changes: signal::Sender::new(0),
             unclaimed: tokio::sync::Notify::new(),
+            replicated: replicated::Replicated::default(),
             leaving: Arc::default(),
             draining: Arc::default(),
             questions: Mutex::default(),
@@ -424,6 +428,14 @@ impl Control {
         self.is_open()?;
         let mut tables = self.write();
         let (uuid, name) = tables.array(name).map(|entry| (entry.uuid, entry.name.clone()))?;
+        if tables.replicated.contains_key(&uuid) {
+            let message = format!(
+                "{name} is a volume of several nodes, and the array above its replicas cannot be {doing} by itself"
+            );
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("volume", &name)
+                .remedy(format!("braid replica list {name}; braid volume detach {name}; braid volume delete {name}")));
+        }
         if let Some(doing) = tables.busy.get(&uuid) {
             return Err(ErrorDetail::new(Kind::InUse, format!("array {name} is being {doing}"))
                 .with("array", name)

@@ -3,6 +3,7 @@
 use super::keeping::Keeping;
 use super::pools::{PoolEntry, Served, WITH_POOL};
 use super::replicas::ReplicaEntry;
+use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
     SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedUnplaced, State,
@@ -260,6 +261,8 @@ pub struct Tables {
     pub checks: BTreeMap<Uuid, SavedCheck>,
     /// Arrays that have lost the disk of their journal, and which it was, until somebody has acted on that.
     pub lost_journals: BTreeMap<Uuid, String>,
+    /// Volumes of several nodes that this one knows. Each that is served has an array of the same identity.
+    pub replicated: BTreeMap<Uuid, SavedReplicated>,
     /// Names that a create or rename under way has taken.
     pub claimed_names: BTreeSet<String>,
     /// Paths of disks that a create under way is making an array of.
@@ -295,6 +298,7 @@ impl Tables {
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
             replicas: state.replicas.iter().map(|saved| (saved.volume, ReplicaEntry::of_saved(saved))).collect(),
+            replicated: state.replicated.iter().map(|saved| (saved.uuid, saved.clone())).collect(),
             ..Tables::default()
         }
     }
@@ -336,6 +340,7 @@ impl Tables {
                 .filter(|saved| saved.pool.as_ref().is_none_or(kept_pool))
                 .cloned()
                 .collect(),
+            replicated: self.replicated.values().cloned().collect(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a keeper needs of this daemon: the ring's door to the shards, and orders, numbers and notes.
 
 use super::super::Control;
+use super::super::replicated::{Voters, agree};
 use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
 use braid_engine::lifecycle::{Array, LifecycleError};
 use braid_engine::{
@@ -26,6 +27,8 @@ pub(super) struct Door {
     /// Locked while the keeper waits for the next; nobody else does.
     asked: tokio::sync::Mutex<mpsc::Receiver<Asked>>,
     answers: Mutex<(u64, BTreeMap<u64, oneshot::Sender<Ordered>>)>,
+    /// Who decides beside its labels, where its members are replicas.
+    voters: Option<Arc<Voters>>,
 }
 
 impl Door {
@@ -36,6 +39,7 @@ impl Door {
             uuid,
             asked: tokio::sync::Mutex::new(asked),
             answers: Mutex::default(),
+            voters: control.voters_of(uuid),
         }
     }
 }
@@ -55,6 +59,10 @@ impl MetaIo for Door {
 
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
         self.engine.flush(leaf).await
+    }
+
+    async fn agree(&self, in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
+        agree(self.voters.as_deref(), in_sync).await
     }
 }
 

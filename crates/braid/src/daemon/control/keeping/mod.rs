@@ -143,7 +143,7 @@ impl Control {
             clean: keep.clean,
             force: keep.force,
             clear_after_ns: CLEAR_AFTER_NS,
-            lease: None,
+            lease: self.voters_of(uuid).map(|voters| Arc::clone(voters.lease())),
         };
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
         let door = Door::new(self, uuid, asked);

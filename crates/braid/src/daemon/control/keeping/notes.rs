@@ -230,6 +230,10 @@ impl Control {
 /// Notes where an array's disks are now; those of members that are out stay noted where they were, and disks that are about to
 /// become members as they were noted before. Says whether that is new.
 pub(in super::super) fn note_seats(tables: &mut Tables, uuid: Uuid, name: &str) -> bool {
+    // Where replicas are is noted with their volume.
+    if tables.replicated.contains_key(&uuid) {
+        return false;
+    }
     let Some(active) = tables.arrays.get(&uuid).and_then(|entry| entry.active()) else { return false };
     let mut noted: BTreeMap<String, SavedDisk> = BTreeMap::new();
     let mut note = |disk: &str, role: u16| {

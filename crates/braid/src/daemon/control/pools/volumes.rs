@@ -75,7 +75,8 @@ impl Control {
             volumes.extend(self.show_volumes(&pool, &listed));
         }
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(VolumeList { volumes })
+        let replicated = if several { self.replicated_volumes().volumes } else { Vec::new() };
+        Ok(VolumeList { volumes, replicated })
     }
 
     /// One volume.

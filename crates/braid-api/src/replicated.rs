@@ -1,0 +1,122 @@
+//! Volumes that are kept on several nodes.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// `POST /v1/replicated`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateReplicated {
+    /// Its name: as that of an array, without a pool.
+    pub name: String,
+    /// Its size in bytes, a multiple of 4096.
+    pub size_bytes: u64,
+    /// Where its replicas are: `NODE/POOL` each, on different nodes.
+    #[serde(default)]
+    pub replicas: Vec<String>,
+    /// How many replicas there are to be, on the nodes with the most free space; 0 where they are named.
+    #[serde(default)]
+    pub count: u8,
+    /// Nodes that vote and keep no data.
+    #[serde(default)]
+    pub witnesses: Vec<String>,
+}
+
+/// How a volume that is kept on several nodes does, on the node that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplicatedState {
+    /// This node serves it.
+    Serving,
+    /// This node is about to serve it: it asks the voters.
+    Opening,
+    /// This node does not serve it.
+    Detached,
+}
+
+impl ReplicatedState {
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            ReplicatedState::Serving => "serving",
+            ReplicatedState::Opening => "opening",
+            ReplicatedState::Detached => "detached",
+        }
+    }
+}
+
+/// What a voter is to its volume, as the node that serves it sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum VoterState {
+    /// A replica that holds everything.
+    InSync,
+    /// A replica that is being brought up to date; it takes every write already.
+    Filling,
+    /// A replica that lacks something.
+    Out,
+    /// It votes, and keeps no data.
+    Witness,
+    /// The node that is asked does not serve the volume, and cannot know.
+    Unknown,
+}
+
+impl VoterState {
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            VoterState::InSync => "in sync",
+            VoterState::Filling => "filling",
+            VoterState::Out => "out",
+            VoterState::Witness => "witness",
+            VoterState::Unknown => "unknown",
+        }
+    }
+}
+
+/// A replica, or a witness.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Voter {
+    /// Its number.
+    pub voter: u8,
+    /// Its node.
+    pub node: String,
+    /// The pool that has its data; none: it is a witness.
+    pub pool: Option<String>,
+    /// What it is.
+    pub state: VoterState,
+    /// Whether it answers whoever serves the volume.
+    pub answers: bool,
+    /// Why it does not.
+    pub reason: Option<String>,
+}
+
+/// A volume that is kept on several nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicatedVolume {
+    /// Its identity.
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// How it does here.
+    pub state: ReplicatedState,
+    /// Counted up with each opening; 0 where it is not served here.
+    pub epoch: u64,
+    /// Its replicas, then its witnesses, by number.
+    pub voters: Vec<Voter>,
+    /// Its exports on the node that is asked.
+    pub exports: Vec<String>,
+    /// What is wrong with it, one sentence each.
+    pub attention: Vec<String>,
+}
+
+/// All that the node which is asked knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicatedList {
+    /// The volumes, by name.
+    pub volumes: Vec<ReplicatedVolume>,
+}

@@ -1,0 +1,166 @@
+//! `braid volume` where a volume is kept on several nodes: its name has no pool.
+
+use super::confirm::confirm;
+use super::{Ask, output, segment};
+use braid_api::{CreateReplicated, ReplicatedVolume};
+use braid_geometry::units::format_size;
+use std::fmt::Write;
+
+/// Where replicas are to be, as `--replicas` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    /// So many, on the nodes with the most free space.
+    Count(u8),
+    /// There.
+    At(Vec<String>),
+}
+
+/// Reads `--replicas`, for clap.
+pub fn replicas(text: &str) -> Result<Replicas, String> {
+    if let Ok(count) = text.parse() {
+        return Ok(Replicas::Count(count));
+    }
+    let named: Vec<String> = text.split(',').map(str::to_owned).collect();
+    match named.iter().find(|place| place.split('/').filter(|part| !part.is_empty()).count() != 2) {
+        None => Ok(Replicas::At(named)),
+        Some(wrong) => {
+            Err(format!("{wrong:?}: write NODE/POOL,NODE/POOL,… or how many, for example node1/tank,node2/tank or 3"))
+        }
+    }
+}
+
+/// Whether a volume is kept on several nodes, by how its name is written.
+pub fn is_replicated(name: &str) -> bool {
+    !name.contains('/') && !braid_api::names::is_uuid(name)
+}
+
+fn path(volume: &str) -> String {
+    format!("/v1/replicated/{}", segment(volume))
+}
+
+pub async fn create(
+    ask: &Ask,
+    name: String,
+    size_bytes: u64,
+    replicas: Replicas,
+    witnesses: Vec<String>,
+) -> anyhow::Result<()> {
+    let (count, replicas) = match replicas {
+        Replicas::Count(count) => (count, Vec::new()),
+        Replicas::At(places) => (0, places),
+    };
+    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses };
+    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
+    output::show(ask.json, &volume, |volume| {
+        let mut text = show(volume);
+        if volume.voters.len() == 2 {
+            text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and cannot be opened elsewhere; --witness NODE makes it three votes\n");
+        }
+        let _ = writeln!(text, "export it with: braid export add {} --nbd unix:PATH", volume.name);
+        text
+    });
+    Ok(())
+}
+
+pub async fn attach(ask: &Ask, name: &str) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/attach", path(name)), &()).await?;
+    output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn detach(ask: &Ask, name: &str, force: bool) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/detach?force={force}", path(name)), &()).await?;
+    output::show(ask.json, &volume, |volume| {
+        format!("volume {0} is not served here any more; any of its nodes can: braid volume attach {0}\n", volume.name)
+    });
+    Ok(())
+}
+
+pub async fn shown(ask: &Ask, name: &str) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = ask.client()?.get(&path(name)).await?;
+    output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn delete(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = ask.client()?;
+    let volume: ReplicatedVolume = client.get(&path(name)).await?;
+    let size = format_size(volume.size_bytes);
+    confirm(&format!("Volume {} of {size} will be lost, on all of its nodes", volume.name), yes)?;
+    let volume: ReplicatedVolume = client.delete(&format!("{}?force={force}", path(name))).await?;
+    output::show(ask.json, &volume, |volume| format!("volume {} is deleted\n", volume.name));
+    Ok(())
+}
+
+/// All of them, for people; empty where there are none.
+pub fn table(volumes: &[ReplicatedVolume]) -> String {
+    if volumes.is_empty() {
+        return String::new();
+    }
+    let mut table = output::table(["NAME", "SIZE", "STATE", "REPLICAS", "EXPORTS"]);
+    for volume in volumes {
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            volume.state.word().to_owned(),
+            voters(volume),
+            volume.exports.len().to_string(),
+        ]);
+    }
+    output::right(&mut table, [1, 4]);
+    output::render(&table)
+}
+
+fn place(voter: &braid_api::Voter) -> String {
+    match &voter.pool {
+        Some(pool) => format!("{}/{pool}", voter.node),
+        None => voter.node.clone(),
+    }
+}
+
+fn voters(volume: &ReplicatedVolume) -> String {
+    let words: Vec<String> =
+        volume.voters.iter().map(|voter| format!("{} ({})", place(voter), voter.state.word())).collect();
+    words.join(", ")
+}
+
+/// Everything about one, for people.
+pub fn show(volume: &ReplicatedVolume) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    line("volume", volume.name.clone());
+    line("uuid", volume.uuid.clone());
+    line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), output::thousands(volume.size_bytes)));
+    line("state", volume.state.word().to_owned());
+    for voter in &volume.voters {
+        let what = if voter.pool.is_some() { "replica" } else { "witness" };
+        let answers = match &voter.reason {
+            Some(reason) => format!("; {reason}"),
+            None => String::new(),
+        };
+        line(what, format!("{} {}{answers}", place(voter), if voter.pool.is_some() { voter.state.word() } else { "" }));
+    }
+    line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
+    for sentence in &volume.attention {
+        line("attention", sentence.clone());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_named_or_counted() {
+        assert_eq!(replicas("3"), Ok(Replicas::Count(3)));
+        let named = vec!["node1/tank".to_owned(), "node2/fast".to_owned()];
+        assert_eq!(replicas("node1/tank,node2/fast"), Ok(Replicas::At(named)));
+        for wrong in ["", "node1", "node1/", "/tank", "node1/tank,", "a/b/c"] {
+            assert!(replicas(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! The voters of a volume that is kept on several nodes, as its controller talks to them: one task each asks what is to be asked.
+//!
+//! What follows from their answers is the engine's ([`braid_engine::replica`]); here is only who asks whom and when, and who
+//! waits for what. The array above asks [`Council::agree`] who is in sync; the shards hold its answers back when its
+//! [`Council::lease`] has run out.
+
+use braid_engine::DeviceLease;
+use braid_engine::replica::{Answer, Ask, Lease, Membership, Next, Opening, Quorums, Refused, VoterId, Voters, Wanted};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+/// Between two questions whether the epoch still is the one.
+const BEAT: Duration = Duration::from_secs(1);
+/// After a voter that did not answer.
+const AGAIN: Duration = Duration::from_millis(250);
+/// Longest that an answer is waited for: one that comes later says nothing about the lease any more.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
+/// So many higher epochs are gone above while it is being opened: then others are faster.
+const REFUSALS_MAX: u32 = 4;
+/// Longest that a newcomer may take to hear that it is in sync.
+const TOLD_MAX: Duration = Duration::from_secs(5);
+
+/// Why a voter did not answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unanswered {
+    /// It answers another controller.
+    Refused(Refused),
+    /// It cannot be reached, or cannot promise anything; why.
+    Away(String),
+}
+
+/// How voters are asked.
+pub trait Ballot: Send + Sync + 'static {
+    /// Asks a voter something. Given up, it may have been asked or not.
+    fn ask(&self, voter: VoterId, ask: Ask) -> impl Future<Output = Result<Answer, Unanswered>> + Send;
+
+    /// Now, by the clock that the shards go by.
+    fn now_ns(&self) -> u64;
+
+    /// Answers may be given under this lease until then: tells the shards that keep some.
+    fn renew(&self, lease: &DeviceLease, until_ns: u64);
+}
+
+/// Somebody else has opened the volume, or it cannot be served any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overruled;
+
+enum Phase {
+    Opening(Box<Opening>),
+    Serving(Box<Membership>),
+}
+
+struct State {
+    epoch: u64,
+    raised: Voters,
+    lease: Lease,
+    phase: Phase,
+    /// Under which boot each voter answered last.
+    boots: Vec<Uuid>,
+    /// Why each voter did not answer the last time.
+    away: Vec<Option<String>>,
+    /// Another controller has a higher epoch, or this one has let go.
+    over: bool,
+    let_go: bool,
+    released: Voters,
+    /// How often a higher epoch was met while it was being opened.
+    refusals: u32,
+    /// It is opened whoever else has it.
+    goes_above: bool,
+}
+
+/// Who votes.
+#[derive(Clone, Copy, Debug)]
+pub struct Seats {
+    /// How many voters there are.
+    pub voters: usize,
+    /// Which of them are replicas.
+    pub replicas: Voters,
+}
+
+/// What can be seen of the voters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The epoch that was asked for.
+    pub epoch: u64,
+    /// Who answers it.
+    pub raised: Voters,
+    /// Who is in sync by the votes; nobody while it is being opened.
+    pub in_sync: Voters,
+    /// Replicas that hold everything and are missing, while it cannot be opened without them.
+    pub missing: Voters,
+    /// Why a voter did not answer, by number.
+    pub away: Vec<Option<String>>,
+    /// It is over.
+    pub over: bool,
+}
+
+/// The voters of one volume, and one controller's standing with them.
+pub struct Council<B> {
+    ballot: B,
+    quorums: Quorums,
+    controller: Uuid,
+    lineage: u64,
+    state: Mutex<State>,
+    /// Counted up with each answer.
+    changed: watch::Sender<u64>,
+    lease: Arc<DeviceLease>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl<B> Drop for Council<B> {
+    fn drop(&mut self) {
+        self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<B: Ballot> Council<B> {
+    /// Begins to ask all voters. `controller` and `lineage` are random. With `after`, the epoch in which this node served the volume last,
+    /// it is opened only if nobody else has opened it since.
+    pub fn begin(ballot: B, seats: Seats, controller: Uuid, lineage: u64, after: Option<u64>) -> Arc<Council<B>> {
+        let Seats { voters, replicas } = seats;
+        let quorums = Quorums::of(voters);
+        let opening = Opening::new(quorums, replicas, controller, lineage);
+        let opening = match after {
+            Some(epoch) => opening.above(epoch),
+            None => opening,
+        };
+        let council = Arc::new(Council {
+            ballot,
+            quorums,
+            controller,
+            lineage,
+            state: Mutex::new(State {
+                epoch: opening.epoch(),
+                raised: Voters::NONE,
+                lease: Lease::new(quorums),
+                phase: Phase::Opening(Box::new(opening)),
+                boots: vec![Uuid::nil(); voters],
+                away: vec![None; voters],
+                over: false,
+                let_go: false,
+                released: Voters::NONE,
+                refusals: 0,
+                goes_above: after.is_none(),
+            }),
+            changed: watch::Sender::new(0),
+            lease: Arc::new(DeviceLease::new(0)),
+            tasks: Mutex::default(),
+        });
+        for voter in (0..voters as u8).map(VoterId) {
+            let (weak, changed) = (Arc::downgrade(&council), council.changed.subscribe());
+            let task = tokio::spawn(async move {
+                let mut changed = changed;
+                // It ends with the council.
+                while let Some(council) = weak.upgrade() {
+                    // What changes from here on is looked at in the next turn.
+                    changed.mark_unchanged();
+                    let wait = council.turn(voter).await;
+                    drop(council);
+                    if let Some(wait) = wait {
+                        let _ = tokio::time::timeout(wait, changed.changed()).await;
+                    }
+                }
+            });
+            let mut tasks = council.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.push(task.abort_handle());
+        }
+        council
+    }
+
+    /// Under which answers are given.
+    pub fn lease(&self) -> &Arc<DeviceLease> {
+        &self.lease
+    }
+
+    /// Which controller of which epoch asks, and under which boot a voter was met: what a session with its replica bears.
+    pub fn session_of(&self, voter: VoterId) -> (u64, Uuid, Uuid) {
+        let state = self.state();
+        (state.epoch, self.controller, state.boots[usize::from(voter.0)])
+    }
+
+    /// Whether a voter answers this controller's epoch.
+    pub fn is_raised(&self, voter: VoterId) -> bool {
+        self.state().raised.has(voter)
+    }
+
+    /// What can be seen.
+    pub fn seen(&self) -> Seen {
+        let state = self.state();
+        let (in_sync, missing) = match &state.phase {
+            Phase::Serving(membership) => (membership.settled().in_sync, Voters::NONE),
+            Phase::Opening(opening) => match opening.next(self.ballot.now_ns()) {
+                Next::Missing(_, _, missing) => (Voters::NONE, missing),
+                _ => (Voters::NONE, Voters::NONE),
+            },
+        };
+        let (epoch, raised, away, over) = (state.epoch, state.raised, state.away.clone(), state.over);
+        Seen { epoch, raised, in_sync, missing, away, over }
+    }
+
+    /// Waits until it is over: another controller was met that has a higher epoch.
+    pub async fn over(&self) {
+        let mut changed = self.changed.subscribe();
+        while !self.state().over {
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Opens: gives the replicas that are to be made equal, and of which it is then told by [`Council::agree`] who is. Waits as long as
+    /// too few voters answer, or none of those that hold everything; and, once enough do, so long for the others: whoever is left out
+    /// has to be brought up to date afterwards.
+    ///
+    /// # Errors
+    /// Others open it all the time.
+    pub async fn open(&self, patience: Duration) -> Result<Voters, Overruled> {
+        let mut changed = self.changed.subscribe();
+        let mut waits_until = None;
+        loop {
+            let until = {
+                let mut state = self.state();
+                if state.over {
+                    return Err(Overruled);
+                }
+                let (now, raised) = (self.ballot.now_ns(), state.raised.count());
+                let Phase::Opening(opening) = &mut state.phase else { return Err(Overruled) };
+                match opening.next(now) {
+                    Next::MakeEqual(chosen) => {
+                        let until = *waits_until.get_or_insert(now.saturating_add(patience.as_nanos() as u64));
+                        if raised == self.quorums.voters || now >= until {
+                            opening.choose(chosen);
+                            return Ok(chosen);
+                        }
+                        until - now
+                    }
+                    Next::Wait(_, _, until) => until.saturating_sub(now).max(1),
+                    _ => u64::MAX,
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_nanos(until), changed.changed()).await;
+        }
+    }
+
+    /// Has it remembered by enough voters that these are in sync; flushed they are already. Gives those of them that did not take the
+    /// word that they are, and do not count.
+    ///
+    /// # Errors
+    /// Another controller is answered now.
+    pub async fn agree(&self, in_sync: Voters) -> Result<Voters, Overruled> {
+        let newcomers = self.propose(in_sync)?;
+        let mut untold = Voters::NONE;
+        let mut changed = self.changed.subscribe();
+        let told_until = tokio::time::Instant::now() + TOLD_MAX;
+        loop {
+            match self.is_settled()? {
+                true => return Ok(untold),
+                false if newcomers.is_empty() || !untold.is_empty() => drop(changed.changed().await),
+                false => {
+                    if tokio::time::timeout_at(told_until, changed.changed()).await.is_err() {
+                        untold = self.give_up(newcomers)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks a voter anew under which boot its node is, for a replica that is not in sync and is to be filled. False: it does not answer.
+    pub async fn meet(&self, voter: VoterId) -> bool {
+        let mut changed = self.changed.subscribe();
+        {
+            let mut state = self.state();
+            let Phase::Serving(membership) = &state.phase else { return false };
+            if state.over || membership.in_sync().has(voter) {
+                return false;
+            }
+            state.raised.remove(voter);
+        }
+        self.tell();
+        let answers = async {
+            while !self.is_raised(voter) {
+                let _ = changed.changed().await;
+            }
+        };
+        if tokio::time::timeout(ANSWER_MAX, answers).await.is_err() {
+            return false;
+        }
+        let mut state = self.state();
+        let boot = state.boots[usize::from(voter.0)];
+        let Phase::Serving(membership) = &mut state.phase else { return false };
+        let is_out = !membership.in_sync().has(voter);
+        if is_out {
+            membership.met(voter, boot);
+        }
+        is_out
+    }
+
+    /// Says to the voters that this controller has stopped: nothing is in flight any more, and it answers nothing. Waits for them, but
+    /// not for long.
+    pub async fn let_go(&self, limit: Duration) {
+        {
+            let mut state = self.state();
+            (state.let_go, state.released) = (true, Voters::NONE);
+        }
+        self.tell();
+        let mut changed = self.changed.subscribe();
+        let all = async {
+            loop {
+                {
+                    let state = self.state();
+                    if state.over || state.raised.without(state.released).is_empty() {
+                        return;
+                    }
+                }
+                let _ = changed.changed().await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, all).await;
+        self.state().over = true;
+        self.tell();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Proposes to the voters who is in sync, and gives who is so newly.
+    fn propose(&self, in_sync: Voters) -> Result<Voters, Overruled> {
+        let mut state = self.state();
+        if state.over {
+            return Err(Overruled);
+        }
+        let newcomers = match &mut state.phase {
+            Phase::Opening(opening) => {
+                let before = opening.epoch();
+                opening.equal(in_sync);
+                if opening.epoch() != before {
+                    // Somebody raised a higher epoch meanwhile: it begins anew, with new sessions.
+                    return Err(Overruled);
+                }
+                in_sync
+            }
+            Phase::Serving(membership) => {
+                let before = membership.in_sync();
+                before.without(in_sync).iter().for_each(|voter| membership.fail(voter));
+                if membership.wanted() == Wanted::Frozen {
+                    return Err(Overruled);
+                }
+                Self::flushed(membership);
+                let newcomers = in_sync.without(before);
+                for voter in newcomers.iter() {
+                    if !membership.promote(voter) {
+                        return Err(Overruled);
+                    }
+                }
+                newcomers
+            }
+        };
+        drop(state);
+        self.tell();
+        Ok(newcomers)
+    }
+
+    /// Whoever asks has flushed them.
+    fn flushed(membership: &mut Membership) {
+        if let Wanted::Flush(voters) = membership.wanted() {
+            voters.iter().for_each(|voter| membership.flushed(voter));
+        }
+    }
+
+    /// Whether what was proposed counts. An opening that has all votes serves from then on.
+    fn is_settled(&self) -> Result<bool, Overruled> {
+        let mut state = self.state();
+        if state.over {
+            return Err(Overruled);
+        }
+        let opened = match &mut state.phase {
+            Phase::Serving(membership) => return Ok(membership.wanted() == Wanted::Nothing),
+            Phase::Opening(opening) => match opening.next(self.ballot.now_ns()) {
+                Next::Open => opening.opened(),
+                Next::Cast(..) => None,
+                // It began anew.
+                _ => return Err(Overruled),
+            },
+        };
+        let Some(opened) = opened else { return Ok(false) };
+        state.phase = Phase::Serving(Box::new(Membership::new(self.quorums, &opened, self.lineage.rotate_left(23))));
+        if let Some(until) = state.lease.until_ns() {
+            self.ballot.renew(&self.lease, until);
+        }
+        Ok(true)
+    }
+
+    /// Newcomers that did not take the vote in time have failed. An opening begins anew.
+    fn give_up(&self, newcomers: Voters) -> Result<Voters, Overruled> {
+        let mut state = self.state();
+        match &mut state.phase {
+            Phase::Opening(_) => Err(Overruled),
+            Phase::Serving(membership) => {
+                newcomers.iter().for_each(|voter| membership.fail(voter));
+                if membership.wanted() == Wanted::Frozen {
+                    return Err(Overruled);
+                }
+                Self::flushed(membership);
+                drop(state);
+                self.tell();
+                Ok(newcomers)
+            }
+        }
+    }
+
+    /// What a voter is to be asked now, and whether that is in no hurry.
+    fn question(&self, voter: VoterId) -> Option<(Ask, bool)> {
+        let state = self.state();
+        let (epoch, controller) = (state.epoch, self.controller);
+        let beat = Ask::Beat { epoch, controller };
+        if state.over {
+            return None;
+        }
+        if state.let_go {
+            let still = state.raised.has(voter) && !state.released.has(voter);
+            return still.then_some((Ask::Release { epoch, controller }, false));
+        }
+        if !state.raised.has(voter) {
+            return Some((Ask::Raise { epoch, controller }, false));
+        }
+        match &state.phase {
+            Phase::Opening(opening) => match opening.next(self.ballot.now_ns()) {
+                Next::Cast(vote, voters) if voters.has(voter) => {
+                    Some((Ask::Cast { epoch, controller, vote, boot: opening.boot(voter) }, false))
+                }
+                _ => Some((beat, true)),
+            },
+            Phase::Serving(membership) => match membership.wanted() {
+                Wanted::Cast(vote, voters) if voters.has(voter) => {
+                    Some((Ask::Cast { epoch, controller, vote, boot: membership.boot(voter) }, false))
+                }
+                _ => Some((beat, true)),
+            },
+        }
+    }
+
+    /// Asks a voter once, and says how long to wait before the next time unless something changes. None: not at all.
+    async fn turn(&self, voter: VoterId) -> Option<Duration> {
+        let Some((ask, _)) = self.question(voter) else { return Some(BEAT) };
+        let asked_ns = self.ballot.now_ns();
+        let answer = match tokio::time::timeout(ANSWER_MAX, self.ballot.ask(voter, ask)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Unanswered::Away(format!("it did not answer within {} s", ANSWER_MAX.as_secs()))),
+        };
+        let answered = answer.is_ok();
+        self.answered(voter, ask, asked_ns, answer);
+        match self.question(voter) {
+            Some((next, false)) if answered && next != ask => None,
+            _ if answered => Some(BEAT),
+            _ => Some(AGAIN),
+        }
+    }
+
+    fn answered(&self, voter: VoterId, ask: Ask, asked_ns: u64, answer: Result<Answer, Unanswered>) {
+        let mut state = self.state();
+        let (Ask::Raise { epoch, .. } | Ask::Cast { epoch, .. } | Ask::Beat { epoch, .. } | Ask::Release { epoch, .. }) =
+            ask;
+        if epoch != state.epoch || state.over {
+            return;
+        }
+        let at = usize::from(voter.0);
+        let before = (state.raised, state.away[at].is_some());
+        let mut news = false;
+        match answer {
+            Err(Unanswered::Away(why)) => state.away[at] = Some(why),
+            Err(Unanswered::Refused(Refused { epoch: other })) if other < epoch => {
+                state.away[at] = Some("it does not know this epoch yet".to_owned());
+                state.raised.remove(voter);
+            }
+            Err(Unanswered::Refused(Refused { epoch: other })) => {
+                state.raised.remove(voter);
+                news = true;
+                match &mut state.phase {
+                    Phase::Opening(opening) => {
+                        opening.refused(other);
+                        let epoch = opening.epoch();
+                        if epoch != state.epoch {
+                            state.refusals += 1;
+                            state.over = !state.goes_above || state.refusals > REFUSALS_MAX;
+                            (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::new(self.quorums));
+                        }
+                    }
+                    // One that was raised by somebody who then gave up is no reason to stop. He cannot serve without one of those
+                    // that are left, and if he goes on they say so.
+                    Phase::Serving(_) => {
+                        state.over = state.raised.count() < self.quorums.lease;
+                        state.away[at] = Some(format!("it answers another controller (epoch {other})"));
+                    }
+                }
+            }
+            Ok(answer) => {
+                state.away[at] = None;
+                state.lease.heard(voter, asked_ns);
+                match (answer, ask) {
+                    (Answer::Raised { before, boot }, _) => {
+                        state.raised.insert(voter);
+                        state.boots[at] = boot;
+                        news = true;
+                        let now = self.ballot.now_ns();
+                        if let Phase::Opening(opening) = &mut state.phase {
+                            opening.raised(voter, epoch, before, boot, now);
+                        }
+                    }
+                    (Answer::Cast, Ask::Cast { vote, .. }) => {
+                        news = true;
+                        match &mut state.phase {
+                            Phase::Opening(opening) => opening.cast(voter, epoch),
+                            Phase::Serving(membership) => membership.cast(voter, vote.order()),
+                        }
+                    }
+                    (Answer::Released, _) => {
+                        state.released.insert(voter);
+                        news = true;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // While it is being opened there is nobody to answer yet, and others may still be answered.
+        let serves = matches!(state.phase, Phase::Serving(_)) && !state.let_go && !state.over;
+        let until = state.lease.until_ns().filter(|_| serves);
+        news |= before != (state.raised, state.away[at].is_some());
+        drop(state);
+        if let Some(until) = until {
+            self.ballot.renew(&self.lease, until);
+        }
+        if news {
+            self.tell();
+        }
+    }
+}

@@ -1,0 +1,267 @@
+use super::council::{Ballot, Council, Overruled, Seats, Unanswered};
+use braid_engine::DeviceLease;
+use braid_engine::replica::{Answer, Ask, Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Vote, VoterId, Voters};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Voters in memory: each can be away, and counts what it was asked.
+struct Room {
+    fences: Mutex<Vec<Fence>>,
+    away: Mutex<Voters>,
+    /// Everything but votes reaches these.
+    deaf: Mutex<Voters>,
+    begun: Instant,
+}
+
+#[derive(Clone)]
+struct Seat(Arc<Room>);
+
+fn voters(numbers: &[u8]) -> Voters {
+    numbers.iter().copied().map(VoterId).collect()
+}
+
+impl Room {
+    fn of(count: usize) -> Arc<Room> {
+        let vote = Vote { lineage: 7, in_sync: Voters::first(count), ..Vote::default() };
+        let fence = |number: usize| {
+            let boot = Uuid::from_u64_pair(1, number as u64 + 1);
+            Fence::new(Register { vote, boot, ..Register::default() }, boot)
+        };
+        Arc::new(Room {
+            fences: Mutex::new((0..count).map(fence).collect()),
+            away: Mutex::default(),
+            deaf: Mutex::default(),
+            begun: Instant::now(),
+        })
+    }
+
+    fn council(self: &Arc<Room>, controller: u128) -> Arc<Council<Seat>> {
+        let count = self.fences.lock().unwrap().len();
+        let seats = Seats { voters: count, replicas: Voters::first(count) };
+        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(controller), 99, None)
+    }
+
+    fn council_after(self: &Arc<Room>, epoch: u64) -> Arc<Council<Seat>> {
+        let count = self.fences.lock().unwrap().len();
+        let seats = Seats { voters: count, replicas: Voters::first(count) };
+        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(77), 98, Some(epoch))
+    }
+
+    fn go_away(&self, numbers: &[u8]) {
+        *self.away.lock().unwrap() = voters(numbers);
+    }
+
+    fn vote_of(&self, number: usize) -> Vote {
+        self.fences.lock().unwrap()[number].register().vote
+    }
+}
+
+impl Ballot for Seat {
+    async fn ask(&self, voter: VoterId, ask: Ask) -> Result<Answer, Unanswered> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let deaf = matches!(ask, Ask::Cast { .. }) && self.0.deaf.lock().unwrap().has(voter);
+        if self.0.away.lock().unwrap().has(voter) || deaf {
+            return Err(Unanswered::Away("it is away".to_owned()));
+        }
+        let fence = &mut self.0.fences.lock().unwrap()[usize::from(voter.0)];
+        assert!(fence.ask(1, ask));
+        while let Some(action) = fence.pop() {
+            match action {
+                FenceAction::Write(_) => fence.written(true),
+                FenceAction::Answer(1, answer) => return answer.map_err(Unanswered::Refused),
+                _ => {}
+            }
+        }
+        panic!("no answer");
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.begun.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn renew(&self, lease: &DeviceLease, until_ns: u64) {
+        assert!(!lease.renew(until_ns), "nobody keeps an answer here");
+    }
+}
+
+fn lease_of(council: &Council<Seat>) -> u64 {
+    council.lease().until_ns()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_volume_is_opened_with_everybody_and_at_once() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    // Nobody has served it: nobody's lease is waited for.
+    assert!(room.begun.elapsed() < Duration::from_secs(1), "{:?}", room.begun.elapsed());
+    assert!(chosen.count() >= 2);
+    assert_eq!(council.agree(chosen).await, Ok(Voters::NONE));
+    assert_eq!(council.seen().in_sync, chosen);
+    assert!(lease_of(&council) > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opener_waits_for_the_lease_of_whoever_served_unless_he_let_go() {
+    for (let_go, least_ns, most_ns) in [(false, OPEN_WAIT_NS, 2 * OPEN_WAIT_NS), (true, 0, 1_000_000_000)] {
+        let room = Room::of(3);
+        let first = room.council(1);
+        let chosen = first.open(Duration::ZERO).await.unwrap();
+        first.agree(chosen).await.unwrap();
+        if let_go {
+            first.let_go(Duration::from_secs(1)).await;
+        }
+        let begun = Instant::now();
+        let second = room.council(2);
+        let chosen = second.open(Duration::ZERO).await.unwrap();
+        let waited = begun.elapsed().as_nanos() as u64;
+        assert!((least_ns..most_ns).contains(&waited), "let go {let_go}: {waited} ns");
+        assert!(let_go || lease_of(&first) < room.begun.elapsed().as_nanos() as u64, "two could answer");
+        second.agree(chosen).await.unwrap();
+        assert_eq!(second.seen().epoch, 2);
+        if !let_go {
+            // Whoever was cut off learns it.
+            first.over().await;
+            assert_eq!(first.agree(chosen).await, Err(Overruled));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drop_waits_for_its_votes() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    assert_eq!(chosen, Voters::first(3));
+    council.agree(chosen).await.unwrap();
+    room.go_away(&[1, 2]);
+    let asked = {
+        let council = Arc::clone(&council);
+        tokio::spawn(async move { council.agree(voters(&[0, 1])).await })
+    };
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(!asked.is_finished(), "one vote of three is enough for nothing");
+    assert_eq!(council.seen().in_sync, Voters::first(3));
+    // And meanwhile the lease has run out.
+    assert!(lease_of(&council) < room.begun.elapsed().as_nanos() as u64);
+    room.go_away(&[2]);
+    assert_eq!(asked.await.unwrap(), Ok(Voters::NONE));
+    assert_eq!((room.vote_of(0).in_sync, room.vote_of(1).in_sync), (voters(&[0, 1]), voters(&[0, 1])));
+    assert_eq!(room.vote_of(2).in_sync, Voters::first(3));
+    let lease = lease_of(&council);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(lease_of(&council) > lease, "two of three renew it");
+    assert!(lease_of(&council) <= room.begun.elapsed().as_nanos() as u64 + LEASE_NS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_is_not_told_is_out_again() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    council.agree(voters(&[0, 1])).await.unwrap();
+    assert!(council.meet(VoterId(2)).await);
+    *room.deaf.lock().unwrap() = voters(&[2]);
+    let begun = Instant::now();
+    assert_eq!(council.agree(Voters::first(3)).await, Ok(voters(&[2])));
+    assert!(begun.elapsed() >= Duration::from_secs(5));
+    assert_eq!(council.seen().in_sync, voters(&[0, 1]));
+    assert_eq!(room.vote_of(0).in_sync, voters(&[0, 1]));
+    *room.deaf.lock().unwrap() = Voters::NONE;
+    assert_eq!(council.agree(Voters::first(3)).await, Ok(Voters::NONE));
+    assert_eq!(council.seen().in_sync, Voters::first(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_few_voters_open_nothing_and_what_is_missing_is_said() {
+    let room = Room::of(3);
+    room.go_away(&[1, 2]);
+    let council = room.council(1);
+    let opening = {
+        let council = Arc::clone(&council);
+        tokio::spawn(async move { council.open(Duration::ZERO).await })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!opening.is_finished());
+    let seen = council.seen();
+    assert_eq!(seen.raised, voters(&[0]));
+    assert!(seen.away[1].is_some() && seen.away[0].is_none(), "{seen:?}");
+    // One of those that voted the others out is away; only they know everything.
+    room.go_away(&[]);
+    let chosen = opening.await.unwrap().unwrap();
+    council.agree(voters(&[0])).await.unwrap();
+    assert!(chosen.has(VoterId(0)));
+    council.let_go(Duration::from_secs(1)).await;
+    room.go_away(&[0]);
+    let council = room.council(2);
+    let opening = {
+        let council = Arc::clone(&council);
+        tokio::spawn(async move { council.open(Duration::ZERO).await })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!opening.is_finished());
+    assert_eq!(council.seen().missing, voters(&[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_opens_only_what_nobody_else_has_opened_since() {
+    let room = Room::of(3);
+    let first = room.council(1);
+    let chosen = first.open(Duration::ZERO).await.unwrap();
+    first.agree(chosen).await.unwrap();
+    let epoch = first.seen().epoch;
+    drop(first);
+    let again = room.council_after(epoch);
+    let chosen = again.open(Duration::ZERO).await.unwrap();
+    again.agree(chosen).await.unwrap();
+    let other = room.council(2);
+    let chosen = other.open(Duration::ZERO).await.unwrap();
+    other.agree(chosen).await.unwrap();
+    let late = room.council_after(again.seen().epoch);
+    assert_eq!(late.open(Duration::ZERO).await, Err(Overruled));
+    assert!(!other.seen().over, "who serves is not disturbed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rebooted_voter_is_met_under_its_new_boot() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    assert!(!council.meet(VoterId(2)).await, "it is in sync");
+    council.agree(voters(&[0, 1])).await.unwrap();
+    let boot = Uuid::from_u64_pair(2, 3);
+    {
+        let mut fences = room.fences.lock().unwrap();
+        let register = *fences[2].register();
+        fences[2] = Fence::new(register, boot);
+    }
+    assert!(council.meet(VoterId(2)).await);
+    assert_eq!(council.session_of(VoterId(2)).2, boot);
+    council.agree(Voters::first(3)).await.unwrap();
+    assert_eq!(room.fences.lock().unwrap()[2].register().boot, boot);
+    room.go_away(&[2]);
+    council.agree(voters(&[0, 1])).await.unwrap();
+    assert!(!council.meet(VoterId(2)).await, "it does not answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_are_not_needed_are_waited_for_a_while() {
+    let room = Room::of(3);
+    room.go_away(&[2]);
+    let council = room.council(1);
+    let begun = Instant::now();
+    assert_eq!(council.open(Duration::from_secs(2)).await, Ok(voters(&[0, 1])));
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    let room = Room::of(3);
+    let council = room.council(1);
+    let begun = Instant::now();
+    assert_eq!(council.open(Duration::from_secs(2)).await, Ok(Voters::first(3)));
+    assert!(begun.elapsed() < Duration::from_secs(1), "all are there");
+}

@@ -1,0 +1,473 @@
+//! Making volumes that are kept on several nodes, attaching them to this node, letting go of them, and deleting them.
+
+use super::super::create::check_name;
+use super::super::{Control, random_uuid};
+use super::saved::{SavedReplicated, SavedVoter};
+use super::serve::Attached;
+use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
+use braid_api::{
+    CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaPlace, ReplicatedVolume,
+};
+use braid_format::{BLOCK_BYTES, Places};
+use hyper::Method;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Longest that whoever attaches a volume waits for it to be served: it goes on all the same.
+const SERVING_MAX: Duration = Duration::from_secs(20);
+/// Longest that a node may take to make a replica, or to remove one.
+const MAKING_MAX: Duration = Duration::from_secs(20);
+
+impl Control {
+    /// Makes a volume that is kept on several nodes, and serves it.
+    ///
+    /// Order: what is to be made is noted on this node; then the replicas are; then the array above them; then it is noted that all
+    /// of it is there. What is interrupted is removed at the next start.
+    ///
+    /// # Errors
+    /// The reason, with nothing left behind, or what is left named.
+    pub async fn create_replicated(self: &Arc<Self>, ask: CreateReplicated) -> Result<ReplicatedVolume, ErrorDetail> {
+        self.is_open()?;
+        check_name(&ask.name)?;
+        let _name = self.claim_name(&ask.name)?;
+        self.name_of_no_replicated(&ask.name)?;
+        check_size(&ask)?;
+        let voters = self.voters_for(&ask).await?;
+        let volume = SavedReplicated {
+            uuid: random_uuid()?,
+            name: ask.name.clone(),
+            size_bytes: ask.size_bytes,
+            voters,
+            attached: true,
+            controller: random_uuid()?,
+            epoch: 0,
+            making: true,
+        };
+        let uuid = volume.uuid;
+        self.write().replicated.insert(uuid, volume.clone());
+        if let Err(error) = self.save() {
+            self.write().replicated.remove(&uuid);
+            return Err(error);
+        }
+        let made = match self.make_replicas(&volume).await {
+            Ok(()) => self.serve_new(uuid).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = made {
+            self.end_replicated(uuid).await;
+            let left = self.remove_replicas(&volume).await;
+            if left.is_empty() {
+                self.write().replicated.remove(&uuid);
+            }
+            self.save_or_warn();
+            return Err(match left.is_empty() {
+                true => error,
+                false => ErrorDetail {
+                    message: format!("{}; replicas on {} could not be removed again", error.message, left.join(", ")),
+                    remedy: format!("{}; then braid volume delete {} --force", error.remedy, ask.name),
+                    ..error
+                },
+            });
+        }
+        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+            volume.making = false;
+        }
+        self.save_or_warn();
+        let message = format!("volume {} was created, with replicas on {}", ask.name, replicas_of(&volume));
+        self.events().info("volume_created", message, &[("volume", &ask.name)]);
+        self.replicated_volume(&ask.name)
+    }
+
+    /// Serves a volume on this node, whoever has served it so far: that node is cut off.
+    ///
+    /// # Errors
+    /// No such volume is known here or on a node that answers; it is not served within some seconds, and why: this goes on trying.
+    pub async fn attach_replicated(self: &Arc<Self>, name: &str) -> Result<ReplicatedVolume, ErrorDetail> {
+        self.is_open()?;
+        let volume = match self.find_replicated(name) {
+            Ok(volume) => volume,
+            Err(_) => self.find_elsewhere(name).await?,
+        };
+        if volume.making {
+            return Err(ErrorDetail::new(Kind::InUse, format!("volume {} is being made", volume.name))
+                .with("volume", &volume.name)
+                .remedy("wait until that is done"));
+        }
+        let serves = self.replicated.all().get(&volume.uuid).cloned();
+        if let Some(attached) = serves {
+            return self.served(volume.uuid, &attached).await;
+        }
+        {
+            let mut tables = self.write();
+            if !tables.replicated.contains_key(&volume.uuid) {
+                tables.name_is_free(&volume.name)?;
+            }
+            let volume = SavedReplicated { attached: true, epoch: 0, controller: random_uuid()?, ..volume.clone() };
+            tables.replicated.insert(volume.uuid, volume);
+        }
+        self.save()?;
+        let attached = self.begin_replicated(volume.uuid, false);
+        self.served(volume.uuid, &attached).await
+    }
+
+    /// Ends serving a volume on this node: whoever attaches it next need not wait.
+    ///
+    /// # Errors
+    /// It is exported and `force` is not set, or this node does not serve it.
+    pub async fn detach_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
+        self.is_open()?;
+        let volume = self.find_replicated(name)?;
+        self.refuse_replicated_exported(&volume, force, "their clients are cut off, and they wait")?;
+        if !self.replicated.all().contains_key(&volume.uuid) && !volume.attached {
+            return Err(ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node"))
+                .with("volume", name)
+                .remedy(format!("braid volume attach {name}")));
+        }
+        self.end_replicated(volume.uuid).await;
+        self.note_attached(volume.uuid, false);
+        self.events().info(
+            "volume_detached",
+            format!("volume {name} is served by this node no more"),
+            &[("volume", name)],
+        );
+        self.replicated_volume(&volume.uuid.to_string())
+    }
+
+    /// Deletes a volume with all of its replicas: what it has is lost.
+    ///
+    /// # Errors
+    /// It is exported, or a node does not answer, and `force` is not set.
+    pub async fn delete_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
+        self.is_open()?;
+        let volume = self.find_replicated(name)?;
+        self.refuse_replicated_exported(&volume, force, "they are removed")?;
+        let shown = self.replicated_volume(&volume.uuid.to_string())?;
+        if !force {
+            self.all_answer(&volume).await?;
+        }
+        self.end_replicated(volume.uuid).await;
+        let left = self.remove_replicas(&volume).await;
+        if !left.is_empty() && !force {
+            self.note_attached(volume.uuid, false);
+            let message = format!("volume {}: replicas on {} could not be removed", volume.name, left.join(", "));
+            return Err(ErrorDetail::new(Kind::Unreachable, message).with("volume", &volume.name).remedy(
+                "try again when those nodes answer; --force forgets the volume here, and they keep what they have",
+            ));
+        }
+        self.remove_exports_of(volume.uuid).await;
+        self.write().replicated.remove(&volume.uuid);
+        self.save_or_warn();
+        self.events().info(
+            "volume_deleted",
+            format!("volume {} was deleted", volume.name),
+            &[("volume", &volume.name)],
+        );
+        Ok(shown)
+    }
+
+    /// Removes what a crash left of volumes that were being made.
+    pub async fn clear_half_made(self: &Arc<Self>) {
+        let half: Vec<SavedReplicated> =
+            self.read().replicated.values().filter(|volume| volume.making).cloned().collect();
+        for volume in half {
+            let left = self.remove_replicas(&volume).await;
+            if left.is_empty() {
+                self.write().replicated.remove(&volume.uuid);
+                self.save_or_warn();
+            } else {
+                let message = format!(
+                    "volume {} was being made when this daemon ended, and replicas on {} could not be removed: braid volume delete {} tries again",
+                    volume.name,
+                    left.join(", "),
+                    volume.name
+                );
+                self.events().warning("volume_half_made", message, &[("volume", &volume.name)]);
+            }
+        }
+    }
+
+    fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        if tables.replicated.len() >= REPLICATED_MAX {
+            let message = format!("this node knows {REPLICATED_MAX} volumes of several nodes already");
+            return Err(ErrorDetail::new(Kind::LimitReached, message).remedy("delete one first"));
+        }
+        match tables.replicated.values().find(|volume| volume.name == name) {
+            None => Ok(()),
+            Some(_) => Err(ErrorDetail::new(Kind::Exists, format!("there is a volume {name} already"))
+                .with("volume", name)
+                .remedy("choose another name")),
+        }
+    }
+
+    /// The voters that were asked for, each on a node that is known and no two on the same.
+    async fn voters_for(&self, ask: &CreateReplicated) -> Result<Vec<SavedVoter>, ErrorDetail> {
+        let invalid = |what: String| ErrorDetail::new(Kind::InvalidArgument, what).with("volume", &ask.name);
+        if ask.replicas.is_empty() == (ask.count == 0) {
+            return Err(invalid("either the replicas are named, or how many there are to be".to_owned())
+                .remedy("for example --replicas node1/tank,node2/tank, or --replicas 2"));
+        }
+        let mut voters = Vec::new();
+        for replica in &ask.replicas {
+            let Some((node, pool)) = replica.split_once('/') else {
+                return Err(invalid(format!("replica {replica:?} is not written NODE/POOL")));
+            };
+            voters.push(SavedVoter { node: node.to_owned(), pool: Some(pool.to_owned()) });
+        }
+        let members = self.nodes().members();
+        if ask.count > 0 {
+            voters = self.places_for(ask).await?;
+        }
+        voters.extend(ask.witnesses.iter().map(|node| SavedVoter { node: node.clone(), pool: None }));
+        let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
+        if replicas < 2 || voters.len() > REPLICAS_MAX {
+            return Err(invalid(format!(
+                "a volume has 2 to {REPLICAS_MAX} replicas and witnesses, 2 replicas at least; these are {replicas} and {}",
+                voters.len() - replicas
+            ))
+            .remedy("a volume on one node alone is made without --replicas: braid volume create POOL/NAME SIZE"));
+        }
+        let mut seen = BTreeSet::new();
+        for voter in &voters {
+            if members.iter().all(|member| member.name != voter.node) {
+                return Err(ErrorDetail::new(Kind::NotFound, format!("there is no node {}", voter.node))
+                    .with("node", &voter.node)
+                    .remedy("braid node list shows them"));
+            }
+            if !seen.insert(&voter.node) {
+                return Err(invalid(format!(
+                    "node {} is named twice: it would vote twice, and take two with it",
+                    voter.node
+                ))
+                .remedy("name each node once"));
+            }
+        }
+        Ok(voters)
+    }
+
+    /// The nodes and pools with the most free space, one pool of each node.
+    async fn places_for(&self, ask: &CreateReplicated) -> Result<Vec<SavedVoter>, ErrorDetail> {
+        let mut places: Vec<(u64, SavedVoter)> = Vec::new();
+        for member in self.nodes().members() {
+            if ask.witnesses.contains(&member.name) {
+                continue;
+            }
+            let Ok(answer) = self.nodes().call(&member.name, Method::GET, "/v1/pools", None).await else { continue };
+            let Ok(list) = serde_json::from_value::<braid_api::PoolList>(answer) else { continue };
+            let best =
+                list.pools.iter().filter(|pool| pool.state == PoolState::Active).max_by_key(|pool| pool.free_bytes);
+            if let Some(pool) = best {
+                places.push((pool.free_bytes, SavedVoter { node: member.name, pool: Some(pool.name.clone()) }));
+            }
+        }
+        let there = places.len();
+        places.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.node.cmp(&b.1.node)));
+        places.truncate(usize::from(ask.count));
+        if places.len() < usize::from(ask.count) {
+            let message = format!("{} replicas are wanted, and {there} nodes that answer have a pool", ask.count);
+            return Err(ErrorDetail::new(Kind::Incomplete, message)
+                .with("volume", &ask.name)
+                .remedy("braid node list shows the nodes, braid pool create makes pools"));
+        }
+        Ok(places.into_iter().map(|(_, voter)| voter).collect())
+    }
+
+    async fn make_replicas(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+        let (head_bytes, tail_bytes) = around(volume.size_bytes);
+        let places: Vec<ReplicaPlace> = volume.places();
+        for (number, voter) in volume.voters.iter().enumerate() {
+            let is_replica = voter.pool.is_some();
+            let only = |bytes: u64| if is_replica { bytes } else { 0 };
+            let body = CreateReplica {
+                volume: volume.uuid.to_string(),
+                name: volume.name.clone(),
+                voter: number as u8,
+                voters: volume.voters.len() as u8,
+                in_sync: braid_engine::replica::Voters::first(volume.replicas()).bits(),
+                lineage: 0,
+                pool: voter.pool.clone(),
+                size_bytes: only(volume.size_bytes),
+                head_bytes: only(head_bytes),
+                tail_bytes: only(tail_bytes),
+                places: places.clone(),
+                volume_bytes: volume.size_bytes,
+            };
+            let body =
+                serde_json::to_value(&body).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
+            let name = volume.voter_name(number);
+            let made =
+                self.nodes().call_within(MAKING_MAX, &voter.node, Method::POST, "/v1/replicas", Some(body)).await;
+            made.map_err(|error| ErrorDetail { message: format!("replica {name}: {}", error.message), ..error })?;
+        }
+        Ok(())
+    }
+
+    /// Removes the replicas of a volume; gives the nodes where that did not succeed.
+    async fn remove_replicas(&self, volume: &SavedReplicated) -> Vec<String> {
+        let mut left = Vec::new();
+        let path = format!("/v1/replicas/{}?force=true", volume.uuid);
+        for voter in &volume.voters {
+            match self.nodes().call_within(MAKING_MAX, &voter.node, Method::DELETE, &path, None).await {
+                Ok(_) => {}
+                Err(error) if error.kind == Kind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!("volume {}: {}", volume.name, error.message);
+                    left.push(voter.node.clone());
+                }
+            }
+        }
+        left
+    }
+
+    async fn all_answer(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+        for voter in &volume.voters {
+            self.nodes().call(&voter.node, Method::GET, "/v1/status", None).await.map_err(|error| {
+                error.remedy("delete it when all of its nodes answer; --force leaves what they have, and forgets the volume here")
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn serve_new(self: &Arc<Self>, uuid: Uuid) -> Result<(), ErrorDetail> {
+        let attached = self.begin_replicated(uuid, true);
+        self.served(uuid, &attached).await.map(drop)
+    }
+
+    /// Waits until a volume is served.
+    async fn served(self: &Arc<Self>, uuid: Uuid, attached: &Attached) -> Result<ReplicatedVolume, ErrorDetail> {
+        let until = tokio::time::Instant::now() + SERVING_MAX;
+        loop {
+            let serves = self.read().arrays.get(&uuid).is_some_and(|entry| entry.active().is_some());
+            if serves && !attached.has_ended() {
+                return self.replicated_volume(&uuid.to_string());
+            }
+            let over = tokio::time::Instant::now() >= until;
+            if attached.has_ended() || over {
+                let volume = self.replicated_volume(&uuid.to_string())?;
+                let mut message = format!("volume {} is not served", volume.name);
+                if over {
+                    message.push_str(&format!(" after {} s; this node goes on trying", SERVING_MAX.as_secs()));
+                }
+                if let Some(why) = attached.trouble().as_ref().or(volume.attention.first()) {
+                    message.push_str(&format!(": {why}"));
+                }
+                return Err(ErrorDetail::new(Kind::Incomplete, message)
+                    .with("volume", &volume.name)
+                    .remedy(format!("braid replica list {} shows its replicas", volume.name)));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A volume that this node does not know, by what other nodes keep of it.
+    async fn find_elsewhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
+        let mut silent = Vec::new();
+        for member in self.nodes().members() {
+            let answer = match self.nodes().call(&member.name, Method::GET, "/v1/replicas", None).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    silent.push(member.name);
+                    continue;
+                }
+            };
+            let Ok(list) = serde_json::from_value::<ReplicaList>(answer) else { continue };
+            if let Some(replica) = list.replicas.iter().find(|replica| replica.name == name || replica.volume == name) {
+                return described(replica);
+            }
+        }
+        let unknown =
+            ErrorDetail::new(Kind::NotFound, format!("no node that answers has a replica of a volume {name}"));
+        let unknown = unknown.with("volume", name);
+        Err(match silent.is_empty() {
+            true => unknown.remedy("braid replica list shows what there is"),
+            false => unknown.remedy(format!("these nodes did not answer: {}", silent.join(", "))),
+        })
+    }
+
+    fn refuse_replicated_exported(
+        &self,
+        volume: &SavedReplicated,
+        force: bool,
+        forced: &str,
+    ) -> Result<(), ErrorDetail> {
+        let exports = self.read().exports_of(volume.uuid);
+        if exports.is_empty() || force {
+            return Ok(());
+        }
+        Err(ErrorDetail::new(Kind::InUse, format!("volume {} is exported as {}", volume.name, exports.join(", ")))
+            .with("volume", &volume.name)
+            .with("export", &exports[0])
+            .remedy(format!("braid export remove {} first, or add --force ({forced})", exports[0])))
+    }
+}
+
+/// What a replica says of the whole volume.
+fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
+    let unknown = || {
+        ErrorDetail::new(
+            Kind::Damaged,
+            format!("what is kept of volume {} does not say where its replicas are", replica.name),
+        )
+    };
+    let voters: Vec<SavedVoter> =
+        replica.places.iter().map(|place| SavedVoter { node: place.node.clone(), pool: place.pool.clone() }).collect();
+    if voters.len() != usize::from(replica.voters) {
+        return Err(unknown());
+    }
+    Ok(SavedReplicated {
+        uuid: replica.volume.parse().map_err(|_| unknown())?,
+        name: replica.name.clone(),
+        size_bytes: replica.volume_bytes,
+        voters,
+        attached: false,
+        controller: Uuid::nil(),
+        epoch: 0,
+        making: false,
+    })
+}
+
+fn replicas_of(volume: &SavedReplicated) -> String {
+    let names: Vec<String> = (0..volume.voters.len()).map(|number| volume.voter_name(number)).collect();
+    names.join(", ")
+}
+
+fn check_size(ask: &CreateReplicated) -> Result<(), ErrorDetail> {
+    let (head, tail) = around(ask.size_bytes);
+    let whole = ask.size_bytes.checked_add(head + tail);
+    let fits = whole.and_then(|whole| Places::for_device(whole).ok());
+    if ask.size_bytes.is_multiple_of(BLOCK_BYTES) && fits.is_some_and(|places| places.data.bytes == ask.size_bytes) {
+        return Ok(());
+    }
+    let message = format!("volume {}: {} bytes are no size of a volume", ask.name, ask.size_bytes);
+    Err(ErrorDetail::new(Kind::InvalidArgument, message)
+        .with("volume", &ask.name)
+        .remedy("sizes are multiples of 4096 bytes, at least 4096"))
+}
+
+/// What the array above needs in front of and behind a replica's data: its labels, its bitmap.
+fn around(size_bytes: u64) -> (u64, u64) {
+    let tail = BLOCK_BYTES;
+    // Small ones have less in front; which they are the whole size says.
+    let small = size_bytes.saturating_add(braid_format::DATA_START_SMALL_BYTES + tail);
+    let head = Places::for_device(small).map_or(braid_format::DATA_START_BYTES, |places| places.data.start);
+    (head, tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_of_a_replica_are_its_volume_and_nothing_else() {
+        for size in [4096, 1 << 20, 16 << 20, (63 << 20) + 4096, 64 << 20, 1 << 30, 1 << 40]
+            .into_iter()
+            .flat_map(|at: u64| (0..40).map(move |step: u64| at + (step << 18)))
+        {
+            let (head, tail) = around(size);
+            let places = Places::for_device(head + size + tail).expect("it fits");
+            assert_eq!((places.data.start, places.data.bytes, places.copy_start), (head, size, head + size), "{size}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Volumes that are kept on several nodes, on the side of whoever serves them: their controller.
+//!
+//! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
+//! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
+//! goes by `meta`. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `view` shows it.
+
+mod ballot;
+pub mod council;
+#[cfg(test)]
+mod council_tests;
+mod create;
+mod meta;
+mod reach;
+pub mod saved;
+mod serve;
+mod view;
+mod words;
+
+use super::Control;
+use ballot::Ballots;
+use council::Council;
+pub use meta::{VotedMeta, agree};
+use serve::Attached;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+/// The voters of one volume.
+pub type Voters = Council<Ballots>;
+
+/// What this node serves, or is about to.
+#[derive(Default)]
+pub struct Replicated(Mutex<BTreeMap<Uuid, Arc<Attached>>>);
+
+impl Replicated {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Arc<Attached>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control {
+    /// The voters of an array whose members are replicas, as long as it is served or about to be.
+    pub(super) fn voters_of(&self, array: Uuid) -> Option<Arc<Voters>> {
+        self.replicated.all().get(&array)?.voters()
+    }
+
+    /// The way to the labels of an array.
+    pub(super) fn meta_of(&self, array: Uuid) -> VotedMeta {
+        VotedMeta { meta: self.meta.clone(), voters: self.voters_of(array) }
+    }
+}

@@ -1,0 +1,70 @@
+//! Replicas as disks: where they are, and in whose name they are opened.
+
+use super::super::Control;
+use super::super::tables::OpenDisk;
+use super::Voters;
+use super::saved::SavedReplicated;
+use crate::daemon::errors::of_ring;
+use braid_api::{ErrorDetail, Kind, replica_export};
+use braid_engine::replica::VoterId;
+use braid_nbd::client::remote::{Fenced, RemoteConfig, open_remote};
+use braid_nbd::client::{Address, Endpoint};
+use braid_ring::OpenOptions;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest that an opening may take, what older connections had asked for included.
+const OPENING_MAX: Duration = Duration::from_secs(15);
+
+impl Control {
+    /// Opens a replica as a disk. Within an epoch each opening has a higher session than those before: what these had asked for has
+    /// ended when this returns.
+    ///
+    /// # Errors
+    /// Its node does not answer, has rebooted since it was asked, or answers another controller.
+    pub(super) async fn reach_replica(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        voters: &Arc<Voters>,
+        voter: VoterId,
+        session: u64,
+    ) -> Result<Arc<OpenDisk>, ErrorDetail> {
+        let name = volume.voter_name(usize::from(voter.0));
+        let unknown = || ErrorDetail::new(Kind::NotFound, format!("replica {name}: this node does not know that node"));
+        let node = volume.voters.get(usize::from(voter.0)).ok_or_else(unknown)?;
+        let member = self.nodes().members().into_iter().find(|member| member.name == node.node).ok_or_else(unknown)?;
+        let (host, port) = member.data.rsplit_once(':').ok_or_else(unknown)?;
+        let port = port.parse().map_err(|_| unknown())?;
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let endpoint = Endpoint {
+            address: Address::Tcp(host, port),
+            export: replica_export(&volume.uuid.to_string()),
+            tls: None,
+            connections: None,
+        };
+        let (epoch, controller, boot) = voters.session_of(voter);
+        let fenced = Some(Fenced { epoch, controller, boot, session });
+        let config = RemoteConfig { fenced, ..RemoteConfig::new(endpoint) };
+        let opening = name.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            open_remote(&config, OpenOptions { exclusive: true, write: true })
+                .map_err(|error| of_ring(&error, &opening))
+        });
+        let late = || ErrorDetail::new(Kind::TimedOut, format!("replica {name} could not be opened in time"));
+        let disk = tokio::time::timeout(OPENING_MAX, opened).await.map_err(|_| late())?;
+        let disk = disk.map_err(|error| {
+            ErrorDetail::new(Kind::Internal, format!("opening replica {name} ended unexpectedly: {error}"))
+        })??;
+        let disk = Arc::new(disk);
+        let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
+        Ok(Arc::new(OpenDisk {
+            name,
+            disk,
+            identity: None,
+            entry: None,
+            volume: None,
+            leaf,
+            watch: Default::default(),
+        }))
+    }
+}

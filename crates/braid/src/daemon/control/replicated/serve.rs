@@ -1,0 +1,453 @@
+//! Serving a volume that is kept on several nodes: opening it, keeping it, bringing replicas back, and letting go.
+//!
+//! | step | what may happen | what follows |
+//! |---|---|---|
+//! | the voters are asked | too few answer, or nobody who holds everything | it waits, and says who is missing |
+//! | the replicas are opened, the array above them is started | something fails | it is begun anew, in a higher epoch |
+//! | it is served | a replica fails | the array drops it, once the voters agree |
+//! | | a replica is back | it is filled, and counts once the voters agree |
+//! | | the last replica fails | clients are cut off, and it is opened anew |
+//! | | another node opens it | clients are cut off; this node serves it no more |
+//!
+//! Clients never get an error for any of that: what is not answered is cut off with its connection, and asked again by whoever
+//! comes back.
+
+use super::super::change::{Deactivated, Ended};
+use super::super::keeping::Keep;
+use super::super::tables::{Condition, OpenDisk};
+use super::super::{Control, random};
+use super::ballot::Ballots;
+use super::council::{Council, Seats};
+use super::saved::SavedReplicated;
+use super::{Voters, meta::VotedMeta};
+use crate::daemon::errors::of_lifecycle;
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::keeper::Order;
+use braid_engine::lifecycle::{self, CreateRequest, Filling, Newcomer, StartOptions};
+use braid_engine::replica::{self, VoterId};
+use braid_format::{MemberId, MemberState, Name, StartPolicy};
+use braid_geometry::{Level, Spec};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Between two looks at a volume that is served.
+const EVERY: Duration = Duration::from_secs(1);
+/// Longest that voters are waited for when they are told that nobody serves any more.
+const LETTING_GO_MAX: Duration = Duration::from_secs(2);
+/// Longest that voters are waited for which are not needed; and at a volume's making, where all are.
+const OTHERS_MAX: Duration = Duration::from_secs(2);
+const ALL_MAX: Duration = Duration::from_secs(12);
+/// Between two openings: at first, and at most.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(15);
+/// Between two tries to bring a replica back: at first, and at most.
+const BACK: Duration = Duration::from_secs(1);
+const BACK_MAX: Duration = Duration::from_secs(60);
+
+/// What runs for one volume on the node that serves it.
+pub(super) struct Attached {
+    voters: Mutex<Option<Arc<Voters>>>,
+    /// It is to end.
+    end: watch::Sender<bool>,
+    /// It has ended.
+    ended: watch::Sender<bool>,
+    /// The session that was begun last.
+    session: AtomicU64,
+    /// Why it is not served, in one sentence.
+    trouble: Mutex<Option<String>>,
+}
+
+/// How one time of serving ended.
+enum Over {
+    /// Somebody wanted that.
+    Ended,
+    /// Another node has it.
+    Overruled,
+    /// It is to be opened anew.
+    Again(String),
+}
+
+impl Attached {
+    pub(super) fn voters(&self) -> Option<Arc<Voters>> {
+        self.voters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_voters(&self, voters: Option<Arc<Voters>>) {
+        *self.voters.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// Why it is not served.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether nobody serves it any more.
+    pub(super) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn next_session(&self) -> u64 {
+        self.session.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    async fn wants_to_end(&self) {
+        // Never closed as long as this lives.
+        let _ = self.end.subscribe().wait_for(|end| *end).await;
+    }
+}
+
+impl Control {
+    /// Begins to serve a volume; `new`: its replicas bear nothing yet. Goes on until [`Control::end_replicated`].
+    pub(super) fn begin_replicated(self: &Arc<Self>, uuid: Uuid, new: bool) -> Arc<Attached> {
+        let attached = Arc::new(Attached {
+            voters: Mutex::default(),
+            end: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
+            session: AtomicU64::new(0),
+            trouble: Mutex::default(),
+        });
+        self.replicated.all().insert(uuid, Arc::clone(&attached));
+        let (control, run) = (Arc::clone(self), Arc::clone(&attached));
+        tokio::spawn(async move {
+            control.run_replicated(uuid, &run, new).await;
+            control.replicated.all().remove(&uuid);
+            run.ended.send_replace(true);
+        });
+        attached
+    }
+
+    /// Serves what this node served when it ended last.
+    pub fn begin_all_replicated(self: &Arc<Self>) {
+        let attached: Vec<Uuid> =
+            self.read().replicated.values().filter(|volume| volume.attached).map(|volume| volume.uuid).collect();
+        for uuid in attached {
+            self.begin_replicated(uuid, false);
+        }
+    }
+
+    /// Ends serving a volume: nothing is in flight on it, and its voters know, as far as they could be reached.
+    pub(super) async fn end_replicated(&self, uuid: Uuid) {
+        let Some(attached) = self.replicated.all().get(&uuid).cloned() else { return };
+        let mut ended = attached.ended.subscribe();
+        attached.end.send_replace(true);
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// Ends serving all of them, all at once.
+    pub async fn end_all_replicated(&self) {
+        let all: Vec<Uuid> = self.replicated.all().keys().copied().collect();
+        // Those that are told to end do so side by side.
+        all.iter().for_each(|uuid| {
+            if let Some(attached) = self.replicated.all().get(uuid) {
+                attached.end.send_replace(true);
+            }
+        });
+        for uuid in all {
+            self.end_replicated(uuid).await;
+        }
+    }
+
+    async fn run_replicated(self: &Arc<Self>, uuid: Uuid, attached: &Arc<Attached>, mut new: bool) {
+        let mut again = AGAIN;
+        let name = self.read().replicated.get(&uuid).map(|volume| volume.name.clone()).unwrap_or_default();
+        loop {
+            let begun = Instant::now();
+            let over = self.serve_once(uuid, attached, new).await;
+            attached.set_voters(None);
+            match over {
+                Over::Ended => return,
+                Over::Overruled => {
+                    let message = format!("volume {name} is served by another node; this one has stopped serving it");
+                    self.events().warning("volume_taken", message, &[("volume", &name)]);
+                    self.note_attached(uuid, false);
+                    return;
+                }
+                Over::Again(why) => {
+                    // What is new and was not made is removed by whoever makes it.
+                    if new {
+                        attached.set_trouble(Some(why));
+                        return;
+                    }
+                    self.events().warning("volume_interrupted", format!("volume {name}: {why}"), &[("volume", &name)]);
+                    attached.set_trouble(Some(why));
+                }
+            }
+            new = false;
+            again = if begun.elapsed() > AGAIN_MAX { AGAIN } else { (2 * again).min(AGAIN_MAX) };
+            tokio::select! {
+                () = tokio::time::sleep(again) => {}
+                () = attached.wants_to_end() => return,
+            }
+        }
+    }
+
+    /// One epoch: from the first question to the voters until nothing is in flight any more.
+    async fn serve_once(self: &Arc<Self>, uuid: Uuid, attached: &Arc<Attached>, new: bool) -> Over {
+        let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Over::Ended };
+        let lineage = match random() {
+            Ok(lineage) => lineage,
+            Err(error) => return Over::Again(error.message),
+        };
+        let nodes = volume.voters.iter().map(|voter| voter.node.clone()).collect();
+        let ballots = Ballots { control: Arc::downgrade(self), volume: uuid, nodes };
+        let seats = Seats { voters: volume.voters.len(), replicas: replica::Voters::first(volume.replicas()) };
+        let voters = Council::begin(ballots, seats, volume.controller, lineage, volume.after());
+        attached.set_voters(Some(Arc::clone(&voters)));
+        let chosen = tokio::select! {
+            chosen = voters.open(if new { ALL_MAX } else { OTHERS_MAX }) => chosen,
+            () = attached.wants_to_end() => {
+                voters.let_go(LETTING_GO_MAX).await;
+                return Over::Ended;
+            }
+        };
+        let Ok(chosen) = chosen else {
+            return if volume.after().is_some() {
+                Over::Overruled
+            } else {
+                Over::Again("others open it at the same time".to_owned())
+            };
+        };
+        // From here on whoever finds a higher one knows that somebody else has come. No session of this epoch was begun before.
+        if let Err(error) = self.note_epoch(uuid, voters.seen().epoch) {
+            voters.let_go(LETTING_GO_MAX).await;
+            return Over::Again(error.message);
+        }
+        if let Err(error) = self.start_replicated(&volume, attached, &voters, chosen, new).await {
+            // Nothing was answered: nobody need wait.
+            voters.let_go(LETTING_GO_MAX).await;
+            return Over::Again(error.message);
+        }
+        attached.set_trouble(None);
+        self.events().info("volume_attached", format!("volume {} is served", volume.name), &[("volume", &volume.name)]);
+        let over = self.tend_replicated(&volume, attached, &voters).await;
+        self.stop_replicated(&volume, &voters, matches!(over, Over::Ended)).await;
+        over
+    }
+
+    /// Opens replicas and serves the array above them.
+    async fn start_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+        chosen: replica::Voters,
+        new: bool,
+    ) -> Result<(), ErrorDetail> {
+        let session = attached.next_session();
+        let (mut disks, mut last) = (Vec::new(), None);
+        for voter in chosen.iter() {
+            match self.reach_replica(volume, voters, voter, session).await {
+                Ok(disk) => disks.push(disk),
+                Err(error) => {
+                    tracing::warn!("volume {}: {}", volume.name, error.message);
+                    last = Some(error);
+                }
+            }
+        }
+        let all = disks.len() == volume.replicas();
+        if disks.is_empty() || new && !all {
+            self.close_disks(disks).await;
+            return Err(last.unwrap_or_else(|| ErrorDetail::new(Kind::Incomplete, "no replica could be opened")));
+        }
+        let meta = VotedMeta { meta: self.meta.clone(), voters: Some(Arc::clone(voters)) };
+        let started = match new {
+            true => self.create_above(volume, &meta, &disks).await.map(|array| (array, true)),
+            false => self.start_above(volume, &meta, &disks).await,
+        };
+        let kept = match started {
+            Ok((array, clean)) => self.keep(array, &disks, Keep { clean, force: false }).await,
+            Err(error) => Err(error),
+        };
+        if kept.is_err() {
+            self.close_disks(disks).await;
+            return kept;
+        }
+        // Disks that were opened and are no members now: what they hold is found again when they are brought back.
+        let unused: Vec<_> = {
+            let tables = self.read();
+            let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
+            let seated = |disk: &Arc<OpenDisk>| {
+                active.is_some_and(|active| active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf))
+            };
+            disks.into_iter().filter(|disk| !seated(disk)).collect()
+        };
+        if let Some(Condition::Active(active)) =
+            self.write().arrays.get_mut(&volume.uuid).map(|entry| &mut entry.condition)
+        {
+            active.guests.retain(|guest| unused.iter().all(|disk| disk.leaf != guest.leaf));
+        }
+        self.close_disks(unused).await;
+        Ok(())
+    }
+
+    async fn create_above(
+        &self,
+        volume: &SavedReplicated,
+        meta: &VotedMeta,
+        disks: &[Arc<OpenDisk>],
+    ) -> Result<lifecycle::Array, ErrorDetail> {
+        let mut member_ids: Vec<MemberId> = Vec::with_capacity(disks.len());
+        while member_ids.len() < disks.len() {
+            let id = MemberId::from_random(random()?);
+            if !member_ids.contains(&id) {
+                member_ids.push(id);
+            }
+        }
+        let invalid = |error: &dyn std::fmt::Display| ErrorDetail::new(Kind::InvalidArgument, error.to_string());
+        let request = CreateRequest {
+            name: Name::new(&volume.name).map_err(|error| invalid(&error))?,
+            spec: Spec::new(Level::Raid1),
+            leaves: disks.iter().map(|disk| disk.leaf).collect(),
+            uuid: volume.uuid,
+            member_ids,
+            spares: Vec::new(),
+            journal: None,
+            write_mostly: Vec::new(),
+            start_policy: StartPolicy::ByLevel,
+            lineage: random()?,
+            session: random()?,
+            created_unix_s: super::super::unix_ms() / 1000,
+            force: false,
+        };
+        let created = lifecycle::create(meta, &request).await;
+        created.map_err(|error| of_lifecycle(&error, &volume.name, &Control::name_in(disks)))
+    }
+
+    /// Starts the array on replicas that hold everything, by the word of the voters: without any others, whatever these may say.
+    async fn start_above(
+        &self,
+        volume: &SavedReplicated,
+        meta: &VotedMeta,
+        disks: &[Arc<OpenDisk>],
+    ) -> Result<(lifecycle::Array, bool), ErrorDetail> {
+        let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
+        let scan = lifecycle::scan(meta, &leaves).await;
+        let found = scan.arrays.into_iter().find(|array| array.uuid == volume.uuid).ok_or_else(|| {
+            ErrorDetail::new(Kind::Damaged, format!("no replica of volume {} bears its label", volume.name))
+                .with("volume", &volume.name)
+        })?;
+        let clean = found.newest.as_ref().is_some_and(|newest| newest.clean);
+        let options = StartOptions { degraded: true, ..StartOptions::new(random()?, random()?) };
+        let started = lifecycle::start(meta, &found, options).await;
+        let array = started.map_err(|error| of_lifecycle(&error, &volume.name, &Control::name_in(disks)))?;
+        Ok((array, clean))
+    }
+
+    /// Until it is to end, another node has it, or no replica is left.
+    async fn tend_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+    ) -> Over {
+        let mut tries: BTreeMap<u16, (Instant, Duration)> = BTreeMap::new();
+        loop {
+            tokio::select! {
+                () = attached.wants_to_end() => return Over::Ended,
+                () = voters.over() => return Over::Overruled,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            let out: Vec<u16> = {
+                let tables = self.read();
+                let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else {
+                    return Over::Again("its array has stopped".to_owned());
+                };
+                if active.has_failed() {
+                    return Over::Again("its last replica has failed; it is opened anew".to_owned());
+                }
+                let is_out = |state: MemberState| matches!(state, MemberState::Out | MemberState::Absent);
+                let members = active.label.members.iter().zip(0..).take(volume.replicas());
+                members.filter(|(member, _)| is_out(member.state)).map(|(_, role)| role).collect()
+            };
+            tries.retain(|role, _| out.contains(role));
+            for role in out {
+                let (at, wait) = tries.get(&role).copied().unwrap_or((Instant::now(), BACK));
+                if at > Instant::now() {
+                    continue;
+                }
+                tries.insert(role, (Instant::now() + wait, (2 * wait).min(BACK_MAX)));
+                if let Err(error) = self.bring_back(volume, attached, voters, role).await {
+                    tracing::info!("volume {}: {}", volume.name, error.message);
+                }
+            }
+        }
+    }
+
+    /// Lets a replica that is out take part again: with what it had where it can catch up, else anew.
+    async fn bring_back(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+        role: u16,
+    ) -> Result<(), ErrorDetail> {
+        let (voter, name) = (VoterId(role as u8), volume.voter_name(usize::from(role)));
+        if !voters.meet(voter).await {
+            return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
+        }
+        let disk = self.reach_replica(volume, voters, voter, attached.next_session()).await?;
+        let taken = self.take_back_replica(volume.uuid, role, &disk).await;
+        if taken.is_err() {
+            self.leave(volume.uuid, disk).await;
+        }
+        taken
+    }
+
+    async fn take_back_replica(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+    ) -> Result<(), ErrorDetail> {
+        match self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
+            Some(Condition::Active(active)) => active.guests.push(Arc::clone(disk)),
+            _ => return Err(ErrorDetail::new(Kind::Inactive, "the volume is not served any more")),
+        }
+        let Err(error) = self.give_order(uuid, Order::Return(disk.leaf)).await else { return Ok(()) };
+        tracing::info!("replica {} is filled anew: {}", disk.name, error.message);
+        // Nothing that it has counts by the voters, whatever its label says.
+        let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
+        self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await
+    }
+
+    /// Ends the service of the array, then lets go. `clean`: it ends because somebody wants it to.
+    async fn stop_replicated(self: &Arc<Self>, volume: &SavedReplicated, voters: &Arc<Voters>, clean: bool) {
+        // Before anything fails: clients hear nothing of it, and come back.
+        self.silence_exports(volume.uuid).await;
+        if let Some(Deactivated { entry, disks, array }) = self.deactivate(volume.uuid, false).await {
+            if let Some(mut ended @ Ended::Kept(_)) = array
+                && clean
+            {
+                self.mark_clean(&volume.name, &disks, &mut ended).await;
+            }
+            drop(entry);
+            self.close_disks(disks).await;
+        }
+        self.write().arrays.remove(&volume.uuid);
+        voters.let_go(LETTING_GO_MAX).await;
+    }
+
+    /// Remembers whether this node is to serve a volume.
+    pub(super) fn note_attached(&self, uuid: Uuid, attached: bool) {
+        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+            volume.attached = attached;
+        }
+        self.save_or_warn();
+    }
+
+    fn note_epoch(&self, uuid: Uuid, epoch: u64) -> Result<(), ErrorDetail> {
+        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+            volume.epoch = epoch;
+        }
+        self.save()
+    }
+}

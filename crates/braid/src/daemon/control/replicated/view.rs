@@ -1,0 +1,119 @@
+//! How volumes that are kept on several nodes are shown.
+
+use super::super::Control;
+use super::super::tables::Active;
+use super::saved::SavedReplicated;
+use braid_api::{
+    ErrorDetail, Kind, ReplicaPlace, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState,
+};
+use braid_engine::replica::VoterId;
+use braid_format::MemberState;
+
+impl SavedReplicated {
+    /// Where its voters are, as every replica keeps it.
+    pub(super) fn places(&self) -> Vec<ReplicaPlace> {
+        let place =
+            |voter: &super::saved::SavedVoter| ReplicaPlace { node: voter.node.clone(), pool: voter.pool.clone() };
+        self.voters.iter().map(place).collect()
+    }
+}
+
+impl Control {
+    /// Every volume of several nodes that this one knows.
+    pub fn replicated_volumes(&self) -> ReplicatedList {
+        let volumes: Vec<SavedReplicated> = self.read().replicated.values().cloned().collect();
+        let mut volumes: Vec<ReplicatedVolume> = volumes.iter().map(|volume| self.show_replicated(volume)).collect();
+        volumes.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
+        ReplicatedList { volumes }
+    }
+
+    /// One of them, by name or UUID.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub fn replicated_volume(&self, name: &str) -> Result<ReplicatedVolume, ErrorDetail> {
+        Ok(self.show_replicated(&self.find_replicated(name)?))
+    }
+
+    pub(super) fn find_replicated(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
+        let tables = self.read();
+        let found = tables.replicated.values().find(|volume| volume.name == name || volume.uuid.to_string() == name);
+        found.cloned().ok_or_else(|| {
+            ErrorDetail::new(Kind::NotFound, format!("this node knows no volume {name} of several nodes"))
+                .with("volume", name)
+                .remedy(format!("braid volume list; braid volume attach {name} looks on other nodes"))
+        })
+    }
+
+    fn show_replicated(&self, volume: &SavedReplicated) -> ReplicatedVolume {
+        let attached = self.replicated.all().get(&volume.uuid).cloned();
+        let seen = attached.as_ref().and_then(|attached| attached.voters()).map(|voters| voters.seen());
+        let mut attention = Vec::new();
+        let tables = self.read();
+        let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
+        let state = match (&attached, active) {
+            (Some(_), Some(_)) => ReplicatedState::Serving,
+            (Some(_), None) => ReplicatedState::Opening,
+            (None, _) => ReplicatedState::Detached,
+        };
+        attention.extend(attached.as_ref().and_then(|attached| attached.trouble()));
+        if let (ReplicatedState::Opening, Some(seen)) = (state, &seen) {
+            let silent: Vec<String> = (0..volume.voters.len())
+                .filter(|number| !seen.raised.has(VoterId(*number as u8)))
+                .map(|number| volume.voter_name(number))
+                .collect();
+            let missing: Vec<String> =
+                seen.missing.iter().map(|voter| volume.voter_name(usize::from(voter.0))).collect();
+            if !missing.is_empty() {
+                attention.push(format!(
+                    "none of those that hold everything is here and sound: {} would do, one of them",
+                    missing.join(", ")
+                ));
+            } else if !silent.is_empty() {
+                attention.push(format!("it waits for voters: {} do not answer", silent.join(", ")));
+            }
+        }
+        let voters = volume.voters.iter().enumerate().map(|(number, voter)| {
+            let id = VoterId(number as u8);
+            Voter {
+                voter: number as u8,
+                node: voter.node.clone(),
+                pool: voter.pool.clone(),
+                state: match (&voter.pool, active) {
+                    (None, _) => VoterState::Witness,
+                    (Some(_), None) => VoterState::Unknown,
+                    (Some(_), Some(active)) => state_of(active, number),
+                },
+                answers: seen.as_ref().is_some_and(|seen| seen.raised.has(id) && seen.away[number].is_none()),
+                reason: seen.as_ref().and_then(|seen| seen.away[number].clone()),
+            }
+        });
+        let voters: Vec<Voter> = voters.collect();
+        let lacking: Vec<&Voter> =
+            voters.iter().filter(|voter| matches!(voter.state, VoterState::Out | VoterState::Filling)).collect();
+        attention.extend(lacking.iter().map(|voter| match voter.state {
+            VoterState::Filling => {
+                format!("replica {} is being brought up to date", volume.voter_name(voter.voter.into()))
+            }
+            _ => format!("replica {} is out; the volume goes on without it", volume.voter_name(voter.voter.into())),
+        }));
+        ReplicatedVolume {
+            uuid: volume.uuid.to_string(),
+            name: volume.name.clone(),
+            size_bytes: volume.size_bytes,
+            state,
+            epoch: seen.as_ref().map_or(0, |seen| seen.epoch),
+            voters,
+            exports: tables.exports_of(volume.uuid),
+            attention,
+        }
+    }
+}
+
+fn state_of(active: &Active, number: usize) -> VoterState {
+    match active.label.members.get(number).map(|member| member.state) {
+        Some(MemberState::InSync) => VoterState::InSync,
+        Some(MemberState::Filling) => VoterState::Filling,
+        _ => VoterState::Out,
+    }
+}

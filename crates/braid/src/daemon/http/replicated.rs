@@ -1,0 +1,92 @@
+//! Paths of volumes that are kept on several nodes.
+
+use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use braid_api::{CreateReplicated, ErrorBody, ReplicatedList, ReplicatedVolume};
+
+/// All volumes of several nodes that this one knows.
+#[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]
+pub(super) async fn volumes(State(control): Shared) -> Json<ReplicatedList> {
+    Json(control.replicated_volumes())
+}
+
+/// Makes a volume with replicas on several nodes, and serves it here.
+#[utoipa::path(
+    post, path = "/v1/replicated", request_body = CreateReplicated,
+    responses(
+        (status = 200, body = ReplicatedVolume),
+        (status = 400, body = ErrorBody, description = "too few replicas, a node named twice"),
+        (status = 404, body = ErrorBody, description = "no such node, or no such pool there"),
+        (status = 409, body = ErrorBody, description = "exists, incomplete"),
+        (status = 503, body = ErrorBody, description = "a node does not answer")
+    )
+)]
+pub(super) async fn create(State(control): Shared, Ask(ask): Ask<CreateReplicated>) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.create_replicated(ask).await }).await
+}
+
+/// One of them.
+#[utoipa::path(
+    get, path = "/v1/replicated/{volume}",
+    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    responses((status = 200, body = ReplicatedVolume), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn volume(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
+    Ok(Json(control.replicated_volume(&name)?))
+}
+
+/// Serves a volume on this node; whichever node has served it so far is cut off.
+#[utoipa::path(
+    post, path = "/v1/replicated/{volume}/attach",
+    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    responses(
+        (status = 200, body = ReplicatedVolume, description = "it is served"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "voters or replicas are missing; this node goes on trying")
+    )
+)]
+pub(super) async fn attach(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.attach_replicated(&name).await }).await
+}
+
+/// Ends serving a volume on this node.
+#[utoipa::path(
+    post, path = "/v1/replicated/{volume}/detach",
+    params(
+        ("volume" = String, Path, description = "name or UUID", example = "db"),
+        ("force" = Option<bool>, Query, description = "although it is exported: clients are cut off")
+    ),
+    responses((status = 200, body = ReplicatedVolume), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
+)]
+pub(super) async fn detach(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<ReplicatedVolume> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.detach_replicated(&name, force).await }).await
+}
+
+/// Deletes a volume with all of its replicas.
+#[utoipa::path(
+    delete, path = "/v1/replicated/{volume}",
+    params(
+        ("volume" = String, Path, description = "name or UUID", example = "db"),
+        ("force" = Option<bool>, Query, description = "although it is exported, or nodes do not answer")
+    ),
+    responses(
+        (status = 200, body = ReplicatedVolume, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody),
+        (status = 503, body = ErrorBody)
+    )
+)]
+pub(super) async fn delete(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Force>, QueryRejection>,
+) -> Answer<ReplicatedVolume> {
+    let force = read_query(query)?.force;
+    to_the_end(control, |control| async move { control.delete_replicated(&name, force).await }).await
+}

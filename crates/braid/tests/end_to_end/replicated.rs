@@ -1,0 +1,235 @@
+//! Volumes that are kept on several nodes: daemons on loopback, each a node with a pool.
+
+use serde_json::Value;
+
+use crate::nbd::Client;
+use crate::support::*;
+
+const SIZE: u64 = 64 * MIB;
+
+/// Nodes of one cluster, each with a pool `tank`.
+struct Cluster {
+    nodes: Vec<Daemon>,
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.expect("loopback is there").port()
+}
+
+impl Cluster {
+    fn of(names: &[&str]) -> Cluster {
+        let mut nodes: Vec<Daemon> = Vec::new();
+        for name in names {
+            let folder = Folder::new();
+            let disk = folder.sparse("disk.img", 512 * MIB);
+            let (data, listen) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+            let daemon = Daemon::start_in(folder, &["--shards", "2", "--replica-listen", &format!("tcp:{data}")]);
+            daemon.braid(&["pool", "create", "tank", &disk]);
+            let place = ["--listen", &listen, "--data", &data, "--data-plain"];
+            match nodes.first() {
+                None => daemon.braid(&[&["node", "init", name], &place[..]].concat()),
+                Some(first) => {
+                    let token = first.braid(&["node", "invite"]).trim().to_owned();
+                    daemon.braid(&[&["node", "join", &token, "--name", name], &place[..]].concat())
+                }
+            };
+            nodes.push(daemon);
+        }
+        let cluster = Cluster { nodes };
+        wait_for("all nodes to know each other", || {
+            let knows = |daemon: &Daemon| {
+                let list = daemon.json(&["node", "list"]);
+                let nodes = list["nodes"].as_array().expect("a list");
+                nodes.len() == names.len() && nodes.iter().all(|node| node["state"] == "here")
+            };
+            cluster.nodes.iter().all(knows).then_some(())
+        });
+        cluster
+    }
+
+    fn create(&self, replicas: &str, more: &[&str]) -> Value {
+        self.nodes[0].json(&[&["volume", "create", "db", "64M", "--replicas", replicas], more].concat())
+    }
+
+    /// How each voter does, by the word of a node.
+    fn states(&self, of: usize) -> Vec<String> {
+        let shown = self.nodes[of].json(&["volume", "show", "db"]);
+        let voters = shown["voters"].as_array().expect("voters").clone();
+        voters.iter().map(|voter| voter["state"].as_str().expect("a word").to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn wait_for_states(&self, of: usize, expected: &[&str]) {
+        let mut last = Vec::new();
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            last = self.states(of);
+            if last == expected {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let (shown, log) = (self.nodes[of].braid(&["volume", "show", "db"]), self.nodes[of].running.log());
+        panic!("{expected:?} is not what is: {last:?}\n{shown}\n{log}");
+    }
+
+    fn client(&self, of: usize) -> Client {
+        Client::open(&self.nodes[of].nbd_socket("db"), "db").expect("it is exported")
+    }
+}
+
+const WHOLE: [&str; 3] = ["in_sync"; 3];
+
+#[test]
+fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
+    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    let made = cluster.create("one/tank,two/tank,three/tank", &[]);
+    assert_eq!((&made["state"], &made["size_bytes"]), (&"serving".into(), &SIZE.into()), "{made}");
+    assert_eq!(cluster.states(0), WHOLE);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    assert_eq!(client.size_bytes, SIZE);
+    client.write(0, &noise(MIB, 1)).expect("it is written");
+    client.write(SIZE - MIB, &noise(MIB, 2)).expect("it is written up to its end");
+    client.flush().expect("it is flushed");
+
+    // One dies, and nothing fails; what it misses it gets when it is back.
+    cluster.nodes[2].kill();
+    client.write(8 * MIB, &noise(MIB, 3)).expect("the two others have it");
+    assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(0, &WHOLE);
+    client.write(9 * MIB, &noise(MIB, 4)).expect("all three have it");
+    client.flush().expect("it is flushed");
+    let events = cluster.nodes[0].events();
+    assert!(events.contains("member_dropped") && events.contains("member_in_sync"), "{events}");
+
+    // Each replica alone has everything, and nothing else than it.
+    drop(client);
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let read = |daemon: &Daemon| {
+        daemon.braid(&["snapshot", "create", "tank/db@all"]);
+        let socket = daemon.folder.join("all.nbd");
+        daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
+        let mut client = Client::open(&socket, "all").expect("it is exported");
+        assert_eq!(client.size_bytes, SIZE);
+        (0..SIZE / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect::<Vec<_>>()
+    };
+    let first = read(&cluster.nodes[0]);
+    for (at, seed) in [(0, 1), (63, 2), (8, 3), (9, 4)] {
+        assert!(first[at] == noise(MIB, seed), "{at}");
+    }
+    assert!(first[20].iter().all(|byte| *byte == 0));
+    for node in &cluster.nodes[1..] {
+        assert!(read(node) == first, "a replica differs");
+    }
+}
+
+#[test]
+fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
+    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write(0, &noise(MIB, 1)).expect("it is written");
+    client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
+
+    // Taken from a node that lives: it stops, and its clients are cut off.
+    let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
+    assert_eq!(taken["state"], "serving", "{taken}");
+    assert!(taken["epoch"].as_u64() >= Some(2), "{taken}");
+    wait_for("the first one to let go", || {
+        (cluster.nodes[0].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
+    });
+    assert!(client.read(0, 4096).is_err(), "its clients are cut off");
+    cluster.nodes[1].export("db");
+    let mut second = cluster.client(1);
+    assert!(second.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    assert!(second.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
+    second.write_fua(2 * MIB, &noise(MIB, 3)).expect("it is written");
+
+    // Taken from a node that is dead, which finds out when it is back.
+    cluster.wait_for_states(1, &WHOLE);
+    cluster.nodes[1].kill();
+    let taken = cluster.nodes[2].json(&["volume", "attach", "db"]);
+    assert_eq!(taken["state"], "serving", "{taken}");
+    cluster.nodes[2].export("db");
+    let mut third = cluster.client(2);
+    assert!(third.read(2 * MIB, MIB as usize).expect("it is read") == noise(MIB, 3));
+    third.write_fua(3 * MIB, &noise(MIB, 4)).expect("it is written");
+    cluster.nodes[1].start_again();
+    wait_for("the second one to find out", || {
+        (cluster.nodes[1].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
+    });
+    cluster.wait_for_states(2, &WHOLE);
+    assert!(third.read(3 * MIB, MIB as usize).expect("it is read") == noise(MIB, 4), "nobody disturbed it");
+}
+
+#[test]
+fn what_was_served_is_served_again_after_a_restart() {
+    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    assert_eq!(cluster.states(0), ["in_sync", "in_sync", "witness"]);
+    cluster.nodes[0].export("db");
+    cluster.client(0).write_fua(0, &noise(MIB, 1)).expect("it is written");
+    for kill in [false, true] {
+        cluster.nodes[0].restart(kill);
+        cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
+        wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+        assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    }
+    // With a witness either of the two is enough.
+    cluster.nodes[0].kill();
+    let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
+    assert_eq!(taken["state"], "serving", "{taken}");
+    cluster.nodes[1].export("db");
+    assert!(cluster.client(1).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing() {
+    let mut cluster = Cluster::of(&["one", "two"]);
+    let one = &cluster.nodes[0];
+    let create = |places: &str| one.refused(2, &["volume", "create", "db", "64M", "--replicas", places]);
+    assert!(create("one/tank").contains("2 replicas at least"));
+    assert!(create("one/tank,one/tank").contains("named twice"));
+    assert!(
+        one.refused(3, &["volume", "create", "db", "64M", "--replicas", "one/tank,nobody/tank"])
+            .contains("no node nobody")
+    );
+    assert!(one.refused(2, &["volume", "create", "tank/db", "64M", "--replicas", "2"]).contains("without a pool"));
+    assert!(one.refused(2, &["volume", "create", "db", "64M"]).contains("POOL/VOLUME"));
+    assert!(one.refused(2, &["volume", "create", "db", "1000", "--replicas", "2"]).contains("no size"));
+    // A pool that is not there: what was made elsewhere is removed again.
+    one.refused(3, &["volume", "create", "db", "64M", "--replicas", "one/tank,two/nothing"]);
+    assert_eq!(one.json(&["volume", "list"])["replicated"], serde_json::json!([]));
+    assert_eq!(one.json(&["replica", "list"])["replicas"], serde_json::json!([]));
+    assert_eq!(one.json(&["volume", "list"])["volumes"], serde_json::json!([]));
+    // A node that does not answer.
+    cluster.nodes[1].kill();
+    let one = &cluster.nodes[0];
+    let said = one.refused(6, &["volume", "create", "db", "64M", "--replicas", "one/tank,two/tank"]);
+    assert!(said.contains("two"), "{said}");
+    assert_eq!(one.json(&["volume", "list"])["replicated"].as_array().map(Vec::len), Some(1), "what is left is named");
+    cluster.nodes[1].start_again();
+    let one = &cluster.nodes[0];
+    one.braid(&["volume", "delete", "db", "--yes"]);
+    assert_eq!(one.json(&["volume", "list"])["replicated"], serde_json::json!([]));
+
+    // The array above the replicas is nobody's to change by itself, and a replica's data neither.
+    cluster.create("2", &[]);
+    let one = &cluster.nodes[0];
+    assert!(one.refused(4, &["array", "stop", "db"]).contains("volume detach"));
+    one.export("db");
+    assert!(one.refused(4, &["volume", "detach", "db"]).contains("exported"));
+    assert!(one.refused(4, &["volume", "delete", "db", "--yes"]).contains("exported"));
+    assert!(one.refused(4, &["volume", "create", "db", "64M", "--replicas", "2"]).contains("already"));
+    one.braid(&["volume", "delete", "db", "--force", "--yes"]);
+    for node in &cluster.nodes {
+        assert_eq!(node.json(&["replica", "list"])["replicas"], serde_json::json!([]));
+        assert_eq!(node.json(&["volume", "list"])["volumes"], serde_json::json!([]));
+    }
+}
