@@ -69,8 +69,6 @@ struct State {
     released: Voters,
     /// How often a higher epoch was met while it was being opened.
     refusals: u32,
-    /// It is opened whoever else has it.
-    goes_above: bool,
 }
 
 /// Who votes.
@@ -119,16 +117,11 @@ impl<B> Drop for Council<B> {
 }
 
 impl<B: Ballot> Council<B> {
-    /// Begins to ask all voters. `controller` and `lineage` are random. With `after`, the epoch in which this node served the volume last,
-    /// it is opened only if nobody else has opened it since.
-    pub fn begin(ballot: B, seats: Seats, controller: Uuid, lineage: u64, after: Option<u64>) -> Arc<Council<B>> {
+    /// Begins to ask all voters, in an epoch above `above`. `controller` and `lineage` are random.
+    pub fn begin(ballot: B, seats: Seats, controller: Uuid, lineage: u64, above: u64) -> Arc<Council<B>> {
         let Seats { voters, replicas } = seats;
         let quorums = Quorums::of(voters);
-        let opening = Opening::new(quorums, replicas, controller, lineage);
-        let opening = match after {
-            Some(epoch) => opening.above(epoch),
-            None => opening,
-        };
+        let opening = Opening::new(quorums, replicas, controller, lineage).above(above);
         let council = Arc::new(Council {
             ballot,
             quorums,
@@ -145,7 +138,6 @@ impl<B: Ballot> Council<B> {
                 let_go: false,
                 released: Voters::NONE,
                 refusals: 0,
-                goes_above: after.is_none(),
             }),
             changed: watch::Sender::new(0),
             lease: Arc::new(DeviceLease::new(0)),
@@ -391,7 +383,9 @@ impl<B: Ballot> Council<B> {
         };
         let Some(opened) = opened else { return Ok(false) };
         state.phase = Phase::Serving(Box::new(Membership::new(self.quorums, &opened, self.lineage.rotate_left(23))));
-        if let Some(until) = state.lease.until_ns() {
+        let until = state.lease.until_ns();
+        drop(state);
+        if let Some(until) = until {
             self.ballot.renew(&self.lease, until);
         }
         Ok(true)
@@ -488,7 +482,7 @@ impl<B: Ballot> Council<B> {
                         let epoch = opening.epoch();
                         if epoch != state.epoch {
                             state.refusals += 1;
-                            state.over = !state.goes_above || state.refusals > REFUSALS_MAX;
+                            state.over = state.refusals > REFUSALS_MAX;
                             (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::new(self.quorums));
                         }
                     }

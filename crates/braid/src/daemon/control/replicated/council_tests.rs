@@ -1,4 +1,5 @@
 use super::council::{Ballot, Council, Overruled, Seats, Unanswered};
+use super::probe::{Standing, standing};
 use braid_engine::DeviceLease;
 use braid_engine::replica::{Answer, Ask, Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Vote, VoterId, Voters};
 use std::sync::{Arc, Mutex};
@@ -40,13 +41,7 @@ impl Room {
     fn council(self: &Arc<Room>, controller: u128) -> Arc<Council<Seat>> {
         let count = self.fences.lock().unwrap().len();
         let seats = Seats { voters: count, replicas: Voters::first(count) };
-        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(controller), 99, None)
-    }
-
-    fn council_after(self: &Arc<Room>, epoch: u64) -> Arc<Council<Seat>> {
-        let count = self.fences.lock().unwrap().len();
-        let seats = Seats { voters: count, replicas: Voters::first(count) };
-        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(77), 98, Some(epoch))
+        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(controller), 99, 0)
     }
 
     fn go_away(&self, numbers: &[u8]) {
@@ -209,21 +204,33 @@ async fn too_few_voters_open_nothing_and_what_is_missing_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_back_opens_only_what_nobody_else_has_opened_since() {
+async fn who_comes_back_finds_out_whether_it_is_his_still() {
     let room = Room::of(3);
+    let seat = Seat(Arc::clone(&room));
     let first = room.council(1);
     let chosen = first.open(Duration::ZERO).await.unwrap();
     first.agree(chosen).await.unwrap();
-    let epoch = first.seen().epoch;
     drop(first);
-    let again = room.council_after(epoch);
-    let chosen = again.open(Duration::ZERO).await.unwrap();
-    again.agree(chosen).await.unwrap();
+    let mine = Uuid::from_u128(1);
+    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(1));
+    room.go_away(&[0]);
+    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(1), "two of three are enough");
+    room.go_away(&[0, 1]);
+    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Unknown);
+    room.go_away(&[]);
+    // One voter was raised by somebody who gave up: that is gone above.
+    let raised = seat.ask(VoterId(2), Ask::Raise { epoch: 9, controller: Uuid::from_u128(5) }).await;
+    assert!(matches!(raised, Ok(Answer::Raised { .. })));
+    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(9));
+    // An epoch that this controller has raised and not noted is its own.
+    for voter in [0, 1] {
+        seat.ask(VoterId(voter), Ask::Raise { epoch: 2, controller: mine }).await.unwrap();
+    }
+    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(9));
     let other = room.council(2);
     let chosen = other.open(Duration::ZERO).await.unwrap();
     other.agree(chosen).await.unwrap();
-    let late = room.council_after(again.seen().epoch);
-    assert_eq!(late.open(Duration::ZERO).await, Err(Overruled));
+    assert_eq!(standing(&seat, 3, 2, mine).await, Standing::Others);
     assert!(!other.seen().over, "who serves is not disturbed");
 }
 

@@ -90,10 +90,12 @@ impl Control {
             Ok(volume) => volume,
             Err(_) => self.find_elsewhere(name).await?,
         };
+        self.refuse_being_made(&volume)?;
         if volume.making {
-            return Err(ErrorDetail::new(Kind::InUse, format!("volume {} is being made", volume.name))
+            let message = format!("volume {} was never made to its end", volume.name);
+            return Err(ErrorDetail::new(Kind::Incomplete, message)
                 .with("volume", &volume.name)
-                .remedy("wait until that is done"));
+                .remedy(format!("braid volume delete {} removes what there is of it", volume.name)));
         }
         let serves = self.replicated.all().get(&volume.uuid).cloned();
         if let Some(attached) = serves {
@@ -119,6 +121,7 @@ impl Control {
     pub async fn detach_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
         let volume = self.find_replicated(name)?;
+        self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "their clients are cut off, and they wait")?;
         if !self.replicated.all().contains_key(&volume.uuid) && !volume.attached {
             return Err(ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node"))
@@ -142,6 +145,7 @@ impl Control {
     pub async fn delete_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
         let volume = self.find_replicated(name)?;
+        self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "they are removed")?;
         let shown = self.replicated_volume(&volume.uuid.to_string())?;
         if !force {
@@ -384,6 +388,16 @@ impl Control {
             true => unknown.remedy("braid replica list shows what there is"),
             false => unknown.remedy(format!("these nodes did not answer: {}", silent.join(", "))),
         })
+    }
+
+    /// Whoever makes it has its name.
+    fn refuse_being_made(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+        if !self.read().claimed_names.contains(&volume.name) {
+            return Ok(());
+        }
+        Err(ErrorDetail::new(Kind::InUse, format!("volume {} is being made", volume.name))
+            .with("volume", &volume.name)
+            .remedy("wait until that is done"))
     }
 
     fn refuse_replicated_exported(

@@ -2,7 +2,7 @@
 //!
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
-//! goes by `meta`. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `view` shows it.
+//! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `view` shows it.
 
 mod ballot;
 pub mod council;
@@ -10,6 +10,7 @@ pub mod council;
 mod council_tests;
 mod create;
 mod meta;
+mod probe;
 mod reach;
 pub mod saved;
 mod serve;

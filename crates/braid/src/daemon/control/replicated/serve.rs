@@ -18,6 +18,7 @@ use super::super::tables::{Condition, OpenDisk};
 use super::super::{Control, random};
 use super::ballot::Ballots;
 use super::council::{Council, Seats};
+use super::probe::{Standing, standing};
 use super::saved::SavedReplicated;
 use super::{Voters, meta::VotedMeta};
 use crate::daemon::errors::of_lifecycle;
@@ -28,6 +29,7 @@ use braid_engine::replica::{self, VoterId};
 use braid_format::{MemberId, MemberState, Name, StartPolicy};
 use braid_geometry::{Level, Spec};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -106,7 +108,7 @@ impl Attached {
 }
 
 impl Control {
-    /// Begins to serve a volume; `new`: its replicas bear nothing yet. Goes on until [`Control::end_replicated`].
+    /// Begins to serve a volume, where that has not begun yet; `new`: its replicas bear nothing yet. Goes on until [`Control::end_replicated`].
     pub(super) fn begin_replicated(self: &Arc<Self>, uuid: Uuid, new: bool) -> Arc<Attached> {
         let attached = Arc::new(Attached {
             voters: Mutex::default(),
@@ -115,7 +117,11 @@ impl Control {
             session: AtomicU64::new(0),
             trouble: Mutex::default(),
         });
-        self.replicated.all().insert(uuid, Arc::clone(&attached));
+        match self.replicated.all().entry(uuid) {
+            // Somebody else was faster.
+            Entry::Occupied(there) => return Arc::clone(there.get()),
+            Entry::Vacant(free) => drop(free.insert(Arc::clone(&attached))),
+        }
         let (control, run) = (Arc::clone(self), Arc::clone(&attached));
         tokio::spawn(async move {
             control.run_replicated(uuid, &run, new).await;
@@ -127,8 +133,8 @@ impl Control {
 
     /// Serves what this node served when it ended last.
     pub fn begin_all_replicated(self: &Arc<Self>) {
-        let attached: Vec<Uuid> =
-            self.read().replicated.values().filter(|volume| volume.attached).map(|volume| volume.uuid).collect();
+        let is_served = |volume: &&SavedReplicated| volume.attached && !volume.making;
+        let attached: Vec<Uuid> = self.read().replicated.values().filter(is_served).map(|volume| volume.uuid).collect();
         for uuid in attached {
             self.begin_replicated(uuid, false);
         }
@@ -200,7 +206,11 @@ impl Control {
         let nodes = volume.voters.iter().map(|voter| voter.node.clone()).collect();
         let ballots = Ballots { control: Arc::downgrade(self), volume: uuid, nodes };
         let seats = Seats { voters: volume.voters.len(), replicas: replica::Voters::first(volume.replicas()) };
-        let voters = Council::begin(ballots, seats, volume.controller, lineage, volume.after());
+        let above = match self.may_open(&volume, attached, &ballots).await {
+            Ok(above) => above,
+            Err(over) => return over,
+        };
+        let voters = Council::begin(ballots, seats, volume.controller, lineage, above);
         attached.set_voters(Some(Arc::clone(&voters)));
         let chosen = tokio::select! {
             chosen = voters.open(if new { ALL_MAX } else { OTHERS_MAX }) => chosen,
@@ -209,13 +219,7 @@ impl Control {
                 return Over::Ended;
             }
         };
-        let Ok(chosen) = chosen else {
-            return if volume.after().is_some() {
-                Over::Overruled
-            } else {
-                Over::Again("others open it at the same time".to_owned())
-            };
-        };
+        let Ok(chosen) = chosen else { return Over::Again("others open it at the same time".to_owned()) };
         // From here on whoever finds a higher one knows that somebody else has come. No session of this epoch was begun before.
         if let Err(error) = self.note_epoch(uuid, voters.seen().epoch) {
             voters.let_go(LETTING_GO_MAX).await;
@@ -231,6 +235,33 @@ impl Control {
         let over = self.tend_replicated(&volume, attached, &voters).await;
         self.stop_replicated(&volume, &voters, matches!(over, Over::Ended)).await;
         over
+    }
+
+    /// Waits until it is known that nobody else has opened the volume since this node did; gives the epoch to go above.
+    async fn may_open(
+        &self,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        ballots: &Ballots,
+    ) -> Result<u64, Over> {
+        let Some(epoch) = volume.after() else { return Ok(0) };
+        loop {
+            let asked = standing(ballots, volume.voters.len(), epoch, volume.controller);
+            let said = tokio::select! {
+                said = asked => said,
+                () = attached.wants_to_end() => return Err(Over::Ended),
+            };
+            match said {
+                Standing::Ours(above) => return Ok(above),
+                Standing::Others => return Err(Over::Overruled),
+                Standing::Unknown => attached
+                    .set_trouble(Some("too few of its voters answer to say whether another node serves it".to_owned())),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(EVERY) => {}
+                () = attached.wants_to_end() => return Err(Over::Ended),
+            }
+        }
     }
 
     /// Opens replicas and serves the array above them.
