@@ -164,7 +164,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("node join", &["braid node join TOKEN --name node2 --listen 192.0.2.2"]),
     ("node list", &["braid node list", "braid node list --json"]),
     ("node show", &["braid node show node2"]),
-    ("node remove", &["braid node remove node2", "braid node remove node1 --force --yes"]),
+    ("node remove", &["braid node remove node2", "braid node remove node2 --force --yes"]),
     ("node renew", &["braid node renew", "braid node renew node2"]),
     ("replica list", &["braid replica list"]),
     ("replica show", &["braid replica show db"]),

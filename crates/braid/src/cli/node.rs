@@ -95,7 +95,8 @@ pub struct RemoveArgs {
     /// The node, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     node: String,
-    /// Remove the node that is asked although none of the others can be told
+    /// Remove it although it keeps replicas, or cannot be asked whether it does; or, where it is the one that is asked, although
+    /// none of the others can be told
     #[arg(long)]
     force: bool,
     /// Do not ask

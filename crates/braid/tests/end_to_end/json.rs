@@ -58,6 +58,11 @@ fn every_command_prints_what_its_schema_says() {
     let four = daemon.folder.sparse("four", 32 * MIB);
     let slow = format!("throttled({two},bw=1M)");
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
+    let other = crate::nodes::first("first");
+    let token = other.braid(&["node", "invite"]);
+    let join = ["node", "join", token.trim(), "--name", "second", "--listen", "127.0.0.1:0", "--json"];
+    keep(&daemon, "node join", "node join", &daemon.braid(&join));
+    daemon.braid(&["node", "remove", "second", "--yes"]);
     // The command that the schema is of, and what is typed.
     let steps: &[(&str, &[&str])] = &[
         ("plan", &["plan", "50G", "100G"]),
@@ -84,6 +89,14 @@ fn every_command_prints_what_its_schema_says() {
         ("array list", &["array", "list"]),
         ("array assemble", &["array", "assemble", "renamed"]),
         ("array grow", &["array", "grow", "renamed", &three]),
+        ("node init", &["node", "init", "one", "--listen", "127.0.0.1:0"]),
+        ("node invite", &["node", "invite"]),
+        ("node list", &["node", "list"]),
+        ("node show", &["node", "show", "one"]),
+        ("node renew", &["node", "renew"]),
+        ("status", &["status"]),
+        ("node remove", &["node", "remove", "one", "--yes"]),
+        ("node list", &["node", "list"]),
         ("array delete", &["array", "delete", "renamed", "--yes"]),
         ("array create", &["array", "create", "safe", "--level", "raid1", "--spare", &three, &one, &two]),
         ("array show", &["array", "show", "safe"]),
@@ -185,7 +198,8 @@ fn every_command_prints_what_its_schema_says() {
 
     let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
     let all: BTreeSet<&str> = all["commands"].as_object().expect("commands").keys().map(String::as_str).collect();
-    let seen: BTreeSet<&str> = steps.iter().map(|(command, _)| *command).chain(["events --follow"]).collect();
+    let seen: BTreeSet<&str> =
+        steps.iter().map(|(command, _)| *command).chain(["events --follow", "node join"]).collect();
     assert_eq!(all, seen, "a command has no document here, or no schema");
     let out = run_any(&tool("venv/bin/python"), &["-c", CHECK, &folder]);
     assert!(out.status.success(), "{}", said(&out));

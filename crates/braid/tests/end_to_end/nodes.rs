@@ -1,11 +1,16 @@
 //! Nodes: several daemons on one machine, each with a folder of its own, that know each other.
 
-use serde_json::Value;
+use std::fs;
+use std::time::Duration;
 
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use serde_json::{Value, json};
+
+use crate::network::Authority;
 use crate::support::*;
 
 /// A daemon that is node NAME, on a port that the kernel has given.
-fn first(name: &str) -> Daemon {
+pub fn first(name: &str) -> Daemon {
     let daemon = Daemon::start();
     daemon.braid(&["node", "init", name, "--listen", "127.0.0.1:0", "--data", "127.0.0.1:1"]);
     daemon
@@ -71,13 +76,352 @@ fn nodes_join_and_know_each_other_and_who_is_away() {
     }
     // Without it the others go on: one more joins, and it learns that when it comes.
     let four = another(&three, "four");
-    let Daemon { running, folder, .. } = two;
-    drop(running);
-    let two = Daemon::start_in(folder, &[]);
+    two.start_again();
     for daemon in [&one, &two, &three, &four] {
         wait_until_known(daemon, &[("four", "here"), ("one", "here"), ("three", "here"), ("two", "here")]);
     }
     let events = one.events();
     assert!(events.contains("node_away") && events.contains("node_here") && events.contains("node_joined"), "{events}");
     wait_for("nothing to need attention", || (one.any(&["status", "--check"]).status.code() == Some(0)).then_some(()));
+}
+
+#[test]
+fn an_invitation_holds_once_and_for_a_while() {
+    let one = first("one");
+    let new = Daemon::start();
+    let join = |token: &str, name: &str| {
+        new.any(&["node", "join", token, "--name", name, "--listen", "127.0.0.1:0", "--data", "127.0.0.1:1"])
+    };
+    let refused = |status: i32, words: &str, token: &str, name: &str| {
+        let out = join(token, name);
+        assert!(out.status.code() == Some(status) && said(&out).contains(words), "{words}: {}", said(&out));
+        assert!(
+            !said(&out).contains(token.rsplit('/').next().expect("a part")) || token.len() < 9,
+            "a secret is repeated"
+        );
+    };
+    let token = invitation(&one);
+    let (place, rest) = token.split_once('/').expect("three parts");
+    let (authority, secret) = rest.split_once('/').expect("three parts");
+    refused(2, "three parts", &token[..token.len() - 33], "two");
+    refused(2, "32 hexadecimal digits", &token[..token.len() - 1], "two");
+    refused(2, "a name", &token, "-");
+    refused(4, "there is a node one already", &token, "one");
+    // Another authority is not told the secret; nor is one that has none.
+    let other = authority.replace(|c: char| c != 'a', "a");
+    refused(6, "belongs to another cluster", &format!("{place}/{other}/{secret}"), "two");
+    refused(1, "does not hold", &format!("{place}/{authority}/{}", "5a".repeat(16)), "two");
+    refused(6, "nobody listens there", &format!("127.0.0.1:1/{authority}/{secret}"), "two");
+    let log = one.running.log();
+    assert!(!log.contains(secret), "{log}");
+    let state = fs::read_to_string(one.folder.join("state/nodes.json")).expect("it is there");
+    assert!(!state.contains(secret));
+    // After all of that it still holds, and then no more.
+    let out = join(&token, "two");
+    assert!(out.status.success(), "{}", said(&out));
+    refused(4, "is node two of the cluster", &token, "three");
+    let third = Daemon::start();
+    let again = third.any(&["node", "join", &token, "--name", "three", "--listen", "127.0.0.1:0"]);
+    assert!(again.status.code() == Some(1) && said(&again).contains("does not hold"), "{}", said(&again));
+    let short = one.braid(&["node", "invite", "--expires", "1s"]);
+    std::thread::sleep(Duration::from_millis(1100));
+    let late = third.any(&["node", "join", short.trim(), "--name", "three", "--listen", "127.0.0.1:0"]);
+    assert!(late.status.code() == Some(1) && said(&late).contains("does not hold"), "{}", said(&late));
+    assert_eq!(known(&third), []);
+    // What no node can be.
+    for (listen, status, words) in [
+        ("0.0.0.0", 2, "every address"),
+        ("a b", 2, "neither a name nor a number"),
+        ("192.0.2.77:1", 2, "no address of this machine"),
+        (place, 4, "another process listens there"),
+    ] {
+        let error = third.refused(status, &["node", "init", "three", "--listen", listen]);
+        assert!(error.contains(words), "{error}");
+    }
+    let error = third.refused(3, &["node", "invite"]);
+    assert!(error.contains("belongs to no cluster") && error.contains("node init"), "{error}");
+    assert!(one.refused(4, &["node", "init", "again", "--listen", "127.0.0.1:0"]).contains("is node one"));
+    assert!(one.refused(2, &["node", "invite", "--expires", "31d"]).contains("30 days"));
+    assert!(one.refused(3, &["node", "show", "nobody"]).contains("there are one, two"));
+    // Secrets are only the owner's to read.
+    let mode = fs::metadata(one.folder.join("state/nodes.json")).expect("it is there");
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
+}
+
+/// What a daemon keeps of its nodes.
+fn kept(daemon: &Daemon) -> Value {
+    let text = fs::read_to_string(daemon.folder.join("state/nodes.json")).expect("it is a node");
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// A certificate of the cluster's authority, good from and to these days from now, for the key or another one; in files
+/// NAME.crt and NAME.key of the folder.
+fn certify(of: &Daemon, name: &str, subject: &str, days: (i64, i64), key: Option<&str>) -> (String, String) {
+    let kept = kept(of);
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let authority = KeyPair::from_pem(&text(&kept["authority"]["key"])).expect("a key");
+    let mut issuer = CertificateParams::default();
+    issuer.distinguished_name = DistinguishedName::new();
+    issuer.distinguished_name.push(DnType::OrganizationName, "Braid");
+    issuer.distinguished_name.push(DnType::CommonName, format!("cluster {}", text(&kept["cluster"])));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_secs();
+    let at = |days: i64| {
+        rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(now.checked_add_signed(days * 86_400).expect("a day"))
+    };
+    let key = match key {
+        Some(key) => KeyPair::from_pem(key).expect("a key"),
+        None => KeyPair::generate().expect("a key"),
+    };
+    let mut params = CertificateParams::new(vec![subject.to_owned()]).expect("a name");
+    (params.not_before, params.not_after) = (at(days.0), at(days.1));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&key, &Issuer::new(issuer, authority)).expect("a certificate");
+    let files = (of.folder.join(&format!("{name}.crt")), of.folder.join(&format!("{name}.key")));
+    let chain = format!("{}{}", certificate.pem(), text(&kept["authority"]["certificate"]));
+    fs::write(&files.0, chain).expect("a file can be written");
+    fs::write(&files.1, key.serialize_pem()).expect("a file can be written");
+    files
+}
+
+/// What a node answers to somebody with these files: the status, and what was said.
+fn ask(node: &Daemon, method: &str, path: &str, files: Option<&(String, String)>, body: &str) -> (String, String) {
+    let list = node.json(&["node", "list"]);
+    let own = list["nodes"].as_array().expect("a list").iter().find(|node| node["own"] == true).expect("it is one");
+    let url = format!("https://{}{path}", own["api"].as_str().expect("text"));
+    let mut arguments = vec!["-sSk", "--max-time", "30", "-w", "\n%{http_code}", "-X", method, "-d", body];
+    if let Some((certificate, key)) = files {
+        arguments.extend(["--cert", certificate, "--key", key]);
+    }
+    arguments.push(&url);
+    let out = run_any("curl", &arguments);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let status = text.rsplit('\n').next().unwrap_or_default().to_owned();
+    (status, said(&out))
+}
+
+#[test]
+fn only_nodes_of_the_table_are_answered() {
+    let one = first("one");
+    let two = another(&one, "two");
+    let list = two.json(&["node", "list"]);
+    let uuid = list["nodes"][1]["uuid"].as_str().expect("text").to_owned();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let own_key = text(&kept(&two)["identity"]["key"]);
+    let good = certify(&one, "good", &uuid, (-1, 1), Some(&own_key));
+    assert_eq!(ask(&one, "GET", "/v1/status", Some(&good), "").0, "200");
+    // Nobody, somebody with a certificate but no key of the table, and what neither may do.
+    let forged = certify(&one, "forged", &uuid, (-1, 1), None);
+    for (method, path) in
+        [("GET", "/v1/status"), ("POST", "/v1/cluster/invite"), ("GET", "/v1/cluster/admit"), ("GET", "/metrics")]
+    {
+        let (status, said) = ask(&one, method, path, None, "");
+        assert!(status == "401" && said.contains("only nodes of the cluster"), "{said}");
+        let (status, said) = ask(&one, method, path, Some(&forged), "");
+        assert!(status == "403" && said.contains("does not know this certificate"), "{said}");
+    }
+    let line = &kept(&two)["members"][0];
+    for body in [json!({"secret": "", "node": line}), json!({"secret": "5a".repeat(16), "node": line})] {
+        let (status, said) = ask(&one, "POST", "/v1/cluster/admit", None, &body.to_string());
+        assert!(status == "401" && said.contains("does not hold"), "{said}");
+    }
+    assert_eq!(ask(&one, "POST", "/v1/cluster/admit", None, "{}").0, "400");
+    // Whose time is not now, and of another authority.
+    let expired = certify(&one, "expired", &uuid, (-30, -1), Some(&own_key));
+    let early = certify(&one, "early", &uuid, (2, 30), Some(&own_key));
+    let stranger = Authority::new(&one.folder, "stranger").sign(&one.folder, "strange", &[&uuid]);
+    for files in [&expired, &early, &stranger] {
+        let (status, said) = ask(&one, "GET", "/v1/status", Some(files), "");
+        assert!(status == "000" && said.contains("alert"), "{said}");
+    }
+    // Tables that cannot be right, or are another cluster's.
+    let mut table = json!({"cluster": kept(&one)["cluster"], "unix_s": 0, "members": kept(&one)["members"]});
+    assert_eq!(ask(&one, "POST", "/v1/cluster/table", Some(&good), &table.to_string()).0, "200");
+    table["members"][0]["api"] = "nowhere".into();
+    assert_eq!(ask(&one, "POST", "/v1/cluster/table", Some(&good), &table.to_string()).0, "400");
+    table["cluster"] = "00000000-0000-0000-0000-000000000001".into();
+    table["members"] = json!([]);
+    assert_eq!(ask(&one, "POST", "/v1/cluster/table", Some(&good), &table.to_string()).0, "400");
+    wait_until_known(&one, &[("one", "here"), ("two", "here")]);
+}
+
+#[test]
+fn who_answers_in_a_nodes_place_is_not_believed_and_it_is_said_why() {
+    let one = first("one");
+    let mut two = another(&one, "two");
+    wait_until_known(&one, &[("one", "here"), ("two", "here")]);
+    let shown = one.json(&["node", "show", "two"]);
+    let text = |key: &str| shown[key].as_str().expect("text").to_owned();
+    let (uuid, api) = (text("uuid"), text("api"));
+    let own_key = kept(&two)["identity"]["key"].as_str().expect("text").to_owned();
+    two.kill();
+    wait_until_known(&one, &[("one", "here"), ("two", "away")]);
+    let stranger = Authority::new(&one.folder, "stranger").sign(&one.folder, "strange", &[&uuid]);
+    for (files, words) in [
+        (certify(&one, "expired", &uuid, (-30, -1), Some(&own_key)), "has expired"),
+        (certify(&one, "early", &uuid, (2, 30), Some(&own_key)), "clocks of the two machines differ"),
+        (certify(&one, "name", "somebody", (-1, 30), Some(&own_key)), "another node answers there"),
+        (certify(&one, "forged", &uuid, (-1, 30), None), "but not its key"),
+        (stranger, "belongs to another cluster"),
+    ] {
+        let mut server = command("openssl");
+        server.args([
+            "s_server",
+            "-quiet",
+            "-accept",
+            &api,
+            "-cert",
+            &files.0,
+            "-cert_chain",
+            &files.0,
+            "-key",
+            &files.1,
+        ]);
+        let server = Running::start(&one.folder, "server", &mut server);
+        wait_for(words, || {
+            let reason = one.json(&["node", "show", "two"])["reason"].as_str().map(str::to_owned);
+            reason.filter(|reason| reason.contains(words))
+        });
+        drop(server);
+    }
+    // What speaks no TLS at all.
+    let listener = std::net::TcpListener::bind(&api).expect("it is free");
+    let serving = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("it comes");
+        std::io::Write::write_all(&mut client, b"HTTP/1.1 200 OK\r\n\r\n").expect("it is taken");
+    });
+    wait_for("the reason", || {
+        let reason = one.json(&["node", "show", "two"])["reason"].as_str().map(str::to_owned);
+        reason.filter(|reason| reason.contains("InvalidMessage") || reason.contains("corrupt"))
+    });
+    serving.join().expect("it ends");
+    two.start_again();
+    wait_until_known(&one, &[("one", "here"), ("two", "here")]);
+}
+
+#[test]
+fn who_was_removed_is_out_for_good_and_comes_back_as_a_new_node() {
+    let one = first("one");
+    let mut two = another(&one, "two");
+    let mut three = another(&one, "three");
+    let all = [("one", "here"), ("three", "here"), ("two", "here")];
+    for daemon in [&one, &two, &three] {
+        wait_until_known(daemon, &all);
+    }
+    // Of one that is here, asked of another one; the third is away meanwhile, and learns it from either.
+    three.kill();
+    let out = one.any(&["node", "remove", "two"]);
+    assert!(out.status.code() == Some(4) && said(&out).contains("--yes"), "{}", said(&out));
+    one.braid(&["node", "remove", "two", "--yes"]);
+    wait_for("the second to know", || (known(&two).is_empty()).then_some(()));
+    assert!(two.refused(3, &["node", "invite"]).contains("was removed from its cluster"));
+    let out = two.any(&["status", "--check"]);
+    assert!(out.status.code() == Some(5) && said(&out).contains("was removed"), "{}", said(&out));
+    three.start_again();
+    wait_until_known(&three, &[("one", "here"), ("three", "here")]);
+    // It has the authority's key, and a key that was good: neither lets it in.
+    let key = kept(&two)["identity"]["key"].as_str().expect("text").to_owned();
+    for (name, key) in [("old", Some(key.as_str())), ("forged", None)] {
+        let files = certify(&two, name, "x", (-1, 1), key);
+        let (status, said) = ask(&one, "GET", "/v1/status", Some(&files), "");
+        assert_eq!(status, "403", "{said}");
+        assert_eq!(said.contains("node two was removed"), name == "old", "{said}");
+    }
+    // A restart changes nothing; then it joins anew, under the name that it had.
+    two.restart(true);
+    assert!(known(&two).is_empty());
+    two.braid(&["node", "join", &invitation(&three), "--name", "two", "--listen", "127.0.0.1:0"]);
+    for daemon in [&one, &two, &three] {
+        wait_until_known(daemon, &all);
+    }
+    assert_eq!(two.any(&["status", "--check"]).status.code(), Some(0));
+
+    // Of one that is away: it learns it when it comes.
+    two.kill();
+    let error = one.refused(4, &["node", "remove", "two", "--yes"]);
+    assert!(error.contains("not known whether node two keeps replicas") && error.contains("--force"), "{error}");
+    one.braid(&["node", "remove", "two", "--yes", "--force"]);
+    wait_until_known(&three, &[("one", "here"), ("three", "here")]);
+    two.start_again();
+    wait_for("the second to know", || (known(&two).is_empty()).then_some(()));
+
+    // By itself: another one has to be told, unless that is what is meant.
+    three.braid(&["node", "remove", "three", "--yes"]);
+    assert!(known(&three).is_empty());
+    wait_until_known(&one, &[("one", "here")]);
+    three.braid(&["node", "join", &invitation(&one), "--name", "three", "--listen", "127.0.0.1:0"]);
+    let mut one = one;
+    one.kill();
+    let error = three.refused(4, &["node", "remove", "three", "--yes"]);
+    assert!(error.contains("can be told") && error.contains("--force"), "{error}");
+    three.braid(&["node", "remove", "three", "--yes", "--force"]);
+    assert!(known(&three).is_empty());
+    // The last one ends the cluster with itself.
+    three.braid(&["node", "init", "alone", "--listen", "127.0.0.1:0"]);
+    three.braid(&["node", "remove", "alone", "--yes"]);
+    assert!(known(&three).is_empty());
+}
+
+#[test]
+fn certificates_are_renewed_by_themselves_and_when_asked() {
+    let one = first("one");
+    let mut two = another(&one, "two");
+    wait_until_known(&one, &[("one", "here"), ("two", "here")]);
+    let certificate = |daemon: &Daemon| kept(daemon)["identity"]["certificate"].clone();
+    let before = [certificate(&one), certificate(&two)];
+    one.braid(&["node", "renew"]);
+    assert!(one.braid(&["node", "renew", "two"]).contains("node two has a new certificate"));
+    assert!(certificate(&one) != before[0] && certificate(&two) != before[1]);
+    assert!(two.events().contains("node_certificate_renewed"), "{}", two.events());
+    for daemon in [&one, &two] {
+        wait_until_known(daemon, &[("one", "here"), ("two", "here")]);
+    }
+    // One whose time is over, or nearly, or has not come yet: it is renewed before anybody is asked.
+    let uuid = one.json(&["node", "show", "two"])["uuid"].as_str().expect("text").to_owned();
+    let key = kept(&two)["identity"]["key"].as_str().expect("text").to_owned();
+    for (name, days) in [("expired", (-400, -35)), ("old", (-200, 90)), ("early", (3, 300))] {
+        two.stop();
+        let (file, _) = certify(&two, name, &uuid, days, Some(&key));
+        let text = fs::read_to_string(file).expect("it was written");
+        let end = text.find("-----END CERTIFICATE-----\n").expect("PEM") + "-----END CERTIFICATE-----\n".len();
+        let mut changed = kept(&two);
+        changed["identity"]["certificate"] = text[..end].into();
+        fs::write(two.folder.join("state/nodes.json"), changed.to_string()).expect("it can be written");
+        two.start_again();
+        wait_for("the renewal", || (certificate(&two) != text[..end]).then_some(()));
+        for daemon in [&one, &two] {
+            wait_until_known(daemon, &[("one", "here"), ("two", "here")]);
+        }
+    }
+}
+
+#[test]
+fn a_taken_address_is_tried_again_and_a_damaged_file_is_not_overwritten() {
+    let mut one = first("one");
+    one.braid(&["array", "create", "data", "--level", "concat", "mem:16M"]);
+    let api = one.json(&["node", "show", "one"])["api"].as_str().expect("text").to_owned();
+    one.stop();
+    let taken = std::net::TcpListener::bind(&api).expect("it is free");
+    one.start_again();
+    wait_for("the complaint", || {
+        let out = one.any(&["status", "--check", "--json"]);
+        (out.status.code() == Some(5) && said(&out).contains("another process listens there")).then_some(())
+    });
+    // All else goes on meanwhile.
+    one.braid(&["array", "create", "more", "--level", "concat", "mem:16M"]);
+    drop(taken);
+    wait_for("it to be mended", || (one.any(&["status", "--check"]).status.code() == Some(0)).then_some(()));
+    assert_eq!(ask(&one, "GET", "/v1/status", None, "").0, "401");
+
+    one.stop();
+    let path = one.folder.join("state/nodes.json");
+    let whole = fs::read_to_string(&path).expect("it is there");
+    for broken in [&whole[..whole.len() / 2], "", "{\"version\": 2}"] {
+        fs::write(&path, broken).expect("it can be written");
+        let out = serve(&one.folder, &[]).output().expect("braid can be started");
+        assert!(!out.status.success() && said(&out).contains("nodes.json"), "{}", said(&out));
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), broken);
+    }
+    fs::write(&path, whole).expect("it can be written");
+    one.start_again();
+    assert_eq!(known(&one), [("one".to_owned(), "here".to_owned())]);
 }

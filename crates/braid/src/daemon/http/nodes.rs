@@ -25,7 +25,7 @@ pub(super) async fn node(State(control): Shared, Named(name): Named) -> Answer<N
     delete, path = "/v1/nodes/{node}",
     params(
         ("node" = String, Path, description = "name or UUID", example = "node1"),
-        ("force" = Option<bool>, Query, description = "although none of the others can be told")
+        ("force" = Option<bool>, Query, description = "although it keeps replicas, or cannot be asked; although none of the others can be told of its own leaving")
     ),
     responses((status = 200, body = Node, description = "as it was"), (status = 409, body = ErrorBody))
 )]

@@ -3,7 +3,7 @@
 //! What it promises: nothing is sent before it is known who is at the other end, by the authority and by the key in the table.
 //! No request is sent twice. Every call ends within its limit of time.
 
-use super::identity::{Credentials, digest_of_certificates_key, digest_text, sha256};
+use super::identity::{Credentials, sha256};
 use super::place::HostPort;
 use super::token::Token;
 use crate::client::{innermost, io_error_kind, tls_error};
@@ -97,6 +97,10 @@ fn meaning(error: &(dyn Error + 'static)) -> (String, &'static str) {
                 format!("another node answers there ({reason})"),
                 "has an address changed its machine? `braid node list` shows who is expected where",
             ),
+            CertificateError::ApplicationVerificationFailure => (
+                "who answers there has a certificate for it, but not its key".to_owned(),
+                "somebody may have the authority's key who should not: find out who listens there, and make another cluster",
+            ),
             CertificateError::UnknownIssuer | CertificateError::BadSignature => (
                 format!("who answers there belongs to another cluster, or is no node ({reason})"),
                 "is it the address of the node? If that node joined another cluster, remove it here: braid node remove NAME",
@@ -111,6 +115,10 @@ fn meaning(error: &(dyn Error + 'static)) -> (String, &'static str) {
         Some(Tls::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => (
             format!("it belongs to another cluster, and does not know ours ({reason})"),
             "is it the address of the node? If that node joined another cluster, remove it here: braid node remove NAME",
+        ),
+        Some(Tls::AlertReceived(Alert::AccessDenied)) => (
+            format!("it does not know this node: was it removed there? ({reason})"),
+            "`braid node list` there shows whom it knows; a node that was removed joins again with an invitation",
         ),
         Some(Tls::AlertReceived(Alert::BadCertificate | Alert::CertificateUnknown)) => (
             format!("it does not accept our certificate, which is not valid yet where its clock is behind ({reason})"),
@@ -144,17 +152,7 @@ pub struct Made {
 pub async fn to_member(credentials: &Credentials, line: &MemberNode) -> Result<Made, ErrorDetail> {
     let callee = Callee::of(line);
     let name = ServerName::try_from(line.uuid.clone()).expect("a UUID is a right name of a host");
-    let made = open(&callee, name, Arc::clone(&credentials.client), |certificate| {
-        let found = digest_of_certificates_key(certificate);
-        if found.is_some_and(|found| digest_text(&found) == line.key_sha256) {
-            return Ok(());
-        }
-        Err(callee.failed(
-            Kind::Unreachable,
-            "who answers there has a certificate for it, but not its key",
-            "somebody else may have the authority's key: stop the daemon there, find out who it is, and begin another cluster",
-        ))
-    });
+    let made = open(&callee, name, Arc::clone(&credentials.client));
     limited(&callee, CONNECT_MAX, made).await
 }
 
@@ -178,7 +176,7 @@ pub async fn to_inviter(token: &Token) -> Result<Made, ErrorDetail> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(OfAuthority(token.authority)))
         .with_no_client_auth();
-    limited(&callee, CONNECT_MAX, open(&callee, name, Arc::new(config), |_| Ok(()))).await
+    limited(&callee, CONNECT_MAX, open(&callee, name, Arc::new(config))).await
 }
 
 /// Who has given an invitation, for errors.
@@ -198,22 +196,15 @@ pub async fn limited<T>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(callee.late(limit)))
 }
 
-async fn open(
-    callee: &Callee,
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
-    is_it: impl FnOnce(&[u8]) -> Result<(), ErrorDetail>,
-) -> Result<Made, ErrorDetail> {
+async fn open(callee: &Callee, name: ServerName<'static>, config: Arc<ClientConfig>) -> Result<Made, ErrorDetail> {
     let connecting = async {
         let stream = TcpStream::connect((callee.place.host.as_str(), callee.place.port)).await?;
         stream.set_nodelay(true)?;
         TlsConnector::from(config).connect(name, stream).await
     };
     let stream = connecting.await.map_err(|error| callee.unreachable(&error))?;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
-    let certificate = certificate.unwrap_or_else(|| CertificateDer::from(Vec::new()));
-    is_it(&certificate)?;
-    let ends_unix_s = expiry::of_certificate(&certificate).map(|(_, to)| to);
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let ends_unix_s = certificate.and_then(|certificate| expiry::of_certificate(certificate)).map(|(_, to)| to);
     let (idle, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| callee.unreachable(&error))?;
     // What goes wrong there is what the request says, too.

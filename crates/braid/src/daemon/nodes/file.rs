@@ -2,6 +2,7 @@
 //! once, so that certificate, key and table always belong together; only its owner may read it.
 
 use super::identity::{Credentials, Identity, Subject, certify};
+use super::known::{Known, Shown};
 use super::place::HostPort;
 use super::table;
 use crate::daemon::state::{os_error, replace_file};
@@ -10,6 +11,7 @@ use rcgen::KeyPair;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// The file's name.
@@ -91,8 +93,8 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Kind::Damaged`].
-    pub fn credentials(&self) -> Result<Credentials, ErrorDetail> {
-        Credentials::new(&self.authority, &self.identity)
+    pub fn credentials(&self, known: &Arc<Known>, shown: &Arc<Shown>) -> Result<Credentials, ErrorDetail> {
+        Credentials::new(&self.authority, &self.identity, known, shown)
     }
 }
 
@@ -199,7 +201,7 @@ mod tests {
         let mode = std::fs::metadata(folder.join(FILE)).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(load(&folder), Ok(Some(cluster.clone())));
-        assert!(cluster.credentials().is_ok());
+        assert!(cluster.credentials(&Arc::default(), &Arc::default()).is_ok());
         assert!(!format!("{cluster:?}").contains("PRIVATE"));
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }

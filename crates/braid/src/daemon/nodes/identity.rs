@@ -5,6 +5,7 @@
 //! that was removed, cannot pass for a member. Certificates come and go: each node makes its own.
 //! What it never does: TLS older than 1.3, tickets of sessions.
 
+use super::known::{Hosts, Known, Shown};
 use super::token::hex;
 use crate::daemon::expiry;
 use crate::tls;
@@ -14,10 +15,11 @@ use rcgen::{
     PublicKeyData, SerialNumber,
 };
 use ring::digest::{SHA256, digest};
-use rustls::client::Resumption;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,9 +187,9 @@ pub fn fits(identity: &Identity) -> bool {
 /// A certificate and the authority's, made ready for connections.
 #[derive(Clone)]
 pub struct Credentials {
-    /// For those who connect to this node.
+    /// For those who ask this node's API. Who has no certificate is let in to ask to become a node.
     pub server: Arc<ServerConfig>,
-    /// For connections to other nodes.
+    /// For connections to other nodes, which are asked for by their UUIDs.
     pub client: Arc<ClientConfig>,
     /// From when the certificate is good, and when it ends, in Unix time.
     pub good_unix_s: (i64, i64),
@@ -198,18 +200,25 @@ impl Credentials {
     ///
     /// # Errors
     /// [`Kind::Damaged`]: something cannot be read, or does not belong together.
-    pub fn new(authority: &Identity, own: &Identity) -> Result<Credentials, ErrorDetail> {
+    pub fn new(
+        authority: &Identity,
+        own: &Identity,
+        known: &Arc<Known>,
+        shown: &Arc<Shown>,
+    ) -> Result<Credentials, ErrorDetail> {
         let root = parse(&authority.certificate)?;
         let certificate = parse(&own.certificate)?;
         let good_unix_s = expiry::of_certificate(&certificate)
             .ok_or_else(|| damaged("the certificate", &"it does not say for how long it is good"))?;
-        let key = || PrivateKeyDer::from_pem_slice(own.key.as_bytes()).map_err(|error| damaged("the key", &error));
+        let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).map_err(|error| damaged("the key", &error))?;
         let mut roots = RootCertStore::empty();
         roots.add(root.clone()).map_err(|error| damaged("the authority's certificate", &error))?;
         let roots = Arc::new(roots);
         let provider = tls::provider();
-        let chain = vec![certificate, root];
-        // Those who want to join have no certificate yet; what they may ask is judged with each request.
+        let certified = CertifiedKey::from_der(vec![certificate, root], key, &provider)
+            .map_err(|error| damaged("the certificate", &error))?;
+        shown.set(certified);
+        // Each request is judged, so that whoever is refused hears why.
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .allow_unauthenticated()
             .build()
@@ -218,16 +227,17 @@ impl Credentials {
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| failed(&error))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key()?)
-            .map_err(|error| damaged("the certificate", &error))?;
+            .with_cert_resolver(Arc::clone(shown) as _);
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        let mut client = ClientConfig::builder_with_provider(provider)
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let inner = inner.build().map_err(|error| damaged("the authority's certificate", &error))?;
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| failed(&error))?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key()?)
-            .map_err(|error| damaged("the certificate", &error))?;
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Hosts { inner, known: Arc::clone(known) }))
+            .with_client_cert_resolver(Arc::clone(shown) as _);
         client.resumption = Resumption::disabled();
         Ok(Credentials { server: Arc::new(server), client: Arc::new(client), good_unix_s })
     }
@@ -267,7 +277,7 @@ mod tests {
         let own = node(&authority, NOW);
         assert!(fits(&authority) && fits(&own));
         assert!(!fits(&Identity { key: authority.key.clone(), ..own.clone() }));
-        let ready = Credentials::new(&authority, &own).expect("it fits");
+        let ready = Credentials::new(&authority, &own, &Arc::default(), &Arc::default()).expect("it fits");
         assert_eq!(ready.good_unix_s, (NOW - EARLY_S, NOW + CERTIFICATE_S));
         let life = CERTIFICATE_S + EARLY_S;
         for (at, due) in [
@@ -296,7 +306,8 @@ mod tests {
             (authority.clone(), Identity { key: text(), ..own.clone() }),
             (authority.clone(), Identity { key: authority.key.clone(), ..own.clone() }),
         ] {
-            let error = Credentials::new(&authority, &own).err().expect("it is damaged");
+            let error =
+                Credentials::new(&authority, &own, &Arc::default(), &Arc::default()).err().expect("it is damaged");
             assert!(error.kind == Kind::Damaged && !error.remedy.is_empty(), "{error}");
         }
         let key = make_key().expect("a key");

@@ -13,6 +13,7 @@ mod door;
 mod file;
 pub mod identity;
 mod join;
+mod known;
 mod leave;
 mod place;
 mod table;
@@ -26,6 +27,7 @@ use braid_api::{Attention, ErrorDetail, Kind, MemberNode};
 use call::Peer;
 use file::Cluster;
 use identity::Credentials;
+use known::{Known, Shown};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
@@ -41,6 +43,10 @@ const DATA_PORT: u16 = 10871;
 pub struct Nodes {
     folder: PathBuf,
     held: RwLock<Option<Arc<Held>>>,
+    /// Whose keys count.
+    known: Arc<Known>,
+    /// What this node shows.
+    shown: Arc<Shown>,
     /// One change at a time, so that the newest is the one that stays.
     changing: tokio::sync::Mutex<()>,
     /// How the others do, and connections to them, by UUID.
@@ -65,13 +71,19 @@ impl Nodes {
     /// # Errors
     /// The file cannot be read, is damaged, or was written by another version.
     pub fn open(folder: &Path) -> Result<Arc<Nodes>, ErrorDetail> {
+        let (known, shown) = (Arc::<Known>::default(), Arc::<Shown>::default());
         let held = match file::load(folder)? {
             None => None,
-            Some(cluster) => Some(Arc::new(Held { credentials: cluster.credentials()?, cluster })),
+            Some(cluster) => {
+                known.set(&cluster);
+                Some(Arc::new(Held { credentials: cluster.credentials(&known, &shown)?, cluster }))
+            }
         };
         Ok(Arc::new(Nodes {
             folder: folder.to_owned(),
             held: RwLock::new(held),
+            known,
+            shown,
             changing: tokio::sync::Mutex::new(()),
             peers: Mutex::default(),
             wake: Notify::new(),
@@ -136,11 +148,12 @@ impl Nodes {
 
     /// Writes the file, and holds it then. The caller has the right to change.
     async fn keep(&self, cluster: Cluster) -> Result<(), ErrorDetail> {
-        let credentials = cluster.credentials()?;
+        let credentials = cluster.credentials(&self.known, &self.shown)?;
         let folder = self.folder.clone();
         let saving = cluster.clone();
         let saved = tokio::task::spawn_blocking(move || file::save(&folder, &saving)).await;
         saved.map_err(|error| ErrorDetail::new(Kind::Internal, format!("a write ended unexpectedly: {error}")))??;
+        self.known.set(&cluster);
         let held = Arc::new(Held { cluster, credentials });
         *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(held);
         Ok(())

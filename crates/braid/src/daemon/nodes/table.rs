@@ -112,7 +112,8 @@ pub fn find<'a>(lines: &'a [MemberNode], name: &str) -> Result<&'a MemberNode, E
         .with("node", name)
         .remedy("name the one that you mean by its UUID; one of them should be removed and join under another name")),
         (None, _) => {
-            let known: Vec<&str> = present(lines).map(|line| line.name.as_str()).collect();
+            let mut known: Vec<&str> = present(lines).map(|line| line.name.as_str()).collect();
+            known.sort_unstable();
             let known =
                 if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
             Err(ErrorDetail::new(Kind::NotFound, format!("there is no node {name}; {known}"))
