@@ -344,7 +344,8 @@ fn stamps(files: &ServerFiles) -> Vec<Stamp> {
 /// A server's certificate and key, which may be renewed while it runs.
 #[derive(Debug)]
 pub struct ServerTls {
-    files: ServerFiles,
+    /// None where it is somebody else's to renew it.
+    files: Option<ServerFiles>,
     current: RwLock<Arc<ServerConfig>>,
     /// The files as they were last looked at.
     seen: Mutex<Vec<Stamp>>,
@@ -359,7 +360,12 @@ impl ServerTls {
         // Looked at before they are read: what changes meanwhile is read once more.
         let seen = stamps(&files);
         let current = server(&files)?;
-        Ok(ServerTls { files, current: RwLock::new(current), seen: Mutex::new(seen) })
+        Ok(ServerTls { files: Some(files), current: RwLock::new(current), seen: Mutex::new(seen) })
+    }
+
+    /// What is made ready already, and renews itself.
+    pub fn ready(current: Arc<ServerConfig>) -> ServerTls {
+        ServerTls { files: None, current: RwLock::new(current), seen: Mutex::default() }
     }
 
     /// What new connections are to use. Does not touch the files.
@@ -367,9 +373,9 @@ impl ServerTls {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where the certificate comes from.
+    /// Where the certificate comes from; nowhere where it is from no file.
     pub fn certificate(&self) -> &Path {
-        &self.files.certificate
+        self.files.as_ref().map_or(Path::new(""), |files| &files.certificate)
     }
 
     /// Reads the files again if they are not those that were read last, or if `anyway`. True: new connections use new
@@ -378,13 +384,14 @@ impl ServerTls {
     /// # Errors
     /// Those of [`server`]; the old ones go on. The same wrong files are an error once, not each time.
     pub fn refresh(&self, anyway: bool) -> Result<bool, ErrorDetail> {
+        let Some(files) = &self.files else { return Ok(false) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = stamps(&self.files);
+        let now = stamps(files);
         if *seen == now && !anyway {
             return Ok(false);
         }
         *seen = now;
-        let new = server(&self.files)?;
+        let new = server(files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(true)
     }

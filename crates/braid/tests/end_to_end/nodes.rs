@@ -12,7 +12,7 @@ use crate::support::*;
 /// A daemon that is node NAME, on a port that the kernel has given.
 pub fn first(name: &str) -> Daemon {
     let daemon = Daemon::start();
-    daemon.braid(&["node", "init", name, "--listen", "127.0.0.1:0", "--data", "127.0.0.1:1"]);
+    daemon.braid(&["node", "init", name, "--listen", "127.0.0.1:0"]);
     daemon
 }
 
@@ -24,7 +24,7 @@ fn invitation(of: &Daemon) -> String {
 fn another(of: &Daemon, name: &str) -> Daemon {
     let daemon = Daemon::start();
     let token = invitation(of);
-    daemon.braid(&["node", "join", &token, "--name", name, "--listen", "127.0.0.1:0", "--data", "127.0.0.1:1"]);
+    daemon.braid(&["node", "join", &token, "--name", name, "--listen", "127.0.0.1:0"]);
     daemon
 }
 
@@ -89,9 +89,7 @@ fn nodes_join_and_know_each_other_and_who_is_away() {
 fn an_invitation_holds_once_and_for_a_while() {
     let one = first("one");
     let new = Daemon::start();
-    let join = |token: &str, name: &str| {
-        new.any(&["node", "join", token, "--name", name, "--listen", "127.0.0.1:0", "--data", "127.0.0.1:1"])
-    };
+    let join = |token: &str, name: &str| new.any(&["node", "join", token, "--name", name, "--listen", "127.0.0.1:0"]);
     let refused = |status: i32, words: &str, token: &str, name: &str| {
         let out = join(token, name);
         assert!(out.status.code() == Some(status) && said(&out).contains(words), "{words}: {}", said(&out));
@@ -424,4 +422,54 @@ fn a_taken_address_is_tried_again_and_a_damaged_file_is_not_overwritten() {
     fs::write(&path, whole).expect("it can be written");
     one.start_again();
     assert_eq!(known(&one), [("one".to_owned(), "here".to_owned())]);
+}
+
+#[test]
+fn data_are_offered_to_nodes_alone_unless_somebody_has_said_otherwise() {
+    let one = first("one");
+    let two = another(&one, "two");
+    let data = one.json(&["node", "show", "one"])["data"].as_str().expect("text").to_owned();
+    let uuid = two.json(&["node", "show", "two"])["uuid"].as_str().expect("text").to_owned();
+    let key = kept(&two)["identity"]["key"].as_str().expect("text").to_owned();
+    // Whether somebody with these files is let in; nothing is listed there.
+    let admitted = |name: &str, files: &(String, String)| {
+        let folder = one.folder.join(&format!("{name}-certificates"));
+        fs::create_dir(&folder).expect("a folder can be made");
+        let authority = kept(&one)["authority"]["certificate"].as_str().expect("text").to_owned();
+        fs::write(format!("{folder}/ca-cert.pem"), authority).expect("a file can be written");
+        fs::copy(&files.0, format!("{folder}/client-cert.pem")).expect("it was made");
+        fs::copy(&files.1, format!("{folder}/client-key.pem")).expect("it was made");
+        let out = run_any("nbdinfo", &["--list", &format!("nbds://{data}/?tls-certificates={folder}")]);
+        (out.status.success(), said(&out))
+    };
+    let good = admitted("good", &certify(&one, "good", &uuid, (-1, 1), Some(&key)));
+    assert!(good.0, "{}", good.1);
+    let stranger = Authority::new(&one.folder, "stranger").sign(&one.folder, "strange", &[&uuid]);
+    for (name, files) in [
+        ("forged", certify(&one, "forged", &uuid, (-1, 1), None)),
+        ("expired", certify(&one, "expired", &uuid, (-3, -1), Some(&key))),
+        ("strange", stranger),
+    ] {
+        let (is_in, said) = admitted(name, &files);
+        assert!(!is_in, "{name}: {said}");
+    }
+    let plain = run_any("nbdinfo", &["--list", &format!("nbd://{data}")]);
+    assert!(!plain.status.success(), "{}", said(&plain));
+    // Who was removed is not let in any more, whatever it has.
+    one.braid(&["node", "remove", "two", "--yes"]);
+    let (is_in, said_then) = admitted("removed", &certify(&one, "removed", &uuid, (-1, 1), Some(&key)));
+    assert!(!is_in, "{said_then}");
+    // On a network that is trusted.
+    let third = Daemon::start();
+    third.braid(&["node", "init", "third", "--listen", "127.0.0.1:0", "--data-plain"]);
+    let shown = third.json(&["node", "show", "third"]);
+    assert_eq!(shown["tls_data"], false);
+    run("nbdinfo", &["--list", &format!("nbd://{}", shown["data"].as_str().expect("text"))]);
+    // Both addresses are there again after a restart.
+    let mut third = third;
+    third.restart(true);
+    wait_for("the data to be offered", || {
+        let uri = format!("nbd://{}", shown["data"].as_str().expect("text"));
+        run_any("nbdinfo", &["--list", &uri]).status.success().then_some(())
+    });
 }

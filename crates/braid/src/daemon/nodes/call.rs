@@ -9,8 +9,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::service::Service;
 use hyper::{Method, Request};
 use hyper_util::service::TowerToHyperService;
+use rustls::ClientConfig;
 use serde_json::Value;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Longest that an answer may take, unless told otherwise.
@@ -84,6 +85,15 @@ impl Nodes {
         connect::limited(&callee, limit, self.call_member(&line, method, path, body)).await
     }
 
+    /// For TLS connections to other nodes, to their APIs and to their data: asked for a node's UUID as the host, it believes that
+    /// node alone, and shows this one's certificate. It may be kept: who counts, and what is shown, is looked at each time.
+    ///
+    /// # Errors
+    /// This daemon belongs to no cluster.
+    pub fn data_client(&self) -> Result<Arc<ClientConfig>, ErrorDetail> {
+        Ok(Arc::clone(&self.member()?.credentials.client))
+    }
+
     /// Asks another node of the table; the limit of time is the caller's.
     pub(super) async fn call_member(
         &self,
@@ -100,8 +110,7 @@ impl Nodes {
             let (mut idle, is_new) = match waiting {
                 Some(idle) => (idle, false),
                 None => {
-                    let held = self.member()?;
-                    let made = connect::to_member(&held.credentials, line).await?;
+                    let made = connect::to_member(self.data_client()?, line).await?;
                     self.peer(&line.uuid, |peer| peer.ends_unix_s = made.ends_unix_s);
                     (made.idle, true)
                 }

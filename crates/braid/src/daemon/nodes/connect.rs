@@ -3,7 +3,7 @@
 //! What it promises: nothing is sent before it is known who is at the other end, by the authority and by the key in the table.
 //! No request is sent twice. Every call ends within its limit of time.
 
-use super::identity::{Credentials, sha256};
+use super::identity::sha256;
 use super::place::HostPort;
 use super::token::Token;
 use crate::client::{innermost, io_error_kind, tls_error};
@@ -149,10 +149,10 @@ pub struct Made {
 ///
 /// # Errors
 /// It cannot be reached; somebody else answers there.
-pub async fn to_member(credentials: &Credentials, line: &MemberNode) -> Result<Made, ErrorDetail> {
+pub async fn to_member(config: Arc<ClientConfig>, line: &MemberNode) -> Result<Made, ErrorDetail> {
     let callee = Callee::of(line);
     let name = ServerName::try_from(line.uuid.clone()).expect("a UUID is a right name of a host");
-    let made = open(&callee, name, Arc::clone(&credentials.client));
+    let made = open(&callee, name, config);
     limited(&callee, CONNECT_MAX, made).await
 }
 

@@ -5,6 +5,8 @@ use super::token::hex;
 use super::{Nodes, table};
 use crate::daemon::api::access::{Caller, refuse_pages};
 use crate::daemon::api::listen::{Door, Refusals, over_network};
+use crate::daemon::listen::Socket;
+use crate::tls::ServerTls;
 use axum::extract::Request;
 use braid_api::{ErrorDetail, Kind};
 use hyper::Method;
@@ -99,6 +101,20 @@ impl Nodes {
         });
     }
 
+    /// Offers the data of this node's replicas on this socket; none: somebody has said where else.
+    pub(super) fn serve_data(&self, listener: Option<TcpListener>) {
+        let (Some(control), Some(held), Some(listener)) = (self.control(), self.held(), listener) else { return };
+        let own = held.cluster.own_line();
+        let tls = own.tls_data.then(|| Arc::new(ServerTls::ready(Arc::clone(&held.credentials.data))));
+        control.offer_replicas(Socket::Tcp(listener), tls);
+        tracing::info!("replicas are offered to other nodes on {}", own.data);
+    }
+
+    /// Whether the data of replicas are offered.
+    pub(super) fn offers_data(&self) -> bool {
+        self.control().is_none_or(|control| control.offers_replicas())
+    }
+
     /// Whether other nodes are served.
     pub(super) fn is_listening(&self) -> bool {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|end| !end.is_closed())
@@ -106,7 +122,10 @@ impl Nodes {
 
     /// Serves other nodes no more.
     pub(super) fn stop_listening(&self) {
-        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(_), Some(control)) = (listening, self.control()) {
+            control.withdraw_replicas();
+        }
     }
 }
 

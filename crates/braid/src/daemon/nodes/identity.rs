@@ -5,7 +5,7 @@
 //! that was removed, cannot pass for a member. Certificates come and go: each node makes its own.
 //! What it never does: TLS older than 1.3, tickets of sessions.
 
-use super::known::{Hosts, Known, Shown};
+use super::known::{Guests, Hosts, Known, Shown};
 use super::token::hex;
 use crate::daemon::expiry;
 use crate::tls;
@@ -18,7 +18,8 @@ use ring::digest::{SHA256, digest};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
 use std::sync::Arc;
@@ -189,6 +190,8 @@ pub fn fits(identity: &Identity) -> bool {
 pub struct Credentials {
     /// For those who ask this node's API. Who has no certificate is let in to ask to become a node.
     pub server: Arc<ServerConfig>,
+    /// For those who use the data of this node's replicas.
+    pub data: Arc<ServerConfig>,
     /// For connections to other nodes, which are asked for by their UUIDs.
     pub client: Arc<ClientConfig>,
     /// From when the certificate is good, and when it ends, in Unix time.
@@ -218,18 +221,22 @@ impl Credentials {
         let certified = CertifiedKey::from_der(vec![certificate, root], key, &provider)
             .map_err(|error| damaged("the certificate", &error))?;
         shown.set(certified);
-        // Each request is judged, so that whoever is refused hears why.
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .allow_unauthenticated()
-            .build()
-            .map_err(|error| damaged("the authority's certificate", &error))?;
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13])
-            .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::clone(shown) as _);
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.send_tls13_tickets = 0;
+        let guests = || WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let unusable = |error: VerifierBuilderError| damaged("the authority's certificate", &error);
+        let server = |verifier: Arc<dyn ClientCertVerifier>| -> Result<Arc<ServerConfig>, ErrorDetail> {
+            let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&TLS13])
+                .map_err(|error| failed(&error))?
+                .with_client_cert_verifier(verifier)
+                .with_cert_resolver(Arc::clone(shown) as _);
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+            Ok(Arc::new(server))
+        };
+        // At the API each request is judged, so that whoever is refused hears why.
+        let api = server(guests().allow_unauthenticated().build().map_err(unusable)?)?;
+        let inner = guests().build().map_err(unusable)?;
+        let data = server(Arc::new(Guests { inner, known: Arc::clone(known) }))?;
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
         let inner = inner.build().map_err(|error| damaged("the authority's certificate", &error))?;
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -239,7 +246,7 @@ impl Credentials {
             .with_custom_certificate_verifier(Arc::new(Hosts { inner, known: Arc::clone(known) }))
             .with_client_cert_resolver(Arc::clone(shown) as _);
         client.resumption = Resumption::disabled();
-        Ok(Credentials { server: Arc::new(server), client: Arc::new(client), good_unix_s })
+        Ok(Credentials { server: api, data, client: Arc::new(client), good_unix_s })
     }
 
     /// Whether the certificate is to be renewed: two thirds of its life are over, or it is not good yet, as the clock was

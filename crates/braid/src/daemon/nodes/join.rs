@@ -32,6 +32,8 @@ struct Candidate {
     line: MemberNode,
     key: KeyPair,
     listener: TcpListener,
+    /// For data; none where these are offered elsewhere.
+    data_listener: Option<TcpListener>,
 }
 
 fn random_uuid() -> Result<Uuid, ErrorDetail> {
@@ -48,16 +50,30 @@ fn random<const N: usize>() -> Result<[u8; N], ErrorDetail> {
 }
 
 impl Candidate {
-    async fn new(name: &str, listen: &str, data: Option<&str>, tls_data: bool) -> Result<Candidate, ErrorDetail> {
+    async fn new(
+        nodes: &Nodes,
+        name: &str,
+        listen: &str,
+        data: Option<&str>,
+        tls_data: bool,
+    ) -> Result<Candidate, ErrorDetail> {
         names::check_name(name).map_err(|why| {
             ErrorDetail::new(Kind::InvalidArgument, format!("the name {name:?}: {why}")).with("node", name)
         })?;
         let listen = HostPort::reachable("the address for other nodes", listen, NODE_PORT)?;
         let data = match data {
             Some(data) => HostPort::reachable("the address for data", data, DATA_PORT)?,
-            None => HostPort { host: listen.host.clone(), port: DATA_PORT },
+            // Who wants any port that is free wants two of them.
+            None => HostPort { host: listen.host.clone(), port: if listen.port == 0 { 0 } else { DATA_PORT } },
         };
         let (listener, listen) = bind("the address for other nodes", &listen).await?;
+        let (data_listener, data) = match nodes.offers_data() {
+            true => (None, data),
+            false => {
+                let (listener, data) = bind("the address for data", &data).await?;
+                (Some(listener), data)
+            }
+        };
         let key = make_key()?;
         let line = MemberNode {
             uuid: random_uuid()?.to_string(),
@@ -69,7 +85,8 @@ impl Candidate {
             tls_data,
             key_sha256: digest_text(&digest_of_key(&key)),
         };
-        Ok(Candidate { line, key, listener })
+        table::check_line(&line)?;
+        Ok(Candidate { line, key, listener, data_listener })
     }
 
     /// What the node holds from now on.
@@ -90,7 +107,7 @@ impl Nodes {
     pub async fn init(self: &Arc<Self>, ask: InitCluster) -> Result<Node, ErrorDetail> {
         let _one_at_a_time = self.changing.lock().await;
         self.refuse_member()?;
-        let new = Candidate::new(&ask.name, &ask.listen, ask.data.as_deref(), !ask.data_plain).await?;
+        let new = Candidate::new(self, &ask.name, &ask.listen, ask.data.as_deref(), !ask.data_plain).await?;
         let cluster = random_uuid()?;
         let authority = make_authority(cluster, unix_s())?;
         self.keep(new.cluster(cluster, authority, vec![new.line.clone()])?).await?;
@@ -106,7 +123,7 @@ impl Nodes {
         let token = Token::parse(&ask.token)?;
         let _one_at_a_time = self.changing.lock().await;
         self.refuse_member()?;
-        let new = Candidate::new(&ask.name, &ask.listen, ask.data.as_deref(), !ask.data_plain).await?;
+        let new = Candidate::new(self, &ask.name, &ask.listen, ask.data.as_deref(), !ask.data_plain).await?;
         let callee = connect::inviter(&token);
         let admitted = connect::limited(&callee, ADMIT_MAX, be_admitted(&token, &new.line)).await?;
         let strange = |why: &str| {
@@ -131,7 +148,11 @@ impl Nodes {
 
     /// Refuses what only a daemon without a cluster may do.
     fn refuse_member(&self) -> Result<(), ErrorDetail> {
-        let Ok(held) = self.member() else { return Ok(()) };
+        let Ok(held) = self.member() else {
+            // Of a node that was removed a moment ago, addresses may still be taken.
+            self.stop_listening();
+            return Ok(());
+        };
         let own = &held.cluster.own_line().name;
         Err(ErrorDetail::new(
             Kind::Exists,
@@ -144,6 +165,7 @@ impl Nodes {
     fn is_member(self: &Arc<Self>, new: Candidate, message: String) -> Result<Node, ErrorDetail> {
         self.tell("node_joined", message, &new.line.name);
         self.serve(new.listener);
+        self.serve_data(new.data_listener);
         self.wake.notify_one();
         self.node(&new.line.uuid)
     }

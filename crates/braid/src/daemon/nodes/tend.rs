@@ -98,6 +98,7 @@ impl Nodes {
     async fn listen_if_needed(self: &Arc<Self>, held: &Held) {
         // Who makes this node a member has its socket already, and is about to serve it.
         let _one_at_a_time = self.changing.lock().await;
+        self.offer_data_if_needed(held).await;
         if self.is_listening() {
             return;
         }
@@ -114,6 +115,28 @@ impl Nodes {
                 Some((
                     error.message,
                     "Other nodes do not reach this one. What is on its own disks goes on.",
+                    format!("{}; it is tried again by itself", error.remedy),
+                )),
+            ),
+        }
+    }
+
+    /// The same of the address for data.
+    async fn offer_data_if_needed(&self, held: &Held) {
+        if self.offers_data() {
+            return;
+        }
+        let place = HostPort::parse(&held.cluster.own_line().data, 0).expect("lines are checked before they are kept");
+        match bind("the address for data", &place).await {
+            Ok((listener, _)) => {
+                self.trouble("node data", None);
+                self.serve_data(Some(listener));
+            }
+            Err(error) => self.trouble(
+                "node data",
+                Some((
+                    error.message,
+                    "Other nodes do not reach the replicas of this one.",
                     format!("{}; it is tried again by itself", error.remedy),
                 )),
             ),

@@ -2,7 +2,7 @@
 
 use crate::daemon::address::Address;
 use crate::daemon::control::Control;
-use crate::daemon::listen::{self, Door};
+use crate::daemon::listen::{self, Door, Socket};
 use crate::tls::ServerTls;
 use braid_api::ErrorDetail;
 use std::sync::{Arc, PoisonError};
@@ -21,7 +21,12 @@ impl Control {
         if tls.is_none() {
             listen::refuse_open(address).await?;
         }
-        let socket = listen::bind(address).await?;
+        self.offer_replicas(listen::bind(address).await?, tls);
+        Ok(())
+    }
+
+    /// The same on a socket that is there already.
+    pub fn offer_replicas(&self, socket: Socket, tls: Option<Arc<ServerTls>>) {
         self.replica_exports.set_needs_tls(tls.is_some());
         let door = Door { table: Arc::clone(&self.replica_exports), tls, events: Arc::clone(&self.clients) };
         let task = tokio::spawn(listen::accept(socket, door, self.ring.clone()));
@@ -29,6 +34,17 @@ impl Control {
         if let Some(before) = listens.replace(task.abort_handle()) {
             before.abort();
         }
-        Ok(())
+    }
+
+    /// Whether the replicas are offered anywhere.
+    pub fn offers_replicas(&self) -> bool {
+        self.replicas_listen.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Offers them no more. Who is connected stays so: the replica decides.
+    pub fn withdraw_replicas(&self) {
+        if let Some(before) = self.replicas_listen.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            before.abort();
+        }
     }
 }
