@@ -64,7 +64,9 @@ impl Network {
         let (tls, access) = (Arc::clone(&self.tls), Arc::clone(&self.access));
         Door {
             show: Arc::new(move || tls.current()),
-            judge: Arc::new(move |request, caller| access.judge(request.method(), request.headers(), caller)),
+            judge: Arc::new(move |request, caller| {
+                access.judge(request.method(), request.headers(), caller).map(|()| Standing::Known)
+            }),
             refusals: Arc::clone(&self.refusals),
         }
     }
@@ -72,8 +74,17 @@ impl Network {
 
 /// Gives what new connections are shown.
 pub type Show = Arc<dyn Fn() -> Arc<rustls::ServerConfig> + Send + Sync>;
-/// Says whether a request may be done.
-pub type Judge = Arc<dyn Fn(&Request, Caller) -> Result<(), ErrorDetail> + Send + Sync>;
+/// Says whether a request may be done, and by whom.
+pub type Judge = Arc<dyn Fn(&Request, Caller) -> Result<Standing, ErrorDetail> + Send + Sync>;
+
+/// Who makes a request that may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Somebody who is known: keeps its place.
+    Known,
+    /// Nobody knows: it keeps no place from others, and may ask once on a connection.
+    Unknown,
+}
 
 /// What clients of the network meet.
 #[derive(Clone)]
@@ -272,11 +283,19 @@ async fn judge(State(door): State<Door>, request: Request, next: Next) -> Respon
         let detail = ErrorDetail::new(Kind::Internal, "it is not known where this request comes from");
         return http::Refusal::from(detail).into_response();
     };
-    let Err(detail) = (door.judge)(&request, caller) else {
-        if let Some(stranger) = request.extensions().get::<Arc<Stranger>>() {
-            stranger.is_known();
+    let detail = match (door.judge)(&request, caller) {
+        Ok(Standing::Known) => {
+            if let Some(stranger) = request.extensions().get::<Arc<Stranger>>() {
+                stranger.is_known();
+            }
+            return next.run(request).await;
         }
-        return next.run(request).await;
+        Ok(Standing::Unknown) => {
+            let mut response = next.run(request).await;
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return response;
+        }
+        Err(detail) => detail,
     };
     door.refusals.add(peer, &format_args!("{} {}: {}", request.method(), request.uri().path(), detail.kind));
     let unknown = detail.kind == Kind::Unauthenticated;

@@ -4,7 +4,7 @@ use super::place::HostPort;
 use super::token::hex;
 use super::{Nodes, table};
 use crate::daemon::api::access::{Caller, refuse_pages};
-use crate::daemon::api::listen::{Door, Refusals, over_network};
+use crate::daemon::api::listen::{Door, Refusals, Standing, over_network};
 use crate::daemon::listen::Socket;
 use crate::tls::ServerTls;
 use axum::extract::Request;
@@ -130,9 +130,9 @@ impl Nodes {
 }
 
 /// Whether a request may be done: those of nodes of the table, and that of who wants to become one.
-fn judge(nodes: &Weak<Nodes>, request: &Request, caller: Caller) -> Result<(), ErrorDetail> {
+fn judge(nodes: &Weak<Nodes>, request: &Request, caller: Caller) -> Result<Standing, ErrorDetail> {
     if request.method() == Method::POST && request.uri().path() == ADMIT {
-        return Ok(());
+        return Ok(Standing::Unknown);
     }
     let Some(held) = nodes.upgrade().and_then(|nodes| nodes.held()) else {
         return Err(ErrorDetail::new(Kind::Stopping, "the daemon is stopping").remedy("try again when it is back"));
@@ -154,7 +154,7 @@ fn judge(nodes: &Weak<Nodes>, request: &Request, caller: Caller) -> Result<(), E
         }
         refuse_pages(request.method(), request.headers())?;
         tracing::debug!("node {} asks: {} {}", line.name, request.method(), request.uri().path());
-        return Ok(());
+        return Ok(Standing::Known);
     }
     let gone = held.cluster.members.iter().find(|line| line.key_sha256 == key);
     Err(match gone {
