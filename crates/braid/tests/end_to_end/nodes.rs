@@ -424,9 +424,21 @@ fn a_taken_address_is_tried_again_and_a_damaged_file_is_not_overwritten() {
     assert_eq!(known(&one), [("one".to_owned(), "here".to_owned())]);
 }
 
+/// Without a replica nobody has anything to ask for where the data are.
+fn keep_a_replica(on: &Daemon) {
+    on.braid(&["pool", "create", "tank", &on.folder.sparse("disk", 512 * MIB)]);
+    let body = json!({
+        "volume": "11111111-2222-4333-8444-555555555555", "name": "db", "voter": 0, "voters": 3, "in_sync": 7, "pool": "tank",
+        "size_bytes": 16 * MIB, "head_bytes": MIB, "tail_bytes": 4096,
+    });
+    let socket = on.folder.join("api.sock");
+    run("curl", &["-sSf", "--unix-socket", &socket, "http://braid/v1/replicas", "-d", &body.to_string()]);
+}
+
 #[test]
 fn data_are_offered_to_nodes_alone_unless_somebody_has_said_otherwise() {
     let one = first("one");
+    keep_a_replica(&one);
     let two = another(&one, "two");
     let data = one.json(&["node", "show", "one"])["data"].as_str().expect("text").to_owned();
     let uuid = two.json(&["node", "show", "two"])["uuid"].as_str().expect("text").to_owned();
@@ -455,12 +467,16 @@ fn data_are_offered_to_nodes_alone_unless_somebody_has_said_otherwise() {
     }
     let plain = run_any("nbdinfo", &["--list", &format!("nbd://{data}")]);
     assert!(!plain.status.success(), "{}", said(&plain));
+    // Who keeps replicas is not removed by mistake.
+    let error = two.refused(4, &["node", "remove", "one", "--yes"]);
+    assert!(error.contains("node one keeps replicas of db"), "{error}");
     // Who was removed is not let in any more, whatever it has.
     one.braid(&["node", "remove", "two", "--yes"]);
     let (is_in, said_then) = admitted("removed", &certify(&one, "removed", &uuid, (-1, 1), Some(&key)));
     assert!(!is_in, "{said_then}");
     // On a network that is trusted.
     let third = Daemon::start();
+    keep_a_replica(&third);
     third.braid(&["node", "init", "third", "--listen", "127.0.0.1:0", "--data-plain"]);
     let shown = third.json(&["node", "show", "third"]);
     assert_eq!(shown["tls_data"], false);
