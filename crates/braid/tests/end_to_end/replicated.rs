@@ -18,15 +18,24 @@ fn free_port() -> u16 {
 }
 
 impl Cluster {
+    /// Of these, whose data go without TLS.
+    fn plain(names: &[&str]) -> Cluster {
+        Cluster::of_which(names, &["--data-plain"])
+    }
+
     fn of(names: &[&str]) -> Cluster {
+        Cluster::of_which(names, &[])
+    }
+
+    fn of_which(names: &[&str], more: &[&str]) -> Cluster {
         let mut nodes: Vec<Daemon> = Vec::new();
         for name in names {
             let folder = Folder::new();
             let disk = folder.sparse("disk.img", 512 * MIB);
             let (data, listen) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-            let daemon = Daemon::start_in(folder, &["--shards", "2", "--replica-listen", &format!("tcp:{data}")]);
+            let daemon = Daemon::start_in(folder, &["--shards", "2"]);
             daemon.braid(&["pool", "create", "tank", &disk]);
-            let place = ["--listen", &listen, "--data", &data, "--data-plain"];
+            let place = [&["--listen", &listen, "--data", &data], more].concat();
             match nodes.first() {
                 None => daemon.braid(&[&["node", "init", name], &place[..]].concat()),
                 Some(first) => {
@@ -83,7 +92,7 @@ const WHOLE: [&str; 3] = ["in_sync"; 3];
 
 #[test]
 fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
-    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
     let made = cluster.create("one/tank,two/tank,three/tank", &[]);
     assert_eq!((&made["state"], &made["size_bytes"]), (&"serving".into(), &SIZE.into()), "{made}");
     assert_eq!(cluster.states(0), WHOLE);

@@ -8,7 +8,7 @@ use crate::daemon::errors::of_ring;
 use braid_api::{ErrorDetail, Kind, replica_export};
 use braid_engine::replica::VoterId;
 use braid_nbd::client::remote::{Fenced, RemoteConfig, open_remote};
-use braid_nbd::client::{Address, Endpoint};
+use braid_nbd::client::{Address, Endpoint, TlsWishes};
 use braid_ring::OpenOptions;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +36,18 @@ impl Control {
         let (host, port) = member.data.rsplit_once(':').ok_or_else(unknown)?;
         let port = port.parse().map_err(|_| unknown())?;
         let host = host.trim_matches(['[', ']']).to_owned();
+        // Over TLS just that node is believed, by its identity.
+        let wishes = member.tls_data.then(|| TlsWishes { host: Some(member.uuid.clone()), ..TlsWishes::default() });
+        let tls = if member.tls_data { Some(self.nodes().data_client()?) } else { None };
         let endpoint = Endpoint {
             address: Address::Tcp(host, port),
             export: replica_export(&volume.uuid.to_string()),
-            tls: None,
+            tls: wishes,
             connections: None,
         };
         let (epoch, controller, boot) = voters.session_of(voter);
         let fenced = Some(Fenced { epoch, controller, boot, session });
-        let config = RemoteConfig { fenced, ..RemoteConfig::new(endpoint) };
+        let config = RemoteConfig { fenced, tls, ..RemoteConfig::new(endpoint) };
         let opening = name.clone();
         let opened = tokio::task::spawn_blocking(move || {
             open_remote(&config, OpenOptions { exclusive: true, write: true })
