@@ -79,6 +79,8 @@ pub struct KeeperOptions {
     pub clear_after_ns: u64,
     /// It is replicated, and answers under this lease.
     pub lease: Option<Arc<DeviceLease>>,
+    /// This member is nearer than the others: they are read when it cannot answer.
+    pub near: Option<u16>,
 }
 
 /// What a keeper tells whoever watches.
@@ -420,7 +422,8 @@ impl Keeper {
                 len: member.part.places.data.bytes,
                 bitmap_start: member.part.places.bitmap.start,
                 role,
-                write_mostly: label.members[at].write_mostly,
+                write_mostly: label.members[at].write_mostly
+                    || self.options.near.is_some_and(|near| near != member.role),
             };
         }
         members

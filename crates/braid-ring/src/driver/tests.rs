@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::pool::{Pool, THREADS};
@@ -103,8 +103,10 @@ fn random(state: &mut u64) -> u64 {
 
 /// A file of its own beside this program, where there is more likely a disk than in /tmp; gone from its folder at once.
 fn file(name: &str, direct: bool) -> std::fs::File {
-    let program = std::env::current_exe().unwrap();
-    let path = program.with_file_name(format!("driver-{name}-{}", std::process::id()));
+    // Tests beside this one want one of the same name, perhaps in this very moment.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let (program, next) = (std::env::current_exe().unwrap(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = program.with_file_name(format!("driver-{name}-{}-{next}", std::process::id()));
     let flags = if direct { libc::O_DIRECT } else { 0 };
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).custom_flags(flags).open(&path).unwrap();

@@ -215,6 +215,7 @@ impl Admin {
             clean: start.clean,
             force: false,
             lease: renewal.as_ref().map(Renewal::lease),
+            near: None,
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
                 let most = self.stage.borrow().mirrors[index].clear_ns_max.unwrap_or(drawn);

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::api;
 use crate::nbd::Client;
 use crate::support::*;
 
@@ -88,6 +89,16 @@ impl Cluster {
     }
 }
 
+/// How often each replica was read, by the node that serves the volume.
+fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
+    let (status, answer) = api::ask(daemon, "GET", "/v1/activity", "");
+    assert_eq!(status, 200, "{answer}");
+    let activity: Value = serde_json::from_str(&answer).expect("it is JSON");
+    let disks = activity["disks"].as_array().expect("disks").clone();
+    let of_volume = disks.iter().filter(|disk| disk["array"] == "db");
+    of_volume.map(|disk| disk["stats"]["reads"].as_u64().expect("a count")).collect()
+}
+
 const WHOLE: [&str; 3] = ["in_sync"; 3];
 
 #[test]
@@ -102,6 +113,14 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     client.write(0, &noise(MIB, 1)).expect("it is written");
     client.write(SIZE - MIB, &noise(MIB, 2)).expect("it is written up to its end");
     client.flush().expect("it is flushed");
+
+    // Read is the replica of the node itself.
+    let before = reads_of_replicas(&cluster.nodes[0]);
+    for block in 0..32 {
+        client.read(block * 4 * KIB, 4096).expect("it is read");
+    }
+    let after = reads_of_replicas(&cluster.nodes[0]);
+    assert!(after[0] >= before[0] + 32 && after[1..] == before[1..], "{before:?} {after:?}");
 
     // One dies, and nothing fails; what it misses it gets when it is back.
     cluster.nodes[2].kill();

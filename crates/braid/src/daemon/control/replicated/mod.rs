@@ -45,6 +45,15 @@ impl Control {
         self.replicated.all().get(&array)?.voters()
     }
 
+    /// The member of an array that is a replica on this very node.
+    pub(super) fn near_replica(&self, array: Uuid) -> Option<u16> {
+        let own = self.nodes().own()?;
+        let tables = self.read();
+        let volume = tables.replicated.get(&array)?;
+        let near = volume.voters.iter().position(|voter| voter.node == own && voter.pool.is_some())?;
+        Some(near as u16)
+    }
+
     /// The way to the labels of an array.
     pub(super) fn meta_of(&self, array: Uuid) -> VotedMeta {
         VotedMeta { meta: self.meta.clone(), voters: self.voters_of(array) }
