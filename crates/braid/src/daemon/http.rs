@@ -74,10 +74,10 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/volumes/{volume}/compact", post(pools::compact_volume))
         .route("/v1/volumes/{volume}/flatten", post(pools::flatten_volume))
         .route("/v1/volumes/{volume}/rollback", post(pools::rollback_volume))
-        .route("/v1/replicated", get(replicated::volumes).post(replicated::create))
-        .route("/v1/replicated/{volume}", get(replicated::volume).delete(replicated::delete))
-        .route("/v1/replicated/{volume}/attach", post(replicated::attach))
-        .route("/v1/replicated/{volume}/detach", post(replicated::detach))
+        .route("/v1/replicated", get(replicated::replicated_volumes).post(replicated::create_replicated))
+        .route("/v1/replicated/{volume}", get(replicated::replicated_volume).delete(replicated::delete_replicated))
+        .route("/v1/replicated/{volume}/attach", post(replicated::attach_replicated))
+        .route("/v1/replicated/{volume}/detach", post(replicated::detach_replicated))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
         .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
@@ -157,12 +157,12 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::compact_volume,
         pools::flatten_volume,
         pools::rollback_volume,
-        replicated::volumes,
-        replicated::create,
-        replicated::volume,
-        replicated::attach,
-        replicated::detach,
-        replicated::delete,
+        replicated::replicated_volumes,
+        replicated::create_replicated,
+        replicated::replicated_volume,
+        replicated::attach_replicated,
+        replicated::detach_replicated,
+        replicated::delete_replicated,
         pools::snapshots,
         pools::create_snapshots,
         pools::snapshot,

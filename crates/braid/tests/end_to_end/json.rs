@@ -195,11 +195,37 @@ fn every_command_prints_what_its_schema_says() {
     let token = other.braid(&["node", "invite"]);
     let join = ["node", "join", token.trim(), "--name", "second", "--listen", "127.0.0.1:0", "--json"];
     keep(&daemon, "node join", "node join", &daemon.braid(&join));
+    for (node, pool) in [(&daemon, "near"), (&other, "far")] {
+        let disk = node.folder.sparse("replicas.img", 512 * MIB);
+        node.braid(&["pool", "create", pool, &disk]);
+    }
+    let of_nodes: &[(&str, &[&str])] = &[
+        ("volume create --replicas", &["volume", "create", "db", "16M", "--replicas", "second/near,first/far"]),
+        ("volume list", &["volume", "list"]),
+        ("replica list", &["replica", "list"]),
+        ("replica show", &["replica", "show", "db"]),
+        ("volume detach", &["volume", "detach", "db"]),
+        ("volume attach", &["volume", "attach", "db"]),
+    ];
+    for (command, typed) in of_nodes {
+        let typed: Vec<&str> = typed.iter().copied().chain(["--json"]).collect();
+        keep(&daemon, command, &typed.join(" "), &daemon.braid(&typed));
+    }
+    daemon.braid(&["volume", "delete", "db", "--yes"]);
+    let witness = serde_json::json!({"volume": "aaaaaaaa-0000-4000-8000-000000000001", "name": "alone", "voter": 2, "voters": 3, "in_sync": 3});
+    let (status, answer) = crate::api::ask(&daemon, "POST", "/v1/replicas", &witness.to_string());
+    assert_eq!(status, 200, "{answer}");
+    let delete = ["replica", "delete", "alone", "--yes", "--json"];
+    keep(&daemon, "replica delete", "replica delete", &daemon.braid(&delete));
 
     let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
     let all: BTreeSet<&str> = all["commands"].as_object().expect("commands").keys().map(String::as_str).collect();
-    let seen: BTreeSet<&str> =
-        steps.iter().map(|(command, _)| *command).chain(["events --follow", "node join"]).collect();
+    let seen: BTreeSet<&str> = steps
+        .iter()
+        .chain(of_nodes)
+        .map(|(command, _)| *command)
+        .chain(["events --follow", "node join", "replica delete"])
+        .collect();
     assert_eq!(all, seen, "a command has no document here, or no schema");
     let out = run_any(&tool("venv/bin/python"), &["-c", CHECK, &folder]);
     assert!(out.status.success(), "{}", said(&out));

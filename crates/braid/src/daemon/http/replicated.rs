@@ -7,7 +7,7 @@ use braid_api::{CreateReplicated, ErrorBody, ReplicatedList, ReplicatedVolume};
 
 /// All volumes of several nodes that this one knows.
 #[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]
-pub(super) async fn volumes(State(control): Shared) -> Json<ReplicatedList> {
+pub(super) async fn replicated_volumes(State(control): Shared) -> Json<ReplicatedList> {
     Json(control.replicated_volumes())
 }
 
@@ -22,7 +22,10 @@ pub(super) async fn volumes(State(control): Shared) -> Json<ReplicatedList> {
         (status = 503, body = ErrorBody, description = "a node does not answer")
     )
 )]
-pub(super) async fn create(State(control): Shared, Ask(ask): Ask<CreateReplicated>) -> Answer<ReplicatedVolume> {
+pub(super) async fn create_replicated(
+    State(control): Shared,
+    Ask(ask): Ask<CreateReplicated>,
+) -> Answer<ReplicatedVolume> {
     to_the_end(control, |control| async move { control.create_replicated(ask).await }).await
 }
 
@@ -32,7 +35,7 @@ pub(super) async fn create(State(control): Shared, Ask(ask): Ask<CreateReplicate
     params(("volume" = String, Path, description = "name or UUID", example = "db")),
     responses((status = 200, body = ReplicatedVolume), (status = 404, body = ErrorBody))
 )]
-pub(super) async fn volume(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
+pub(super) async fn replicated_volume(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
     Ok(Json(control.replicated_volume(&name)?))
 }
 
@@ -46,7 +49,7 @@ pub(super) async fn volume(State(control): Shared, Named(name): Named) -> Answer
         (status = 409, body = ErrorBody, description = "voters or replicas are missing; this node goes on trying")
     )
 )]
-pub(super) async fn attach(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
+pub(super) async fn attach_replicated(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
     to_the_end(control, |control| async move { control.attach_replicated(&name).await }).await
 }
 
@@ -59,7 +62,7 @@ pub(super) async fn attach(State(control): Shared, Named(name): Named) -> Answer
     ),
     responses((status = 200, body = ReplicatedVolume), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
 )]
-pub(super) async fn detach(
+pub(super) async fn detach_replicated(
     State(control): Shared,
     Named(name): Named,
     query: Result<Query<Force>, QueryRejection>,
@@ -82,7 +85,7 @@ pub(super) async fn detach(
         (status = 503, body = ErrorBody)
     )
 )]
-pub(super) async fn delete(
+pub(super) async fn delete_replicated(
     State(control): Shared,
     Named(name): Named,
     query: Result<Query<Force>, QueryRejection>,
