@@ -235,9 +235,9 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         let control = Arc::clone(&control);
         tokio::spawn(async move {
             control.start().await;
-            control.clear_half_made().await;
             control.begin_all_replicated();
             notify::tell(notify::READY);
+            control.clear_half_made().await;
         })
     };
     let reason = tokio::select! {

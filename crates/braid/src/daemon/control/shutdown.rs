@@ -55,16 +55,15 @@ impl Control {
             self.silence(&name);
         }
         drop(one_at_a_time);
-        // Before the pools that they stand on. What hangs there keeps its pool open.
-        let _ = timeout_at(deadline, self.close_replicas()).await;
-
         let (mut left, mut work) = (Vec::new(), JoinSet::new());
-        // Above everything else, and some of their replicas may be on pools of this node.
+        // Above everything else, and one of their replicas and voters may be this node's.
         if timeout_at(deadline, self.end_all_replicated()).await.is_err() {
             left.push(
                 "volumes of several nodes have not been let go of: whoever opens them waits some seconds".to_owned(),
             );
         }
+        // Before the pools that they stand on. What hangs there keeps its pool open.
+        let _ = timeout_at(deadline.max(Instant::now() + DRAINING_MIN), self.close_replicas()).await;
         self.close_all(&mut left, &mut work, deadline).await;
         if timeout_at(deadline, start).await.is_err() {
             left.push("disks that were looked at since the start have not answered".to_owned());

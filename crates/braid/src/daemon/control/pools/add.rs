@@ -58,6 +58,7 @@ impl Control {
                 .with("pool", &pool.name)
                 .remedy("put several disks into an array, and add that"));
         }
+        self.refuse_remote_under_replicas(&pool, &asked)?;
         let mut taken = self.take_members(Some(&pool), &asked, "added to a pool").await?;
         let done = match self.look_at_candidates(&pool, &taken.seats, ask.force).await {
             Ok(candidates) => self.add_candidates(&pool, candidates, &mut taken).await,

@@ -7,6 +7,7 @@
 use super::super::Control;
 use super::super::tables::{Active, ArrayEntry, OpenDisk};
 use super::create::unix_s;
+use super::members::Asked;
 use super::volumes::{Told, checked, find, room_for_volume, told};
 use super::{Base, Reach, volumes};
 use crate::daemon::errors::of_ring;
@@ -85,6 +86,35 @@ impl Control {
                 .remedy("use a pool of disks of this machine, or keep a replica on the other one"));
         }
         Ok((reach.uuid, reach.name))
+    }
+
+    /// Refuses further members of a pool of replicas that are disks of other machines, or arrays with such: as [`Control::pool_for_replica`].
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArgument`] with the member.
+    pub(super) fn refuse_remote_under_replicas(&self, pool: &Reach, asked: &[Asked]) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        let Some(replica) = tables.replica_in(pool.uuid) else { return Ok(()) };
+        let is_remote = |asked: &&Asked| match asked {
+            Asked::Disk(spec) => spec.remote().is_some(),
+            Asked::Array(name) => tables.array(name).is_ok_and(|entry| {
+                let disks = entry.active().map(Active::open_disks).unwrap_or_default();
+                disks.iter().any(|disk| disk.disk.is_remote())
+            }),
+        };
+        let Some(remote) = asked.iter().find(is_remote) else { return Ok(()) };
+        let member = match remote {
+            Asked::Disk(spec) => spec.to_string(),
+            Asked::Array(name) => name.clone(),
+        };
+        let message = format!(
+            "pool {} has replica {}, and {member} is on another machine: what that has to write would not end with this daemon",
+            pool.name, replica.saved.name
+        );
+        Err(ErrorDetail::new(Kind::InvalidArgument, message)
+            .with("pool", &pool.name)
+            .with("disk", member)
+            .remedy("add disks of this machine"))
     }
 
     /// Makes the data of a replica, under this name, and its companion.
