@@ -178,6 +178,11 @@ fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
     assert!(second.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     assert!(second.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
     second.write_fua(2 * MIB, &noise(MIB, 3)).expect("it is written");
+    // Nobody deletes it from under them.
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    let said = cluster.nodes[0].refused(4, &["volume", "delete", "db", "--yes"]);
+    assert!(said.contains("served by another node"), "{said}");
+    assert!(second.read(2 * MIB, MIB as usize).expect("it is read") == noise(MIB, 3));
 
     // Taken from a node that is dead, which finds out when it is back.
     cluster.wait_for_states(1, &WHOLE);
@@ -207,6 +212,10 @@ fn what_was_served_is_served_again_after_a_restart() {
         cluster.nodes[0].restart(kill);
         cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
         wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+        // After an orderly end all replicas are whole and equal: nothing is copied.
+        let events = cluster.nodes[0].events();
+        let copied = events.contains("member_filling") || events.contains("resyncing");
+        assert!(kill || !copied, "{events}");
         assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     }
     // With a witness either of the two is enough.

@@ -67,6 +67,10 @@ struct State {
     over: bool,
     let_go: bool,
     released: Voters,
+    /// Who answers another controller, while it is served.
+    refused: Voters,
+    /// It is opened only if nobody else has come since the epoch that it began above.
+    bounded: bool,
     /// How often a higher epoch was met while it was being opened.
     refusals: u32,
 }
@@ -91,6 +95,8 @@ pub struct Seen {
     pub in_sync: Voters,
     /// Replicas that hold everything and are missing, while it cannot be opened without them.
     pub missing: Voters,
+    /// Who answers another controller, while it is served.
+    pub refused: Voters,
     /// Why a voter did not answer, by number.
     pub away: Vec<Option<String>>,
     /// It is over.
@@ -117,7 +123,8 @@ impl<B> Drop for Council<B> {
 }
 
 impl<B: Ballot> Council<B> {
-    /// Begins to ask all voters, in an epoch above `above`. `controller` and `lineage` are random.
+    /// Begins to ask all voters, in an epoch above `above`; where that is 0, above whatever they answer, else only if nobody else raises
+    /// a higher one meanwhile. `controller` and `lineage` are random.
     pub fn begin(ballot: B, seats: Seats, controller: Uuid, lineage: u64, above: u64) -> Arc<Council<B>> {
         let Seats { voters, replicas } = seats;
         let quorums = Quorums::of(voters);
@@ -137,6 +144,8 @@ impl<B: Ballot> Council<B> {
                 over: false,
                 let_go: false,
                 released: Voters::NONE,
+                refused: Voters::NONE,
+                bounded: above > 0,
                 refusals: 0,
             }),
             changed: watch::Sender::new(0),
@@ -190,8 +199,8 @@ impl<B: Ballot> Council<B> {
                 _ => (Voters::NONE, Voters::NONE),
             },
         };
-        let (epoch, raised, away, over) = (state.epoch, state.raised, state.away.clone(), state.over);
-        Seen { epoch, raised, in_sync, missing, away, over }
+        let (epoch, raised, refused, over) = (state.epoch, state.raised, state.refused, state.over);
+        Seen { epoch, raised, in_sync, missing, refused, away: state.away.clone(), over }
     }
 
     /// Waits until it is over: another controller was met that has a higher epoch.
@@ -252,7 +261,7 @@ impl<B: Ballot> Council<B> {
                 false if newcomers.is_empty() || !untold.is_empty() => drop(changed.changed().await),
                 false => {
                     if tokio::time::timeout_at(told_until, changed.changed()).await.is_err() {
-                        untold = self.give_up(newcomers)?;
+                        untold = self.leave_untold(newcomers)?;
                     }
                 }
             }
@@ -287,6 +296,12 @@ impl<B: Ballot> Council<B> {
             membership.met(voter, boot);
         }
         is_out
+    }
+
+    /// Nobody waits for voters any more: whoever does is told that it is over.
+    pub fn give_up(&self) {
+        self.state().over = true;
+        self.tell();
     }
 
     /// Says to the voters that this controller has stopped: nothing is in flight any more, and it answers nothing. Waits for them, but
@@ -392,7 +407,7 @@ impl<B: Ballot> Council<B> {
     }
 
     /// Newcomers that did not take the vote in time have failed. An opening begins anew.
-    fn give_up(&self, newcomers: Voters) -> Result<Voters, Overruled> {
+    fn leave_untold(&self, newcomers: Voters) -> Result<Voters, Overruled> {
         let mut state = self.state();
         match &mut state.phase {
             Phase::Opening(_) => Err(Overruled),
@@ -482,20 +497,22 @@ impl<B: Ballot> Council<B> {
                         let epoch = opening.epoch();
                         if epoch != state.epoch {
                             state.refusals += 1;
-                            state.over = state.refusals > REFUSALS_MAX;
+                            state.over = state.bounded || state.refusals > REFUSALS_MAX;
                             (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::new(self.quorums));
                         }
                     }
                     // One that was raised by somebody who then gave up is no reason to stop. He cannot serve without one of those
                     // that are left, and if he goes on they say so.
                     Phase::Serving(_) => {
-                        state.over = state.raised.count() < self.quorums.lease;
+                        state.refused.insert(voter);
+                        state.over = self.quorums.voters - state.refused.count() < self.quorums.lease;
                         state.away[at] = Some(format!("it answers another controller (epoch {other})"));
                     }
                 }
             }
             Ok(answer) => {
                 state.away[at] = None;
+                state.refused.remove(voter);
                 state.lease.heard(voter, asked_ns);
                 match (answer, ask) {
                     (Answer::Raised { before, boot }, _) => {

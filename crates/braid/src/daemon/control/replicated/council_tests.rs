@@ -235,6 +235,51 @@ async fn who_comes_back_finds_out_whether_it_is_his_still() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_voter_that_somebody_else_raised_ends_nothing_and_most_of_them_do() {
+    let room = Room::of(3);
+    let seat = Seat(Arc::clone(&room));
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    let raise = |voter: u8| {
+        let seat = seat.clone();
+        async move { seat.ask(VoterId(voter), Ask::Raise { epoch: 9, controller: Uuid::from_u128(5) }).await.map(drop) }
+    };
+    raise(2).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let seen = council.seen();
+    assert_eq!((seen.over, seen.refused), (false, voters(&[2])), "{seen:?}");
+    assert!(lease_of(&council) > room.begun.elapsed().as_nanos() as u64, "two of three renew it");
+    raise(1).await.unwrap();
+    council.over().await;
+    // Whoever opens it again because it was his goes above nobody.
+    let again = {
+        let seats = Seats { voters: 3, replicas: Voters::first(3) };
+        Council::begin(seat.clone(), seats, Uuid::from_u128(1), 97, 1)
+    };
+    assert_eq!(again.open(Duration::ZERO).await, Err(Overruled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_given_up_waits_for_nobody() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    room.go_away(&[1, 2]);
+    let asked = {
+        let council = Arc::clone(&council);
+        tokio::spawn(async move { council.agree(voters(&[0])).await })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!asked.is_finished());
+    council.give_up();
+    assert_eq!(asked.await.unwrap(), Err(Overruled));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rebooted_voter_is_met_under_its_new_boot() {
     let room = Room::of(3);
     let council = room.council(1);

@@ -6,7 +6,8 @@ use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
 use braid_api::{
-    CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaPlace, ReplicatedVolume,
+    CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaPlace,
+    ReplicatedVolume, Volume,
 };
 use braid_format::{BLOCK_BYTES, Places};
 use hyper::Method;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Longest that whoever attaches a volume waits for it to be served: it goes on all the same.
+/// Longest that whoever attaches a volume waits for it to be served.
 const SERVING_MAX: Duration = Duration::from_secs(20);
 /// Longest that a node may take to make a replica, or to remove one.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -52,7 +53,7 @@ impl Control {
             return Err(error);
         }
         let made = match self.make_replicas(&volume).await {
-            Ok(()) => self.serve_new(uuid).await,
+            Ok(()) => self.serve_new(uuid).await.and_then(|()| self.note_made(uuid)),
             Err(error) => Err(error),
         };
         if let Err(error) = made {
@@ -71,10 +72,6 @@ impl Control {
                 },
             });
         }
-        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
-            volume.making = false;
-        }
-        self.save_or_warn();
         let message = format!("volume {} was created, with replicas on {}", ask.name, replicas_of(&volume));
         self.events().info("volume_created", message, &[("volume", &ask.name)]);
         self.replicated_volume(&ask.name)
@@ -83,7 +80,7 @@ impl Control {
     /// Serves a volume on this node, whoever has served it so far: that node is cut off.
     ///
     /// # Errors
-    /// No such volume is known here or on a node that answers; it is not served within some seconds, and why: this goes on trying.
+    /// No such volume is known here or on a node that answers; or why it is not served within some seconds: then it is not attached.
     pub async fn attach_replicated(self: &Arc<Self>, name: &str) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
         let volume = match self.find_replicated(name) {
@@ -91,6 +88,7 @@ impl Control {
             Err(_) => self.find_elsewhere(name).await?,
         };
         self.refuse_being_made(&volume)?;
+        let _one_at_a_time = self.replicated.changing.lock().await;
         if volume.making {
             let message = format!("volume {} was never made to its end", volume.name);
             return Err(ErrorDetail::new(Kind::Incomplete, message)
@@ -99,19 +97,40 @@ impl Control {
         }
         let serves = self.replicated.all().get(&volume.uuid).cloned();
         if let Some(attached) = serves {
-            return self.served(volume.uuid, &attached).await;
+            if self.read().arrays.get(&volume.uuid).is_some_and(|entry| entry.active().is_some()) {
+                return self.served(volume.uuid, &attached).await;
+            }
+            // It only goes on if nobody else has come; this is to go above whoever has.
+            self.end_replicated(volume.uuid).await;
         }
-        {
+        let before = {
             let mut tables = self.write();
             if !tables.replicated.contains_key(&volume.uuid) {
                 tables.name_is_free(&volume.name)?;
             }
             let volume = SavedReplicated { attached: true, epoch: 0, controller: random_uuid()?, ..volume.clone() };
-            tables.replicated.insert(volume.uuid, volume);
+            tables.replicated.insert(volume.uuid, volume)
+        };
+        let give_back = || {
+            let mut tables = self.write();
+            match before.clone() {
+                Some(before) => tables.replicated.insert(volume.uuid, SavedReplicated { attached: false, ..before }),
+                None => tables.replicated.remove(&volume.uuid),
+            };
+        };
+        if let Err(error) = self.save() {
+            give_back();
+            return Err(error);
         }
-        self.save()?;
         let attached = self.begin_replicated(volume.uuid, false);
-        self.served(volume.uuid, &attached).await
+        let served = self.served(volume.uuid, &attached).await;
+        if served.is_err() {
+            // Whatever the voters say later, nobody is taken by surprise.
+            self.end_replicated(volume.uuid).await;
+            give_back();
+            self.save_or_warn();
+        }
+        served
     }
 
     /// Ends serving a volume on this node: whoever attaches it next need not wait.
@@ -120,6 +139,7 @@ impl Control {
     /// It is exported and `force` is not set, or this node does not serve it.
     pub async fn detach_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
+        let _one_at_a_time = self.replicated.changing.lock().await;
         let volume = self.find_replicated(name)?;
         self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "their clients are cut off, and they wait")?;
@@ -144,13 +164,12 @@ impl Control {
     /// It is exported, or a node does not answer, and `force` is not set.
     pub async fn delete_replicated(self: &Arc<Self>, name: &str, force: bool) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
+        let _one_at_a_time = self.replicated.changing.lock().await;
         let volume = self.find_replicated(name)?;
         self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "they are removed")?;
         let shown = self.replicated_volume(&volume.uuid.to_string())?;
-        if !force {
-            self.all_answer(&volume).await?;
-        }
+        self.refuse_used(&volume, force).await?;
         self.end_replicated(volume.uuid).await;
         let left = self.remove_replicas(&volume).await;
         if !left.is_empty() && !force {
@@ -172,24 +191,101 @@ impl Control {
     }
 
     /// Removes what a crash left of volumes that were being made.
-    pub async fn clear_half_made(self: &Arc<Self>) {
+    pub async fn clear_half_made(self: Arc<Self>) {
         let half: Vec<SavedReplicated> =
             self.read().replicated.values().filter(|volume| volume.making).cloned().collect();
         for volume in half {
-            let left = self.remove_replicas(&volume).await;
-            if left.is_empty() {
-                self.write().replicated.remove(&volume.uuid);
-                self.save_or_warn();
+            let message = if self.is_somebody_elses(&volume).await {
+                // It was whole, and another node has taken it.
+                if let Some(volume) = self.write().replicated.get_mut(&volume.uuid) {
+                    (volume.making, volume.attached) = (false, false);
+                }
+                format!("volume {} was made to its end, and another node has opened it since", volume.name)
             } else {
-                let message = format!(
-                    "volume {} was being made when this daemon ended, and replicas on {} could not be removed: braid volume delete {} tries again",
-                    volume.name,
-                    left.join(", "),
-                    volume.name
-                );
-                self.events().warning("volume_half_made", message, &[("volume", &volume.name)]);
+                let left = self.remove_replicas(&volume).await;
+                if left.is_empty() {
+                    self.write().replicated.remove(&volume.uuid);
+                    format!("volume {} was being made when this daemon ended, and was removed", volume.name)
+                } else {
+                    format!(
+                        "volume {0} was being made when this daemon ended, and replicas on {1} could not be removed: braid volume delete {0} tries again",
+                        volume.name,
+                        left.join(", ")
+                    )
+                }
+            };
+            self.save_or_warn();
+            self.events().warning("volume_half_made", message, &[("volume", &volume.name)]);
+        }
+    }
+
+    /// Whether a voter has answered another controller than the one by which a volume was being made.
+    async fn is_somebody_elses(&self, volume: &SavedReplicated) -> bool {
+        for number in 0..volume.voters.len() {
+            if let Ok(replica) = self.replica_of(volume, number).await
+                && let Some(controller) = replica.register.and_then(|register| register.controller)
+                && controller != volume.controller.to_string()
+            {
+                return true;
             }
         }
+        false
+    }
+
+    /// What a node keeps of a volume.
+    async fn replica_of(&self, volume: &SavedReplicated, number: usize) -> Result<Replica, ErrorDetail> {
+        let path = format!("/v1/replicas/{}", volume.uuid);
+        let answer = self.nodes().call(&volume.voters[number].node, Method::GET, &path, None).await?;
+        serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
+    }
+
+    /// It is there for good: until this is noted a start would remove it.
+    fn note_made(&self, uuid: Uuid) -> Result<(), ErrorDetail> {
+        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+            volume.making = false;
+        }
+        self.save().inspect_err(|_| {
+            if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+                volume.making = true;
+            }
+        })
+    }
+
+    /// Refuses to delete what another node serves, what has snapshots or readers on its nodes, and, without force, what cannot be seen
+    /// wholly. Before anything is removed: a volume without most of its voters is lost.
+    async fn refuse_used(&self, volume: &SavedReplicated, force: bool) -> Result<(), ErrorDetail> {
+        let in_use = |why: String, remedy: &str| {
+            Err(ErrorDetail::new(Kind::InUse, why).with("volume", &volume.name).remedy(remedy))
+        };
+        let own = volume.controller.to_string();
+        for (number, voter) in volume.voters.iter().enumerate() {
+            let name = volume.voter_name(number);
+            let replica = match self.replica_of(volume, number).await {
+                Ok(replica) => replica,
+                Err(error) if error.kind == Kind::NotFound || force => continue,
+                Err(error) => {
+                    return Err(error.remedy(
+                        "delete it when all of its nodes answer; --force leaves what they have, and forgets the volume here",
+                    ));
+                }
+            };
+            let controller = replica.register.and_then(|register| register.controller);
+            if replica.connections > 0 && controller.is_some_and(|controller| controller != own) {
+                let why = format!("volume {} is served by another node, which uses replica {name}", volume.name);
+                return in_use(why, "delete it there; or attach it here first: braid volume attach NAME");
+            }
+            let Some(data) = replica.data else { continue };
+            let path = format!("/v1/volumes/{}", data.replace('/', "%2F"));
+            let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await;
+            let Some(data) = answer.ok().and_then(|answer| serde_json::from_value::<Volume>(answer).ok()) else {
+                continue;
+            };
+            if data.snapshots > 0 || !data.exports.is_empty() {
+                let why = format!("replica {name} has snapshots, or is exported, on its node");
+                return in_use(why, "remove these there first: braid snapshot list, braid export list");
+            }
+        }
+        Ok(())
     }
 
     fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
@@ -325,15 +421,6 @@ impl Control {
         left
     }
 
-    async fn all_answer(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
-        for voter in &volume.voters {
-            self.nodes().call(&voter.node, Method::GET, "/v1/status", None).await.map_err(|error| {
-                error.remedy("delete it when all of its nodes answer; --force leaves what they have, and forgets the volume here")
-            })?;
-        }
-        Ok(())
-    }
-
     async fn serve_new(self: &Arc<Self>, uuid: Uuid) -> Result<(), ErrorDetail> {
         let attached = self.begin_replicated(uuid, true);
         self.served(uuid, &attached).await.map(drop)
@@ -352,7 +439,7 @@ impl Control {
                 let volume = self.replicated_volume(&uuid.to_string())?;
                 let mut message = format!("volume {} is not served", volume.name);
                 if over {
-                    message.push_str(&format!(" after {} s; this node goes on trying", SERVING_MAX.as_secs()));
+                    message.push_str(&format!(" after {} s", SERVING_MAX.as_secs()));
                 }
                 if let Some(why) = attached.trouble().as_ref().or(volume.attention.first()) {
                     message.push_str(&format!(": {why}"));

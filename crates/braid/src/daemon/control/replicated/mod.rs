@@ -31,11 +31,15 @@ pub type Voters = Council<Ballots>;
 
 /// What this node serves, or is about to.
 #[derive(Default)]
-pub struct Replicated(Mutex<BTreeMap<Uuid, Arc<Attached>>>);
+pub struct Replicated {
+    served: Mutex<BTreeMap<Uuid, Arc<Attached>>>,
+    /// One attachment, detachment or deletion at a time.
+    changing: tokio::sync::Mutex<()>,
+}
 
 impl Replicated {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Arc<Attached>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

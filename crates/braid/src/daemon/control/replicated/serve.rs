@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -44,6 +45,10 @@ const LETTING_GO_MAX: Duration = Duration::from_secs(2);
 /// Longest that voters are waited for which are not needed; and at a volume's making, where all are.
 const OTHERS_MAX: Duration = Duration::from_secs(2);
 const ALL_MAX: Duration = Duration::from_secs(12);
+/// Longest that an end waits for voters that are away.
+const ENDING_MAX: Duration = Duration::from_secs(8);
+/// So long a voter may answer another controller, which does not serve.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// Between two openings: at first, and at most.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
@@ -133,7 +138,8 @@ impl Control {
 
     /// Serves what this node served when it ended last.
     pub fn begin_all_replicated(self: &Arc<Self>) {
-        let is_served = |volume: &&SavedReplicated| volume.attached && !volume.making;
+        // An attachment that had not come to serving when the daemon ended is none.
+        let is_served = |volume: &&SavedReplicated| volume.attached && !volume.making && volume.epoch > 0;
         let attached: Vec<Uuid> = self.read().replicated.values().filter(is_served).map(|volume| volume.uuid).collect();
         for uuid in attached {
             self.begin_replicated(uuid, false);
@@ -225,7 +231,19 @@ impl Control {
             voters.let_go(LETTING_GO_MAX).await;
             return Over::Again(error.message);
         }
-        if let Err(error) = self.start_replicated(&volume, attached, &voters, chosen, new).await {
+        let started = {
+            // Whoever wants an end does not wait for voters that are away.
+            let ends = Arc::clone(attached);
+            let given_up = Arc::clone(&voters);
+            let watch = tokio::spawn(async move {
+                ends.wants_to_end().await;
+                given_up.give_up();
+            });
+            let started = self.start_replicated(&volume, attached, &voters, chosen, new).await;
+            watch.abort();
+            started
+        };
+        if let Err(error) = started {
             // Nothing was answered: nobody need wait.
             voters.let_go(LETTING_GO_MAX).await;
             return Over::Again(error.message);
@@ -381,6 +399,8 @@ impl Control {
         voters: &Arc<Voters>,
     ) -> Over {
         let mut tries: BTreeMap<u16, (Instant, Duration)> = BTreeMap::new();
+        let mut returning: BTreeMap<u16, JoinHandle<()>> = BTreeMap::new();
+        let mut refused_since: Option<Instant> = None;
         loop {
             tokio::select! {
                 () = attached.wants_to_end() => return Over::Ended,
@@ -399,16 +419,31 @@ impl Control {
                 let members = active.label.members.iter().zip(0..).take(volume.replicas());
                 members.filter(|(member, _)| is_out(member.state)).map(|(_, role)| role).collect()
             };
+            // One that another node has raised, and left: it answers this one again in an epoch above that.
+            match voters.seen().refused.is_empty() {
+                true => refused_since = None,
+                false if refused_since.get_or_insert_with(Instant::now).elapsed() > REFUSED_MAX => {
+                    return Over::Again("a voter was raised by another node, which then gave up".to_owned());
+                }
+                false => {}
+            }
             tries.retain(|role, _| out.contains(role));
-            for role in out {
+            returning.retain(|_, task| !task.is_finished());
+            for role in out.into_iter().filter(|role| !returning.contains_key(role)).collect::<Vec<_>>() {
                 let (at, wait) = tries.get(&role).copied().unwrap_or((Instant::now(), BACK));
                 if at > Instant::now() {
                     continue;
                 }
                 tries.insert(role, (Instant::now() + wait, (2 * wait).min(BACK_MAX)));
-                if let Err(error) = self.bring_back(volume, attached, voters, role).await {
-                    tracing::info!("volume {}: {}", volume.name, error.message);
-                }
+                // In a task of its own: it may wait, and goes to its end whatever comes.
+                let (control, volume) = (Arc::clone(self), volume.clone());
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                let task = tokio::spawn(async move {
+                    if let Err(error) = control.bring_back(&volume, &attached, &voters, role).await {
+                        tracing::info!("volume {}: {}", volume.name, error.message);
+                    }
+                });
+                returning.insert(role, task);
             }
         }
     }
@@ -454,6 +489,11 @@ impl Control {
     async fn stop_replicated(self: &Arc<Self>, volume: &SavedReplicated, voters: &Arc<Voters>, clean: bool) {
         // Before anything fails: clients hear nothing of it, and come back.
         self.silence_exports(volume.uuid).await;
+        let given_up = Arc::clone(voters);
+        let watch = tokio::spawn(async move {
+            tokio::time::sleep(ENDING_MAX).await;
+            given_up.give_up();
+        });
         if let Some(Deactivated { entry, disks, array }) = self.deactivate(volume.uuid, false).await {
             if let Some(mut ended @ Ended::Kept(_)) = array
                 && clean
@@ -463,6 +503,7 @@ impl Control {
             drop(entry);
             self.close_disks(disks).await;
         }
+        watch.abort();
         self.write().arrays.remove(&volume.uuid);
         voters.let_go(LETTING_GO_MAX).await;
     }
