@@ -99,6 +99,16 @@ fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
     of_volume.map(|disk| disk["stats"]["reads"].as_u64().expect("a count")).collect()
 }
 
+/// What a node's replica has, by MiB.
+fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
+    daemon.braid(&["snapshot", "create", "tank/db@all"]);
+    let socket = daemon.folder.join("all.nbd");
+    daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
+    let mut client = Client::open(&socket, "all").expect("it is exported");
+    assert_eq!(client.size_bytes, SIZE);
+    (0..SIZE / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect()
+}
+
 const WHOLE: [&str; 3] = ["in_sync"; 3];
 
 #[test]
@@ -138,21 +148,13 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     drop(client);
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
-    let read = |daemon: &Daemon| {
-        daemon.braid(&["snapshot", "create", "tank/db@all"]);
-        let socket = daemon.folder.join("all.nbd");
-        daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
-        let mut client = Client::open(&socket, "all").expect("it is exported");
-        assert_eq!(client.size_bytes, SIZE);
-        (0..SIZE / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect::<Vec<_>>()
-    };
-    let first = read(&cluster.nodes[0]);
+    let first = content(&cluster.nodes[0]);
     for (at, seed) in [(0, 1), (63, 2), (8, 3), (9, 4)] {
         assert!(first[at] == noise(MIB, seed), "{at}");
     }
     assert!(first[20].iter().all(|byte| *byte == 0));
     for node in &cluster.nodes[1..] {
-        assert!(read(node) == first, "a replica differs");
+        assert!(content(node) == first, "a replica differs");
     }
 }
 
@@ -268,5 +270,63 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     for node in &cluster.nodes {
         assert_eq!(node.json(&["replica", "list"])["replicas"], serde_json::json!([]));
         assert_eq!(node.json(&["volume", "list"])["volumes"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn what_is_written_while_replicas_die_is_read_and_all_replicas_have_it() {
+    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let uri = cluster.nodes[0].export("db");
+    let mut fio = command("fio");
+    fio.args(["--name=replicas", "--ioengine=nbd", "--uri", &uri, "--rw=randwrite", "--bsrange=4k-64k", "--size=64M"])
+        .args(["--time_based", "--runtime=15", "--loops=1000", "--iodepth=16", "--fsync=64"])
+        .args(["--verify=crc32c", "--verify_backlog=256", "--verify_fatal=1", "--randseed=7"]);
+    let mut fio = Running::start(&cluster.nodes[0].folder, "fio", &mut fio);
+    let mut kills = 0;
+    while fio.ended().is_none() {
+        cluster.nodes[1 + kills % 2].kill();
+        kills += 1;
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        cluster.nodes[1 + (kills - 1) % 2].start_again();
+        cluster.wait_for_states(0, &WHOLE);
+    }
+    assert!(fio.wait().success() && kills > 1, "after {kills} kills: {}", fio.log());
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let first = content(&cluster.nodes[0]);
+    for node in &cluster.nodes[1..] {
+        assert!(content(node) == first, "a replica differs after {kills} kills");
+    }
+}
+
+#[test]
+fn who_comes_back_after_the_serving_node_died_has_waited_and_nothing_else() {
+    let mut cluster = Cluster::of(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let uri = cluster.nodes[0].export("db");
+    let socket = cluster.nodes[0].folder.join("kit.sock");
+    // A client that connects again and asks again, as a kernel or a virtual machine would.
+    let mut kit = command("nbdkit");
+    kit.args(["-f", "-U", &socket, "--filter=retry", "nbd", &format!("uri={uri}")]);
+    kit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
+    let kit = Running::start(&cluster.nodes[0].folder, "nbdkit", &mut kit);
+    wait_for("nbdkit to listen", || std::path::Path::new(&socket).exists().then_some(()));
+    let mut fio = command("fio");
+    fio.args(["--name=waits", "--ioengine=nbd", "--uri", &format!("nbd+unix:///?socket={socket}"), "--rw=randwrite"])
+        .args(["--bsrange=4k-64k", "--size=64M", "--time_based", "--runtime=16", "--loops=1000", "--iodepth=8"])
+        .args(["--fsync=64", "--verify=crc32c", "--verify_backlog=128", "--verify_fatal=1", "--randseed=11"]);
+    let mut fio = Running::start(&cluster.nodes[1].folder, "fio", &mut fio);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(fio.ended().is_none(), "{}", fio.log());
+    cluster.nodes[0].restart(true);
+    cluster.wait_for_states(0, &WHOLE);
+    assert!(fio.wait().success(), "{}", fio.log());
+    drop(kit);
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let first = content(&cluster.nodes[0]);
+    for node in &cluster.nodes[1..] {
+        assert!(content(node) == first, "a replica differs");
     }
 }
