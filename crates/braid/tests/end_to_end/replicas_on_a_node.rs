@@ -10,18 +10,18 @@ use crate::api;
 use crate::nbd::{Client, WRITE, reply};
 use crate::support::*;
 
-const VOLUME: &str = "aaaaaaaa-0000-4000-8000-000000000001";
-const FIRST: &str = "c0000000-0000-4000-8000-000000000001";
-const SECOND: &str = "c0000000-0000-4000-8000-000000000002";
+pub const VOLUME: &str = "aaaaaaaa-0000-4000-8000-000000000001";
+pub const FIRST: &str = "c0000000-0000-4000-8000-000000000001";
+pub const SECOND: &str = "c0000000-0000-4000-8000-000000000002";
 const BOOT: &str = "b0000000-0000-4000-8000-000000000001";
 
 /// A node with a pool, which offers its replicas on a socket.
-struct Node {
-    daemon: Daemon,
+pub struct Node {
+    pub daemon: Daemon,
 }
 
 impl Node {
-    fn start() -> Node {
+    pub fn start() -> Node {
         Node::start_with(512 * MIB, "")
     }
 
@@ -50,7 +50,7 @@ impl Node {
         answer
     }
 
-    fn create(&self) -> Value {
+    pub fn create(&self) -> Value {
         self.create_of(64 * MIB)
     }
 
@@ -71,14 +71,14 @@ impl Node {
         self.any("POST", &format!("/v1/replicas/{VOLUME}/ask"), body)
     }
 
-    fn raise(&self, epoch: u64, controller: &str) -> Value {
+    pub fn raise(&self, epoch: u64, controller: &str) -> Value {
         let (status, answer) = self.ask(&raise_of(epoch, controller));
         assert_eq!(status, 200, "{answer}");
         assert_eq!(answer["answer"], "raised", "{answer}");
         answer
     }
 
-    fn boot(&self) -> String {
+    pub fn boot(&self) -> String {
         self.show()["boot"].as_str().expect("it has one").to_owned()
     }
 
