@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use braid_engine::{
-    Completion, DeviceId, DeviceLayout, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk, RingPlace,
-    Role, ShardId, Uuid,
+    Completion, DeviceId, DeviceLayout, DeviceLease, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk,
+    RingPlace, Role, ShardId, Uuid,
 };
 use braid_format::MemberId;
 use braid_format::journal::RING_START_BYTES;
@@ -138,8 +138,19 @@ fn probe(handle: &RingHandle) -> u64 {
     answer.recv().expect("the shard answers")
 }
 
+/// What stands on the disks.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    level: Option<Level>,
+    /// The last disk holds the journal alone.
+    journal_last: bool,
+    /// It answers under a lease, and reads wait for writes.
+    replicated: bool,
+}
+
 /// A device of these disks, published on the ring; and its size.
-fn publish(handle: &RingHandle, level: Option<Level>, names: &[String], journal_last: bool) -> u64 {
+fn publish(handle: &RingHandle, kind: Kind, names: &[String]) -> u64 {
+    let Kind { level, journal_last, replicated } = kind;
     let parity = level.is_some_and(|level| level.parity() > 0);
     let mut members = Vec::new();
     for name in names {
@@ -162,7 +173,9 @@ fn publish(handle: &RingHandle, level: Option<Level>, names: &[String], journal_
             }
         }
     };
-    let layout = Arc::new(DeviceLayout::new(1, 512, &root));
+    let layout = DeviceLayout::new(1, 512, &root);
+    let lease = || Arc::new(DeviceLease::new(u64::MAX));
+    let layout = Arc::new(if replicated { layout.replicated(lease()) } else { layout });
     let size_bytes = layout.size_bytes();
     handle.publish(DEVICE, Some(layout), Box::new(|| {}));
     size_bytes
@@ -241,17 +254,12 @@ fn bench_allocates_nothing(
     names: &[String],
     (order, ios): (Order, u64),
 ) {
-    allocates_nothing(what, driver, (level, false), names, (order, ios));
+    allocates_nothing(what, driver, Kind { level, ..Kind::default() }, names, (order, ios));
 }
 
-/// The same; where it says so, the last disk holds the journal alone.
-fn allocates_nothing(
-    what: &str,
-    driver: DriverKind,
-    (level, journal_last): (Option<Level>, bool),
-    names: &[String],
-    (order, ios): (Order, u64),
-) {
+/// The same, of any kind.
+fn allocates_nothing(what: &str, driver: DriverKind, kind: Kind, names: &[String], (order, ios): (Order, u64)) {
+    let level = kind.level;
     let (sender, done) = sync_channel(1);
     let seen = Arc::new(AtomicU64::new(0));
     let config = RingConfig { driver: Some(driver), ..RingConfig::default() };
@@ -286,7 +294,7 @@ fn allocates_nothing(
     })
     .expect("the ring starts");
     let handle = ring.handle();
-    assert!(publish(&handle, level, names, journal_last) >= load.span_bytes);
+    assert!(publish(&handle, kind, names) >= load.span_bytes);
     let phase = |ios| {
         let phase = Phase { load: Arc::new(load.clone()), pass: Pass::Run { ios, time_ns: u64::MAX } };
         handle.post(ShardId(0), 0, Box::new(phase));
@@ -323,9 +331,21 @@ fn no_level_allocates_for_an_io() {
                 let what = format!("{level} of 3 {kind} disks, {order:?}");
                 bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, (order, IOS / 4));
                 let (what, names) = (format!("{what}, journal on a fourth"), [&names[..], &names[..1]].concat());
-                allocates_nothing(&what, DriverKind::Uring, (Some(level), true), &names, (order, IOS / 4));
+                let kind = Kind { level: Some(level), journal_last: true, ..Kind::default() };
+                allocates_nothing(&what, DriverKind::Uring, kind, &names, (order, IOS / 4));
             }
         }
+    }
+}
+
+/// Many of these reads wait for writes, on few blocks.
+#[test]
+fn a_replicated_array_allocates_nothing_for_an_io() {
+    let kind = Kind { level: Some(Level::Raid1), replicated: true, ..Kind::default() };
+    for disk in ["null", "mem"] {
+        let names = vec![format!("{disk}:16M"); 3];
+        let what = format!("a replicated raid1 of 3 {disk} disks");
+        allocates_nothing(&what, DriverKind::Uring, kind, &names, (Order::Random, IOS));
     }
 }
 
@@ -382,7 +402,8 @@ fn the_nbd_server_allocates_nothing_for_an_io() {
     })
     .expect("the ring starts");
     let handle = ring.handle();
-    let size_bytes = publish(&handle, Some(Level::Raid0), &vec!["mem:16M".to_owned(); 3], false);
+    let kind = Kind { level: Some(Level::Raid0), ..Kind::default() };
+    let size_bytes = publish(&handle, kind, &vec!["mem:16M".to_owned(); 3]);
     exports.add(ExportInfo::new("data", DEVICE, size_bytes)).expect("there is room");
     for structured in [false, true] {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
