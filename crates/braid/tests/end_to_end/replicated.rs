@@ -330,3 +330,54 @@ fn who_comes_back_after_the_serving_node_died_has_waited_and_nothing_else() {
         assert!(content(node) == first, "a replica differs");
     }
 }
+
+/// Makes a node that was stopped believe that it had been making its volumes of several nodes.
+fn as_if_cut_off_while_making(daemon: &Daemon) {
+    let mut changed = 0;
+    for entry in std::fs::read_dir(daemon.folder.join("state")).expect("the state is a folder") {
+        let path = entry.expect("it is there").path();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Ok(mut state) = serde_json::from_str::<Value>(&text) else { continue };
+        let Some(volumes) = state.get_mut("replicated").and_then(Value::as_array_mut) else { continue };
+        for volume in volumes {
+            volume["making"] = true.into();
+            changed += 1;
+        }
+        std::fs::write(&path, state.to_string()).expect("it can be written");
+    }
+    assert_eq!(changed, 1, "one volume is remembered");
+}
+
+#[test]
+fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    // Its maker ends, another node opens it; and when the maker is back, nobody is there who knows of that.
+    cluster.nodes[0].stop();
+    as_if_cut_off_while_making(&cluster.nodes[0]);
+    cluster.nodes[1].json(&["volume", "attach", "db"]);
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    cluster.nodes[0].start_again();
+    wait_for("it to be said", || cluster.nodes[0].events().contains("is removed once").then_some(()));
+    let there = cluster.nodes[0].json(&["replica", "list"]);
+    assert_eq!(there["replicas"].as_array().map(Vec::len), Some(1), "nothing is removed on a guess: {there}");
+    assert!(cluster.nodes[0].refused(1, &["volume", "attach", "db"]).contains("never made to its end"));
+    cluster.nodes[1].start_again();
+    cluster.nodes[2].start_again();
+    wait_for("it to be known whose it is", || {
+        cluster.nodes[0].events().contains("another node has opened it since").then_some(())
+    });
+    cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
+
+    // What nobody has is removed.
+    cluster.nodes[1].braid(&["volume", "detach", "db"]);
+    cluster.nodes[0].json(&["volume", "attach", "db"]);
+    cluster.nodes[0].stop();
+    as_if_cut_off_while_making(&cluster.nodes[0]);
+    cluster.nodes[0].start_again();
+    wait_for("it to be removed", || cluster.nodes[0].events().contains("and was removed").then_some(()));
+    for node in [0, 1, 2] {
+        assert_eq!(cluster.nodes[node].json(&["replica", "list"])["replicas"], serde_json::json!([]));
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::super::create::check_name;
 use super::super::{Control, random_uuid};
+use super::half_made::Unmade;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
@@ -58,14 +59,14 @@ impl Control {
         };
         if let Err(error) = made {
             self.end_replicated(uuid).await;
-            let left = self.remove_replicas(&volume).await;
-            if left.is_empty() {
-                self.write().replicated.remove(&uuid);
-            }
-            self.save_or_warn();
-            return Err(match left.is_empty() {
-                true => error,
-                false => ErrorDetail {
+            return Err(match self.unmake(&volume).await {
+                Unmade::Removed => error,
+                Unmade::Taken => ErrorDetail {
+                    message: format!("{}; and another node has opened the volume since", error.message),
+                    remedy: format!("braid volume attach {}, or delete it where it is served", ask.name),
+                    ..error
+                },
+                Unmade::Left(left) => ErrorDetail {
                     message: format!("{}; replicas on {} could not be removed again", error.message, left.join(", ")),
                     remedy: format!("{}; then braid volume delete {} --force", error.remedy, ask.name),
                     ..error
@@ -190,50 +191,8 @@ impl Control {
         Ok(shown)
     }
 
-    /// Removes what a crash left of volumes that were being made.
-    pub async fn clear_half_made(self: Arc<Self>) {
-        let half: Vec<SavedReplicated> =
-            self.read().replicated.values().filter(|volume| volume.making).cloned().collect();
-        for volume in half {
-            let message = if self.is_somebody_elses(&volume).await {
-                // It was whole, and another node has taken it.
-                if let Some(volume) = self.write().replicated.get_mut(&volume.uuid) {
-                    (volume.making, volume.attached) = (false, false);
-                }
-                format!("volume {} was made to its end, and another node has opened it since", volume.name)
-            } else {
-                let left = self.remove_replicas(&volume).await;
-                if left.is_empty() {
-                    self.write().replicated.remove(&volume.uuid);
-                    format!("volume {} was being made when this daemon ended, and was removed", volume.name)
-                } else {
-                    format!(
-                        "volume {0} was being made when this daemon ended, and replicas on {1} could not be removed: braid volume delete {0} tries again",
-                        volume.name,
-                        left.join(", ")
-                    )
-                }
-            };
-            self.save_or_warn();
-            self.events().warning("volume_half_made", message, &[("volume", &volume.name)]);
-        }
-    }
-
-    /// Whether a voter has answered another controller than the one by which a volume was being made.
-    async fn is_somebody_elses(&self, volume: &SavedReplicated) -> bool {
-        for number in 0..volume.voters.len() {
-            if let Ok(replica) = self.replica_of(volume, number).await
-                && let Some(controller) = replica.register.and_then(|register| register.controller)
-                && controller != volume.controller.to_string()
-            {
-                return true;
-            }
-        }
-        false
-    }
-
     /// What a node keeps of a volume.
-    async fn replica_of(&self, volume: &SavedReplicated, number: usize) -> Result<Replica, ErrorDetail> {
+    pub(super) async fn replica_of(&self, volume: &SavedReplicated, number: usize) -> Result<Replica, ErrorDetail> {
         let path = format!("/v1/replicas/{}", volume.uuid);
         let answer = self.nodes().call(&volume.voters[number].node, Method::GET, &path, None).await?;
         serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
@@ -405,7 +364,7 @@ impl Control {
     }
 
     /// Removes the replicas of a volume; gives the nodes where that did not succeed.
-    async fn remove_replicas(&self, volume: &SavedReplicated) -> Vec<String> {
+    pub(super) async fn remove_replicas(&self, volume: &SavedReplicated) -> Vec<String> {
         let mut left = Vec::new();
         let path = format!("/v1/replicas/{}?force=true", volume.uuid);
         for voter in &volume.voters {

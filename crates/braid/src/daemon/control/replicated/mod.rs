@@ -2,13 +2,15 @@
 //!
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
-//! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `view` shows it.
+//! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
+//! was cut off, `view` shows it.
 
 mod ballot;
 pub mod council;
 #[cfg(test)]
 mod council_tests;
 mod create;
+mod half_made;
 mod meta;
 mod probe;
 mod reach;
