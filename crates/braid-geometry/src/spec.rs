@@ -172,7 +172,8 @@ pub struct Spec {
     /// Contiguous bytes on one member before the next one's turn: a multiple of 4 KiB up to 64 MiB. Concat rounds
     /// each member down to it, raid1 does not use it.
     pub chunk_bytes: u64,
-    /// Raid10: copies of each chunk, from 2. The other levels do not use it (raid1: one on each member).
+    /// Raid10: copies of each chunk, from 2. Raid1 has one on each member; 1 says that one member is enough. The other levels do
+    /// not use it.
     pub copies: u16,
     /// Whether the room that only some members have is used.
     pub zones: ZonePolicy,
@@ -190,6 +191,8 @@ impl Spec {
     pub const fn members_min(&self) -> usize {
         match self.level {
             Level::Concat | Level::Raid0 => 1,
+            // A mirror of one is asked for by name: it promises no second copy, and may get one later.
+            Level::Raid1 if self.copies == 1 => 1,
             Level::Raid1 | Level::Raid5 => 2,
             Level::Raid10 => self.copies as usize,
             Level::Raid6 => 3,

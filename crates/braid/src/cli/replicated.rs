@@ -56,6 +56,9 @@ pub async fn create(
         if volume.voters.len() == 2 {
             text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and cannot be opened elsewhere; --witness NODE makes it three votes\n");
         }
+        if volume.voters.len() == 1 {
+            text.push_str("one replica: while its node is away the volume waits, and what it has is there once\n");
+        }
         let _ = writeln!(text, "export it with: braid export add {} --nbd unix:PATH", volume.name);
         text
     });

@@ -233,7 +233,10 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let mut cluster = Cluster::of(&["one", "two"]);
     let one = &cluster.nodes[0];
     let create = |places: &str| one.refused(2, &["volume", "create", "db", "64M", "--replicas", places]);
-    assert!(create("one/tank").contains("2 replicas at least"));
+    assert!(
+        one.refused(2, &["volume", "create", "db", "64M", "--replicas", "one/tank", "--witness", "two"])
+            .contains("no use to one replica")
+    );
     assert!(create("one/tank,one/tank").contains("named twice"));
     assert!(
         one.refused(3, &["volume", "create", "db", "64M", "--replicas", "one/tank,nobody/tank"])
@@ -380,4 +383,29 @@ fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
     for node in [0, 1, 2] {
         assert_eq!(cluster.nodes[node].json(&["replica", "list"])["replicas"], serde_json::json!([]));
     }
+}
+
+#[test]
+fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
+    let mut cluster = Cluster::plain(&["one", "two"]);
+    cluster.create("two/tank", &[]);
+    assert_eq!(cluster.states(0), ["in_sync"]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write(MIB, &noise(MIB, 1)).expect("it is written");
+    cluster.nodes[1].kill();
+    // What is asked meanwhile waits, and is answered when the replica is back, to whoever comes again.
+    wait_for("it to be noticed", || {
+        (cluster.nodes[0].json(&["volume", "show", "db"])["state"] != "serving").then_some(())
+    });
+    cluster.nodes[1].start_again();
+    cluster.wait_for_states(0, &["in_sync"]);
+    wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+    assert!(cluster.client(0).read(MIB, MIB as usize).expect("it is read") == noise(MIB, 1));
+    // The node that has it takes it over.
+    cluster.nodes[0].kill();
+    cluster.nodes[1].json(&["volume", "attach", "db"]);
+    cluster.nodes[1].export("db");
+    assert!(cluster.client(1).read(MIB, MIB as usize).expect("it is read") == noise(MIB, 1));
+    cluster.client(1).write_fua(2 * MIB, &noise(MIB, 2)).expect("it is written");
 }

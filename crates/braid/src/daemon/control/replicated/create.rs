@@ -281,12 +281,18 @@ impl Control {
         }
         voters.extend(ask.witnesses.iter().map(|node| SavedVoter { node: node.clone(), pool: None }));
         let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
-        if replicas < 2 || voters.len() > REPLICAS_MAX {
+        if replicas == 0 || voters.len() > REPLICAS_MAX {
             return Err(invalid(format!(
-                "a volume has 2 to {REPLICAS_MAX} replicas and witnesses, 2 replicas at least; these are {replicas} and {}",
+                "a volume has 1 to {REPLICAS_MAX} replicas and witnesses, one replica at least; these are {replicas} and {}",
                 voters.len() - replicas
             ))
-            .remedy("a volume on one node alone is made without --replicas: braid volume create POOL/NAME SIZE"));
+            .remedy("name fewer"));
+        }
+        if replicas == 1 && voters.len() > 1 {
+            return Err(invalid(
+                "a witness is of no use to one replica: nothing could be opened without it".to_owned(),
+            )
+            .remedy("leave --witness out, or have two replicas"));
         }
         let mut seen = BTreeSet::new();
         for voter in &voters {

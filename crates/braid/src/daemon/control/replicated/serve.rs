@@ -184,8 +184,9 @@ impl Control {
                     return;
                 }
                 Over::Again(why) => {
-                    // What is new and was not made is removed by whoever makes it.
-                    if new {
+                    // What is still being made is removed by whoever makes it.
+                    let is_made = self.read().replicated.get(&uuid).is_some_and(|volume| !volume.making);
+                    if new && !is_made {
                         attached.set_trouble(Some(why));
                         return;
                     }
@@ -354,7 +355,7 @@ impl Control {
         let invalid = |error: &dyn std::fmt::Display| ErrorDetail::new(Kind::InvalidArgument, error.to_string());
         let request = CreateRequest {
             name: Name::new(&volume.name).map_err(|error| invalid(&error))?,
-            spec: Spec::new(Level::Raid1),
+            spec: Spec { copies: if disks.len() == 1 { 1 } else { 2 }, ..Spec::new(Level::Raid1) },
             leaves: disks.iter().map(|disk| disk.leaf).collect(),
             uuid: volume.uuid,
             member_ids,
