@@ -227,6 +227,73 @@ pub enum ReplicaAnswer {
     Released,
 }
 
+/// What a controller wants done with the snapshots of a replica's data. Like a connection of it this is only begun as long as its epoch is
+/// the one that is answered, and a raise waits for its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeReplica {
+    /// The asking controller's.
+    pub epoch: u64,
+    /// Who asks.
+    pub controller: String,
+    /// The session of its connections: the last one that was let in.
+    pub session: u64,
+    /// What is to be done.
+    pub change: ReplicaChange,
+}
+
+/// One of these things. A snapshot goes by the identity that the controller chose for it: a UUID of version 8, which no other one has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ReplicaChange {
+    /// To take a snapshot of the data as they are now. It is *pending*: no user of the node sees it.
+    Take {
+        /// The identity that it gets.
+        snapshot: String,
+        /// The name that it is to have: refused where another one of the data has it.
+        name: String,
+    },
+    /// To give one this name, pending or not.
+    Name {
+        /// The snapshot.
+        snapshot: String,
+        /// Its name from now on.
+        name: String,
+    },
+    /// To make one pending again, which is to be deleted. Refused where it is exported.
+    Hide {
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// To delete a pending one.
+    Remove {
+        /// The snapshot; nothing is done where it is not there.
+        snapshot: String,
+    },
+}
+
+/// A snapshot of a replica's data that a controller had taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaSnapshot {
+    /// Its identity: the same on all nodes.
+    pub uuid: String,
+    /// Its name; none: it is pending.
+    pub name: Option<String>,
+    /// Bytes of the volume at that time.
+    pub size_bytes: u64,
+    /// What it alone keeps from being free, in whole extents.
+    pub allocated_bytes: u64,
+    /// When it was taken, by this node's clock, in seconds of Unix time.
+    pub created_unix_s: u64,
+}
+
+/// All of them, in the order in which they were taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaSnapshotList {
+    /// Pending ones, too.
+    pub snapshots: Vec<ReplicaSnapshot>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,9 @@ const ASKS_MAX: usize = 64;
 /// Most connections at a time.
 const CONNECTIONS_MAX: usize = 256;
 
+/// Most operations at a time.
+const OPERATIONS_MAX: usize = 64;
+
 /// Most lanes of one session.
 pub const LANES_MAX: u16 = 256;
 
@@ -148,6 +151,8 @@ pub struct Fence {
     register: Register,
     boot: Uuid,
     connections: Vec<Connection>,
+    /// The sessions of the operations that are under way.
+    operations: Vec<u64>,
     /// The highest session that was let in under this epoch: none before it may come late.
     session: u64,
     /// The highest attempt of each of its lanes.
@@ -167,6 +172,7 @@ impl Fence {
             register,
             boot,
             connections: Vec::with_capacity(CONNECTIONS_MAX),
+            operations: Vec::with_capacity(OPERATIONS_MAX),
             session: 0,
             attempts: Vec::with_capacity(usize::from(LANES_MAX)),
             asks: VecDeque::with_capacity(ASKS_MAX),
@@ -246,6 +252,34 @@ impl Fence {
         self.drained();
     }
 
+    /// The controller wants something done with what the replica has, other than by a connection: a snapshot taken, say. It counts like
+    /// I/O of that session: whoever comes afterwards waits for its end. It belongs to the session that was let in last, so that one
+    /// which was asked for earlier, and comes late, does nothing. False: it must not begin.
+    #[must_use]
+    pub fn begin_operation(&mut self, epoch: u64, controller: Uuid, session: u64) -> bool {
+        let is_its = epoch > 0 && (epoch, controller) == (self.register.epoch, self.register.controller);
+        let is_last = session > 0 && session == self.session;
+        let begins = is_its
+            && is_last
+            && !self.register.released
+            && !self.is_raising()
+            && !self.failed
+            && self.writing.is_none_or(|next| next.epoch == epoch)
+            && self.operations.len() < OPERATIONS_MAX;
+        if begins {
+            self.operations.push(session);
+        }
+        begins
+    }
+
+    /// An operation of this session has ended: nothing of it is under way any more.
+    pub fn end_operation(&mut self, session: u64) {
+        if let Some(at) = self.operations.iter().position(|of| *of == session) {
+            self.operations.swap_remove(at);
+        }
+        self.drained();
+    }
+
     /// What was to be made durable is, or could not be.
     pub fn written(&mut self, succeeded: bool) {
         let Some(register) = self.writing.take() else { return };
@@ -291,7 +325,9 @@ impl Fence {
         let counts = |before: &Connection| {
             !planted(if before.session < session { Planted::OldSessionUndrained } else { Planted::OldAttemptUndrained })
         };
-        !self.connections.iter().any(|before| before.comes_before(session, lane, attempt) && counts(before))
+        let of_others = self.operations.iter().any(|of| *of < session);
+        !of_others
+            && !self.connections.iter().any(|before| before.comes_before(session, lane, attempt) && counts(before))
     }
 
     fn cut(&mut self, which: impl Fn(&Connection) -> bool) {
@@ -350,7 +386,8 @@ impl Fence {
             if next.epoch > now.epoch {
                 // No connection is of the epoch that comes: nobody was let in under it.
                 self.cut(|_| true);
-                if !self.connections.is_empty() && !planted(Planted::RaisedBeforeDrained) {
+                let is_drained = self.connections.is_empty() && self.operations.is_empty();
+                if !is_drained && !planted(Planted::RaisedBeforeDrained) {
                     return;
                 }
             }

@@ -86,6 +86,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/replicas", get(replicas::replicas).post(replicas::create_replica))
         .route("/v1/replicas/{replica}", get(replicas::replica).delete(replicas::delete_replica))
         .route("/v1/replicas/{replica}/ask", post(replicas::ask_replica))
+        .route("/v1/replicas/{replica}/snapshots", get(replicas::replica_snapshots).post(replicas::change_replica))
         .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{job}", get(job).patch(set_job).delete(cancel_job))
         .route("/v1/exports", get(exports).post(add_export))
@@ -175,6 +176,8 @@ pub fn router(control: Arc<Control>) -> Router {
         replicas::replica,
         replicas::delete_replica,
         replicas::ask_replica,
+        replicas::replica_snapshots,
+        replicas::change_replica,
         jobs,
         job,
         set_job,

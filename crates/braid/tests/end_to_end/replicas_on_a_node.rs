@@ -37,14 +37,14 @@ impl Node {
     }
 
     /// One request of the API: its status and what it answers.
-    fn any(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub fn any(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let (status, answer) = api::ask(&self.daemon, method, path, &body);
         (status, serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}")))
     }
 
     #[track_caller]
-    fn right(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub fn right(&self, method: &str, path: &str, body: &Value) -> Value {
         let (status, answer) = self.any(method, path, body);
         assert_eq!(status, 200, "{answer}");
         answer
@@ -63,11 +63,11 @@ impl Node {
         )
     }
 
-    fn show(&self) -> Value {
+    pub fn show(&self) -> Value {
         self.right("GET", &format!("/v1/replicas/{VOLUME}"), &Value::Null)
     }
 
-    fn ask(&self, body: &Value) -> (u16, Value) {
+    pub fn ask(&self, body: &Value) -> (u16, Value) {
         self.any("POST", &format!("/v1/replicas/{VOLUME}/ask"), body)
     }
 
@@ -82,14 +82,14 @@ impl Node {
         self.show()["boot"].as_str().expect("it has one").to_owned()
     }
 
-    fn name(&self, epoch: u64, controller: &str, session: u64, lane: u16, attempt: u64) -> String {
+    pub fn name(&self, epoch: u64, controller: &str, session: u64, lane: u16, attempt: u64) -> String {
         let boot = self.boot();
         format!(
             "replica:{VOLUME}?epoch={epoch}&controller={controller}&boot={boot}&session={session}&lane={lane}&attempt={attempt}"
         )
     }
 
-    fn open(&self, name: &str) -> std::io::Result<Client> {
+    pub fn open(&self, name: &str) -> std::io::Result<Client> {
         Client::open(&self.daemon.folder.join("replicas.sock"), name)
     }
 

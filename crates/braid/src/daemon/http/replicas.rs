@@ -3,7 +3,9 @@
 use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use braid_api::{AskReplica, CreateReplica, ErrorBody, Replica, ReplicaAnswer, ReplicaList};
+use braid_api::{
+    AskReplica, ChangeReplica, CreateReplica, ErrorBody, Replica, ReplicaAnswer, ReplicaList, ReplicaSnapshotList,
+};
 
 /// All replicas and witnesses of this node.
 #[utoipa::path(get, path = "/v1/replicas", responses((status = 200, body = ReplicaList)))]
@@ -74,4 +76,37 @@ pub(super) async fn ask_replica(
     Ask(ask): Ask<AskReplica>,
 ) -> Answer<ReplicaAnswer> {
     Ok(Json(control.ask_replica(&name, ask).await?))
+}
+
+/// The snapshots of a replica's data that controllers had taken.
+#[utoipa::path(
+    get, path = "/v1/replicas/{replica}/snapshots",
+    params(("replica" = String, Path, description = "the volume's UUID, or its name", example = "db")),
+    responses(
+        (status = 200, body = ReplicaSnapshotList),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "inactive: its pool does not serve")
+    )
+)]
+pub(super) async fn replica_snapshots(State(control): Shared, Named(name): Named) -> Answer<ReplicaSnapshotList> {
+    Ok(Json(control.replica_snapshots(&name).await?))
+}
+
+/// Does with the snapshots of a replica's data what its controller wants. It is durable when this is answered.
+#[utoipa::path(
+    post, path = "/v1/replicas/{replica}/snapshots", request_body = ChangeReplica,
+    params(("replica" = String, Path, description = "the volume's UUID, or its name", example = "db")),
+    responses(
+        (status = 200, body = Replica),
+        (status = 400, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "fenced: another controller or session is answered; exists: the name is taken; in_use: it is exported; inactive")
+    )
+)]
+pub(super) async fn change_replica(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<ChangeReplica>,
+) -> Answer<Replica> {
+    to_the_end(control, |control| async move { control.change_replica(&name, ask).await }).await
 }

@@ -6,6 +6,7 @@
 
 use super::super::Control;
 use super::super::tables::{Active, ArrayEntry, OpenDisk};
+use super::controllers::is_pending;
 use super::create::unix_s;
 use super::members::Asked;
 use super::volumes::{Told, checked, find, room_for_volume, told};
@@ -161,6 +162,7 @@ impl Control {
         let reach = self.reach(&pool.to_string())?;
         let _one_at_a_time = self.work_soon(&reach).await?;
         for uuid in volumes {
+            self.remove_pending(&reach, uuid, |_| true).await?;
             let done = self.call(&reach, move |pool| {
                 let id = find(pool.state(), uuid, OwnerKind::Volume).map(|owner| owner.id);
                 told(id.map_or(Ok(()), |id| pool.delete_volume(id).map_err(Told::Admin)))
@@ -178,7 +180,7 @@ impl Control {
     pub(in super::super) async fn has_snapshots_in(&self, pool: Uuid, volume: Uuid) -> Result<bool, ErrorDetail> {
         let reach = self.reach(&pool.to_string())?;
         let asked = move |pool: &mut Pool| {
-            let of = |owner: &Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume;
+            let of = |owner: &Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume && !is_pending(owner);
             (PoolNext::Done, pool.state().owners.iter().any(of))
         };
         self.call(&reach, asked).await

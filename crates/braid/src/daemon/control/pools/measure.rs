@@ -4,6 +4,7 @@
 //! times as long as it took. Metrics show what was found last.
 
 use super::super::{Control, counted};
+use super::controllers::is_pending;
 use super::{Condition, Idle, PoolEntry, view};
 use braid_api::{ErrorDetail, PoolState};
 use braid_engine::pool::{EXTENT_BYTES, ExtentId, MEMBERS_MAX, MemberSpace, OWNER_HELD, Pool, PoolShared};
@@ -311,7 +312,7 @@ fn contents(owners: &[Owner], extents: &BTreeMap<u32, u64>) -> Contents {
         };
         volumes.insert(volume.uuid, measured);
     }
-    for snapshot in owners.iter().filter(|owner| owner.kind == OwnerKind::Snapshot) {
+    for snapshot in owners.iter().filter(|owner| owner.kind == OwnerKind::Snapshot && !is_pending(owner)) {
         all.snapshots += 1;
         if let Some(of) = volumes.get_mut(&snapshot.volume) {
             of.snapshots += 1;

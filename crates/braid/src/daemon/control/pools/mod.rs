@@ -12,6 +12,7 @@ mod check;
 mod close;
 mod compact;
 mod companions;
+mod controllers;
 mod create;
 mod diff;
 mod disks;
@@ -50,6 +51,7 @@ use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolMembers, PoolNext, Shard
 use braid_format::pool::PoolLabel;
 use braid_ring::{PoolCallError, Throttle};
 pub(super) use companions::NewVolume;
+pub(super) use controllers::{DataOf, is_controllers};
 pub(super) use disks::refuse_higher_tier;
 pub use exported::Source;
 pub(super) use find::FoundPart;

@@ -2,6 +2,7 @@
 
 use super::super::change::DRAINING_MAX;
 use super::super::{Control, random_uuid};
+use super::controllers::{is_pending, refuse_pending_name};
 use super::create::unix_s;
 use super::diff::KnownSnapshot;
 use super::policies::{Taken, WithPolicy};
@@ -53,6 +54,7 @@ impl Control {
                 );
             }
             not_a_policys(own)?;
+            refuse_pending_name(own)?;
             if what.iter().any(|(uuid, ..)| *uuid == volume.uuid) {
                 return refused(format!("volume {} is named twice", volume.name), "name each volume once");
             }
@@ -78,32 +80,47 @@ impl Control {
         let count = what.len();
         {
             let _one_at_a_time = pool.work.lock().await;
-            let now = unix_s();
-            let done = self.call(pool, move |pool| {
-                let of = |volume: &Uuid| find(pool.state(), *volume, OwnerKind::Volume).map(|owner| owner.id);
-                let ids = what.iter().map(|(volume, uuid, name)| Some((of(volume)?, *uuid, *name)));
-                let ids: Option<Vec<(u32, Uuid, OwnerName)>> = ids.collect();
-                let result = match ids {
-                    Some(ids) => pool.snapshot(&ids, now).map(drop).map_err(Told::Admin),
-                    None => Err(Told::Admin(AdminError::NoSuch)),
-                };
-                let (next, result) = told(result);
-                (if result.is_ok() { PoolNext::DrainAndCommit } else { next }, result)
-            });
-            let done = tokio::time::timeout(DRAINING_MAX, done).await.map_err(|_| {
+            // Names of policies nobody else has.
+            if what.iter().any(|(.., name)| policy_time(name.as_str()).is_none()) {
+                let volumes: Vec<Uuid> = what.iter().map(|(volume, ..)| *volume).collect();
+                self.refuse_while_pending(pool, &volumes).await?;
+            }
+            let taken = tokio::time::timeout(DRAINING_MAX, self.take_now(pool, what, called)).await;
+            taken.map_err(|_| {
                 ErrorDetail::new(
                     Kind::TimedOut,
                     format!("a disk of pool {} hangs: the snapshots are durable when it answers", pool.name),
                 )
                 .with("pool", &pool.name)
                 .remedy("look at its disks (braid pool show), and then at whether they are there (braid snapshot list)")
-            })?;
-            done?.map_err(|error| error.into_detail(pool, called))?;
+            })??;
         }
         self.note_snapshots(pool.uuid).await;
         let message = format!("{} of pool {} taken", super::super::counted(count, "snapshot", "snapshots"), pool.name);
         self.events().info("snapshots_taken", message, &[("pool", &pool.name)]);
         Ok(())
+    }
+
+    /// Takes them. The caller has the pool's lock.
+    pub(super) async fn take_now(
+        &self,
+        pool: &Reach,
+        what: Vec<(Uuid, Uuid, OwnerName)>,
+        called: &str,
+    ) -> Result<(), ErrorDetail> {
+        let now = unix_s();
+        let done = self.call(pool, move |pool| {
+            let of = |volume: &Uuid| find(pool.state(), *volume, OwnerKind::Volume).map(|owner| owner.id);
+            let ids = what.iter().map(|(volume, uuid, name)| Some((of(volume)?, *uuid, *name)));
+            let ids: Option<Vec<(u32, Uuid, OwnerName)>> = ids.collect();
+            let result = match ids {
+                Some(ids) => pool.snapshot(&ids, now).map(drop).map_err(Told::Admin),
+                None => Err(Told::Admin(AdminError::NoSuch)),
+            };
+            let (next, result) = told(result);
+            (if result.is_ok() { PoolNext::DrainAndCommit } else { next }, result)
+        });
+        done.await?.map_err(|error| error.into_detail(pool, called))
     }
 
     /// Notes which snapshots a pool has, for those who must not wait for its home.
@@ -119,7 +136,8 @@ impl Control {
             volume: (owner.volume, volumes.get(&owner.volume).map_or_else(String::new, |v| v.name.to_string())),
             name: owner.name.to_string(),
         };
-        let known: Vec<KnownSnapshot> = owners.iter().filter(|owner| !is_volume(owner)).map(known).collect();
+        let known: Vec<KnownSnapshot> =
+            owners.iter().filter(|owner| !is_volume(owner) && !is_pending(owner)).map(known).collect();
         let mut policies: BTreeMap<Uuid, WithPolicy> = BTreeMap::new();
         for (volume, owner) in &volumes {
             if let Some(policy) = owner.policy {
@@ -217,7 +235,10 @@ impl Control {
             _ => checked(new_name)?,
         };
         not_a_policys(own.as_str())?;
+        refuse_pending_name(own.as_str())?;
+        self.refuse_controllers(&located, "renamed")?;
         let _one_at_a_time = located.pool.work.lock().await;
+        self.refuse_while_pending(&located.pool, &[located.uuid]).await?;
         self.alter(&located, OwnerKind::Snapshot, move |owner| owner.name = own).await?;
         self.note_new_names(&located.pool).await?;
         let shown = self.snapshot_of(&located.pool, located.uuid).await?;
@@ -233,6 +254,7 @@ impl Control {
     pub async fn delete_snapshot(self: &Arc<Self>, snapshot: &str, force: bool) -> Result<Snapshot, ErrorDetail> {
         self.is_open()?;
         let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
+        self.refuse_controllers(&located, "deleted")?;
         let shown = self.snapshot_of(&located.pool, located.uuid).await?;
         self.delete_owner(&located, OwnerKind::Snapshot, force, |_, _| true).await?;
         let message = format!("snapshot {} was deleted", shown.name);
@@ -246,7 +268,7 @@ fn is_volume(owner: &Owner) -> bool {
 }
 
 /// Refuses names that only snapshots of policies have: such a one would be deleted by its policy.
-fn not_a_policys(own: &str) -> Result<(), ErrorDetail> {
+pub(super) fn not_a_policys(own: &str) -> Result<(), ErrorDetail> {
     if policy_time(own).is_none() {
         return Ok(());
     }

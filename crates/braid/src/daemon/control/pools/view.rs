@@ -3,12 +3,13 @@
 use super::super::Control;
 use super::super::tables::Tables;
 use super::companions::{data_of_companion, is_companion};
+use super::controllers::{is_controllers, is_pending};
 use super::limits::rates_of;
 use super::measure::{self, Owned};
 use super::{Base, Condition, PoolEntry, Reach};
 use braid_api::{
-    Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, Snapshot, SnapshotPolicy,
-    Space, Volume,
+    Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, ReplicaSnapshot, Snapshot,
+    SnapshotPolicy, Space, Volume,
 };
 use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, PoolShared};
 use braid_format::pool::{Owner, OwnerKind, PoolMemberState};
@@ -71,7 +72,7 @@ impl Listed {
     }
 
     fn of_kind(&self, kind: OwnerKind) -> impl Iterator<Item = &Owner> {
-        self.owners.iter().filter(move |owner| owner.kind == kind)
+        self.owners.iter().filter(move |owner| owner.kind == kind && !is_pending(owner))
     }
 
     /// What is free and kept for nobody.
@@ -145,6 +146,22 @@ impl Listed {
             volumes,
             snapshots,
         })
+    }
+
+    /// The snapshots of a volume that controllers had taken, pending ones, too, in that order.
+    pub(super) fn of_controllers(&self, volume: Uuid) -> Vec<ReplicaSnapshot> {
+        let of =
+            |owner: &&Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume && is_controllers(owner.uuid);
+        let mut owners: Vec<&Owner> = self.owners.iter().filter(of).collect();
+        owners.sort_by_key(|owner| owner.id);
+        let show = |owner: &Owner| ReplicaSnapshot {
+            uuid: owner.uuid.to_string(),
+            name: (!is_pending(owner)).then(|| owner.name.to_string()),
+            size_bytes: owner.size_bytes,
+            allocated_bytes: self.allocated(owner),
+            created_unix_s: owner.created_unix_s,
+        };
+        owners.into_iter().map(show).collect()
     }
 
     fn volume(&self, uuid: Uuid) -> Option<&Owner> {

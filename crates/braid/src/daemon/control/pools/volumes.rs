@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::{Control, random_uuid};
 use super::companions::{is_companion, refuse_companions_name};
+use super::controllers::is_pending;
 use super::create::unix_s;
 use super::limits::with_limits;
 use super::view::Listed;
@@ -331,7 +332,7 @@ impl Control {
             for pool in self.reach_all() {
                 let name = self.call(&pool, move |pool| {
                     let found = find(pool.state(), uuid, kind)
-                        .filter(|owner| !is_companion(owner.name.as_str()))
+                        .filter(|owner| !is_companion(owner.name.as_str()) && !is_pending(owner))
                         .map(|owner| name_in_pool(pool.state(), owner));
                     (PoolNext::Done, found)
                 });
@@ -458,7 +459,8 @@ pub(super) fn find(state: &State, uuid: Uuid, kind: OwnerKind) -> Option<&Owner>
 fn find_named<'a>(state: &'a State, volume: &str, snapshot: Option<&str>) -> Option<&'a Owner> {
     let named =
         |owner: &&Owner, text: &str| owner.name.as_str() == text || owner.uuid.to_string() == text.to_lowercase();
-    let is = |owner: &&Owner, text: &str| named(owner, text) && !is_companion(owner.name.as_str());
+    let is =
+        |owner: &&Owner, text: &str| named(owner, text) && !is_companion(owner.name.as_str()) && !is_pending(owner);
     let volume = state.owners.iter().find(|owner| owner.kind == OwnerKind::Volume && is(owner, volume))?;
     let Some(snapshot) = snapshot else { return Some(volume) };
     let of = |owner: &&Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume.uuid;

@@ -159,6 +159,14 @@ impl Door {
         answer.await.ok()
     }
 
+    /// Begins something that a controller wants done with the data, other than by a connection. It is under way, and keeps whoever
+    /// raises waiting, until what is given is dropped. Nothing: another controller, or another session, is answered now.
+    pub fn begin(self: &Arc<Self>, epoch: u64, controller: Uuid, session: u64) -> Option<Operation> {
+        let begun =
+            self.with(|inner| inner.writes.is_some() && inner.fence.begin_operation(epoch, controller, session));
+        begun.then(|| Operation { door: Arc::clone(self), session })
+    }
+
     /// What is durable.
     pub fn register(&self) -> Register {
         *self.lock().fence.register()
@@ -207,6 +215,18 @@ impl Door {
                 inner.fence.end(ConnectionId(number));
             }
         });
+    }
+}
+
+/// Something that a controller has begun.
+pub struct Operation {
+    door: Arc<Door>,
+    session: u64,
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.door.with(|inner| inner.fence.end_operation(self.session));
     }
 }
 
@@ -362,6 +382,39 @@ mod tests {
         assert_eq!((written.epoch, raising.is_finished(), door.connections()), (2, false, 0));
         door.written(true);
         assert!(matches!(raising.await.expect("it ends"), Some(Ok(Answer::Raised { .. }))));
+    }
+
+    #[tokio::test]
+    async fn a_raise_waits_for_what_a_controller_has_begun() {
+        let (door, mut writes, _) = door();
+        ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        assert!(door.begin(1, FIRST, 1).is_none(), "no session was let in yet");
+        let pass = come(&door, 1, FIRST, 2, 1).expect("it is its turn");
+        for (epoch, controller, session) in [(1, SECOND, 2), (2, FIRST, 2), (1, FIRST, 1), (1, FIRST, 3)] {
+            assert!(door.begin(epoch, controller, session).is_none(), "{epoch} {session}");
+        }
+        let operation = door.begin(1, FIRST, 2).expect("it is this session's");
+        // A later session is not let in before its end either.
+        let later = come(&door, 1, FIRST, 3, 1).expect("it may wait");
+        drop(pass);
+        assert_eq!(later.standing(), Standing::Waits);
+        let raising = tokio::spawn({
+            let door = Arc::clone(&door);
+            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }).await }
+        });
+        while later.standing() != Standing::Cut {
+            tokio::task::yield_now().await;
+        }
+        drop(later);
+        tokio::task::yield_now().await;
+        assert!(writes.try_recv().is_err(), "it goes on still");
+        assert!(door.begin(1, FIRST, 3).is_none(), "nothing begins while another one comes");
+        drop(operation);
+        assert_eq!(writes.recv().await.map(|register| register.epoch), Some(2));
+        door.written(true);
+        assert!(matches!(raising.await.expect("it ends"), Some(Ok(Answer::Raised { .. }))));
+        door.shut();
+        assert!(door.begin(2, SECOND, 1).is_none());
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ mod door;
 mod listen;
 mod open;
 mod register;
+mod snapshots;
 mod terms;
 mod view;
 

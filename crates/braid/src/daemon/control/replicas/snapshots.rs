@@ -1,0 +1,68 @@
+//! Snapshots of a replica's data, as its controller wants them: the replica's fence decides whether that counts.
+
+use super::{Condition, fenced, invalid, uuid_of};
+use crate::daemon::control::Control;
+use crate::daemon::control::pools::{DataOf, is_controllers};
+use braid_api::{ChangeReplica, ErrorDetail, Kind, Replica, ReplicaChange, ReplicaSnapshotList};
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Control {
+    /// The snapshots of a replica's data that controllers had taken.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; its pool does not serve.
+    pub async fn replica_snapshots(&self, replica: &str) -> Result<ReplicaSnapshotList, ErrorDetail> {
+        let data = self.data_of_replica(replica)?;
+        Ok(ReplicaSnapshotList { snapshots: self.snapshots_of_replica(data).await? })
+    }
+
+    /// Does with them what a controller wants. Durable when this returns.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] where another controller, or another session, is answered; what the pool says.
+    pub async fn change_replica(self: &Arc<Self>, replica: &str, ask: ChangeReplica) -> Result<Replica, ErrorDetail> {
+        let data = self.data_of_replica(replica)?;
+        let (door, name) = {
+            let tables = self.read();
+            let entry = tables.replica(replica)?;
+            match &entry.condition {
+                Condition::Ready(ready) => (Arc::clone(&ready.door), entry.saved.name.clone()),
+                Condition::Not(state, why) => return Err(super::does_not_vote(&entry.saved.name, *state, why)),
+            }
+        };
+        let controller = uuid_of(&name, "the controller", &ask.controller)?;
+        let snapshot = |text: &str| -> Result<Uuid, ErrorDetail> {
+            let snapshot = uuid_of(&name, "the snapshot", text)?;
+            match is_controllers(snapshot) {
+                true => Ok(snapshot),
+                false => {
+                    Err(invalid(&name, format!("{snapshot} is no snapshot of a controller: no UUID of version 8")))
+                }
+            }
+        };
+        // To the end of it: who raises waits.
+        let operation = door.begin(ask.epoch, controller, ask.session);
+        let Some(_under_way) = operation else { return Err(fenced(&name, door.register().epoch)) };
+        match &ask.change {
+            ReplicaChange::Take { snapshot: text, name } => self.take_pending(data, snapshot(text)?, name).await?,
+            ReplicaChange::Name { snapshot: text, name } => self.name_of_all(data, snapshot(text)?, name).await?,
+            ReplicaChange::Hide { snapshot: text } => self.hide_snapshot(data, snapshot(text)?).await?,
+            ReplicaChange::Remove { snapshot: text } => self.remove_pending_one(data, snapshot(text)?).await?,
+        }
+        self.replica(replica)
+    }
+
+    fn data_of_replica(&self, replica: &str) -> Result<DataOf, ErrorDetail> {
+        let tables = self.read();
+        let saved = &tables.replica(replica)?.saved;
+        match (saved.pool, saved.data) {
+            (Some(pool), Some(volume)) => Ok(DataOf { pool, volume }),
+            _ => {
+                Err(ErrorDetail::new(Kind::InvalidArgument, format!("{} is a witness, which has no data", saved.name))
+                    .with("replica", &saved.name)
+                    .remedy("ask one of the volume's replicas"))
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Snapshots of a replica's data that a controller wants, on one node: who may have them taken, who sees them, and who may not touch them.
+
+use serde_json::{Value, json};
+
+use crate::nbd::Client;
+use crate::replicas_on_a_node::{FIRST, Node, SECOND, VOLUME};
+use crate::support::*;
+
+const MONDAY: &str = "51a90000-0000-8000-8000-000000000001";
+const TUESDAY: &str = "51a90000-0000-8000-8000-000000000002";
+const OF_USER: &str = "51a90000-0000-4000-8000-000000000003";
+
+impl Node {
+    fn change(&self, epoch: u64, controller: &str, session: u64, change: Value) -> (u16, Value) {
+        let body = json!({"epoch": epoch, "controller": controller, "session": session, "change": change});
+        self.any("POST", &format!("/v1/replicas/{VOLUME}/snapshots"), &body)
+    }
+
+    /// Does it in the first epoch and session.
+    #[track_caller]
+    fn does(&self, change: Value) {
+        let (status, answer) = self.change(1, FIRST, 1, change);
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    #[track_caller]
+    fn refuses(&self, kind: &str, change: Value) {
+        let (_, answer) = self.change(1, FIRST, 1, change.clone());
+        assert_eq!(answer["error"]["kind"], kind, "{change}: {answer}");
+    }
+
+    /// Identities and names of a controller's.
+    fn snapshots(&self) -> Vec<(String, Value)> {
+        let list = self.right("GET", &format!("/v1/replicas/{VOLUME}/snapshots"), &Value::Null);
+        let of = |one: &Value| (one["uuid"].as_str().expect("it has one").to_owned(), one["name"].clone());
+        list["snapshots"].as_array().expect("a list").iter().map(of).collect()
+    }
+
+    /// Those that users see.
+    fn seen(&self) -> Vec<String> {
+        let list = self.daemon.json(&["snapshot", "list"]);
+        let names = list["snapshots"].as_array().expect("a list").iter();
+        names.map(|one| one["name"].as_str().expect("it has one").to_owned()).collect()
+    }
+}
+
+fn take(snapshot: &str, name: &str) -> Value {
+    json!({"do": "take", "snapshot": snapshot, "name": name})
+}
+
+fn name(snapshot: &str, name: &str) -> Value {
+    json!({"do": "name", "snapshot": snapshot, "name": name})
+}
+
+#[test]
+fn a_controllers_snapshots_are_pending_until_they_are_named() {
+    let mut node = Node::start();
+    node.create();
+    node.raise(1, FIRST);
+    node.refuses("fenced", take(MONDAY, "monday"));
+    let mut client = node.open(&node.name(1, FIRST, 1, 0, 1)).expect("it is the controller's");
+    client.write(2 * MIB, &noise(MIB, 1)).expect("it is written");
+    for (epoch, controller, session) in [(2, FIRST, 1), (1, SECOND, 1), (1, FIRST, 2)] {
+        let (status, refused) = node.change(epoch, controller, session, take(MONDAY, "monday"));
+        assert_eq!((status, &refused["error"]["kind"]), (409, &json!("fenced")), "{refused}");
+    }
+    node.refuses("invalid_argument", take(OF_USER, "monday"));
+    node.refuses("invalid_argument", take(MONDAY, "auto-20261122T140000Z"));
+    node.refuses("not_found", name(MONDAY, "monday"));
+
+    // Pending, it stands in no list, and nobody gives a snapshot of the volume a name meanwhile.
+    node.daemon.braid(&["snapshot", "create", "tank/db@mine"]);
+    node.refuses("exists", take(MONDAY, "mine"));
+    node.does(take(MONDAY, "monday"));
+    client.write(2 * MIB, &noise(MIB, 2)).expect("it is written");
+    assert_eq!(node.snapshots(), [(MONDAY.to_owned(), Value::Null)]);
+    assert_eq!(node.seen(), ["tank/db@mine"]);
+    assert_eq!(node.daemon.json(&["volume", "show", "tank/db"])["snapshots"], 1);
+    node.daemon.refused(3, &["snapshot", "show", MONDAY]);
+    node.daemon.refused(3, &["snapshot", "show", &format!("tank/db@{MONDAY}.pending")]);
+    node.daemon.refused(4, &["snapshot", "create", "tank/db@monday"]);
+    node.daemon.refused(4, &["snapshot", "rename", "tank/db@mine", "monday"]);
+    node.daemon.refused(2, &["snapshot", "create", &format!("tank/db@{MONDAY}.pending")]);
+
+    // Named, it can be read, and nothing else.
+    node.does(name(MONDAY, "monday"));
+    node.does(name(MONDAY, "monday"));
+    assert_eq!(node.seen(), ["tank/db@mine", "tank/db@monday"]);
+    for done in [
+        &["snapshot", "delete", "tank/db@monday", "--yes", "--force"][..],
+        &["snapshot", "rename", "tank/db@monday", "x"],
+    ] {
+        let said = node.daemon.refused(4, done);
+        assert!(said.contains("snapshot of volume db") && said.contains("braid snapshot list db"), "{said}");
+    }
+    let socket = node.daemon.folder.join("monday.nbd");
+    node.daemon.braid(&["export", "add", "tank/db@monday", "--name", "monday", "--nbd", &format!("unix:{socket}")]);
+    let mut reader = Client::open(&socket, "monday").expect("it is exported");
+    assert!(reader.read(0, MIB as usize).expect("it is read") == noise(MIB, 1), "what was there at that time");
+    reader.write(0, &[1; 4096]).expect_err("it is written by nobody");
+    node.refuses("in_use", json!({"do": "hide", "snapshot": MONDAY}));
+    node.daemon.braid(&["export", "remove", "monday"]);
+
+    // Both outlive the daemon, and so does which one is pending.
+    node.does(take(TUESDAY, "tuesday"));
+    let both = [(MONDAY.to_owned(), json!("monday")), (TUESDAY.to_owned(), Value::Null)];
+    assert_eq!(node.snapshots(), both);
+    node.daemon.restart(true);
+    assert_eq!(node.snapshots(), both);
+    let late = node.change(1, FIRST, 1, name(TUESDAY, "tuesday"));
+    assert_eq!(late.1["error"]["kind"], "fenced", "no session was let in since: {}", late.1);
+    node.open(&node.name(1, FIRST, 2, 0, 1)).expect("it is the controller's");
+    let does = |change| assert_eq!(node.change(1, FIRST, 2, change).0, 200);
+    does(json!({"do": "hide", "snapshot": MONDAY}));
+    does(json!({"do": "hide", "snapshot": MONDAY}));
+    assert_eq!(node.seen(), ["tank/db@mine"]);
+    does(json!({"do": "remove", "snapshot": MONDAY}));
+    does(json!({"do": "remove", "snapshot": MONDAY}));
+    assert_eq!(node.snapshots(), [(TUESDAY.to_owned(), Value::Null)]);
+    // Nobody's snapshot but a controller's is its to change.
+    let (status, refused) = node.change(1, FIRST, 2, json!({"do": "hide", "snapshot": OF_USER}));
+    assert_eq!(status, 400, "{refused}");
+
+    // A pending one goes with the replica, a named one is in its way.
+    node.daemon.braid(&["snapshot", "delete", "tank/db@mine", "--yes"]);
+    does(name(TUESDAY, "tuesday"));
+    node.daemon.refused(4, &["replica", "delete", "db", "--yes", "--force"]);
+    does(json!({"do": "hide", "snapshot": TUESDAY}));
+    node.daemon.braid(&["replica", "delete", "db", "--yes", "--force"]);
+    let pool = node.daemon.json(&["pool", "show", "tank"]);
+    assert_eq!((&pool["volumes"], &pool["snapshots"]), (&json!(0), &json!(0)), "{pool}");
+}
