@@ -76,6 +76,8 @@ pub struct DeviceLayout {
     pub(crate) ordered: bool,
     /// It is replicated: see [`DeviceLayout::replicated`].
     pub(crate) lease: Option<Arc<DeviceLease>>,
+    /// It is held: see [`DeviceLayout::held`].
+    pub(crate) held: bool,
     direct: Direct,
 }
 
@@ -200,6 +202,7 @@ impl DeviceLayout {
             leaves: leaves.into(),
             ordered,
             lease: None,
+            held: false,
             direct,
         }
     }
@@ -215,6 +218,19 @@ impl DeviceLayout {
         assert!(copies, "only an array of copies is replicated");
         // The short way answers within the call.
         (self.lease, self.direct) = (Some(lease), Direct::No);
+        self
+    }
+
+    /// Makes it one under which nothing is begun and nothing answered: requests wait for the next layout. When the one before has
+    /// drained, nothing of the device is under way on any disk, and what is on its members stays as it is.
+    ///
+    /// # Panics
+    /// When it is no array of copies.
+    #[must_use]
+    pub fn held(mut self) -> DeviceLayout {
+        let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
+        assert!(copies, "only an array of copies is held");
+        (self.held, self.direct) = (true, Direct::No);
         self
     }
 

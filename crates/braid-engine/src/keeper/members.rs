@@ -32,6 +32,10 @@ impl Keeper {
                 self.lose(io, &[role], false).await;
                 continue;
             }
+            if self.held_until_ns.is_some() {
+                // Nothing is mended now; the next reader tells again.
+                continue;
+            }
             // What mends waits for the range, and who holds it may wait for a member to be left out: that comes first.
             let mut repair = pin!(self.repair(io, &trouble));
             while let First::A(other) =
@@ -250,6 +254,8 @@ impl Keeper {
                 return self.begin_check(io, from);
             }
             Order::ResumeCheck(from) => return self.begin_check(io, from),
+            Order::Hold { limit_ns } => return self.hold(io, limit_ns).await,
+            Order::LetGo => return self.let_go(io),
             Order::Stop => Ok(()),
         };
         if !matches!(result, Err(LifecycleError::Job { .. })) {

@@ -14,6 +14,7 @@ mod fill;
 mod flight;
 mod governor;
 mod grow;
+mod hold;
 mod io;
 mod jobs;
 mod members;
@@ -163,6 +164,8 @@ pub struct Keeper {
     ring_moves: bool,
     /// Rows of which something cannot be read.
     lost: Arc<LostRows>,
+    /// Requests wait until then, or until somebody ends that.
+    held_until_ns: Option<u64>,
 }
 
 /// What a step of work came to.
@@ -171,6 +174,8 @@ enum Act {
     Nothing,
     /// The ring is on a disk that has failed.
     MoveRing,
+    /// Requests have waited long enough.
+    LetGo,
     /// This member failed the keeper itself.
     Lose(u16),
     /// A member could not read what was copied from another.
@@ -237,6 +242,7 @@ impl Keeper {
             lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
             journal,
             ring_moves: false,
+            held_until_ns: None,
         };
         if keeper.journal.as_ref().is_some_and(|journal| journal.disk_lost) {
             io.note(keeper.options.device, Note::RingMoved { to: None, lost: true });
@@ -295,6 +301,7 @@ impl Keeper {
         match act {
             Act::Nothing => {}
             Act::MoveRing => self.move_ring(io, true, None).await,
+            Act::LetGo => drop(self.let_go(io)),
             Act::Lose(role) => self.lose(io, &[role], false).await,
             Act::Reread(trouble) => self.on_trouble(io, trouble).await,
             Act::Promote(role) => self.promote(io, role).await,
@@ -309,6 +316,11 @@ impl Keeper {
     async fn work<I: KeeperIo>(&mut self, io: &I) -> Act {
         if self.failed {
             return std::future::pending().await;
+        }
+        if let Some(until_ns) = self.held_until_ns {
+            // Nothing changes on any member meanwhile.
+            io.sleep(until_ns.saturating_sub(io.now_ns())).await;
+            return Act::LetGo;
         }
         if self.is_ring_astray() {
             return Act::MoveRing;
@@ -393,10 +405,11 @@ impl Keeper {
         };
         let node = Node::Mirrored(Box::new(node));
         let layout = DeviceLayout::new(io.next_version(self.options.device), self.options.block_bytes, &node);
-        Arc::new(match &self.options.lease {
+        let layout = match &self.options.lease {
             Some(lease) => layout.replicated(Arc::clone(lease)),
             None => layout,
-        })
+        };
+        Arc::new(if self.held_until_ns.is_some() { layout.held() } else { layout })
     }
 
     fn members(&self) -> Vec<MirrorMember> {

@@ -85,6 +85,14 @@ pub enum Order {
         /// Bytes a second at most; 0: as the default policy has it.
         rate_bytes_per_s: u64,
     },
+    /// Lets all requests wait, and nothing be done by jobs: when this is answered nothing is under way on any member, and what is on them
+    /// stays as it is until [`Order::LetGo`], or until so long after it was given. Requests hear nothing of it. Of mirrors only.
+    Hold {
+        /// Longest that requests may wait, in nanoseconds.
+        limit_ns: u64,
+    },
+    /// Ends that. Answered with [`LifecycleError::NotHeld`] where it had ended before.
+    LetGo,
     /// Ends the keeper: the device is stopped, labels are as they are.
     Stop,
 }

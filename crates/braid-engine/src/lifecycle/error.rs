@@ -149,6 +149,9 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
+    /// Requests were not held any more, or what was under way did not end in time.
+    #[error("what was under way has not ended in time")]
+    NotHeld,
     /// The label has no room for a further job.
     #[error("{} jobs are noted in the label already; wait for one to end, or cancel one", braid_format::JOBS_MAX)]
     JobsFull,

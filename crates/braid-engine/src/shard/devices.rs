@@ -77,6 +77,8 @@ pub(crate) struct Device {
     pub late_full: bool,
     /// A member failed: nothing is answered and nothing begun until a layout without it is published.
     pub frozen: bool,
+    /// Its layout of now is held: the same, but nothing is wrong.
+    pub held: bool,
     /// Its answers are given under a lease.
     pub replicated: bool,
     /// A member would not carry out an I/O at once: nobody asks again.
@@ -153,6 +155,7 @@ impl Devices {
         }
         device.version = layout.as_ref().map_or(0, |l| l.version());
         (device.frozen, device.told, device.takes_time) = (false, Roles::NONE, false);
+        device.held = layout.as_ref().is_some_and(|layout| layout.held);
         // Requests that are under way go by their own layouts.
         let others = device.replicated && (device.users > 0 || !device.retired.is_empty());
         device.replicated = others || layout.as_ref().is_some_and(|layout| layout.lease.is_some());

@@ -161,11 +161,12 @@ impl Shard {
         }
     }
 
-    /// Whether a slot with no I/O out must wait for the end of a freeze. A job is ended instead.
+    /// Whether a slot with no I/O out must wait for the end of a freeze, or for a layout that is not held. A job is ended instead.
     #[inline]
     pub(super) fn is_held(&mut self, index: u32) -> bool {
         let slot = &self.slots[index];
-        if !self.devices.at(slot.device).frozen && slot.failed.is_empty() {
+        let device = self.devices.at(slot.device);
+        if !device.frozen && !device.held && slot.failed.is_empty() {
             return false;
         }
         self.hold(index)
@@ -184,7 +185,8 @@ impl Shard {
             self.forgive(index);
         }
         let slot = &mut self.slots[index];
-        if slot.error.is_some() || !self.devices.at(slot.device).frozen {
+        let device = self.devices.at(slot.device);
+        if slot.error.is_some() || !device.frozen && !device.held {
             return false;
         }
         let key = hold_key(DeviceId(slot.device));

@@ -204,7 +204,7 @@ impl Shard {
     /// Takes a part of a job in. `Err`: refused at once, and nothing follows.
     ///
     /// # Errors
-    /// `NoDevice` where there is no such redundant array; `Invalid`; `Busy` where the device is frozen or too much is under way.
+    /// `NoDevice` where there is no such redundant array; `Invalid`; `Busy` where the device is frozen or held, or too much is under way.
     pub fn sync(&mut self, request: &SyncRequest, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
@@ -231,7 +231,7 @@ impl Shard {
         if (request.offset | request.len) & mask != 0 || !in_a_piece {
             return Err(IoError::of(ErrorKind::Invalid));
         }
-        if device.frozen || mirror.failed {
+        if device.frozen || device.held || mirror.failed {
             return Err(IoError::of(ErrorKind::Busy));
         }
         let version = device.version;

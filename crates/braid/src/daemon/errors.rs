@@ -92,6 +92,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
             (Kind::InvalidArgument, format!("braid array show {array}"))
         }
+        LifecycleError::NotHeld => (Kind::TimedOut, "try again".to_owned()),
         LifecycleError::Job { .. } => (Kind::InvalidArgument, "braid job list".to_owned()),
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),
         LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
