@@ -334,7 +334,7 @@ pub struct Snapshot {
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// The pool that it is in.
+    /// The pool that it is in; empty where its volume is kept on several nodes.
     pub pool: String,
     /// The volume that it is of, as in `tank/db`; absent where that is not there any more.
     pub volume: Option<String>,
@@ -347,8 +347,22 @@ pub struct Snapshot {
     pub created_unix_s: u64,
     /// The exports by which clients read it.
     pub exports: Vec<String>,
-    /// What it shows and shares; absent in the answer to a change.
+    /// What it shows and shares; absent in the answer to a change, and where its volume is kept on several nodes.
     pub space: Option<Space>,
+    /// Of a volume that is kept on several nodes: its replicas.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<SnapshotReplica>,
+}
+
+/// A replica of a volume that has a snapshot, or lacks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotReplica {
+    /// Its node.
+    pub node: String,
+    /// The pool there.
+    pub pool: String,
+    /// Whether it has the snapshot: one that was out when that was taken may lack it; one that is out now is not asked.
+    pub has: bool,
 }
 
 /// Snapshots.

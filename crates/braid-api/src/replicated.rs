@@ -110,6 +110,9 @@ pub struct ReplicatedVolume {
     pub voters: Vec<Voter>,
     /// Its exports on the node that is asked.
     pub exports: Vec<String>,
+    /// How many snapshots it has; absent where the node that is asked does not serve it.
+    #[serde(default)]
+    pub snapshots: Option<u64>,
     /// What is wrong with it, one sentence each.
     pub attention: Vec<String>,
 }

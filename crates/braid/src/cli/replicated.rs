@@ -147,6 +147,9 @@ pub fn show(volume: &ReplicatedVolume) -> String {
         line(what, format!("{} {}{answers}", place(voter), if voter.pool.is_some() { voter.state.word() } else { "" }));
     }
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
+    if let Some(count) = volume.snapshots {
+        line("snapshots", count.to_string());
+    }
     for sentence in &volume.attention {
         line("attention", sentence.clone());
     }

@@ -30,7 +30,7 @@ pub enum Verb {
 
 #[derive(Args)]
 pub struct CreateArgs {
-    /// Their names; all in one pool
+    /// Their names; all in one pool. Or one of a volume of several nodes, on all of its replicas: VOLUME@SNAPSHOT
     #[arg(required = true, value_name = "POOL/VOLUME@SNAPSHOT", value_parser = new_snapshot)]
     snapshots: Vec<String>,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub struct CreateArgs {
 
 #[derive(Args)]
 pub struct ListArgs {
-    /// Only those of this pool or volume
+    /// Only those of this pool or volume; of a volume of several nodes: its name
     #[arg(value_name = "POOL[/VOLUME]", value_parser = pool_or_volume)]
     of: Option<String>,
     #[command(flatten)]
@@ -285,6 +285,12 @@ fn show(snapshot: &Snapshot) -> String {
     line("allocated", format!("{} under its name", bytes(snapshot.allocated_bytes)));
     output::space(snapshot.space.as_ref(), &mut line);
     line("taken", output::moment(snapshot.created_unix_s * 1000));
+    for replica in &snapshot.replicas {
+        line(
+            "replica",
+            format!("{}/{} {}", replica.node, replica.pool, if replica.has { "has it" } else { "lacks it, or is out" }),
+        );
+    }
     line("exports", if snapshot.exports.is_empty() { "none".to_owned() } else { snapshot.exports.join(", ") });
     text
 }

@@ -256,8 +256,12 @@ fn volume_or_name(text: &str) -> Result<String, String> {
 
 /// The same of a snapshot.
 pub fn snapshot(text: &str) -> Result<String, String> {
-    let named = names::VolumeName::parse(text).is_some_and(|name| name.snapshot.is_some());
-    let right = || "write POOL/VOLUME@SNAPSHOT, for example tank/db@monday".to_owned();
+    let of_all = text.split_once('@').is_some_and(|(volume, own)| {
+        names::check_name(volume).is_ok() && (names::is_uuid(own) || names::check_name(own).is_ok())
+    });
+    let named = of_all || names::VolumeName::parse(text).is_some_and(|name| name.snapshot.is_some());
+    let right =
+        || "write POOL/VOLUME@SNAPSHOT, for example tank/db@monday; of a volume of several nodes db@monday".to_owned();
     if named || names::is_uuid(text) { Ok(text.to_owned()) } else { Err(right()) }
 }
 

@@ -9,8 +9,8 @@ use crate::support::*;
 const SIZE: u64 = 64 * MIB;
 
 /// Nodes of one cluster, each with a pool `tank`.
-struct Cluster {
-    nodes: Vec<Daemon>,
+pub struct Cluster {
+    pub nodes: Vec<Daemon>,
 }
 
 fn free_port() -> u16 {
@@ -20,11 +20,11 @@ fn free_port() -> u16 {
 
 impl Cluster {
     /// Of these, whose data go without TLS.
-    fn plain(names: &[&str]) -> Cluster {
+    pub fn plain(names: &[&str]) -> Cluster {
         Cluster::of_which(names, &["--data-plain"])
     }
 
-    fn of(names: &[&str]) -> Cluster {
+    pub fn of(names: &[&str]) -> Cluster {
         Cluster::of_which(names, &[])
     }
 
@@ -58,19 +58,19 @@ impl Cluster {
         cluster
     }
 
-    fn create(&self, replicas: &str, more: &[&str]) -> Value {
+    pub fn create(&self, replicas: &str, more: &[&str]) -> Value {
         self.nodes[0].json(&[&["volume", "create", "db", "64M", "--replicas", replicas], more].concat())
     }
 
     /// How each voter does, by the word of a node.
-    fn states(&self, of: usize) -> Vec<String> {
+    pub fn states(&self, of: usize) -> Vec<String> {
         let shown = self.nodes[of].json(&["volume", "show", "db"]);
         let voters = shown["voters"].as_array().expect("voters").clone();
         voters.iter().map(|voter| voter["state"].as_str().expect("a word").to_owned()).collect()
     }
 
     #[track_caller]
-    fn wait_for_states(&self, of: usize, expected: &[&str]) {
+    pub fn wait_for_states(&self, of: usize, expected: &[&str]) {
         let mut last = Vec::new();
         let start = std::time::Instant::now();
         while start.elapsed() < PATIENCE {
@@ -84,7 +84,7 @@ impl Cluster {
         panic!("{expected:?} is not what is: {last:?}\n{shown}\n{log}");
     }
 
-    fn client(&self, of: usize) -> Client {
+    pub fn client(&self, of: usize) -> Client {
         Client::open(&self.nodes[of].nbd_socket("db"), "db").expect("it is exported")
     }
 }
@@ -109,7 +109,7 @@ fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
     (0..SIZE / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect()
 }
 
-const WHOLE: [&str; 3] = ["in_sync"; 3];
+pub const WHOLE: [&str; 3] = ["in_sync"; 3];
 
 #[test]
 fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {

@@ -46,7 +46,7 @@ pub(super) fn refuse_pending_name(name: &str) -> Result<(), ErrorDetail> {
 }
 
 /// A name as a controller may give it to a snapshot.
-fn name_for_all(name: &str) -> Result<OwnerName, ErrorDetail> {
+pub(in super::super) fn name_for_all(name: &str) -> Result<OwnerName, ErrorDetail> {
     not_a_policys(name)?;
     refuse_pending_name(name)?;
     checked(name)

@@ -51,7 +51,7 @@ use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolMembers, PoolNext, Shard
 use braid_format::pool::PoolLabel;
 use braid_ring::{PoolCallError, Throttle};
 pub(super) use companions::NewVolume;
-pub(super) use controllers::{DataOf, is_controllers};
+pub(super) use controllers::{DataOf, is_controllers, name_for_all};
 pub(super) use disks::refuse_higher_tier;
 pub use exported::Source;
 pub(super) use find::FoundPart;

@@ -1,6 +1,7 @@
 //! Snapshots: taken, of several volumes at one instant; listed, renamed, deleted.
 
 use super::super::change::DRAINING_MAX;
+use super::super::replicated::is_replicated_name;
 use super::super::{Control, random_uuid};
 use super::controllers::{is_pending, refuse_pending_name};
 use super::create::unix_s;
@@ -29,6 +30,9 @@ impl Control {
     /// A volume is not there, a name is taken: then none is taken.
     pub async fn create_snapshots(&self, ask: CreateSnapshots) -> Result<SnapshotList, ErrorDetail> {
         self.is_open()?;
+        if ask.snapshots.iter().any(|text| is_replicated_name(text)) {
+            return self.create_replicated_snapshots(&ask.snapshots).await;
+        }
         let refused = |why: String, remedy: &str| Err(ErrorDetail::new(Kind::InvalidArgument, why).remedy(remedy));
         if ask.snapshots.is_empty() || ask.snapshots.len() > AT_ONCE_MAX {
             let count = ask.snapshots.len();
@@ -188,6 +192,8 @@ impl Control {
                 let volume = self.locate(text, OwnerKind::Volume).await?;
                 self.snapshots_of(&volume.pool, Some(volume.uuid)).await
             }
+            // Pools and volumes of several nodes share one space of names.
+            Some(name) if self.find_replicated(name).is_ok() => self.replicated_snapshots(name).await,
             Some(pool) => self.snapshots_of(&self.reach(pool)?, None).await,
             None => {
                 let mut snapshots = Vec::new();
@@ -212,6 +218,9 @@ impl Control {
     /// # Errors
     /// [`Kind::NotFound`].
     pub async fn snapshot(&self, name: &str) -> Result<Snapshot, ErrorDetail> {
+        if is_replicated_name(name) {
+            return self.replicated_snapshot(name).await;
+        }
         let located = self.locate(name, OwnerKind::Snapshot).await?;
         self.snapshot_of(&located.pool, located.uuid).await
     }
@@ -228,6 +237,9 @@ impl Control {
     /// The name is taken or cannot be one.
     pub async fn rename_snapshot(&self, snapshot: &str, new_name: &str) -> Result<Snapshot, ErrorDetail> {
         self.is_open()?;
+        if is_replicated_name(snapshot) {
+            return self.rename_replicated_snapshot(snapshot, new_name).await;
+        }
         let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
         // With the volume's name before it, or without.
         let own = match located.name.rsplit_once('@').and_then(|(volume, _)| new_name.strip_prefix(volume)) {
@@ -253,6 +265,9 @@ impl Control {
     /// It is exported, and `force` is not set.
     pub async fn delete_snapshot(self: &Arc<Self>, snapshot: &str, force: bool) -> Result<Snapshot, ErrorDetail> {
         self.is_open()?;
+        if is_replicated_name(snapshot) {
+            return self.delete_replicated_snapshot(snapshot).await;
+        }
         let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
         self.refuse_controllers(&located, "deleted")?;
         let shown = self.snapshot_of(&located.pool, located.uuid).await?;

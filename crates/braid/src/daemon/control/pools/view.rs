@@ -364,6 +364,7 @@ impl Control {
             created_unix_s: owner.created_unix_s,
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
+            replicas: Vec::new(),
         };
         // Numbers rise with time.
         let mut owners: Vec<&Owner> = listed.of_kind(OwnerKind::Snapshot).filter(wanted).collect();

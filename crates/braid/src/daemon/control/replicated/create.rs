@@ -234,6 +234,7 @@ impl Control {
                 return in_use(why, "delete it there; or attach it here first: braid volume attach NAME");
             }
             let Some(data) = replica.data else { continue };
+            self.refuse_snapshots(volume, number as u16).await?;
             let path = format!("/v1/volumes/{}", data.replace('/', "%2F"));
             let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await;
             let Some(data) = answer.ok().and_then(|answer| serde_json::from_value::<Volume>(answer).ok()) else {

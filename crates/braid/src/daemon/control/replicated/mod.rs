@@ -4,6 +4,7 @@
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
 //! was cut off, `view` shows it.
+//! `snapshots` has its snapshots taken on all replicas.
 
 mod ballot;
 pub mod council;
@@ -16,6 +17,7 @@ mod probe;
 mod reach;
 pub mod saved;
 mod serve;
+mod snapshots;
 mod view;
 mod words;
 
@@ -24,6 +26,7 @@ use ballot::Ballots;
 use council::Council;
 pub use meta::{VotedMeta, agree};
 use serve::Attached;
+pub(super) use snapshots::is_replicated_name;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;

@@ -30,7 +30,7 @@ use braid_format::{MemberId, MemberState, Name, StartPolicy};
 use braid_geometry::{Level, Spec};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -67,6 +67,14 @@ pub(super) struct Attached {
     session: AtomicU64,
     /// Why it is not served, in one sentence.
     trouble: Mutex<Option<String>>,
+    /// The session in which each replica was opened last, by its number.
+    sessions: Mutex<BTreeMap<u16, u64>>,
+    /// Whoever does something with its snapshots holds this.
+    pub(super) snapshots: tokio::sync::Mutex<()>,
+    /// Some of them may be on some replicas only, and nobody is about to decide that.
+    unsettled: AtomicBool,
+    /// How many there are, as far as that is known.
+    snapshot_count: Mutex<Option<u64>>,
 }
 
 /// How one time of serving ended.
@@ -102,6 +110,33 @@ impl Attached {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
+    /// In which session a replica was opened last; 0: in none.
+    pub(super) fn session_of(&self, role: u16) -> u64 {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(&role).copied().unwrap_or(0)
+    }
+
+    fn set_session(&self, role: u16, session: u64) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(role, session);
+    }
+
+    /// Whether something may be left to decide about snapshots.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_unsettled(&self, unsettled: bool) {
+        self.unsettled.store(unsettled, Ordering::Relaxed);
+    }
+
+    /// How many snapshots the volume has, if that is known.
+    pub(super) fn snapshot_count(&self) -> Option<u64> {
+        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_snapshots(&self, count: u64) {
+        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
+    }
+
     fn next_session(&self) -> u64 {
         self.session.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -121,6 +156,10 @@ impl Control {
             ended: watch::Sender::new(false),
             session: AtomicU64::new(0),
             trouble: Mutex::default(),
+            sessions: Mutex::default(),
+            snapshots: tokio::sync::Mutex::default(),
+            unsettled: AtomicBool::new(false),
+            snapshot_count: Mutex::default(),
         });
         match self.replicated.all().entry(uuid) {
             // Somebody else was faster.
@@ -296,7 +335,10 @@ impl Control {
         let (mut disks, mut last) = (Vec::new(), None);
         for voter in chosen.iter() {
             match self.reach_replica(volume, voters, voter, session).await {
-                Ok(disk) => disks.push(disk),
+                Ok(disk) => {
+                    attached.set_session(u16::from(voter.0), session);
+                    disks.push(disk);
+                }
                 Err(error) => {
                     tracing::warn!("volume {}: {}", volume.name, error.message);
                     last = Some(error);
@@ -313,6 +355,15 @@ impl Control {
             true => self.create_above(volume, &meta, &disks).await.map(|array| (array, true)),
             false => self.start_above(volume, &meta, &disks).await,
         };
+        match &started {
+            Ok(_) if new => attached.set_snapshots(0),
+            Ok((array, _)) => {
+                let in_sync = array.members().filter(|member| member.state == MemberState::InSync);
+                let roles: Vec<u16> = in_sync.map(|member| member.role).collect();
+                self.settle_at_opening(volume, attached, voters, &roles).await;
+            }
+            Err(_) => {}
+        }
         let kept = match started {
             Ok((array, clean)) => self.keep(array, &disks, Keep { clean, force: false }).await,
             Err(error) => Err(error),
@@ -402,6 +453,7 @@ impl Control {
         let mut tries: BTreeMap<u16, (Instant, Duration)> = BTreeMap::new();
         let mut returning: BTreeMap<u16, JoinHandle<()>> = BTreeMap::new();
         let mut refused_since: Option<Instant> = None;
+        let mut settling: Option<JoinHandle<()>> = None;
         loop {
             tokio::select! {
                 () = attached.wants_to_end() => return Over::Ended,
@@ -427,6 +479,11 @@ impl Control {
                     return Over::Again("a voter was raised by another node, which then gave up".to_owned());
                 }
                 false => {}
+            }
+            if attached.is_unsettled() && settling.as_ref().is_none_or(|task| task.is_finished()) {
+                let (control, volume) = (Arc::clone(self), volume.clone());
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                settling = Some(tokio::spawn(async move { control.settle_later(&volume, &attached, &voters).await }));
             }
             tries.retain(|role, _| out.contains(role));
             returning.retain(|_, task| !task.is_finished());
@@ -461,8 +518,14 @@ impl Control {
         if !voters.meet(voter).await {
             return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
         }
-        let disk = self.reach_replica(volume, voters, voter, attached.next_session()).await?;
-        let taken = self.take_back_replica(volume.uuid, role, &disk).await;
+        let session = attached.next_session();
+        let disk = self.reach_replica(volume, voters, voter, session).await?;
+        attached.set_session(role, session);
+        // Before it takes writes, and may come to be believed.
+        let taken = match self.give_up_snapshots(volume, attached, voters, role).await {
+            Ok(()) => self.take_back_replica(volume.uuid, role, &disk).await,
+            Err(error) => Err(error),
+        };
         if taken.is_err() {
             self.leave(volume.uuid, disk).await;
         }

@@ -35,7 +35,7 @@ impl Control {
         Ok(self.show_replicated(&self.find_replicated(name)?))
     }
 
-    pub(super) fn find_replicated(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
+    pub(in super::super) fn find_replicated(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
         let tables = self.read();
         let found = tables.replicated.values().find(|volume| volume.name == name || volume.uuid.to_string() == name);
         found.cloned().ok_or_else(|| {
@@ -105,6 +105,7 @@ impl Control {
             epoch: seen.as_ref().map_or(0, |seen| seen.epoch),
             voters,
             exports: tables.exports_of(volume.uuid),
+            snapshots: attached.as_ref().and_then(|attached| attached.snapshot_count()),
             attention,
         }
     }

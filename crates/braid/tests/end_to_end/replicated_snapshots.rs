@@ -1,0 +1,280 @@
+//! Snapshots of volumes that are kept on several nodes: of one moment, under one name, on all of them, whoever dies meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::api;
+use crate::nbd::Client;
+use crate::replicated::{Cluster, WHOLE};
+use crate::support::*;
+
+/// Blocks that each writer goes over again and again.
+const BLOCKS: u64 = 512;
+const BLOCK: u64 = 4096;
+
+/// Writers that count: the value *n* goes to block *n* mod [`BLOCKS`] of its own MiB, when the one before is acknowledged.
+struct Writers {
+    stop: Arc<AtomicBool>,
+    acknowledged: Vec<Arc<AtomicU64>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Writers {
+    fn start(cluster: &Cluster, count: u64) -> Writers {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged: Vec<Arc<AtomicU64>> = (0..count).map(|_| Arc::default()).collect();
+        let write = |writer: u64| {
+            let (stop, told) = (Arc::clone(&stop), Arc::clone(&acknowledged[writer as usize]));
+            let mut client = cluster.client(0);
+            thread::spawn(move || {
+                for value in 1u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let block: Vec<u8> = value.to_le_bytes().repeat(BLOCK as usize / 8);
+                    let at = (writer * BLOCKS + value % BLOCKS) * BLOCK;
+                    client.write(at, &block).expect("it is written");
+                    told.store(value, Ordering::SeqCst);
+                }
+            })
+        };
+        let threads = (0..count).map(write).collect();
+        Writers { stop, acknowledged, threads }
+    }
+
+    fn now(&self) -> Vec<u64> {
+        self.acknowledged.iter().map(|told| told.load(Ordering::SeqCst)).collect()
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("nothing failed"));
+    }
+}
+
+/// What was written by each writer at the moment of which this is; nothing may be missing or later.
+fn written(content: &[u8], writers: usize) -> Vec<u64> {
+    let of = |writer: usize| {
+        let value = |block: u64| {
+            let at = ((writer as u64 * BLOCKS + block) * BLOCK) as usize;
+            let whole = &content[at..at + BLOCK as usize];
+            assert!(whole.chunks(8).all(|part| part == &whole[..8]), "half a block was written");
+            u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"))
+        };
+        let values: Vec<u64> = (0..BLOCKS).map(value).collect();
+        let last = values.iter().copied().max().unwrap_or(0);
+        for (block, value) in (0u64..).zip(values) {
+            let behind = (last + BLOCKS - block) % BLOCKS;
+            assert_eq!(value, last.saturating_sub(behind), "block {block} of writer {writer}, whose last was {last}");
+        }
+        last
+    };
+    (0..writers).map(of).collect()
+}
+
+/// The content of a snapshot, as a node's replica has it.
+fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
+    let socket = daemon.folder.join(&format!("{own}.nbd"));
+    daemon.braid(&["export", "add", &format!("tank/db@{own}"), "--name", own, "--nbd", &format!("unix:{socket}")]);
+    let mut client = Client::open(&socket, own).expect("it is exported");
+    let whole = (0..client.size_bytes / MIB).flat_map(|at| client.read(at * MIB, MIB as usize).expect("it is read"));
+    let whole = whole.collect();
+    drop(client);
+    daemon.braid(&["export", "remove", own]);
+    whole
+}
+
+/// Identities and names of what a node's replica has; no name: pending.
+fn on_node(daemon: &Daemon) -> Vec<(String, Option<String>)> {
+    let (status, answer) = api::ask(daemon, "GET", "/v1/replicas/db/snapshots", "");
+    assert_eq!(status, 200, "{answer}");
+    let list: Value = serde_json::from_str(&answer).expect("it is JSON");
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let of = |one: &Value| (text(&one["uuid"]).expect("it has one"), text(&one["name"]));
+    list["snapshots"].as_array().expect("a list").iter().map(of).collect()
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let names = list["snapshots"].as_array().expect("a list").iter();
+    names.map(|one| one["name"].as_str().expect("it has one").to_owned()).collect()
+}
+
+#[test]
+fn a_snapshot_is_of_one_moment_on_all_replicas_while_clients_write() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let writers = Writers::start(&cluster, 4);
+    let mut moments = Vec::new();
+    for number in 0..6 {
+        thread::sleep(Duration::from_millis(300));
+        let before = writers.now();
+        let taken = cluster.nodes[0].json(&["snapshot", "create", &format!("db@s{number}")]);
+        let after = writers.now();
+        let one = &taken["snapshots"][0];
+        assert_eq!((&one["name"], &one["volume"]), (&format!("db@s{number}").into(), &"db".into()), "{taken}");
+        assert!(one["replicas"].as_array().expect("a list").iter().all(|replica| replica["has"] == true), "{taken}");
+        moments.push((before, after));
+    }
+    thread::sleep(Duration::from_millis(300));
+    let end = writers.now();
+    writers.end();
+    assert!(end.iter().zip(&moments[5].1).all(|(end, last)| end > last), "they have gone on");
+    for (number, (before, after)) in moments.iter().enumerate() {
+        let own = format!("s{number}");
+        let first = content(&cluster.nodes[0], &own);
+        for node in &cluster.nodes[1..] {
+            assert!(content(node, &own) == first, "{own} differs");
+        }
+        let last = written(&first, 4);
+        for writer in 0..4 {
+            let (from, to) = (before[writer], after[writer] + 1);
+            assert!((from..=to).contains(&last[writer]), "{own}: {} is not of {from} to {to}", last[writer]);
+        }
+    }
+    let shown = cluster.nodes[0].json(&["volume", "show", "db"]);
+    assert_eq!((&shown["snapshots"], &shown["voters"][1]["state"]), (&6.into(), &"in_sync".into()), "{shown}");
+}
+
+#[test]
+fn snapshots_have_one_name_everywhere_and_go_everywhere() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    let one = &cluster.nodes[0];
+    one.braid(&["snapshot", "create", "db@monday"]);
+    assert!(one.refused(4, &["snapshot", "create", "db@monday"]).contains("already"));
+    assert!(one.refused(2, &["snapshot", "create", "db@a", "db@b"]).contains("one command after the other"));
+    one.refused(3, &["snapshot", "create", "nothing@a"]);
+    one.refused(3, &["snapshot", "show", "db@nothing"]);
+    one.refused(3, &["snapshot", "delete", "db@nothing", "--yes"]);
+    // A name that a node's user has given is not there for all.
+    cluster.nodes[1].braid(&["snapshot", "create", "tank/db@own"]);
+    let said = one.refused(4, &["snapshot", "create", "db@own"]);
+    assert!(said.contains("two/tank") && said.contains("tank/db@own"), "{said}");
+    assert_eq!(names(&one.json(&["snapshot", "list", "db"])), ["db@monday"]);
+    let said = one.refused(4, &["snapshot", "rename", "db@monday", "own"]);
+    assert!(said.contains("two/tank"), "{said}");
+    assert_eq!(names(&one.json(&["snapshot", "list", "db"])), ["db@monday"]);
+    one.braid(&["snapshot", "rename", "db@monday", "db@tuesday"]);
+    one.braid(&["snapshot", "create", "db@wednesday"]);
+    assert_eq!(names(&one.json(&["snapshot", "list", "db"])), ["db@tuesday", "db@wednesday"]);
+    let shown = one.json(&["snapshot", "show", "db@tuesday"]);
+    assert_eq!(one.json(&["snapshot", "show", &format!("db@{}", shown["uuid"].as_str().expect("one"))]), shown);
+    for node in &cluster.nodes[..2] {
+        let named = on_node(node).into_iter().map(|(_, name)| name).collect::<Vec<_>>();
+        assert_eq!(named, [Some("tuesday".to_owned()), Some("wednesday".to_owned())]);
+        assert!(node.refused(4, &["snapshot", "delete", "tank/db@tuesday", "--yes"]).contains("snapshot list db"));
+    }
+
+    // Whoever reads one on a node keeps it from being deleted, on all.
+    let two = &cluster.nodes[1];
+    let socket = two.folder.join("tuesday.nbd");
+    two.braid(&["export", "add", "tank/db@tuesday", "--name", "tuesday", "--nbd", &format!("unix:{socket}")]);
+    let said = one.refused(4, &["snapshot", "delete", "db@tuesday", "--yes"]);
+    assert!(said.contains("two/tank") && said.contains("exported"), "{said}");
+    assert_eq!(names(&one.json(&["snapshot", "list", "db"])), ["db@tuesday", "db@wednesday"]);
+    two.braid(&["export", "remove", "tuesday"]);
+    one.braid(&["snapshot", "delete", "db@tuesday", "--yes"]);
+    let said = one.refused(4, &["volume", "delete", "db", "--yes"]);
+    assert!(said.contains("has snapshots"), "{said}");
+
+    // Another node serves it: it sees them, and only it changes them.
+    two.refused(3, &["snapshot", "list", "db"]);
+    two.braid(&["volume", "attach", "db"]);
+    wait_for("the first one to let go", || (one.json(&["volume", "show", "db"])["state"] == "detached").then_some(()));
+    assert_eq!(names(&two.json(&["snapshot", "list", "db"])), ["db@wednesday"]);
+    assert_eq!(names(&one.json(&["snapshot", "list", "db"])), ["db@wednesday"], "who does not serve it may look");
+    let said = one.refused(1, &["snapshot", "delete", "db@wednesday", "--yes"]);
+    assert!(said.contains("not served by this node"), "{said}");
+    two.braid(&["snapshot", "delete", "tank/db@own", "--yes"]);
+    two.braid(&["snapshot", "delete", "db@wednesday", "--yes"]);
+    assert_eq!(two.json(&["volume", "show", "db"])["snapshots"], 0);
+    two.braid(&["volume", "delete", "db", "--yes"]);
+
+    // Those that a replica misses are shown so, and those that went meanwhile go there, too.
+    cluster.nodes[0].braid(&["volume", "list"]);
+    let _ = cluster.nodes[0].any(&["volume", "delete", "db", "--yes", "--force"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@before"]);
+    // Nobody has asked anything of it since: that it is gone is found out now.
+    cluster.nodes[2].kill();
+    cluster.nodes[0].braid(&["snapshot", "delete", "db@before", "--yes"]);
+    assert_eq!(cluster.states(0), ["in_sync", "in_sync", "out"]);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@meanwhile"]);
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(0, &WHOLE);
+    assert!(on_node(&cluster.nodes[2]).iter().all(|(_, name)| name.as_deref() != Some("before")));
+    assert_eq!(names(&cluster.nodes[0].json(&["snapshot", "list", "db"])), ["db@meanwhile"]);
+    cluster.nodes[0].braid(&["snapshot", "delete", "db@meanwhile", "--yes"]);
+    for node in &cluster.nodes {
+        assert_eq!(on_node(node), []);
+    }
+}
+
+#[test]
+fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let (mut kept, mut gone): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    for round in 0..10u64 {
+        let own = format!("r{round}");
+        let delete = kept.first().cloned().filter(|_| round % 2 == 1);
+        // The one that serves the volume, which may be about to take one, or to delete one.
+        let verb = match &delete {
+            Some(old) => vec!["snapshot".to_owned(), "delete".into(), format!("db@{old}"), "--yes".into()],
+            None => vec!["snapshot".to_owned(), "create".into(), format!("db@{own}")],
+        };
+        let arguments: Vec<&str> = verb.iter().map(String::as_str).collect();
+        let mut asked = cluster.nodes[0].command(&arguments).spawn().expect("it runs");
+        thread::sleep(Duration::from_millis(round * 17 % 90));
+        cluster.nodes[0].restart(true);
+        let done = asked.wait().expect("it ends").success();
+        cluster.wait_for_states(0, &WHOLE);
+        let listed = names(&cluster.nodes[0].json(&["snapshot", "list", "db"]));
+        let there = |own: &str| listed.contains(&format!("db@{own}"));
+        match delete {
+            Some(old) if done || !there(&old) => {
+                assert!(!there(&old), "{old} was deleted: {listed:?}");
+                kept.retain(|own| *own != old);
+                gone.push(old);
+            }
+            Some(_) => {}
+            None => {
+                assert!(!done || there(&own), "{own} was taken: {listed:?}");
+                if there(&own) {
+                    kept.push(own);
+                }
+            }
+        }
+        assert!(
+            kept.iter().all(|own| there(own)) && !gone.iter().any(|own| there(own)),
+            "{kept:?} {gone:?} {listed:?}"
+        );
+        let first = on_node(&cluster.nodes[0]);
+        assert!(first.iter().all(|(_, name)| name.is_some()), "one is left pending: {first:?}");
+        for node in &cluster.nodes[1..] {
+            assert_eq!(on_node(node), first, "round {round}");
+        }
+    }
+    // A replica that dies in the middle: it is on the others, or on none.
+    for round in 0..3u64 {
+        let own = format!("x{round}");
+        let mut asked =
+            cluster.nodes[0].command(&["snapshot", "create", &format!("db@{own}")]).spawn().expect("it runs");
+        thread::sleep(Duration::from_millis(round * 20));
+        cluster.nodes[2].kill();
+        let done = asked.wait().expect("it ends").success();
+        cluster.nodes[2].start_again();
+        cluster.wait_for_states(0, &WHOLE);
+        let listed = names(&cluster.nodes[0].json(&["snapshot", "list", "db"]));
+        assert!(!done || listed.contains(&format!("db@{own}")), "{own} was taken: {listed:?}");
+        wait_for("nothing to be pending", || {
+            cluster.nodes.iter().all(|node| on_node(node).iter().all(|(_, name)| name.is_some())).then_some(())
+        });
+        assert_eq!(on_node(&cluster.nodes[0]), on_node(&cluster.nodes[1]));
+    }
+}
