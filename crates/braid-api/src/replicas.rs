@@ -48,6 +48,9 @@ pub struct CreateReplica {
     /// Bytes of the volume, a witness's, too: kept as they are.
     #[serde(default)]
     pub volume_bytes: u64,
+    /// A controller's snapshot in that pool, as which the data begin; none: they are empty.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 /// Where a replica or witness is.

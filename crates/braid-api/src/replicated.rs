@@ -10,6 +10,7 @@ pub struct CreateReplicated {
     /// Its name: as that of an array, without a pool.
     pub name: String,
     /// Its size in bytes, a multiple of 4096.
+    #[serde(default)]
     pub size_bytes: u64,
     /// Where its replicas are: `NODE/POOL` each, on different nodes.
     #[serde(default)]
@@ -20,6 +21,10 @@ pub struct CreateReplicated {
     /// Nodes that vote and keep no data.
     #[serde(default)]
     pub witnesses: Vec<String>,
+    /// A snapshot of another volume of several nodes, which this node serves, as in `db@monday`: it begins as that is, on the nodes that have
+    /// it, and with that volume's witnesses. Size, replicas and witnesses are left out then.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 /// How a volume that is kept on several nodes does, on the node that is asked.

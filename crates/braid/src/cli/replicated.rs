@@ -49,7 +49,7 @@ pub async fn create(
         Replicas::Count(count) => (count, Vec::new()),
         Replicas::At(places) => (0, places),
     };
-    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses };
+    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, snapshot: None };
     let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
     output::show(ask.json, &volume, |volume| {
         let mut text = show(volume);
@@ -62,6 +62,13 @@ pub async fn create(
         let _ = writeln!(text, "export it with: braid export add {} --nbd unix:PATH", volume.name);
         text
     });
+    Ok(())
+}
+
+pub async fn clone(ask: &Ask, snapshot: String, name: String) -> anyhow::Result<()> {
+    let body = CreateReplicated { name, snapshot: Some(snapshot), ..CreateReplicated::default() };
+    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
+    output::show(ask.json, &volume, show);
     Ok(())
 }
 

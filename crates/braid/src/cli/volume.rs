@@ -199,8 +199,8 @@ pub struct CloneArgs {
     /// The snapshot, by name or UUID
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
     snapshot: String,
-    /// The new volume, in the same pool
-    #[arg(value_name = "POOL/VOLUME")]
+    /// The new volume, in the same pool; of a snapshot of a volume of several nodes one on the nodes that have it, without a pool
+    #[arg(value_name = "[POOL/]VOLUME")]
     name: String,
     #[command(flatten)]
     ask: Ask,
@@ -418,6 +418,9 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 let of = |job: &Job| job.kind == "flattening" && job.volume.as_ref() == Some(&volume.name);
                 return follow_newest(&client, args.wait, args.ask.json, of).await;
             }
+        }
+        Verb::Clone(args) if is_replicated(&args.snapshot) => {
+            replicated::clone(&args.ask, args.snapshot, args.name).await?;
         }
         Verb::Clone(args) => {
             let body = CloneSnapshot { name: args.name };

@@ -474,6 +474,7 @@ mod tests {
                 controller: Uuid::from_u128(10),
                 epoch: 3,
                 making: false,
+                from: None,
             }],
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),

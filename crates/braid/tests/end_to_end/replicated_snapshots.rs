@@ -278,3 +278,70 @@ fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
         assert_eq!(on_node(&cluster.nodes[0]), on_node(&cluster.nodes[1]));
     }
 }
+
+#[test]
+fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write(0, &noise(MIB, 1)).expect("it is written");
+    client.write(40 * MIB, &noise(MIB, 2)).expect("it is written");
+    cluster.nodes[0].braid(&["snapshot", "create", "db@monday"]);
+    client.write(0, &noise(MIB, 3)).expect("it is written");
+    let one = &cluster.nodes[0];
+    one.refused(3, &["volume", "clone", "db@nothing", "trial"]);
+    one.refused(4, &["volume", "clone", "db@monday", "db"]);
+    let made = one.json(&["volume", "clone", "db@monday", "trial"]);
+    let states: Vec<&Value> = made["voters"].as_array().expect("voters").iter().map(|voter| &voter["state"]).collect();
+    assert_eq!(
+        (&made["state"], &made["size_bytes"], states),
+        (&"serving".into(), &(64 * MIB).into(), vec![&Value::from("in_sync"), &"in_sync".into(), &"witness".into()])
+    );
+    // The snapshot may go.
+    one.braid(&["snapshot", "delete", "db@monday", "--yes"]);
+    let export = |cluster: &Cluster| {
+        cluster.nodes[0].export("trial");
+        Client::open(&cluster.nodes[0].nbd_socket("trial"), "trial").expect("it is exported")
+    };
+    let mut trial = export(&cluster);
+    let check = |trial: &mut Client, first: u64| {
+        for (at, seed) in [(0, first), (40 * MIB, 2)] {
+            assert!(trial.read(at, MIB as usize).expect("it is read") == noise(MIB, seed), "{at}");
+        }
+        assert!(trial.read(20 * MIB, MIB as usize).expect("it is read").iter().all(|byte| *byte == 0));
+    };
+    check(&mut trial, 1);
+    // Some of a region is written: the rest of it stays.
+    trial.write(40 * MIB + 2 * MIB, &noise(MIB, 4)).expect("it is written");
+    trial.write(0, &noise(MIB, 5)).expect("it is written");
+    check(&mut trial, 5);
+    assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 3), "the other volume goes on");
+
+    // A replica that is filled wholly gets what nobody has written, too.
+    cluster.nodes[1].kill();
+    trial.write(8 * MIB, &noise(MIB, 6)).expect("the other one has it");
+    cluster.nodes[1].start_again();
+    wait_for("it to be back", || {
+        let shown = cluster.nodes[0].json(&["volume", "show", "trial"]);
+        (shown["voters"][1]["state"] == "in_sync").then_some(())
+    });
+    drop(trial);
+    cluster.nodes[0].restart(false);
+    wait_for("it to be served", || {
+        (cluster.nodes[0].json(&["volume", "show", "trial"])["state"] == "serving").then_some(())
+    });
+    let mut trial = wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("trial"), "trial").ok());
+    check(&mut trial, 5);
+    drop(trial);
+    cluster.nodes[0].braid(&["export", "remove", "trial"]);
+    cluster.nodes[0].braid(&["volume", "detach", "trial"]);
+    let of = |node: &Daemon| {
+        node.braid(&["snapshot", "create", "tank/trial@all"]);
+        let socket = node.folder.join("all.nbd");
+        node.braid(&["export", "add", "tank/trial@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
+        let mut client = Client::open(&socket, "all").expect("it is exported");
+        (0..64).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect::<Vec<_>>()
+    };
+    assert!(of(&cluster.nodes[0]) == of(&cluster.nodes[1]), "a replica differs");
+}

@@ -118,16 +118,17 @@ impl Control {
             .remedy("add disks of this machine"))
     }
 
-    /// Makes the data of a replica, under this name, and its companion.
+    /// Makes the data of a replica, under this name, and its companion. `from`: as that snapshot of the pool.
     ///
     /// # Errors
-    /// The name is taken, there is no room; what was made is then to be removed.
+    /// The name is taken, there is no room, no such snapshot; what was made is then to be removed.
     pub(in super::super) async fn make_replica_volumes(
         &self,
         pool: Uuid,
         name: &str,
         data: &NewVolume,
         companion: &NewVolume,
+        from: Option<Uuid>,
     ) -> Result<(), ErrorDetail> {
         let reach = self.reach(&pool.to_string())?;
         volumes::check_size(name, data.size_bytes)?;
@@ -139,10 +140,16 @@ impl Control {
         let data_owner = owner(name, data)?;
         let companion_owner = Owner { thick: true, ..owner(&companion_name(data.uuid), companion)? };
         let _one_at_a_time = reach.work.lock().await;
-        for owner in [data_owner, companion_owner] {
+        for (owner, from) in [(data_owner, from), (companion_owner, None)] {
             let made = self.call(&reach, move |pool| {
-                let result =
-                    room_for_volume(pool).and_then(|()| pool.create_volume(None, owner.clone()).map_err(Told::Admin));
+                let parent = from.map(|from| {
+                    let found = find(pool.state(), from, OwnerKind::Snapshot);
+                    let found = found.filter(|parent| parent.size_bytes == owner.size_bytes);
+                    found.map(|parent| parent.id).ok_or(Told::Admin(AdminError::NoSuch))
+                });
+                let result = room_for_volume(pool)
+                    .and_then(|()| parent.transpose())
+                    .and_then(|parent| pool.create_volume(parent, owner.clone()).map_err(Told::Admin));
                 told(result.map(drop))
             });
             made.await?.map_err(|error| error.into_detail(&reach, &format!("{}/{name}", reach.name)))?;

@@ -5,7 +5,7 @@
 
 use super::register::{PLACES_BYTES, Place};
 use super::{Condition, REPLICAS_MAX, ReplicaEntry, invalid, uuid_of};
-use crate::daemon::control::pools::NewVolume;
+use crate::daemon::control::pools::{NewVolume, is_controllers};
 use crate::daemon::control::{Control, random_uuid};
 use crate::daemon::state::SavedReplica;
 use braid_api::{CreateReplica, ErrorDetail, Kind, Replica, ReplicaState};
@@ -28,6 +28,10 @@ impl Control {
     pub async fn create_replica(self: &Arc<Self>, ask: CreateReplica) -> Result<Replica, ErrorDetail> {
         self.is_open()?;
         let (mut saved, register) = self.understand_replica(&ask)?;
+        let from = ask.snapshot.as_ref().map(|text| uuid_of(&ask.name, "the snapshot", text)).transpose()?;
+        if from.is_some_and(|snapshot| saved.pool.is_none() || !is_controllers(snapshot)) {
+            return Err(invalid(&ask.name, "only a replica begins as a snapshot is, and only as one of a controller"));
+        }
         {
             let mut tables = self.write();
             if let Some(entry) = tables.replicas.get(&saved.volume) {
@@ -48,7 +52,7 @@ impl Control {
             self.write().replicas.remove(&saved.volume);
             return Err(error);
         }
-        match self.form_replica(&mut saved, register).await {
+        match self.form_replica(&mut saved, register, from).await {
             Ok(()) => {}
             Err(error) => {
                 self.close_replica(saved.volume, "it could not be made").await;
@@ -64,13 +68,18 @@ impl Control {
         self.replica(&ask.volume)
     }
 
-    async fn form_replica(self: &Arc<Self>, saved: &mut SavedReplica, register: Register) -> Result<(), ErrorDetail> {
+    async fn form_replica(
+        self: &Arc<Self>,
+        saved: &mut SavedReplica,
+        register: Register,
+        from: Option<Uuid>,
+    ) -> Result<(), ErrorDetail> {
         match (saved.pool, saved.data, saved.companion) {
             (Some(pool), Some(data), Some(companion)) => {
                 let data = NewVolume { uuid: data, size_bytes: saved.size_bytes };
                 let edges = saved.head_bytes + saved.tail_bytes;
                 let companion = NewVolume { uuid: companion, size_bytes: edges + PLACES_BYTES };
-                self.make_replica_volumes(pool, &saved.name, &data, &companion).await?;
+                self.make_replica_volumes(pool, &saved.name, &data, &companion, from).await?;
             }
             _ => {
                 let file = self.witness_file(saved.volume);

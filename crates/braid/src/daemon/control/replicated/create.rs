@@ -32,6 +32,9 @@ impl Control {
     /// The reason, with nothing left behind, or what is left named.
     pub async fn create_replicated(self: &Arc<Self>, ask: CreateReplicated) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
+        if let Some(snapshot) = &ask.snapshot {
+            return self.clone_replicated(snapshot, &ask).await;
+        }
         check_name(&ask.name)?;
         let _name = self.claim_name(&ask.name)?;
         self.name_of_no_replicated(&ask.name)?;
@@ -46,8 +49,17 @@ impl Control {
             controller: random_uuid()?,
             epoch: 0,
             making: true,
+            from: None,
         };
-        let uuid = volume.uuid;
+        self.make_replicated(volume).await
+    }
+
+    /// Makes all of a volume. The caller has its name claimed.
+    pub(super) async fn make_replicated(
+        self: &Arc<Self>,
+        volume: SavedReplicated,
+    ) -> Result<ReplicatedVolume, ErrorDetail> {
+        let (uuid, name) = (volume.uuid, volume.name.clone());
         self.write().replicated.insert(uuid, volume.clone());
         if let Err(error) = self.save() {
             self.write().replicated.remove(&uuid);
@@ -63,19 +75,19 @@ impl Control {
                 Unmade::Removed => error,
                 Unmade::Taken => ErrorDetail {
                     message: format!("{}; and another node has opened the volume since", error.message),
-                    remedy: format!("braid volume attach {}, or delete it where it is served", ask.name),
+                    remedy: format!("braid volume attach {}, or delete it where it is served", name),
                     ..error
                 },
                 Unmade::Left(left) => ErrorDetail {
                     message: format!("{}; replicas on {} could not be removed again", error.message, left.join(", ")),
-                    remedy: format!("{}; then braid volume delete {} --force", error.remedy, ask.name),
+                    remedy: format!("{}; then braid volume delete {} --force", error.remedy, name),
                     ..error
                 },
             });
         }
-        let message = format!("volume {} was created, with replicas on {}", ask.name, replicas_of(&volume));
-        self.events().info("volume_created", message, &[("volume", &ask.name)]);
-        self.replicated_volume(&ask.name)
+        let message = format!("volume {} was created, with replicas on {}", name, replicas_of(&volume));
+        self.events().info("volume_created", message, &[("volume", &name)]);
+        self.replicated_volume(&name)
     }
 
     /// Serves a volume on this node, whoever has served it so far: that node is cut off.
@@ -248,7 +260,7 @@ impl Control {
         Ok(())
     }
 
-    fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
+    pub(super) fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
         let tables = self.read();
         if tables.replicated.len() >= REPLICATED_MAX {
             let message = format!("this node knows {REPLICATED_MAX} volumes of several nodes already");
@@ -359,6 +371,7 @@ impl Control {
                 tail_bytes: only(tail_bytes),
                 places: places.clone(),
                 volume_bytes: volume.size_bytes,
+                snapshot: volume.from.filter(|_| is_replica).map(|from| from.to_string()),
             };
             let body =
                 serde_json::to_value(&body).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
@@ -492,6 +505,7 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
         controller: Uuid::nil(),
         epoch: 0,
         making: false,
+        from: None,
     })
 }
 

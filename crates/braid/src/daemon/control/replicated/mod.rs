@@ -11,6 +11,7 @@ pub mod council;
 #[cfg(test)]
 mod council_tests;
 mod create;
+mod decided;
 mod half_made;
 mod meta;
 mod probe;

@@ -25,6 +25,9 @@ pub struct SavedReplicated {
     /// It is being made: what there is of it is to be removed should this be found at a start.
     #[serde(default)]
     pub making: bool,
+    /// The snapshot of another volume as which it began.
+    #[serde(default)]
+    pub from: Option<Uuid>,
 }
 
 /// A replica or a witness, as it is remembered.

@@ -24,7 +24,7 @@ use super::{Voters, meta::VotedMeta};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::{self, CreateRequest, Filling, Newcomer, StartOptions};
+use braid_engine::lifecycle::{self, CreateRequest, Filling, LifecycleError, Newcomer, StartOptions};
 use braid_engine::replica::{self, VoterId};
 use braid_format::{MemberId, MemberState, Name, StartPolicy};
 use braid_geometry::{Level, Spec};
@@ -419,8 +419,13 @@ impl Control {
             created_unix_s: super::super::unix_ms() / 1000,
             force: false,
         };
-        let created = lifecycle::create(meta, &request).await;
-        created.map_err(|error| of_lifecycle(&error, &volume.name, &Control::name_in(disks)))
+        let in_words = |error| of_lifecycle(&error, &volume.name, &Control::name_in(disks));
+        let array = lifecycle::create(meta, &request).await.map_err(in_words)?;
+        if volume.from.is_some() {
+            // It has content before anybody has written: nothing of that is to be taken for empty.
+            all_written(meta, &array).await.map_err(in_words)?;
+        }
+        Ok(array)
     }
 
     /// Starts the array on replicas that hold everything, by the word of the voters: without any others, whatever these may say.
@@ -586,4 +591,16 @@ impl Control {
         }
         self.save()
     }
+}
+
+/// Notes on all members that every region has something.
+async fn all_written(meta: &VotedMeta, array: &lifecycle::Array) -> Result<(), LifecycleError> {
+    let lifecycle::Regions { mut written, dirty, .. } = lifecycle::load_regions(meta, array, false).await?;
+    let label = array.label();
+    let regions = label.array_bytes.div_ceil(u64::from(label.region_bytes));
+    for region in 0..regions {
+        written[region as usize / 64] |= 1 << (region % 64);
+    }
+    let roles: Vec<u16> = array.members().map(|member| member.role).collect();
+    lifecycle::store_regions(meta, array, &roles, &written, &dirty).await
 }

@@ -8,18 +8,19 @@
 //! | it is deleted: each makes it pending | the same | it is named on all: it was not deleted |
 //! | each removes it | pending, on some or all | it is removed |
 //!
-//! So what becomes of one follows from what the replicas in sync have ([`verdict`]), whoever opens the volume: it is looked at before
+//! So what becomes of one follows from what the replicas in sync have (`decided`), whoever opens the volume: it is looked at before
 //! clients are served. A replica that comes back gives up what the others do not have, before it takes part.
 
-use super::super::Control;
+use super::super::create::check_name;
 use super::super::pools::name_for_all;
-use super::super::random;
+use super::super::{Control, random, random_uuid};
 use super::Voters;
-use super::saved::SavedReplicated;
+use super::decided::{Has, Listed, Verdict, change_for};
+use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use braid_api::{
-    ChangeReplica, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList, Snapshot, SnapshotList,
-    SnapshotReplica,
+    ChangeReplica, CreateReplicated, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList,
+    ReplicatedVolume, Snapshot, SnapshotList, SnapshotReplica,
 };
 use braid_engine::DeviceIo;
 use braid_engine::keeper::Order;
@@ -42,92 +43,6 @@ const URGED_MAX: Duration = Duration::from_secs(12);
 /// So often what a replica that is in sync did not do is asked for anew, and after so long.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// What one replica has of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Has {
-    Nothing,
-    Pending,
-    Named(String),
-}
-
-/// What is to become of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// It is there, under this name.
-    Complete(String),
-    /// It never was, or is deleted.
-    Remove,
-}
-
-/// By what the replicas in sync have: one that bears its name is on all that had it taken; one that does nowhere was promised to nobody.
-fn verdict(has: &[Has]) -> Verdict {
-    let named = has.iter().find_map(|has| match has {
-        Has::Named(name) => Some(name.clone()),
-        _ => None,
-    });
-    named.map_or(Verdict::Remove, Verdict::Complete)
-}
-
-/// What a replica that has this is to do.
-fn change_for(verdict: &Verdict, has: &Has, snapshot: &str) -> Option<ReplicaChange> {
-    let snapshot = snapshot.to_owned();
-    match (verdict, has) {
-        (_, Has::Nothing) => None,
-        (Verdict::Complete(name), Has::Named(own)) if own == name => None,
-        (Verdict::Complete(name), _) => Some(ReplicaChange::Name { snapshot, name: name.clone() }),
-        (Verdict::Remove, _) => Some(ReplicaChange::Remove { snapshot }),
-    }
-}
-
-/// What some replicas have, by number.
-struct Listed(BTreeMap<u16, Vec<ReplicaSnapshot>>);
-
-impl Listed {
-    /// Every snapshot, in the order in which they were taken.
-    fn snapshots(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = Vec::new();
-        // Whoever has the most has them in order; others may lack some.
-        let mut lists: Vec<&Vec<ReplicaSnapshot>> = self.0.values().collect();
-        lists.sort_by_key(|list| std::cmp::Reverse(list.len()));
-        for snapshot in lists.into_iter().flatten() {
-            if !all.contains(&snapshot.uuid.as_str()) {
-                all.push(&snapshot.uuid);
-            }
-        }
-        all
-    }
-
-    fn one(&self, role: u16, snapshot: &str) -> Option<&ReplicaSnapshot> {
-        self.0.get(&role)?.iter().find(|one| one.uuid == snapshot)
-    }
-
-    fn has(&self, role: u16, snapshot: &str) -> Has {
-        match self.one(role, snapshot).map(|one| &one.name) {
-            None => Has::Nothing,
-            Some(None) => Has::Pending,
-            Some(Some(name)) => Has::Named(name.clone()),
-        }
-    }
-
-    fn verdict(&self, snapshot: &str) -> Verdict {
-        let has: Vec<Has> = self.0.keys().map(|role| self.has(*role, snapshot)).collect();
-        verdict(&has)
-    }
-
-    /// The snapshot that a user calls so.
-    fn named(&self, text: &str) -> Option<&str> {
-        let is = |one: &&str| match self.verdict(one) {
-            Verdict::Complete(name) => name == text || *one == text,
-            Verdict::Remove => false,
-        };
-        self.snapshots().into_iter().find(is)
-    }
-
-    fn count(&self) -> u64 {
-        self.snapshots().into_iter().filter(|one| self.verdict(one) != Verdict::Remove).count() as u64
-    }
-}
 
 /// A volume that this node serves.
 struct Serving {
@@ -271,6 +186,52 @@ impl Control {
         let message = format!("snapshot {} was deleted", before.name);
         self.events().info("snapshot_deleted", message, &[("snapshot", &before.name)]);
         Ok(before)
+    }
+
+    /// Makes a volume that begins as a snapshot is: on the nodes that have it, with as many replicas.
+    ///
+    /// # Errors
+    /// This node does not serve the snapshot's volume; what making a volume meets.
+    pub(super) async fn clone_replicated(
+        self: &Arc<Self>,
+        text: &str,
+        ask: &CreateReplicated,
+    ) -> Result<ReplicatedVolume, ErrorDetail> {
+        if (ask.size_bytes, ask.count) != (0, 0) || !ask.replicas.is_empty() || !ask.witnesses.is_empty() {
+            let message = "what begins as a snapshot has that one's size, replicas and witnesses";
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("volume", &ask.name)
+                .remedy("leave out size_bytes, replicas, count and witnesses"));
+        }
+        let (source, own) = split(text)?;
+        check_name(&ask.name)?;
+        let _name = self.claim_name(&ask.name)?;
+        self.name_of_no_replicated(&ask.name)?;
+        let serving = self.serving(source)?;
+        // Until it is there the snapshot stays.
+        let _one_at_a_time = serving.attached.snapshots.lock().await;
+        let listed = self.listed_surely(&serving).await?;
+        let from = self.one_of(&serving.volume, &listed, own)?;
+        let has = |role: usize| matches!(listed.has(role as u16, &from.uuid), Has::Named(_));
+        let all = || serving.volume.voters.iter().enumerate();
+        let replicas = all().filter(|(role, voter)| voter.pool.is_some() && has(*role)).count();
+        // One alone opens the volume by itself; a witness would only be one more to ask.
+        let votes = |(role, voter): &(usize, &SavedVoter)| match voter.pool {
+            Some(_) => has(*role),
+            None => replicas > 1,
+        };
+        let volume = SavedReplicated {
+            uuid: random_uuid()?,
+            name: ask.name.clone(),
+            size_bytes: from.size_bytes,
+            voters: all().filter(votes).map(|(_, voter)| voter.clone()).collect(),
+            attached: true,
+            controller: random_uuid()?,
+            epoch: 0,
+            making: true,
+            from: from.uuid.parse().ok(),
+        };
+        self.make_replicated(volume).await
     }
 
     /// What only the node can do that serves a volume.
@@ -604,74 +565,6 @@ fn identity() -> Result<String, ErrorDetail> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const UUID: &str = "51a90000-0000-8000-8000-000000000001";
-
-    fn listed(has: &[Has]) -> Listed {
-        let one = |has: &Has| {
-            let name = match has {
-                Has::Nothing => return Vec::new(),
-                Has::Pending => None,
-                Has::Named(name) => Some(name.clone()),
-            };
-            vec![ReplicaSnapshot { uuid: UUID.to_owned(), name, size_bytes: 0, allocated_bytes: 0, created_unix_s: 0 }]
-        };
-        Listed((0..).zip(has.iter().map(one)).collect())
-    }
-
-    /// What three replicas have after what was wanted of them was done, as far as this says; then everything is decided.
-    fn decided(mut has: Vec<Has>) -> (Verdict, Vec<Has>) {
-        let verdict = listed(&has).verdict(UUID);
-        for has in &mut has {
-            match change_for(&verdict, has, UUID) {
-                Some(ReplicaChange::Name { name, .. }) => *has = Has::Named(name),
-                Some(ReplicaChange::Remove { .. }) => *has = Has::Nothing,
-                _ => {}
-            }
-        }
-        (verdict, has)
-    }
-
-    #[test]
-    fn wherever_a_controller_ends_all_replicas_have_a_snapshot_or_none() {
-        let monday = || Has::Named("monday".to_owned());
-        let complete = Verdict::Complete("monday".to_owned());
-        // Each step is done by some of the replicas: all subsets.
-        let steps = [
-            ("take", Has::Nothing, Has::Pending),
-            ("name", Has::Pending, monday()),
-            ("hide", monday(), Has::Pending),
-            ("remove", Has::Pending, Has::Nothing),
-        ];
-        for (step, from, to) in steps {
-            for subset in 0u32..8 {
-                let has = (0..3).map(|role| if subset >> role & 1 == 1 { to.clone() } else { from.clone() });
-                let has: Vec<Has> = has.collect();
-                let any_named = has.contains(&monday());
-                let (verdict, after) = decided(has);
-                let (expected, all) =
-                    if any_named { (complete.clone(), monday()) } else { (Verdict::Remove, Has::Nothing) };
-                assert_eq!((verdict, after), (expected, vec![all; 3]), "{step} {subset:03b}");
-                // Whoever was told that it is there keeps it, whoever was told that it is gone does not see it again.
-                let told = subset == 7;
-                assert!(!(told && step == "name") || any_named);
-                assert!(!(told && step == "hide" && any_named));
-            }
-        }
-    }
-
-    #[test]
-    fn one_that_lacks_a_snapshot_takes_it_from_nobody_and_a_rename_has_one_end() {
-        let named = |name: &str| Has::Named(name.to_owned());
-        let (verdict, after) = decided(vec![Has::Nothing, named("a"), Has::Pending]);
-        assert_eq!((verdict, after), (Verdict::Complete("a".to_owned()), vec![Has::Nothing, named("a"), named("a")]));
-        let (_, after) = decided(vec![named("b"), named("a"), named("b")]);
-        assert_eq!(after, vec![named("b"); 3]);
-        assert_eq!(listed(&[named("a"), Has::Nothing]).named("a"), Some(UUID));
-        assert_eq!(listed(&[named("a"), Has::Nothing]).named(UUID), Some(UUID));
-        assert_eq!(listed(&[Has::Pending, Has::Nothing]).named(UUID), None);
-        assert_eq!(listed(&[Has::Pending, Has::Pending]).count(), 0);
-    }
 
     #[test]
     fn identities_are_of_controllers() {
