@@ -11,6 +11,7 @@ use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 use crate::device_lease::DeviceLease;
 use crate::io::LeafId;
 use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
+use crate::missed::Missed;
 use crate::parity::Parity;
 use crate::volume::VolumeNode;
 
@@ -78,6 +79,8 @@ pub struct DeviceLayout {
     pub(crate) lease: Option<Arc<DeviceLease>>,
     /// It is held: see [`DeviceLayout::held`].
     pub(crate) held: bool,
+    /// What members that are out miss is noted here.
+    pub(crate) missed: Box<[Arc<Missed>]>,
     direct: Direct,
 }
 
@@ -203,6 +206,7 @@ impl DeviceLayout {
             ordered,
             lease: None,
             held: false,
+            missed: Box::default(),
             direct,
         }
     }
@@ -231,6 +235,17 @@ impl DeviceLayout {
         let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
         assert!(copies, "only an array of copies is held");
         (self.held, self.direct) = (true, Direct::No);
+        self
+    }
+
+    /// Has noted what is written with it, for members that are out, or were and do not hold everything yet.
+    ///
+    /// # Panics
+    /// When it is not replicated: others may be written on a short way, of which nothing is noted.
+    #[must_use]
+    pub fn noting(mut self, missed: impl Iterator<Item = Arc<Missed>>) -> DeviceLayout {
+        self.missed = missed.collect();
+        assert!(self.missed.is_empty() || self.lease.is_some(), "only what a replicated device writes is noted");
         self
     }
 

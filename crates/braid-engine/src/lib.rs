@@ -22,6 +22,7 @@ pub mod lifecycle;
 pub mod limits;
 mod lost_rows;
 pub mod mirror;
+mod missed;
 pub mod overlap;
 mod parity;
 pub mod plan;
@@ -40,6 +41,7 @@ pub use layout::{DeviceLayout, Node};
 pub use limits::Limits;
 pub use lost_rows::LostRows;
 pub use mirror::{MirrorMember, MirrorNode, Role, Roles, Successor};
+pub use missed::{Blocks, Missed};
 pub use parity::{ParityNode, RingDisk, RingPlace};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, is_planted, plant};

@@ -12,6 +12,16 @@ pub enum Planted {
     AnsweredWithoutLease,
     /// A replicated device answers a read of what not all members have.
     ReadNotOrdered,
+    /// What was under way when a member was left out is not noted as missed by it.
+    MissedByOwnLayout,
+    /// What a member misses is looked up before it takes every write.
+    MissedLookedUpEarly,
+    /// What is noted of what a member misses is given up when it begins to be filled: it may be left out again.
+    MissedForgottenEarly,
+    /// A member that may have lost what was not flushed gets nothing but what it missed.
+    LossesForgotten,
+    /// Of a region that was first written while a member was out it gets nothing but what was written.
+    FreshForgotten,
     /// An extent of a pool is used again before its freeing is committed.
     ReusedBeforeCommitted,
     /// What a volume discards over a snapshot is not said to be zeros.

@@ -203,3 +203,36 @@ fn who_cannot_do_what_others_have_done_is_left_out() {
     let troubles = rig.troubles();
     assert!(troubles.len() == 1 && troubles[0].leaf == io.leaf && troubles[0].is_fatal());
 }
+
+/// The bytes that a member misses, of the first 64 KiB.
+fn missed_bytes(missed: &Arc<Missed>) -> u64 {
+    missed.blocks().bytes(0, 64 * KIB)
+}
+
+#[test]
+fn what_a_member_misses_is_noted_what_was_under_way_too() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = rig(2, &lease);
+    let missed = Arc::new(Missed::new(2 << 20));
+    let without =
+        |version| layout(version, &[Role::InSync, Role::Out], &lease).noting([Arc::clone(&missed)].into_iter());
+    rig.run(request(Op::Write, 60 * KIB, 4096, 0)).unwrap();
+    // Under way when the member fails; what it says counts for nothing.
+    rig.failing = Some(1);
+    rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
+    rig.settle(&mut Random(1));
+    assert!(rig.done(0).is_empty() && missed_bytes(&missed) == 0);
+    // Another one whose answer comes from the member when it is left out already.
+    rig.submit(1, request(Op::Write, 8 * KIB, 4096, 0)).unwrap();
+    rig.freeze(0);
+    rig.publish(0, Some(without(2)));
+    rig.settle(&mut Random(2));
+    assert_eq!((rig.done(0).len(), rig.done(1).len()), (1, 1));
+    assert_eq!(missed_bytes(&missed), 2 * 4096);
+    // And all that comes then; a read is none of it.
+    rig.run(request(Op::WriteZeroes, 16 * KIB, 8192, 0)).unwrap();
+    rig.run(request(Op::Discard, 32 * KIB, 512, 0)).unwrap();
+    rig.run(request(Op::Read, 48 * KIB, 4096, 0)).unwrap();
+    assert_eq!(missed_bytes(&missed), 5 * 4096);
+    assert_eq!(missed.blocks().run(0, 64 * KIB), (0, 4096));
+}

@@ -51,6 +51,7 @@ impl Sim {
         }
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
+        stage.lossy.clear();
         stage.half = None;
         stage.compare.clear();
         stage.refused.clear();

@@ -102,6 +102,7 @@ pub const RARE: &[&str] = &[
     "actions.add a spare",
     "actions.fill a new member",
     "actions.pull all members",
+    "actions.return a member that has lost nothing",
     "actions.start half a mirror",
     "actions.stop half a mirror",
     "actions.start refused",

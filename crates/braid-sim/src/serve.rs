@@ -8,6 +8,7 @@ use braid_engine::RegionCall;
 use braid_engine::io::{ErrorKind, LeafError};
 use braid_engine::keeper::Note;
 
+use crate::disk::SimDisk;
 use crate::host::{Host, Told};
 use crate::meta::{Port, Wanted};
 use crate::oracle::Violation;
@@ -177,6 +178,8 @@ impl Run<'_> {
             }
         }
         let world = &mut *self.world;
+        let broken = |(_, disk): &(usize, &SimDisk)| disk.gone || disk.flush_failed;
+        stage.lossy.extend(world.disks.iter().enumerate().filter(broken).map(|(disk, _)| disk));
         let port = &self.port;
         stage.reopening.retain(|(id, leaf)| {
             let done = world.reopen(*leaf);

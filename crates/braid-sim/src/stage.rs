@@ -61,6 +61,8 @@ pub struct Stage {
     pub check_drained: bool,
     /// What tasks want in the trace.
     pub notes: Vec<String>,
+    /// Disks that may have lost what they had answered since they were let in last.
+    pub lossy: BTreeSet<usize>,
     /// Disks that a task wants pulled.
     pub pull: Vec<usize>,
     /// Half a redundant array, while it serves apart from the other.
@@ -119,6 +121,7 @@ impl Stage {
             counters: Counters::default(),
             check_drained: true,
             notes: Vec::new(),
+            lossy: BTreeSet::new(),
             pull: Vec::new(),
             half: None,
             growth: None,

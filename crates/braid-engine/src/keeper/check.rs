@@ -348,7 +348,8 @@ impl Keeper {
     async fn end_check<I: KeeperIo>(&mut self, io: &I, kind: JobKind) -> Act {
         if kind == JobKind::Repair {
             for (role, leaf) in self.serving() {
-                if io.flush(leaf).await.is_err() {
+                if let Err(error) = io.flush(leaf).await {
+                    self.note_failure(role, error.kind);
                     return Act::Lose(role);
                 }
             }

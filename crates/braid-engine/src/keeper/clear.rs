@@ -82,7 +82,8 @@ impl Keeper {
         let old = std::mem::take(&mut self.clearing.closed);
         if !planted(Planted::ClearedBeforeFlush) {
             for (role, leaf) in self.serving() {
-                if io.flush(leaf).await.is_err() {
+                if let Err(error) = io.flush(leaf).await {
+                    self.note_failure(role, error.kind);
                     return Act::Lose(role);
                 }
             }

@@ -133,13 +133,18 @@ impl Keeper {
         let mut passed = 0;
         while !course.closing {
             if let Some(going) = course.going.last_mut().filter(|going| going.at < going.end) {
+                let mut end = going.end;
+                if matches!(goal, Goal::Lacking) && !self.has_parity() {
+                    (going.at, end) = self.lacked_run(going.to, going.at, going.end);
+                }
                 let most = most.min(going.most);
                 let piece = match self.has_parity() {
-                    true => self.piece_of_row(&course.members, going.at, most, going.to),
-                    false => self.piece(&course.members, going.at, most.min(going.end - going.at), going.to),
+                    true => Some(self.piece_of_row(&course.members, going.at, most, going.to)),
+                    false if going.at == end => None,
+                    false => Some(self.piece(&course.members, going.at, most.min(end - going.at), going.to)),
                 };
-                going.at += piece.len;
-                if piece.has_work() {
+                going.at += piece.as_ref().map_or(0, |piece| piece.len);
+                if let Some(piece) = piece.filter(Piece::has_work) {
                     going.pieces.push_back((going.at, false));
                     going.under_way += 1;
                     return Some((going.region, piece));

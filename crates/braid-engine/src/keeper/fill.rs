@@ -2,6 +2,7 @@
 
 use braid_format::{JobState, MemberState};
 
+use super::absences::Lacked;
 use super::copy::Goal;
 use super::{Act, JobStage, Keeper, KeeperIo};
 use crate::mirror::Roles;
@@ -23,12 +24,24 @@ pub(super) struct Fill {
     /// How many are left, and how many there were.
     left_count: u64,
     total: u64,
+    /// What it lacks of them, and how much of that is left, where not all of each.
+    lacked: Option<Lacked>,
+    left_bytes: u64,
+    lacked_bytes: u64,
     since_checkpoint: u32,
 }
 
 impl Fill {
-    /// How many regions are done, and of how many.
+    /// How many bytes are done, and of how many.
     pub fn progress(&self, map: &RegionMap) -> (u64, u64) {
+        if self.lacked.is_some() {
+            return (self.lacked_bytes - self.left_bytes, self.lacked_bytes);
+        }
+        let (done, total) = self.regions(map);
+        (done << map.shift(), total << map.shift())
+    }
+
+    fn regions(&self, map: &RegionMap) -> (u64, u64) {
         match (&self.left, self.full_from) {
             (Some(_), _) => (self.total - self.left_count, self.total),
             (None, Some(byte)) => (u64::from(map.region_of(byte)).min(map.written.count()), map.written.count()),
@@ -126,6 +139,17 @@ impl Keeper {
         None
     }
 
+    /// The first run of what somebody of these lacks in `[start, end)`, part of a region; both are `end` where there is nothing.
+    pub(super) fn lacked_run(&self, to: Roles, start: u64, end: u64) -> (u64, u64) {
+        let fills = self.fills.iter().filter(|(role, _)| to.has(usize::from(**role)));
+        let runs = fills.map(|(_, fill)| match &fill.lacked {
+            Some(lacked) => lacked.run(&self.regions, start, end),
+            None => (start, end),
+        });
+        // Of several that begin elsewhere the first: what the others lack comes next.
+        runs.min_by_key(|(first, last)| (*first, std::cmp::Reverse(*last))).unwrap_or((start, end))
+    }
+
     /// A region has been copied to these. True: it is time to note how far one of them has come.
     pub(super) fn filled<I: KeeperIo>(&mut self, io: &I, region: u32, to: Roles) -> bool {
         let (mut due, every) = (false, self.checkpoint_every());
@@ -136,6 +160,8 @@ impl Keeper {
             {
                 left[region as usize / 64] &= !(1 << (region % 64));
                 fill.left_count -= 1;
+                let bytes = fill.lacked.as_ref().map_or(0, |lacked| lacked.bytes(&self.regions, region));
+                fill.left_bytes = fill.left_bytes.saturating_sub(bytes);
                 fill.since_checkpoint += 1;
                 due |= fill.since_checkpoint >= every;
             }
@@ -148,11 +174,15 @@ impl Keeper {
     fn note_left(&mut self) {
         let new: Vec<u16> = self.fills.iter().filter(|(_, fill)| fill.left.is_none()).map(|(role, _)| *role).collect();
         for role in new {
-            let left = self.left_for(role);
+            let mut left = self.left_for(role);
+            let in_full = self.fills.get(&role).is_some_and(|fill| fill.full_from.is_some());
+            let lacked = if in_full { None } else { self.lacked_by(role) };
+            let lacked_bytes = lacked.as_ref().map_or(0, |lacked| narrow(&mut left, lacked, &self.regions));
             let written = self.regions.written.count();
             if let Some(fill) = self.fills.get_mut(&role) {
                 fill.left_count = left.iter().map(|word| u64::from(word.count_ones())).sum();
                 fill.total = if fill.full_from.is_some() { written.max(fill.left_count) } else { fill.left_count };
+                (fill.lacked, fill.left_bytes, fill.lacked_bytes) = (lacked, lacked_bytes, lacked_bytes);
                 fill.left = Some(left);
             }
         }
@@ -189,7 +219,16 @@ impl Keeper {
         for role in roles {
             let job = self.array.rebuild(role).copied();
             let full_from = job.map(|job| job.position_bytes);
-            let fill = Fill { full_from, left: None, left_count: 0, total: 0, since_checkpoint: 0 };
+            let fill = Fill {
+                full_from,
+                left: None,
+                left_count: 0,
+                total: 0,
+                lacked: None,
+                left_bytes: 0,
+                lacked_bytes: 0,
+                since_checkpoint: 0,
+            };
             self.fills.insert(role, fill);
             self.repairs.remove(&role);
             let paused = job.is_some_and(|job| job.state == JobState::Paused);
@@ -198,4 +237,19 @@ impl Keeper {
             self.begin_job(io, self.fill_kind(role), Some(role), stage, limit);
         }
     }
+}
+
+/// Leaves those of the regions of which something is lacked; returns how many bytes that is.
+fn narrow(left: &mut [u64], lacked: &Lacked, map: &RegionMap) -> u64 {
+    let mut all = 0;
+    for (at, word) in left.iter_mut().enumerate() {
+        for bit in (0..64).filter(|bit| *word & (1 << bit) != 0).collect::<Vec<u32>>() {
+            let bytes = lacked.bytes(map, at as u32 * 64 + bit);
+            all += bytes;
+            if bytes == 0 {
+                *word &= !(1 << bit);
+            }
+        }
+    }
+    all
 }

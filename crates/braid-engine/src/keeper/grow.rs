@@ -40,6 +40,8 @@ impl Keeper {
         }
         self.regions = Arc::new(self.regions.grown(growth.after_bytes()));
         io.grown(device, &self.regions);
+        // They are of the shorter one: who comes back gets whole regions.
+        self.forget_absences();
         self.spread_bits |= !request.newcomers.is_empty();
         self.publish_now(io);
         io.note(device, Note::Grown(growth.before_bytes, growth.after_bytes()));

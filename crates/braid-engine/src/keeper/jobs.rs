@@ -200,20 +200,21 @@ impl Keeper {
 
     /// Bytes of the array that a job is done with, and that it goes over.
     fn progress(&self, kind: JobKind, role: Option<u16>) -> (u64, u64) {
+        let size = self.array.geometry().size_bytes();
+        let bytes = |regions: u64| regions * u64::from(self.array.label().region_bytes);
         let (done, total) = match (kind, role.and_then(|role| self.fills.get(&role))) {
             (JobKind::Rebuild | JobKind::Replace, Some(fill)) => fill.progress(&self.regions),
             (JobKind::Resync, _) => {
                 let total = self.resync_total;
-                (total.saturating_sub(self.regions.unsettled.count()), total)
+                (bytes(total.saturating_sub(self.regions.unsettled.count())), bytes(total))
             }
-            (JobKind::Check | JobKind::Repair, _) => self.check_progress(),
+            (JobKind::Check | JobKind::Repair, _) => {
+                let (done, total) = self.check_progress();
+                (bytes(done), bytes(total))
+            }
             _ => (0, 0),
         };
-        let bytes = |regions: u64| {
-            let size = self.array.geometry().size_bytes();
-            (regions * u64::from(self.array.label().region_bytes)).min(size)
-        };
-        (bytes(done), bytes(total))
+        (done.min(size), total.min(size))
     }
 
     /// Lets a job wait, or go on. What fills a member in full remembers it over a restart.

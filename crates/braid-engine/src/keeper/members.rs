@@ -29,6 +29,7 @@ impl Keeper {
             }
             let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { continue };
             if trouble.is_fatal() || self.is_worn_by(role) {
+                self.note_failure(role, trouble.kind);
                 self.lose(io, &[role], false).await;
                 continue;
             }
@@ -94,6 +95,10 @@ impl Keeper {
 
     /// After something that may have changed the labels: what has become of the members is published.
     pub(super) async fn after_labels<I: KeeperIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
+        if self.has_lost_some() {
+            // What is dirty now is all that they may have and lose: nothing is answered before the layout without them.
+            io.freeze(self.options.device).await;
+        }
         match result {
             Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error).await,
             Err(error) => {
@@ -137,6 +142,7 @@ impl Keeper {
                 io.note(device, Note::Dropped(lost));
             }
         }
+        self.note_absences();
         self.notice_filling(io);
         let layout = self.layout(io);
         self.posted += 1;
@@ -199,6 +205,7 @@ impl Keeper {
         if result.is_ok() {
             self.end_job(io, self.fill_kind(role), Some(role), JobStage::Done);
             self.fills.remove(&role);
+            self.absences.remove(&role);
             if role < self.array.roles() {
                 io.note(self.options.device, Note::InSync(role));
             }
@@ -220,6 +227,7 @@ impl Keeper {
                 if !self.array.tolerates(&roles) {
                     return Err(LifecycleError::Beyond { lost: roles, source: None });
                 }
+                self.unreached.extend(roles.iter().copied());
                 self.lose(io, &roles, false).await;
                 return Ok(());
             }
@@ -233,7 +241,7 @@ impl Keeper {
                 result
             }
             Order::Replace { role, by } => self.begin_replacing(io, role, by).await,
-            Order::Return(leaf) => self.welcome(io, leaf).await,
+            Order::Return { leaf, kept } => self.welcome(io, leaf, kept).await,
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
                 self.is_calm(io, leaf).await?;
@@ -265,11 +273,12 @@ impl Keeper {
     }
 
     /// A disk has appeared: where it is a member that is out, it returns, and what it missed is copied.
-    async fn welcome<I: KeeperIo>(&mut self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+    async fn welcome<I: KeeperIo>(&mut self, io: &I, leaf: LeafId, kept: bool) -> Result<(), LifecycleError> {
         let candidate = self.array.recognise(io, leaf).await?;
         self.is_calm(io, leaf).await?;
         let newcomer = Newcomer::Returning { leaf };
         self.array.begin_filling(io, candidate.role, newcomer, candidate.from).await?;
+        self.note_return(candidate.role, kept);
         io.note(self.options.device, Note::Filling(candidate.role));
         Ok(())
     }

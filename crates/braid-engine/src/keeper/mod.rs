@@ -7,6 +7,7 @@
 //! It does one thing at a time, and in this order: a trouble that the shards tell, an order, a step of work. Work is given
 //! up in the middle when a trouble comes, and begun again: each step may be repeated. What changes labels never is.
 
+mod absences;
 mod check;
 mod clear;
 mod copy;
@@ -42,6 +43,7 @@ use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
 use crate::trouble::Trouble;
+use absences::Absence;
 use check::Check;
 use clear::Clearing;
 use copy::Begun;
@@ -138,6 +140,10 @@ pub struct Keeper {
     jobs: Jobs,
     pace: Pace,
     fills: BTreeMap<u16, Fill>,
+    /// Of a replicated array: members that are out, or come back, and what they miss.
+    absences: BTreeMap<u16, Absence>,
+    /// Members that are about to be left out as they do not answer, or by order: none of them has failed anything.
+    unreached: BTreeSet<u16>,
     clearing: Clearing,
     check: Option<Check>,
     repairs: BTreeMap<u16, u32>,
@@ -227,6 +233,8 @@ impl Keeper {
             jobs: Jobs::default(),
             pace: Pace::new(),
             fills: BTreeMap::new(),
+            absences: BTreeMap::new(),
+            unreached: BTreeSet::new(),
             clearing: Clearing::default(),
             check: None,
             repairs: BTreeMap::new(),
@@ -406,7 +414,7 @@ impl Keeper {
         let node = Node::Mirrored(Box::new(node));
         let layout = DeviceLayout::new(io.next_version(self.options.device), self.options.block_bytes, &node);
         let layout = match &self.options.lease {
-            Some(lease) => layout.replicated(Arc::clone(lease)),
+            Some(lease) => layout.replicated(Arc::clone(lease)).noting(self.missed()),
             None => layout,
         };
         Arc::new(if self.held_until_ns.is_some() { layout.held() } else { layout })

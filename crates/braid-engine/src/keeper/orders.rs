@@ -28,7 +28,12 @@ pub enum Order {
         by: Replacement,
     },
     /// A disk has appeared: where it is a member that is out, it returns.
-    Return(LeafId),
+    Return {
+        /// The disk.
+        leaf: LeafId,
+        /// It has everything that it had answered to this keeper, flushed or not: no power was lost.
+        kept: bool,
+    },
     /// Takes a member that is out off the table.
     Remove(u16),
     /// Makes a disk a spare; it takes over at once where a member is out.

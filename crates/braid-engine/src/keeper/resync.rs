@@ -36,7 +36,8 @@ impl Keeper {
         }
         if !planted(Planted::DirtyAnsweredUnflushed) {
             for (role, leaf) in self.serving() {
-                if io.flush(leaf).await.is_err() {
+                if let Err(error) = io.flush(leaf).await {
+                    self.note_failure(role, error.kind);
                     return Some(Act::Lose(role));
                 }
             }

@@ -66,6 +66,9 @@ impl Shard {
             let span = Span { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
             match self.plan.step(layout, &span, &mut self.loads) {
                 Step::Planned(to) => {
+                    if op != Op::Read && !layout.missed.is_empty() {
+                        layout.missed.iter().for_each(|missed| missed.note(slot.cursor, to));
+                    }
                     slot.step = slot.cursor;
                     slot.cursor = to;
                     slot.balanced = layout.ordered && op == Op::Read;

@@ -114,6 +114,10 @@ impl Shard {
             slot.failed = slot.failed.with(role);
         }
         if excused {
+            // Before the layout ends that this goes by, whoever was left out has it to get.
+            if let Some(current) = device.current.as_deref().filter(|_| op != Op::Read) {
+                current.missed.iter().for_each(|missed| missed.note(slot.start, slot.end));
+            }
             return;
         }
         if op == Op::Read {

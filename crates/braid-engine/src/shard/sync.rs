@@ -5,7 +5,7 @@ use super::slots;
 use super::{Shard, ranges};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafId, LeafIo, LeafSink, META_BLOCKS, Op};
 use crate::limits::{STEP_IOS_MAX, SYNCS_MAX};
-use crate::mirror::{Mirrored, Role, Roles};
+use crate::mirror::{MirrorMember, Mirrored, Role, Roles};
 use crate::planted::{Planted, planted};
 
 /// Bytes in which copies are compared, and made equal.
@@ -16,7 +16,8 @@ pub const COMPARE_BYTES_MAX: u64 = 64 * COMPARE_BLOCK_BYTES;
 /// What a part of a job does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncKind {
-    /// Reads the piece from one member and writes it to others.
+    /// Reads the piece from one member and writes it to others; of a replicated device, what is zeros as zeroes: no more than data go
+    /// over the network, and nothing is allocated for the rest.
     Copy {
         /// The member to read from, in sync.
         from: u16,
@@ -131,7 +132,7 @@ pub struct SyncDone {
 pub(super) enum Stage {
     Read,
     Write,
-    /// Blocks that differ are being written, all before this one have been.
+    /// Blocks are being written, all before this one have been: those that differ, or what is copied in runs.
     Mend(u32),
     Done,
 }
@@ -141,7 +142,12 @@ struct Part {
     request: SyncRequest,
     stage: Stage,
     compared: Compared,
+    /// A bit for each block of what is copied that is zeros, where these are written otherwise.
+    zeros: Zeros,
 }
+
+/// A bit for each block of a piece that is copied.
+type Zeros = [u64; (LEAF_BYTES_MAX / COMPARE_BLOCK_BYTES / 64) as usize];
 
 /// The parts that are under way.
 pub(crate) struct Syncs {
@@ -155,7 +161,7 @@ impl Syncs {
 
     fn take(&mut self, request: SyncRequest) -> Option<u32> {
         let at = self.parts.iter().position(Option::is_none)?;
-        self.parts[at] = Some(Part { request, stage: Stage::Read, compared: Compared::EQUAL });
+        self.parts[at] = Some(Part { request, stage: Stage::Read, compared: Compared::EQUAL, zeros: Zeros::default() });
         Some(at as u32)
     }
 
@@ -284,36 +290,69 @@ impl Shard {
         let mirror = layout.mirror().expect("parts of jobs are of redundant arrays");
         let part = self.syncs.at(slot.sync);
         let (generation, request) = (slot.generation, part.request);
-        let writing = match part.stage {
-            Stage::Read => false,
-            Stage::Write => true,
-            Stage::Mend(_) | Stage::Done => return false,
-        };
-        part.stage = if writing { Stage::Done } else { Stage::Write };
-        let mut out = 0;
-        mirror.copies(request.offset, &mut |piece| {
-            let (role, member) = (usize::from(piece.member), &mirror.members[usize::from(piece.member)]);
-            let chosen = match writing {
-                false => piece.member == from && member.role == Role::InSync,
-                true => piece.member != from && to.has(role) && member.role != Role::Out,
-            };
-            if chosen {
-                let op = if writing { Op::Write } else { Op::Read };
-                let cookie = slots::cookie(index, generation, member.leaf);
-                let at = member.start + piece.member_offset;
-                sink.submit(&LeafIo::simple(member.leaf, op, Flags::NONE, at, request.len, request.buf, cookie));
-                out += 1;
+        let first = match part.stage {
+            Stage::Read => {
+                part.stage = Stage::Write;
+                let mut out = 0;
+                mirror.copies(request.offset, &mut |piece| {
+                    let member = &mirror.members[usize::from(piece.member)];
+                    if piece.member == from && member.role == Role::InSync {
+                        let cookie = slots::cookie(index, generation, member.leaf);
+                        let at = member.start + piece.member_offset;
+                        sink.submit(&LeafIo::simple(
+                            member.leaf,
+                            Op::Read,
+                            Flags::NONE,
+                            at,
+                            request.len,
+                            request.buf,
+                            cookie,
+                        ));
+                        out += 1;
+                    }
+                });
+                self.slots[index].out = out;
+                if out == 0 {
+                    // The source is in sync no longer.
+                    self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
+                }
+                return out > 0;
             }
-        });
-        self.slots[index].out = out;
-        if out > 0 {
-            return true;
+            Stage::Write => 0,
+            Stage::Mend(next) => next,
+            Stage::Done => return false,
+        };
+        if part.stage == Stage::Write && layout.lease.is_some() {
+            part.zeros = zeros_of(request.buf, request.len, sink);
         }
-        if !writing {
-            // The source is in sync no longer.
-            self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
+        let (zeros, blocks) = (part.zeros, request.len.div_ceil(COMPARE_BLOCK_BYTES) as u32);
+        let is_zero = |block: u32| zeros[block as usize / 64] & (1 << (block % 64)) != 0;
+        let targets = |each: &mut dyn FnMut(&MirrorMember, u64)| {
+            mirror.copies(request.offset, &mut |piece| {
+                let (role, member) = (usize::from(piece.member), &mirror.members[usize::from(piece.member)]);
+                if piece.member != from && to.has(role) && member.role != Role::Out {
+                    each(member, member.start + piece.member_offset);
+                }
+            });
+        };
+        let mut count = 0;
+        targets(&mut |_, _| count += 1);
+        let (mut block, mut planned) = (first, 0);
+        while block < blocks && planned + count <= STEP_IOS_MAX {
+            let end = (block + 1..blocks).find(|next| is_zero(*next) != is_zero(block)).unwrap_or(blocks);
+            let skip = u64::from(block) * COMPARE_BLOCK_BYTES;
+            let len = (u64::from(end) * COMPARE_BLOCK_BYTES).min(request.len) - skip;
+            let op = if is_zero(block) { Op::WriteZeroes } else { Op::Write };
+            targets(&mut |member, at| {
+                let cookie = slots::cookie(index, generation, member.leaf);
+                let buf = if op == Op::WriteZeroes { Buf::NONE } else { request.buf.add(skip) };
+                sink.submit(&LeafIo::simple(member.leaf, op, Flags::NONE, at + skip, len, buf, cookie));
+            });
+            (block, planned) = (end, planned + count);
         }
-        false
+        part.stage = if block < blocks { Stage::Mend(block) } else { Stage::Done };
+        self.slots[index].out = planned as u32;
+        planned > 0
     }
 
     /// Reads all copies; then compares them; then, if it is to, makes them equal, as many blocks as one step holds.
@@ -369,6 +408,10 @@ impl Shard {
             }
             block += 1;
         }
+        if out > 0 {
+            // Whoever is out may have had what is written over.
+            layout.missed.iter().for_each(|missed| missed.note(request.offset, request.offset + request.len));
+        }
         part.stage = Stage::Mend(block);
         self.slots[index].out = out;
         out > 0
@@ -380,6 +423,22 @@ impl Shard {
         let compared = self.syncs.at(slot.sync).compared;
         self.sync_done.push_back(SyncDone { tag: slot.tag, result, compared, buffer_lost: late });
     }
+}
+
+/// Which blocks of memory are zeros.
+fn zeros_of(buf: Buf, len: u64, sink: &mut impl LeafSink) -> Zeros {
+    let mut zeros = Zeros::default();
+    sink.compute(&[buf], &[], len, &mut |inputs, _| {
+        for (block, bytes) in inputs[0].chunks(COMPARE_BLOCK_BYTES as usize).enumerate() {
+            zeros[block / 64] |= u64::from(is_zeros(bytes)) << (block % 64);
+        }
+    });
+    zeros
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }
 
 /// All copies of a piece that are on members in sync, as they were read one after the other into the memory of a part.

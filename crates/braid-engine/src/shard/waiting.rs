@@ -3,6 +3,7 @@
 use super::{Shard, slots};
 use crate::io::{DeviceId, ErrorKind, IoError, LeafSink};
 use crate::overlap::Bucket;
+use crate::planted::{Planted, planted};
 
 pub(super) fn range_key(bucket: Bucket) -> u64 {
     1 << 62 | u64::from(bucket.0)
@@ -87,6 +88,10 @@ impl Shard {
             None => slot.error = Some(IoError::of(ErrorKind::NoDevice)),
             Some(current) if slot.end > current.size_bytes() => slot.error = Some(IoError::of(ErrorKind::Invalid)),
             Some(current) => {
+                if !slot.failed.is_empty() && !planted(Planted::MissedByOwnLayout) {
+                    // Who failed may be out by now.
+                    current.missed.iter().for_each(|missed| missed.note(slot.start, slot.end));
+                }
                 if !slot.failed.is_empty() || !slot.avoid.is_empty() {
                     // Members may have other numbers now; who is left out has none.
                     let before = device.layout(slot.version).mirror();

@@ -1,7 +1,7 @@
 //! What the administrator does to redundant arrays that serve: members are pulled, failed by hand, returned and filled,
 //! their jobs paused and limited.
 
-use braid_engine::io::DeviceId;
+use braid_engine::io::{DeviceId, LeafId};
 use braid_engine::keeper::{EngineIo, Order};
 use braid_engine::lifecycle::{Filling, LifecycleError, Newcomer};
 use braid_format::MemberId;
@@ -126,6 +126,18 @@ impl Admin {
         self.count("order refused");
     }
 
+    /// Lets a disk return, saying whether it may have lost something since it was let in last.
+    async fn welcome(&mut self, id: DeviceId, disk: usize, leaf: LeafId) -> Result<(), LifecycleError> {
+        let lost = self.stage.borrow_mut().lossy.remove(&disk);
+        let welcome = self.port.give_order(id, Order::Return { leaf, kept: !lost }).await;
+        match (&welcome, lost) {
+            (Err(_), true) => drop(self.stage.borrow_mut().lossy.insert(disk)),
+            (Ok(()), false) => self.count("return a member that has lost nothing"),
+            _ => {}
+        }
+        welcome
+    }
+
     /// Lets every disk return that is here, or was pulled, and is out.
     pub(super) async fn return_members(&mut self, index: usize) {
         let Some(kept) = self.kept.get(&index) else { return };
@@ -133,7 +145,7 @@ impl Admin {
         self.phase("returning a member");
         for disk in away {
             let Some(leaf) = self.leaves.get(&disk).copied() else { continue };
-            if let Err(error) = self.port.give_order(id, Order::Return(leaf)).await {
+            if let Err(error) = self.welcome(id, disk, leaf).await {
                 self.expect_refusal(&error);
                 if self.rng.coin() {
                     continue;
@@ -161,7 +173,7 @@ impl Admin {
                     }
                     continue;
                 }
-                match self.port.give_order(id, Order::Return(leaf)).await {
+                match self.welcome(id, disk, leaf).await {
                     Ok(()) => self.count("return a member"),
                     Err(error) => self.expect_refusal(&error),
                 }

@@ -232,7 +232,7 @@ impl Admin {
         let Some(leaf) = self.leaves.get(&disk).copied() else { return };
         self.phase("returning a member");
         if !matches!(step, Step::Renew) {
-            match self.port.give_order(id, Order::Return(leaf)).await {
+            match self.port.give_order(id, Order::Return { leaf, kept: false }).await {
                 Ok(()) => return self.count("return a member"),
                 Err(error) => self.expect_refusal(&error),
             }

@@ -281,13 +281,13 @@ impl Admin {
             }
             _ => {
                 self.phase("returning a disk");
-                if self.port.give_order(device, Order::Return(leaf)).await.is_ok() {
+                if self.port.give_order(device, Order::Return { leaf, kept: false }).await.is_ok() {
                     return self.count("arrays", "disk returned");
                 }
                 // It is opened anew only when it is no member.
                 if self.port.give_order(device, Order::Fail(vec![role])).await.is_ok() {
                     self.port.reopen(leaf).await;
-                    if self.port.give_order(device, Order::Return(leaf)).await.is_ok() {
+                    if self.port.give_order(device, Order::Return { leaf, kept: false }).await.is_ok() {
                         self.count("arrays", "disk returned");
                     }
                 }

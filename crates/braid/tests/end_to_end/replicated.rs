@@ -6,7 +6,7 @@ use crate::api;
 use crate::nbd::Client;
 use crate::support::*;
 
-const SIZE: u64 = 64 * MIB;
+pub const SIZE: u64 = 64 * MIB;
 
 /// Nodes of one cluster, each with a pool `tank`.
 pub struct Cluster {
@@ -100,7 +100,7 @@ fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
 }
 
 /// What a node's replica has, by MiB.
-fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
+pub fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
     daemon.braid(&["snapshot", "create", "tank/db@all"]);
     let socket = daemon.folder.join("all.nbd");
     daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);

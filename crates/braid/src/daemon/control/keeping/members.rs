@@ -149,7 +149,7 @@ impl Control {
         let leaf = disk.leaf;
         let id = || random().map(MemberId::from_random);
         let order = match place {
-            Place::Returning => Order::Return(leaf),
+            Place::Returning => Order::Return { leaf, kept: false },
             Place::Role(role) => {
                 let newcomer = Newcomer::New { leaf, id: id()?, force: ask.force };
                 Order::Fill { role, newcomer, from: Filling::Full }
@@ -214,7 +214,7 @@ impl Control {
             }
         };
         let returned = match &name {
-            Ok(_) => self.give_order(uuid, Order::Return(disk.leaf)).await,
+            Ok(_) => self.give_order(uuid, Order::Return { leaf: disk.leaf, kept: false }).await,
             Err(error) => Err(error.clone()),
         };
         if let Err(error) = returned {

@@ -31,7 +31,7 @@ use braid_geometry::{Level, Spec};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -65,6 +65,8 @@ pub(super) struct Attached {
     ended: watch::Sender<bool>,
     /// The session that was begun last.
     session: AtomicU64,
+    /// The boots under which replicas were let in last, by number.
+    boots: Mutex<BTreeMap<u8, Uuid>>,
     /// Why it is not served, in one sentence.
     trouble: Mutex<Option<String>>,
     /// The session in which each replica was opened last, by its number.
@@ -141,6 +143,10 @@ impl Attached {
         self.session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    fn boots(&self) -> MutexGuard<'_, BTreeMap<u8, Uuid>> {
+        self.boots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn wants_to_end(&self) {
         // Never closed as long as this lives.
         let _ = self.end.subscribe().wait_for(|end| *end).await;
@@ -155,6 +161,7 @@ impl Control {
             end: watch::Sender::new(false),
             ended: watch::Sender::new(false),
             session: AtomicU64::new(0),
+            boots: Mutex::default(),
             trouble: Mutex::default(),
             sessions: Mutex::default(),
             snapshots: tokio::sync::Mutex::default(),
@@ -337,6 +344,7 @@ impl Control {
             match self.reach_replica(volume, voters, voter, session).await {
                 Ok(disk) => {
                     attached.set_session(u16::from(voter.0), session);
+                    attached.boots().insert(voter.0, voters.session_of(voter).2);
                     disks.push(disk);
                 }
                 Err(error) => {
@@ -526,28 +534,35 @@ impl Control {
         let session = attached.next_session();
         let disk = self.reach_replica(volume, voters, voter, session).await?;
         attached.set_session(role, session);
+        // Asked for after it was opened: under no older boot than this.
+        let boot = voters.session_of(voter).2;
+        let kept = attached.boots().get(&voter.0) == Some(&boot);
         // Before it takes writes, and may come to be believed.
         let taken = match self.give_up_snapshots(volume, attached, voters, role).await {
-            Ok(()) => self.take_back_replica(volume.uuid, role, &disk).await,
+            Ok(()) => self.take_back_replica(volume.uuid, role, &disk, kept).await,
             Err(error) => Err(error),
         };
-        if taken.is_err() {
-            self.leave(volume.uuid, disk).await;
+        match taken {
+            Ok(()) => drop(attached.boots().insert(voter.0, boot)),
+            Err(_) => self.leave(volume.uuid, disk).await,
         }
         taken
     }
 
+    /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered.
     async fn take_back_replica(
         self: &Arc<Self>,
         uuid: Uuid,
         role: u16,
         disk: &Arc<OpenDisk>,
+        kept: bool,
     ) -> Result<(), ErrorDetail> {
         match self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
             Some(Condition::Active(active)) => active.guests.push(Arc::clone(disk)),
             _ => return Err(ErrorDetail::new(Kind::Inactive, "the volume is not served any more")),
         }
-        let Err(error) = self.give_order(uuid, Order::Return(disk.leaf)).await else { return Ok(()) };
+        let returned = self.give_order(uuid, Order::Return { leaf: disk.leaf, kept }).await;
+        let Err(error) = returned else { return Ok(()) };
         tracing::info!("replica {} is filled anew: {}", disk.name, error.message);
         // Nothing that it has counts by the voters, whatever its label says.
         let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
