@@ -9,6 +9,7 @@
 mod ahead;
 mod args;
 mod bare;
+mod cluster;
 mod cpu;
 mod device;
 mod fio;

@@ -95,6 +95,9 @@ pub struct Report {
 pub struct Latency {
     /// Of a hundred, the longest but one, in nanoseconds.
     pub p99_ns: u64,
+    /// The longest, in nanoseconds.
+    #[serde(default)]
+    pub max_ns: u64,
 }
 
 /// Runs `braid bench` with these arguments on a core, as one slice, and gives what it found.

@@ -1,6 +1,7 @@
 //! Client and server of NBD together, on a disk that does nothing: Braid's both, against fio's nbd engine on nbdkit's null plugin.
 //! And what more connections give.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -38,7 +39,7 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
                 let Report { ios, iops, cpu_ns_per_io, .. } = bench(CLIENT_CORE, &load)?;
                 Ok((ios as f64, iops, cpu_ns_per_io * ios as f64))
             })?);
-            theirs.push(both(nbdkit.id(), || fio(effort, &socket, op))?);
+            theirs.push(both(nbdkit.id(), || fio(effort.slice, &format!("nbd+unix:///?socket={socket}"), op))?);
         }
         let side = |slices: &[Slice], of: fn(&Slice) -> f64| slices.iter().map(of).collect::<Vec<f64>>();
         let iops = [&ours, &theirs].map(|slices| side(slices, |slice| slice.iops));
@@ -73,8 +74,21 @@ fn both(server: u32, client: impl FnOnce() -> anyhow::Result<(f64, f64, f64)>) -
 }
 
 /// One slice of fio's nbd engine; a process of its own, so that its time is all of its own.
-fn fio(effort: &Effort, socket: &str, op: &str) -> anyhow::Result<(f64, f64, f64)> {
-    let out = pinned(CLIENT_CORE, "fio")
+fn fio(slice: Duration, uri: &str, op: &str) -> anyhow::Result<(f64, f64, f64)> {
+    fio_by(pinned(CLIENT_CORE, "fio"), slice, uri, op)
+}
+
+/// What fio's nbd engine does on an export in a slice, wherever the scheduler wants it to run: I/Os a second.
+///
+/// # Errors
+/// It fails.
+pub fn fio_on(slice: Duration, uri: &str, op: &str) -> anyhow::Result<f64> {
+    Ok(fio_by(Command::new("fio"), slice, uri, op)?.1)
+}
+
+fn fio_by(mut command: Command, slice: Duration, uri: &str, op: &str) -> anyhow::Result<(f64, f64, f64)> {
+    let out = command
+        .stdin(Stdio::null())
         .args([
             "--name=nbd",
             "--ioengine=nbd",
@@ -83,8 +97,8 @@ fn fio(effort: &Effort, socket: &str, op: &str) -> anyhow::Result<(f64, f64, f64
             "--time_based",
             "--output-format=json",
         ])
-        .args([format!("--uri=nbd+unix:///?socket={socket}"), format!("--rw=rand{op}"), "--bs=4k".to_owned()])
-        .args(["--iodepth=128".to_owned(), format!("--runtime={}ms", effort.slice.as_millis())])
+        .args([format!("--uri={uri}"), format!("--rw=rand{op}"), "--bs=4k".to_owned()])
+        .args(["--iodepth=128".to_owned(), format!("--runtime={}ms", slice.as_millis())])
         .output()
         .context("fio")?;
     if !out.status.success() {

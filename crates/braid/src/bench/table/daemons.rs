@@ -51,6 +51,18 @@ impl Daemon {
         Daemon { server: Server::start(command)?, folder }.answering()
     }
 
+    /// The same with so many shards, on whichever cores.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_anywhere(shards: usize) -> anyhow::Result<Daemon> {
+        let folder = Folder::new()?;
+        let mut command = Command::new(braid()?);
+        places(&mut command, &folder);
+        command.args(["serve", "--shards", &shards.to_string()]).stdin(Stdio::null());
+        Daemon { server: Server::start(command)?, folder }.answering()
+    }
+
     fn answering(self) -> anyhow::Result<Daemon> {
         let daemon = self;
         wait_for("the daemon to answer", || daemon.cli(&["status"]).ok())?;

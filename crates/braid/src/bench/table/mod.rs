@@ -16,11 +16,13 @@ mod mirrors;
 mod nbd;
 mod parity;
 mod pools;
+mod replicated;
 mod ring;
 mod rows;
 mod throttled;
 
-pub use child::Folder;
+pub use child::{Folder, wait_for};
+pub use daemons::Daemon;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -159,6 +161,8 @@ const PARTS: &[Part] = &[
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
     Part { name: "tls", title: "NBD over TLS", measure: encrypted::measure },
+    Part { name: "replicas", title: "Volumes on several nodes", measure: replicated::measure },
+    Part { name: "replicas-tcp", title: "Volumes on several nodes: replicas over TCP", measure: replicated::over_tcp },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];

@@ -1,0 +1,92 @@
+//! Daemons that are nodes of one cluster on loopback, each with a pool: what volumes of several nodes are measured on.
+
+use std::net::TcpListener;
+
+use anyhow::Context as _;
+
+use super::table::{Daemon, wait_for};
+
+/// The pool of each node.
+pub const POOL: &str = "tank";
+
+/// Nodes `n1`, `n2`, …; each with a pool.
+pub struct Cluster {
+    nodes: Vec<Daemon>,
+}
+
+impl Cluster {
+    /// Starts so many, of one shard each, whose pools are on the disks that `disk` gives for their numbers. What replicas have goes
+    /// over TLS, or in plain.
+    ///
+    /// # Errors
+    /// A daemon does not start, or does not take part.
+    pub fn start(count: usize, tls: bool, disk: impl Fn(usize) -> String) -> anyhow::Result<Cluster> {
+        let mut nodes: Vec<Daemon> = Vec::new();
+        for number in 0..count {
+            let daemon = Daemon::start_anywhere(1)?;
+            daemon.cli(&["pool", "create", POOL, &disk(number)])?;
+            let (listen, data) = (loopback()?, loopback()?);
+            let name = format!("n{}", number + 1);
+            let mut place = vec!["--listen", &listen, "--data", &data];
+            place.extend((!tls).then_some("--data-plain"));
+            match nodes.first() {
+                None => daemon.cli(&[&["node", "init", &name], &place[..]].concat())?,
+                Some(first) => {
+                    let invited = first.json(&["node", "invite"])?;
+                    let token = invited["token"].as_str().context("an invitation without a token")?.to_owned();
+                    daemon.cli(&[&["node", "join", &token, "--name", &name], &place[..]].concat())?;
+                }
+            }
+            nodes.push(daemon);
+        }
+        let cluster = Cluster { nodes };
+        wait_for("all nodes to know each other", || {
+            let knows = |daemon: &Daemon| {
+                let list = daemon.json(&["node", "list"]).ok()?;
+                let nodes = list["nodes"].as_array()?;
+                Some(nodes.len() == count && nodes.iter().all(|node| node["state"] == "here"))
+            };
+            cluster.nodes.iter().all(|daemon| knows(daemon) == Some(true)).then_some(())
+        })?;
+        Ok(cluster)
+    }
+
+    /// A node.
+    pub fn node(&self, number: usize) -> &Daemon {
+        &self.nodes[number]
+    }
+
+    /// The processes of all nodes.
+    pub fn ids(&self) -> Vec<u32> {
+        self.nodes.iter().map(Daemon::id).collect()
+    }
+
+    /// Makes a volume with replicas on these nodes, served by the first one; gives the URI of its export.
+    ///
+    /// # Errors
+    /// A command fails.
+    pub fn volume(&self, name: &str, size: &str, replicas: &[usize]) -> anyhow::Result<String> {
+        let places: Vec<String> = replicas.iter().map(|number| format!("n{}/{POOL}", number + 1)).collect();
+        self.nodes[0].cli(&["volume", "create", name, size, "--replicas", &places.join(",")])?;
+        self.export(name)
+    }
+
+    /// Exports something of the first node on a socket; gives its URI.
+    ///
+    /// # Errors
+    /// The command fails.
+    pub fn export(&self, name: &str) -> anyhow::Result<String> {
+        let short = name.rsplit('/').next().unwrap_or(name);
+        let socket = self.nodes[0].join(&format!("{short}.nbd"));
+        self.nodes[0].cli(&["export", "add", name, "--name", short, "--nbd", &format!("unix:{socket}")])?;
+        Ok(format!("nbd+unix:///{short}?socket={socket}"))
+    }
+}
+
+/// A place on loopback that nobody listened on a moment ago.
+///
+/// # Errors
+/// There is no loopback.
+pub fn loopback() -> anyhow::Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("loopback")?.to_string())
+}
