@@ -128,7 +128,12 @@ fn stalls(effort: &Effort, cluster: &Cluster, uri: &str, found: &mut dyn FnMut(R
         more.push((read.latency.max_ns as f64 - quiet.latency.max_ns as f64) / 1e6);
     }
     let detail = "4 KiB at random, depth 16 on either half of a volume with three replicas".to_owned();
-    found(Row::of_one("a replica stands still for 2 s: longest write, s", Target::AtMost(2.3), &writes, detail.clone()));
+    found(Row::of_one(
+        "a replica stands still for 2 s: longest write, s",
+        Target::AtMost(2.3),
+        &writes,
+        detail.clone(),
+    ));
     found(Row::of_one(
         "a replica stands still for 2 s: longest read, ms more than without",
         Target::AtMost(50.0),
@@ -211,7 +216,9 @@ pub fn over_tcp(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<(
         let iops = |slices: &[Slice]| of(slices, |slice| slice.iops);
         let what = format!("4 KiB random {op}, depth 128");
         found(Row::of_pairs(
-            format!("{what}: IOPS, volume with one replica in memory over TCP / fio's nbd engine straight at such an export"),
+            format!(
+                "{what}: IOPS, volume with one replica in memory over TCP / fio's nbd engine straight at such an export"
+            ),
             Target::AtLeast(1.0),
             &iops(&ours),
             &fios,
@@ -233,7 +240,10 @@ pub fn over_tcp(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<(
         let words: Vec<String> =
             connections.iter().zip(&medians).map(|(count, iops)| format!("{count}: {iops:.0}")).collect();
         found(Row::of_pairs(
-            format!("{what}: IOPS, one connection for each shard (the default) / the best number ({})", connections[best]),
+            format!(
+                "{what}: IOPS, one connection for each shard (the default) / the best number ({})",
+                connections[best]
+            ),
             Target::AtLeast(0.95),
             &by_count[0],
             &by_count[best],

@@ -43,7 +43,16 @@ impl Control {
                 }
             };
             let (identity, entry, volume) = (None, None, Some(volume));
-            return Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume, leaf, watch: Default::default() }));
+            return Ok(Arc::new(OpenDisk {
+                name,
+                disk,
+                identity,
+                entry,
+                volume,
+                leaf,
+                watch: Default::default(),
+                here: None,
+            }));
         }
         let name = without_size(spec.clone()).to_string();
         let (control, opening) = (Arc::clone(self), name.clone());
@@ -69,7 +78,16 @@ impl Control {
         })??;
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume: None, leaf, watch: Default::default() }))
+        Ok(Arc::new(OpenDisk {
+            name,
+            disk,
+            identity,
+            entry,
+            volume: None,
+            leaf,
+            watch: Default::default(),
+            here: None,
+        }))
     }
 
     /// Takes disks from the shards and closes them, so that they are free when this returns. One that hangs is

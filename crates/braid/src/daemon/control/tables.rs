@@ -3,6 +3,7 @@
 use super::keeping::Keeping;
 use super::pools::{PoolEntry, Served, WITH_POOL};
 use super::replicas::ReplicaEntry;
+use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
@@ -38,6 +39,9 @@ pub struct OpenDisk {
     pub leaf: LeafId,
     /// How it did when it was last looked at.
     pub watch: Mutex<Watch>,
+    /// The replica of this very node that it is, if it is one: ends with this.
+    #[expect(dead_code, reason = "held, not looked at")]
+    pub here: Option<Here>,
 }
 
 /// What the watch remembers of a disk.

@@ -168,6 +168,7 @@ mod tests {
             volume: None,
             leaf: LeafId(0),
             watch: Default::default(),
+            here: None,
         }
     }
 

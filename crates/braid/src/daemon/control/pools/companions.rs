@@ -242,7 +242,7 @@ impl Control {
             }
         };
         let (identity, entry, volume) = (None, None, Some(uuid));
-        Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume, leaf, watch: Default::default() }))
+        Ok(Arc::new(OpenDisk { name, disk, identity, entry, volume, leaf, watch: Default::default(), here: None }))
     }
 
     /// The tier of devices that stand on volumes of a pool.

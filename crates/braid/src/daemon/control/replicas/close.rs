@@ -30,7 +30,8 @@ impl Control {
         door.shut();
         // What it writes to may be somebody else's afterwards.
         let _ = keeps.await;
-        let Some(Standing { device, disks }) = standing else { return };
+        let Some(Standing { device, disks, ground }) = standing else { return };
+        drop(ground.sessions.write().await);
         self.replica_exports.remove(&replica_export(&volume.to_string()));
         // An error says that the shards have ended: then nothing is under way either.
         let _ = self.ring.publish_and_drain(device, None).await;

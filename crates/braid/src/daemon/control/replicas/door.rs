@@ -12,7 +12,7 @@ use braid_nbd::server::ExportsChanged;
 use braid_ring::RingHandle;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -51,6 +51,8 @@ pub struct Door {
     inner: Mutex<Inner>,
     /// Tells the shards that it has been decided about connections.
     tell: Box<dyn Fn() + Send + Sync>,
+    /// And whoever else waits for that.
+    changes: watch::Sender<()>,
 }
 
 impl Door {
@@ -79,7 +81,12 @@ impl Door {
             next: 0,
             writes: Some(writes),
         };
-        let door = |me: &Weak<Door>| Door { me: Weak::clone(me), inner: Mutex::new(inner), tell: Box::new(tell) };
+        let door = |me: &Weak<Door>| Door {
+            me: Weak::clone(me),
+            inner: Mutex::new(inner),
+            tell: Box::new(tell),
+            changes: watch::Sender::new(()),
+        };
         (Arc::new_cyclic(door), written)
     }
 
@@ -94,10 +101,20 @@ impl Door {
         let after = self.act(&mut inner);
         drop(inner);
         if after.tell {
-            (self.tell)();
+            self.tell();
         }
         drop(after.passes);
         result
+    }
+
+    fn tell(&self) {
+        (self.tell)();
+        self.changes.send_replace(());
+    }
+
+    /// Hears of each decision about connections.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     fn act(&self, inner: &mut Inner) -> After {
@@ -193,7 +210,7 @@ impl Door {
             after.passes.extend(inner.visitors.values().filter_map(|visitor| visitor.pass.upgrade()));
         }
         after.passes.iter().for_each(|pass| pass.cut());
-        (self.tell)();
+        self.tell();
     }
 
     /// What was to be made durable is, or could not be: then whoever asks is not answered, as if the node were away.

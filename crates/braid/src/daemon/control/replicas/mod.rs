@@ -7,6 +7,7 @@
 mod close;
 mod create;
 mod door;
+pub mod here;
 mod listen;
 mod open;
 mod register;
@@ -21,6 +22,7 @@ use braid_api::{AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaRegister, R
 use braid_engine::DeviceId;
 use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Vote, VoterId, Voters};
 use door::Door;
+use here::Ground;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -33,6 +35,7 @@ pub const REPLICAS_MAX: usize = 1024;
 pub struct Standing {
     device: DeviceId,
     disks: [Arc<OpenDisk>; 2],
+    ground: Ground,
 }
 
 /// A replica or witness that votes.

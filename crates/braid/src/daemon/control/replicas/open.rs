@@ -1,6 +1,7 @@
 //! Replicas that begin to be of use: with their pool, at the start of the daemon, or when they are made.
 
 use super::door::Door;
+use super::here::Ground;
 use super::register::{Found, Keeper, Place};
 use super::{Condition, Ready, ReplicaEntry, Standing, register_of};
 use crate::daemon::control::{Control, random_uuid};
@@ -181,9 +182,14 @@ impl Control {
             let mut tables = self.write();
             (tables.take_device(tier)?, tables.next_version())
         };
-        let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES as u32, &Node::Striped { geometry, members }));
+        let node = Node::Striped { geometry, members };
+        let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES as u32, &node));
         let size_bytes = layout.size_bytes();
-        let standing = Standing { device, disks: disks.clone() };
+        let standing = Standing {
+            device,
+            disks: disks.clone(),
+            ground: Ground { node: Arc::new(node), sessions: Arc::default() },
+        };
         if let Err(error) = self.ring.publish_and_drain(device, Some(layout)).await {
             self.write().give_device(device);
             return Err(crate::daemon::errors::of_ring(&error, &saved.name));

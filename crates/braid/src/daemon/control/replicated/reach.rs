@@ -32,6 +32,13 @@ impl Control {
         let name = volume.voter_name(usize::from(voter.0));
         let unknown = || ErrorDetail::new(Kind::NotFound, format!("replica {name}: this node does not know that node"));
         let node = volume.voters.get(usize::from(voter.0)).ok_or_else(unknown)?;
+        let (epoch, controller, boot) = voters.session_of(voter);
+        let terms = Fenced { epoch, controller, boot, session };
+        if self.nodes().own().as_ref() == Some(&node.node)
+            && let Some(disk) = self.open_replica_here(volume.uuid, &name, &terms).await?
+        {
+            return Ok(disk);
+        }
         let member = self.nodes().members().into_iter().find(|member| member.name == node.node).ok_or_else(unknown)?;
         let (host, port) = member.data.rsplit_once(':').ok_or_else(unknown)?;
         let port = port.parse().map_err(|_| unknown())?;
@@ -45,9 +52,7 @@ impl Control {
             tls: wishes,
             connections: None,
         };
-        let (epoch, controller, boot) = voters.session_of(voter);
-        let fenced = Some(Fenced { epoch, controller, boot, session });
-        let config = RemoteConfig { fenced, tls, ..RemoteConfig::new(endpoint) };
+        let config = RemoteConfig { fenced: Some(terms), tls, ..RemoteConfig::new(endpoint) };
         let opening = name.clone();
         let opened = tokio::task::spawn_blocking(move || {
             open_remote(&config, OpenOptions { exclusive: true, write: true })
@@ -68,6 +73,7 @@ impl Control {
             volume: None,
             leaf,
             watch: Default::default(),
+            here: None,
         }))
     }
 }
