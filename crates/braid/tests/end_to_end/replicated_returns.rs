@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use crate::api;
+use crate::nbd::Client;
 use crate::replicated::*;
+use crate::replicated_snapshots::{content as of_snapshot, on_node};
 use crate::support::*;
 
 const BLOCK: u64 = 4 * KIB;
@@ -26,6 +28,19 @@ fn all_are_equal(cluster: &Cluster) {
     for node in &cluster.nodes[1..] {
         assert!(content(node) == first, "a replica differs");
     }
+}
+
+/// The third replica is deleted and made again, with nothing in it: while nobody serves the volume.
+fn make_anew(cluster: &mut Cluster) {
+    cluster.nodes[0].kill();
+    let three = &cluster.nodes[2];
+    let old = three.json(&["replica", "show", "db"]);
+    three.braid(&["replica", "delete", "db", "--yes", "--force"]);
+    let made = serde_json::json!({"volume": old["volume"], "name": "db", "voter": 2, "voters": 3, "in_sync": 3,
+        "pool": "tank", "size_bytes": SIZE, "head_bytes": old["head_bytes"], "tail_bytes": old["tail_bytes"]});
+    let (status, answer) = api::ask(three, "POST", "/v1/replicas", &made.to_string());
+    assert_eq!(status, 200, "{answer}");
+    cluster.nodes[0].start_again();
 }
 
 #[test]
@@ -67,18 +82,88 @@ fn a_replica_that_is_made_anew_gets_what_is_allocated() {
     }
     client.flush().expect("it is flushed");
     drop(client);
-    // Nobody serves it while it is made anew.
-    cluster.nodes[0].kill();
-    let three = &cluster.nodes[2];
-    let old = three.json(&["replica", "show", "db"]);
-    three.braid(&["replica", "delete", "db", "--yes", "--force"]);
-    let made = serde_json::json!({"volume": old["volume"], "name": "db", "voter": 2, "voters": 3, "in_sync": 3,
-        "pool": "tank", "size_bytes": SIZE, "head_bytes": old["head_bytes"], "tail_bytes": old["tail_bytes"]});
-    let (status, answer) = api::ask(three, "POST", "/v1/replicas", &made.to_string());
-    assert_eq!(status, 200, "{answer}");
-    cluster.nodes[0].start_again();
+    make_anew(&mut cluster);
     cluster.wait_for_states(0, &WHOLE);
     let sent = sent_to(&cluster, 2);
     assert!(sent >= allocated && sent * 100 <= allocated * 103, "{sent} bytes were sent, {allocated} are allocated");
+    all_are_equal(&cluster);
+}
+
+/// Each node has the same snapshots in the same order, and the same in each of them.
+fn all_snapshots_are_equal(cluster: &Cluster, expected: &[&str]) {
+    let first = on_node(&cluster.nodes[0]);
+    let names: Vec<&str> = first.iter().filter_map(|(_, name)| name.as_deref()).collect();
+    assert_eq!(names, expected);
+    for node in &cluster.nodes[1..] {
+        assert_eq!(on_node(node), first);
+    }
+    for own in expected {
+        let of_first = of_snapshot(&cluster.nodes[0], own);
+        for (k, node) in cluster.nodes.iter().enumerate().skip(1) {
+            let other = of_snapshot(node, own);
+            let differs =
+                (0..of_first.len()).step_by(4096).find(|at| of_first[*at..*at + 4096] != other[*at..*at + 4096]);
+            assert_eq!(differs, None, "where snapshot {own} of node {k} differs");
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    let snapshot =
+        |cluster: &Cluster, own: &str| drop(cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]));
+    for at in 0..32 {
+        client.write(2 * at * MIB, &noise(MIB, at)).expect("it is written");
+    }
+    snapshot(&cluster, "zero");
+    cluster.nodes[2].kill();
+    client.write(4 * MIB, &noise(2 * MIB, 100)).expect("the two others have it");
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    snapshot(&cluster, "one");
+    client.write(4 * MIB + 8 * KIB, &noise(16 * KIB, 101)).expect("it is written");
+    client.write(50 * MIB, &vec![0; MIB as usize]).expect("it is written");
+    snapshot(&cluster, "two");
+    client.write(9 * MIB, &noise(MIB, 102)).expect("it is written");
+    snapshot(&cluster, "gone");
+    cluster.nodes[0].braid(&["snapshot", "delete", "db@gone", "--yes"]);
+    client.write(4 * MIB, &noise(MIB, 103)).expect("it is written");
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(0, &WHOLE);
+    client.write(63 * MIB, &noise(MIB, 104)).expect("all three have it");
+    snapshot(&cluster, "last");
+    let shown = cluster.nodes[0].json(&["snapshot", "show", "db@one"]);
+    assert!(shown["replicas"].as_array().expect("a list").iter().all(|replica| replica["has"] == true), "{shown}");
+    all_snapshots_are_equal(&cluster, &["zero", "one", "two", "last"]);
+
+    drop(client);
+    all_are_equal(&cluster);
+}
+
+#[test]
+fn a_replica_that_is_made_anew_gets_all_snapshots() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write(MIB, &noise(4 * MIB, 1)).expect("it is written");
+    client.flush().expect("it is flushed");
+    drop(client);
+    // It is away until there are snapshots.
+    make_anew(&mut cluster);
+    cluster.nodes[2].kill();
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    let mut client = wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+    for k in 0..3u64 {
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@s{k}")]);
+        client.write((2 * k + 1) * MIB + 4 * KIB, &noise(MIB, 10 + k)).expect("it is written");
+    }
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(0, &WHOLE);
+    drop(client);
+    all_snapshots_are_equal(&cluster, &["s0", "s1", "s2"]);
     all_are_equal(&cluster);
 }

@@ -77,7 +77,7 @@ fn written(content: &[u8], writers: usize) -> Vec<u64> {
 }
 
 /// The content of a snapshot, as a node's replica has it.
-fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
+pub fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
     let socket = daemon.folder.join(&format!("{own}.nbd"));
     daemon.braid(&["export", "add", &format!("tank/db@{own}"), "--name", own, "--nbd", &format!("unix:{socket}")]);
     let mut client = Client::open(&socket, own).expect("it is exported");
@@ -89,7 +89,7 @@ fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
 }
 
 /// Identities and names of what a node's replica has; no name: pending.
-fn on_node(daemon: &Daemon) -> Vec<(String, Option<String>)> {
+pub fn on_node(daemon: &Daemon) -> Vec<(String, Option<String>)> {
     let (status, answer) = api::ask(daemon, "GET", "/v1/replicas/db/snapshots", "");
     assert_eq!(status, 200, "{answer}");
     let list: Value = serde_json::from_str(&answer).expect("it is JSON");

@@ -139,7 +139,7 @@ impl Control {
         Some((entry.name.clone(), disks, active.has_failed()))
     }
 
-    pub(super) fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping) -> T) -> Option<T> {
+    pub(in super::super) fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&super::Keeping) -> T) -> Option<T> {
         let keeping = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.keeping().cloned());
         keeping.map(|keeping| work(&keeping))
     }

@@ -53,7 +53,7 @@ impl Control {
         self.replica(replica)
     }
 
-    fn data_of_replica(&self, replica: &str) -> Result<DataOf, ErrorDetail> {
+    pub(in super::super) fn data_of_replica(&self, replica: &str) -> Result<DataOf, ErrorDetail> {
         let tables = self.read();
         let saved = &tables.replica(replica)?.saved;
         match (saved.pool, saved.data) {

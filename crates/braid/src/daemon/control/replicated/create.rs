@@ -528,7 +528,7 @@ fn check_size(ask: &CreateReplicated) -> Result<(), ErrorDetail> {
 }
 
 /// What the array above needs in front of and behind a replica's data: its labels, its bitmap.
-fn around(size_bytes: u64) -> (u64, u64) {
+pub(super) fn around(size_bytes: u64) -> (u64, u64) {
     let tail = BLOCK_BYTES;
     // Small ones have less in front; which they are the whole size says.
     let small = size_bytes.saturating_add(braid_format::DATA_START_SMALL_BYTES + tail);

@@ -7,6 +7,7 @@
 //! `snapshots` has its snapshots taken on all replicas.
 
 mod ballot;
+mod bringing;
 pub mod council;
 #[cfg(test)]
 mod council_tests;

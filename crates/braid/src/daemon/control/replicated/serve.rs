@@ -20,6 +20,7 @@ use super::ballot::Ballots;
 use super::council::{Council, Seats};
 use super::probe::{Standing, standing};
 use super::saved::SavedReplicated;
+use super::snapshots::Serving;
 use super::{Voters, meta::VotedMeta};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind};
@@ -537,16 +538,31 @@ impl Control {
         // Asked for after it was opened: under no older boot than this.
         let boot = voters.session_of(voter).2;
         let kept = attached.boots().get(&voter.0) == Some(&boot);
-        // Before it takes writes, and may come to be believed.
-        let taken = match self.give_up_snapshots(volume, attached, voters, role).await {
-            Ok(()) => self.take_back_replica(volume.uuid, role, &disk, kept).await,
-            Err(error) => Err(error),
+        let taken = {
+            let serving = Serving::new(volume, attached, voters);
+            // Until it takes writes: it is to have all that there are then.
+            let _one_at_a_time = attached.snapshots.lock().await;
+            match self.settle_snapshots_of(&serving, role, &disk).await {
+                Ok(()) => self.take_back_replica(volume.uuid, role, &disk, kept).await,
+                Err(error) => Err(error),
+            }
         };
         match taken {
             Ok(()) => drop(attached.boots().insert(voter.0, boot)),
             Err(_) => self.leave(volume.uuid, disk).await,
         }
         taken
+    }
+
+    /// Before a replica takes writes, and may come to be believed, it has the snapshots that the others have.
+    async fn settle_snapshots_of(
+        self: &Arc<Self>,
+        serving: &Serving,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+    ) -> Result<(), ErrorDetail> {
+        self.give_up_snapshots(serving, role).await?;
+        self.bring_snapshots(serving, role, disk).await
     }
 
     /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered.

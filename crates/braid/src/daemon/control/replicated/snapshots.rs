@@ -37,7 +37,7 @@ const HELD_MAX: Duration = Duration::from_secs(4);
 /// Longest that a replica may take for it.
 const TAKING_MAX: Duration = Duration::from_millis(2500);
 /// Longest that a replica may take for what nobody waits for.
-const CHANGING_MAX: Duration = Duration::from_secs(10);
+pub(super) const CHANGING_MAX: Duration = Duration::from_secs(10);
 /// Longest that a replica is waited for which may be about to be left out.
 const URGED_MAX: Duration = Duration::from_secs(12);
 /// So often what a replica that is in sync did not do is asked for anew, and after so long.
@@ -45,10 +45,16 @@ const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A volume that this node serves.
-struct Serving {
-    volume: SavedReplicated,
+pub(super) struct Serving {
+    pub(super) volume: SavedReplicated,
     attached: Arc<Attached>,
     voters: Arc<Voters>,
+}
+
+impl Serving {
+    pub(super) fn new(volume: &SavedReplicated, attached: &Arc<Attached>, voters: &Arc<Voters>) -> Serving {
+        Serving { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) }
+    }
 }
 
 impl Control {
@@ -316,7 +322,7 @@ impl Control {
     }
 
     /// Asks one replica.
-    async fn change_one(
+    pub(super) async fn change_one(
         &self,
         serving: &Serving,
         role: u16,
@@ -342,7 +348,11 @@ impl Control {
         })
     }
 
-    async fn list_one(&self, volume: &SavedReplicated, role: u16) -> Result<Vec<ReplicaSnapshot>, ErrorDetail> {
+    pub(super) async fn list_one(
+        &self,
+        volume: &SavedReplicated,
+        role: u16,
+    ) -> Result<Vec<ReplicaSnapshot>, ErrorDetail> {
         let path = format!("/v1/replicas/{}/snapshots", volume.uuid);
         let node = &volume.voters[usize::from(role)].node;
         let answer = self.nodes().call(node, Method::GET, &path, None).await?;
@@ -381,7 +391,7 @@ impl Control {
     }
 
     /// What there is, with everything decided.
-    async fn settled_snapshots(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
+    pub(super) async fn settled_snapshots(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
         if serving.attached.is_unsettled() {
             return self.settle_snapshots(serving).await;
         }
@@ -456,17 +466,10 @@ impl Control {
     }
 
     /// A replica that comes back, and takes no writes yet: what it has and those in sync have not is removed from it.
-    pub(super) async fn give_up_snapshots(
-        &self,
-        volume: &SavedReplicated,
-        attached: &Arc<Attached>,
-        voters: &Arc<Voters>,
-        role: u16,
-    ) -> Result<(), ErrorDetail> {
-        let serving = Serving { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) };
-        let _one_at_a_time = attached.snapshots.lock().await;
-        let listed = self.settled_snapshots(&serving).await?;
-        for own in self.list_one(volume, role).await? {
+    /// The caller sees to it that nobody else does anything with them.
+    pub(super) async fn give_up_snapshots(&self, serving: &Serving, role: u16) -> Result<(), ErrorDetail> {
+        let listed = self.settled_snapshots(serving).await?;
+        for own in self.list_one(&serving.volume, role).await? {
             let stays = own.name.is_some() && listed.named(&own.uuid).is_some();
             if stays {
                 continue;
@@ -474,9 +477,9 @@ impl Control {
             let snapshot = own.uuid.clone();
             if own.name.is_some() {
                 let hide = ReplicaChange::Hide { snapshot: snapshot.clone() };
-                self.change_one(&serving, role, &hide, CHANGING_MAX).await?;
+                self.change_one(serving, role, &hide, CHANGING_MAX).await?;
             }
-            self.change_one(&serving, role, &ReplicaChange::Remove { snapshot }, CHANGING_MAX).await?;
+            self.change_one(serving, role, &ReplicaChange::Remove { snapshot }, CHANGING_MAX).await?;
         }
         Ok(())
     }

@@ -1,0 +1,224 @@
+//! Snapshots that a replica lacks which is back: brought to it oldest first, before it takes writes.
+//!
+//! For each its data are made what the snapshot is, and the snapshot is taken there, under the same identity and name. What that is
+//! comes from the replica of this very node. Of the first one all that was ever written is compared, of the next ones what they differ
+//! in; what is equal is not sent.
+//!
+//! The replica is out meanwhile, and stays so if this is broken off: where its data are changed here they differed from those of the others
+//! anyhow, so that it lacks them by the bitmap as well.
+
+use super::super::Control;
+use super::super::pools::DataOf;
+use super::super::tables::OpenDisk;
+use super::create::around;
+use super::decided::{Has, Verdict};
+use super::snapshots::{CHANGING_MAX, Serving};
+use braid_api::{ErrorDetail, Kind, ReplicaChange};
+use braid_engine::{DeviceId, DeviceIo, LeafId, MetaIo};
+use futures_util::future::try_join_all;
+use std::ops::Range;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Bytes that are compared at a time, and how many such pieces side by side.
+const PIECE_BYTES: u64 = 1 << 20;
+const PIECES: usize = 4;
+/// What is equal is known by so many bytes.
+const BLOCK_BYTES: usize = 4096;
+
+/// A snapshot that the replica of this node has and another one lacks.
+struct Missing {
+    uuid: Uuid,
+    name: String,
+    /// One that both have then, or that was brought just now.
+    since: Option<Uuid>,
+}
+
+impl Control {
+    /// Brings a replica the snapshots that it lacks, as far as this node's own replica has them. The caller keeps others from taking any,
+    /// and lets the replica take writes before it lets go of that.
+    ///
+    /// # Errors
+    /// The replica does not answer, or the volume is served no more.
+    pub(super) async fn bring_snapshots(
+        self: &Arc<Self>,
+        serving: &Serving,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+    ) -> Result<(), ErrorDetail> {
+        let volume = &serving.volume;
+        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else { return Ok(()) };
+        let listed = self.settled_snapshots(serving).await?;
+        let own = self.list_one(volume, role).await?;
+        let has = |uuid: &str| own.iter().any(|one| one.uuid == uuid && one.name.is_some());
+        // Older ones than it has cannot come between those.
+        let all = listed.snapshots();
+        let newest = all.iter().rposition(|uuid| has(uuid));
+        let mut since = None;
+        for uuid in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
+            let (Verdict::Complete(name), Has::Named(_)) = (listed.verdict(uuid), listed.has(near, uuid)) else {
+                continue;
+            };
+            let Ok(uuid) = uuid.parse::<Uuid>() else { continue };
+            self.bring_one(serving, role, disk, &Missing { uuid, name, since }).await?;
+            since = Some(uuid);
+        }
+        Ok(())
+    }
+
+    async fn bring_one(
+        self: &Arc<Self>,
+        serving: &Serving,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+        missing: &Missing,
+    ) -> Result<(), ErrorDetail> {
+        let volume = &serving.volume;
+        let data = self.data_of_replica(&volume.uuid.to_string())?;
+        let ranges = match missing.since {
+            Some(since) => self.ranges_between(since, missing.uuid).await?,
+            None => self.written_ranges(volume.uuid)?,
+        };
+        let source = self.open_snapshot(data, missing.uuid).await?;
+        let made = self.make_equal(volume.uuid, source, disk.leaf, &ranges).await;
+        self.close_volume(missing.uuid).await;
+        made.map_err(|error| ErrorDetail {
+            message: format!(
+                "snapshot {} could not be brought to replica {}: {}",
+                missing.name, disk.name, error.message
+            ),
+            ..error
+        })?;
+        let (snapshot, name) = (missing.uuid.to_string(), missing.name.clone());
+        let take = ReplicaChange::Take { snapshot: snapshot.clone(), name: name.clone() };
+        self.change_one(serving, role, &take, CHANGING_MAX).await?;
+        self.change_one(serving, role, &ReplicaChange::Name { snapshot, name }, CHANGING_MAX).await?;
+        let message = format!("replica {} has got snapshot {}@{}", disk.name, volume.name, missing.name);
+        self.events().info("snapshot_brought", message, &[("volume", &volume.name), ("snapshot", &missing.name)]);
+        Ok(())
+    }
+
+    /// Serves a snapshot of this node as a device, until it is closed as a volume is.
+    async fn open_snapshot(self: &Arc<Self>, data: DataOf, snapshot: Uuid) -> Result<DeviceId, ErrorDetail> {
+        let listening = self.listening.lock().await;
+        self.write().held_volumes.insert(snapshot, data.pool);
+        let served = self.serve_volume(data.pool, snapshot).await;
+        drop(listening);
+        match served {
+            Ok(Some(source)) => return Ok(source.device),
+            Ok(None) => self.close_volume(snapshot).await,
+            Err(error) => {
+                self.close_volume(snapshot).await;
+                return Err(error);
+            }
+        }
+        Err(ErrorDetail::new(Kind::Inactive, "the pool of this node's replica does not serve"))
+    }
+
+    /// What was ever written of a volume, by regions.
+    fn written_ranges(&self, volume: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
+        let regions = self.with_keeping(volume, |keeping| keeping.regions()).ok_or_else(stopped)?;
+        let written = (0..regions.regions()).filter(|region| regions.written.has(*region));
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (start, end) in written.map(|region| regions.range(region)) {
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// In what a snapshot of this node differs from an older one.
+    async fn ranges_between(&self, since: Uuid, snapshot: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
+        let (mut ranges, mut next) = (Vec::new(), Some(0));
+        while let Some(offset) = next {
+            let some = self.diff(&since.to_string(), Some(&snapshot.to_string()), offset).await?;
+            ranges.extend(some.ranges.iter().map(|range| range.offset_bytes..range.offset_bytes + range.length_bytes));
+            next = some.next_offset_bytes;
+        }
+        Ok(ranges)
+    }
+
+    /// Writes to a replica's data whatever differs there from a device.
+    async fn make_equal(
+        &self,
+        volume: Uuid,
+        source: DeviceId,
+        leaf: LeafId,
+        ranges: &[Range<u64>],
+    ) -> Result<(), ErrorDetail> {
+        let size_bytes = self.ring.devices().size_bytes(source);
+        let (head_bytes, _) = around(size_bytes);
+        let pieces = ranges.iter().flat_map(|range| {
+            let end = range.end.min(size_bytes);
+            (range.start..end).step_by(PIECE_BYTES as usize).map(move |start| start..end.min(start + PIECE_BYTES))
+        });
+        let pieces: Vec<Range<u64>> = pieces.collect();
+        for some in pieces.chunks(PIECES) {
+            if self.read().arrays.get(&volume).is_none_or(|entry| entry.active().is_none()) {
+                return Err(stopped());
+            }
+            try_join_all(some.iter().map(|piece| self.make_piece_equal(source, leaf, head_bytes, piece))).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_piece_equal(
+        &self,
+        source: DeviceId,
+        leaf: LeafId,
+        head_bytes: u64,
+        piece: &Range<u64>,
+    ) -> Result<(), ErrorDetail> {
+        let len = (piece.end - piece.start) as usize;
+        let right = self.ring.devices().read(source, piece.start, len).await;
+        let right =
+            right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
+        let failed =
+            |error: braid_engine::LeafError| ErrorDetail::new(Kind::DiskError, format!("the replica: {error}"));
+        let there = self.meta.read(leaf, head_bytes + piece.start, len).await.map_err(failed)?;
+        for run in differing(&right, &there) {
+            let offset = head_bytes + piece.start + run.start as u64;
+            self.meta.write(leaf, offset, right[run].to_vec(), false).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn stopped() -> ErrorDetail {
+    ErrorDetail::new(Kind::Inactive, "the volume is not served any more")
+}
+
+/// The runs of blocks in which two buffers differ.
+fn differing(right: &[u8], there: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (block, (one, other)) in right.chunks(BLOCK_BYTES).zip(there.chunks(BLOCK_BYTES)).enumerate() {
+        if one == other {
+            continue;
+        }
+        let start = block * BLOCK_BYTES;
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end = start + one.len(),
+            _ => runs.push(start..start + one.len()),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let mut there = vec![0; 10 * BLOCK_BYTES];
+        let right = there.clone();
+        assert!(differing(&right, &there).is_empty());
+        for at in [0, 3 * BLOCK_BYTES - 1, 3 * BLOCK_BYTES, 10 * BLOCK_BYTES - 1] {
+            there[at] = 1;
+        }
+        let blocks = |first: usize, end: usize| first * BLOCK_BYTES..end * BLOCK_BYTES;
+        assert_eq!(differing(&right, &there), [blocks(0, 1), blocks(2, 4), blocks(9, 10)]);
+    }
+}
