@@ -15,16 +15,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts so many, of one shard each, whose pools are on the disks that `disk` gives for their numbers. What replicas have goes
+    /// Starts so many, of one shard each, whose pools are on the disks that `disks` gives for their numbers. What replicas have goes
     /// over TLS, or in plain.
     ///
     /// # Errors
     /// A daemon does not start, or does not take part.
-    pub fn start(count: usize, tls: bool, disk: impl Fn(usize) -> String) -> anyhow::Result<Cluster> {
+    pub fn start(count: usize, tls: bool, disks: impl Fn(usize) -> Vec<String>) -> anyhow::Result<Cluster> {
         let mut nodes: Vec<Daemon> = Vec::new();
         for number in 0..count {
             let daemon = Daemon::start_anywhere(1)?;
-            daemon.cli(&["pool", "create", POOL, &disk(number)])?;
+            let disks = disks(number);
+            let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
+            daemon.cli(&[&["pool", "create", POOL], &disks[..]].concat())?;
             let (listen, data) = (loopback()?, loopback()?);
             let name = format!("n{}", number + 1);
             let mut place = vec!["--listen", &listen, "--data", &data];

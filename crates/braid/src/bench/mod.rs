@@ -72,9 +72,18 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if args.nop {
         return nop(&args);
     }
-    let plan = match &args.profile {
-        Some(name) => profile::plan(name, &args)?,
-        None => Plan::of(&args)?,
+    let of_nodes = args.profile.as_deref().filter(|name| profile::nodes::NAMES.contains(name));
+    if let (Some(name), true) = (of_nodes, args.emit_fio) {
+        return Err(ErrorDetail::new(Kind::InvalidArgument, format!("the nodes of profile {name} end with it"))
+            .remedy("export a volume of your own, and name it: braid bench --emit-fio nbd+unix:///NAME?socket=PATH")
+            .into());
+    }
+    // They end with this.
+    let nodes = of_nodes.map(|name| profile::nodes::Nodes::start(name, !args.targets.is_empty())).transpose()?;
+    let plan = match (&args.profile, &nodes) {
+        (Some(name), Some(nodes)) => profile::plan_on(name, &args, nodes)?,
+        (Some(name), None) => profile::plan(name, &args)?,
+        (None, _) => Plan::of(&args)?,
     };
     if args.emit_fio {
         crate::cli::output::text(&fio::job_file(&plan));

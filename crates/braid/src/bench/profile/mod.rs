@@ -3,6 +3,7 @@
 //! A profile needs no disk: it brings stand-ins in memory, throttled as the published ones were. Disks that are named
 //! take their place.
 
+pub mod nodes;
 mod published;
 
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::target::Target;
 pub use published::Published;
 
 /// Every profile.
-pub const NAMES: [&str; 4] = ["disk-aggregation", "jbod", "queue-depth", "striping"];
+pub const NAMES: [&str; 6] = ["disk-aggregation", "jbod", "queue-depth", "striping", nodes::NAMES[0], nodes::NAMES[1]];
 
 /// How a target is made of the disks' names.
 type Make = fn(&[String]) -> String;
@@ -178,14 +179,26 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         )
         .remedy("name disks or files of this machine, or none for stand-ins in memory"));
     }
-    let known = published::of(profile.name);
-    let labels: Vec<&str> = profile.targets.iter().map(|(label, _)| *label).collect();
-    let tags: Vec<&str> = profile.points.iter().map(|(tag, _)| tag.as_str()).collect();
-    let (ramp, length) = if args.full { (Some(profile.full.0), profile.full.1) } else { (None, profile.short) };
     if stand_ins && (args.from > 0 || args.span.is_some()) {
         return Err(ErrorDetail::new(Kind::InvalidArgument, "--from and --span are of disks that are named")
             .remedy("name the disks that the profile is to be measured on"));
     }
+    made_of(profile, targets, args, stand_ins)
+}
+
+/// The plan of a profile whose targets were made for it.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_on(name: &str, args: &BenchArgs, nodes: &nodes::Nodes) -> Result<Plan, ErrorDetail> {
+    made_of(nodes::profile(name), nodes.targets.clone(), args, true)
+}
+
+fn made_of(profile: Profile, targets: Vec<Named>, args: &BenchArgs, stand_ins: bool) -> Result<Plan, ErrorDetail> {
+    let known = published::of(profile.name);
+    let labels: Vec<&str> = profile.targets.iter().map(|(label, _)| *label).collect();
+    let tags: Vec<&str> = profile.points.iter().map(|(tag, _)| tag.as_str()).collect();
+    let (ramp, length) = if args.full { (Some(profile.full.0), profile.full.1) } else { (None, profile.short) };
     let plan = Plan {
         origin: Some(Origin {
             name: profile.name,

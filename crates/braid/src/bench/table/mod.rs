@@ -21,7 +21,7 @@ mod ring;
 mod rows;
 mod throttled;
 
-pub use child::{Folder, wait_for};
+pub use child::{Folder, bench_anywhere, wait_for};
 pub use daemons::Daemon;
 
 use std::path::Path;

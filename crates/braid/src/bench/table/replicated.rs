@@ -55,7 +55,8 @@ fn of(slices: &[Slice], what: fn(&Slice) -> f64) -> Vec<f64> {
 /// Processor time and IOPS of volumes with one replica and three, beside NBD alone and a plain volume.
 pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
     let memory = Folder::below(Path::new("/dev/shm"))?;
-    let cluster = Cluster::start(3, false, |number| format!("file:{},size=1G", memory.join(&format!("disk{number}"))))?;
+    let cluster =
+        Cluster::start(3, false, |number| vec![format!("file:{},size=1G", memory.join(&format!("disk{number}")))])?;
     let node = cluster.node(0);
     node.cli(&["array", "create", "memory", "--level", "concat", "mem:256M"])?;
     node.cli(&["volume", "create", &format!("{POOL}/plain"), SIZE])?;
@@ -173,7 +174,7 @@ fn signal(process: u32, signal: &str) -> anyhow::Result<()> {
 /// A replica in memory over TCP, with everything above it, against fio's engine straight at such an export; TLS against none; and
 /// how many connections are best.
 pub fn over_tcp(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
-    let disk = |_: usize| "mem:768M".to_owned();
+    let disk = |_: usize| vec!["mem:768M".to_owned()];
     let (plain, tls) = (Cluster::start(2, false, disk)?, Cluster::start(2, true, disk)?);
     let uri = plain.volume("one", SIZE, &[1])?;
     let encrypted = tls.volume("one", SIZE, &[1])?;
