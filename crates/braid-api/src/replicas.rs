@@ -239,7 +239,7 @@ pub struct ChangeReplica {
     pub epoch: u64,
     /// Who asks.
     pub controller: String,
-    /// The session of its connections: the last one that was let in.
+    /// The session of its connections: the last one that was let in; 0 before the first.
     pub session: u64,
     /// What is to be done.
     pub change: ReplicaChange,
@@ -271,6 +271,11 @@ pub enum ReplicaChange {
     /// To delete a pending one.
     Remove {
         /// The snapshot; nothing is done where it is not there.
+        snapshot: String,
+    },
+    /// To make the data be as one is. Before the first session only: nobody is connected then. Refused where the data are exported.
+    Rollback {
+        /// The snapshot.
         snapshot: String,
     },
 }

@@ -27,6 +27,15 @@ pub struct CreateReplicated {
     pub snapshot: Option<String>,
 }
 
+/// `POST /v1/replicated/{volume}/rollback`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"snapshot": "monday"}))]
+pub struct RollbackReplicated {
+    /// One of its snapshots, by its own name or UUID.
+    pub snapshot: String,
+}
+
 /// How a volume that is kept on several nodes does, on the node that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -253,12 +253,12 @@ impl Fence {
     }
 
     /// The controller wants something done with what the replica has, other than by a connection: a snapshot taken, say. It counts like
-    /// I/O of that session: whoever comes afterwards waits for its end. It belongs to the session that was let in last, so that one
-    /// which was asked for earlier, and comes late, does nothing. False: it must not begin.
+    /// I/O of that session: whoever comes afterwards waits for its end. It belongs to the session that was let in last, 0 before the
+    /// first, so that one which was asked for earlier, and comes late, does nothing. False: it must not begin.
     #[must_use]
     pub fn begin_operation(&mut self, epoch: u64, controller: Uuid, session: u64) -> bool {
         let is_its = epoch > 0 && (epoch, controller) == (self.register.epoch, self.register.controller);
-        let is_last = session > 0 && session == self.session;
+        let is_last = session == self.session;
         let begins = is_its
             && is_last
             && !self.register.released

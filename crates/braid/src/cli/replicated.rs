@@ -2,7 +2,7 @@
 
 use super::confirm::confirm;
 use super::{Ask, output, segment};
-use braid_api::{CreateReplicated, ReplicatedVolume};
+use braid_api::{CreateReplicated, ReplicatedVolume, RollbackReplicated};
 use braid_geometry::units::format_size;
 use std::fmt::Write;
 
@@ -69,6 +69,15 @@ pub async fn clone(ask: &Ask, snapshot: String, name: String) -> anyhow::Result<
     let body = CreateReplicated { name, snapshot: Some(snapshot), ..CreateReplicated::default() };
     let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
     output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn rollback(ask: &Ask, name: &str, snapshot: String) -> anyhow::Result<()> {
+    let body = RollbackReplicated { snapshot };
+    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/rollback", path(name)), &body).await?;
+    output::show(ask.json, &volume, |volume| {
+        format!("volume {} is as {} again; its other replicas are filled anew\n", volume.name, body.snapshot)
+    });
     Ok(())
 }
 

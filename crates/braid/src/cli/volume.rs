@@ -209,7 +209,7 @@ pub struct CloneArgs {
 #[derive(Args)]
 pub struct RollbackArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "[POOL/]VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// The snapshot; of this volume @SNAPSHOT is enough
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT")]
@@ -430,6 +430,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::Rollback(args) => {
             confirm(&format!("What was written to {} since {} will be lost", args.volume, args.snapshot), args.yes)?;
+            if is_replicated(&args.volume) {
+                replicated::rollback(&args.ask, &args.volume, args.snapshot).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let body = RollbackVolume { snapshot: args.snapshot.clone(), force: args.force };
             let volume: Volume = args.ask.client()?.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
             output::show(args.ask.json, &volume, |volume| {

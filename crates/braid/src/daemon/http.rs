@@ -78,6 +78,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/replicated/{volume}", get(replicated::replicated_volume).delete(replicated::delete_replicated))
         .route("/v1/replicated/{volume}/attach", post(replicated::attach_replicated))
         .route("/v1/replicated/{volume}/detach", post(replicated::detach_replicated))
+        .route("/v1/replicated/{volume}/rollback", post(replicated::rollback_replicated))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
         .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
@@ -163,6 +164,7 @@ pub fn router(control: Arc<Control>) -> Router {
         replicated::replicated_volume,
         replicated::attach_replicated,
         replicated::detach_replicated,
+        replicated::rollback_replicated,
         replicated::delete_replicated,
         pools::snapshots,
         pools::create_snapshots,

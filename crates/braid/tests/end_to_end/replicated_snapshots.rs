@@ -345,3 +345,67 @@ fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
     };
     assert!(of(&cluster.nodes[0]) == of(&cluster.nodes[1]), "a replica differs");
 }
+
+#[test]
+fn a_rollback_is_of_all_replicas_and_nothing_of_what_is_lost_comes_back() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let write = |cluster: &Cluster, seed: u64| {
+        cluster.nodes[0].export("db");
+        let mut client = cluster.client(0);
+        for at in [0, 8, 40] {
+            client.write(at * MIB, &noise(MIB, seed + at)).expect("it is written");
+        }
+        client.flush().expect("it is flushed");
+        drop(client);
+        cluster.nodes[0].braid(&["export", "remove", "db"]);
+    };
+    write(&cluster, 1000);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@monday"]);
+    write(&cluster, 2000);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@tuesday"]);
+    write(&cluster, 3000);
+    let rollback = |cluster: &Cluster, to: &str| cluster.nodes[0].any(&["volume", "rollback", "db", to, "--yes"]);
+    cluster.nodes[0].export("db");
+    assert_eq!(rollback(&cluster, "db@monday").status.code(), Some(4), "it is exported");
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    assert_eq!(rollback(&cluster, "@nothing").status.code(), Some(3));
+    cluster.nodes[0].refused(4, &["volume", "rollback", "tank/db", "tank/db@monday", "--yes"]);
+
+    // Each replica alone has what the snapshot has, once all are back.
+    let check = |cluster: &Cluster, own: &str, seed: u64| {
+        cluster.wait_for_states(0, &WHOLE);
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
+        let first = content(&cluster.nodes[0], own);
+        for at in [0, 8, 40] {
+            let from = (at * MIB) as usize;
+            assert!(first[from..from + MIB as usize] == noise(MIB, seed + at), "{own} at {at}");
+        }
+        for node in &cluster.nodes[1..] {
+            assert!(content(node, own) == first, "{own} differs");
+        }
+    };
+    cluster.nodes[0].braid(&["volume", "rollback", "db", "db@monday", "--yes"]);
+    check(&cluster, "a", 1000);
+    // Forward again, to a later one.
+    cluster.nodes[0].braid(&["volume", "rollback", "db", "@tuesday", "--yes"]);
+    check(&cluster, "b", 2000);
+    write(&cluster, 4000);
+    assert_eq!(names(&cluster.nodes[0].json(&["snapshot", "list", "db"])), ["db@monday", "db@tuesday", "db@a", "db@b"]);
+
+    // Whoever serves it dies in the middle: it is as it was, or as the snapshot, on all.
+    for round in 0..4u64 {
+        write(&cluster, 4000);
+        let asked = cluster.nodes[0].command(&["volume", "rollback", "db", "db@monday", "--yes"]).spawn();
+        let mut asked = asked.expect("it runs");
+        thread::sleep(Duration::from_millis(12 + round * 18));
+        cluster.nodes[0].restart(true);
+        let done = asked.wait().expect("it ends").success();
+        cluster.wait_for_states(0, &WHOLE);
+        let own = format!("k{round}");
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
+        let is_back = content(&cluster.nodes[0], &own)[..MIB as usize] == noise(MIB, 1000);
+        assert!(!done || is_back);
+        check(&cluster, &format!("c{round}"), if is_back { 1000 } else { 4000 });
+    }
+}

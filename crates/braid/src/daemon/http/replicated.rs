@@ -3,7 +3,7 @@
 use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use braid_api::{CreateReplicated, ErrorBody, ReplicatedList, ReplicatedVolume};
+use braid_api::{CreateReplicated, ErrorBody, ReplicatedList, ReplicatedVolume, RollbackReplicated};
 
 /// All volumes of several nodes that this one knows.
 #[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]
@@ -69,6 +69,24 @@ pub(super) async fn detach_replicated(
 ) -> Answer<ReplicatedVolume> {
     let force = read_query(query)?.force;
     to_the_end(control, |control| async move { control.detach_replicated(&name, force).await }).await
+}
+
+/// Makes a volume be as one of its snapshots is; what it had since is lost. It is served anew, by one replica; the others are filled from that.
+#[utoipa::path(
+    post, path = "/v1/replicated/{volume}/rollback", request_body = RollbackReplicated,
+    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    responses(
+        (status = 200, body = ReplicatedVolume),
+        (status = 404, body = ErrorBody, description = "no such volume, or no such snapshot of it"),
+        (status = 409, body = ErrorBody, description = "in_use: it is exported; inactive: this node does not serve it")
+    )
+)]
+pub(super) async fn rollback_replicated(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<RollbackReplicated>,
+) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.roll_back_replicated(&name, &ask.snapshot).await }).await
 }
 
 /// Deletes a volume with all of its replicas.

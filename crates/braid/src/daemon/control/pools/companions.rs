@@ -213,6 +213,18 @@ impl Control {
         }
     }
 
+    /// Opens the data of a replica alone.
+    ///
+    /// # Errors
+    /// They are not there, or cannot be written; the pool does not serve.
+    pub(in super::super) async fn open_replica_data(
+        self: &Arc<Self>,
+        pool: Uuid,
+        data: Uuid,
+    ) -> Result<Arc<OpenDisk>, ErrorDetail> {
+        self.open_replica_volume(&self.reach(&pool.to_string())?, data).await
+    }
+
     async fn open_replica_volume(self: &Arc<Self>, pool: &Reach, uuid: Uuid) -> Result<Arc<OpenDisk>, ErrorDetail> {
         let listening = self.listening.lock().await;
         self.refuse_closing_pool(pool.uuid)?;

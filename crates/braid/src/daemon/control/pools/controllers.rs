@@ -171,6 +171,41 @@ impl Control {
         Ok(())
     }
 
+    /// Whether the data could be rolled back to a snapshot, as far as can be seen.
+    ///
+    /// # Errors
+    /// There is no such snapshot of them; they are exported.
+    pub(in super::super) async fn check_rollback(&self, data: DataOf, snapshot: Uuid) -> Result<(), ErrorDetail> {
+        let reach = self.reach(&data.pool.to_string())?;
+        self.check_is_of(&reach, data.volume, snapshot).await?;
+        let exports = self.read().exports_of(data.volume);
+        let Some(first) = exports.first() else { return Ok(()) };
+        let message =
+            format!("the replica's data are exported here, as {}, and so cannot be rolled back", exports.join(", "));
+        Err(ErrorDetail::new(Kind::InUse, message)
+            .with("export", first)
+            .remedy(format!("braid export remove {first} first, on this node")))
+    }
+
+    /// Makes the data be as a snapshot of them is. They are not served.
+    ///
+    /// # Errors
+    /// There is no such snapshot; they are exported; the pool cannot write.
+    pub(in super::super) async fn roll_back_data(&self, data: DataOf, snapshot: Uuid) -> Result<(), ErrorDetail> {
+        let reach = self.reach(&data.pool.to_string())?;
+        let _listening = self.listening.lock().await;
+        self.check_rollback(data, snapshot).await?;
+        let _one_at_a_time = self.work_soon(&reach).await?;
+        let done = self.call(&reach, move |pool| {
+            let id = |uuid, kind| find(pool.state(), uuid, kind).map(|owner| owner.id).ok_or(AdminError::NoSuch);
+            let both = id(data.volume, OwnerKind::Volume).and_then(|of| Ok((of, id(snapshot, OwnerKind::Snapshot)?)));
+            told(both.and_then(|(of, to)| pool.rollback(of, to)).map(drop).map_err(Told::Admin))
+        });
+        done.await?.map_err(|error| error.into_detail(&reach, "the replica's data"))?;
+        self.fold_soon(&reach);
+        Ok(())
+    }
+
     /// Deletes those pending ones of a volume. The caller has the pool's lock.
     pub(super) async fn remove_pending(
         &self,

@@ -11,6 +11,7 @@ pub mod here;
 mod listen;
 mod open;
 mod register;
+mod rollback;
 mod snapshots;
 mod terms;
 mod view;

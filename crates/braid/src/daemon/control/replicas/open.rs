@@ -166,6 +166,22 @@ impl Control {
             Ok(voter) => voter,
             Err(lost) => return Ok(Err(lost)),
         };
+        let standing = self.stand(saved, pool, disks, &door).await?;
+        Ok(Ok(Ready { door, keeps, standing: Some(standing) }))
+    }
+
+    /// The device of a replica on its two disks, and its export.
+    ///
+    /// # Errors
+    /// There is no room for another device. Nothing is left then.
+    pub(super) async fn stand(
+        self: &Arc<Self>,
+        saved: &SavedReplica,
+        pool: Uuid,
+        disks: &[Arc<crate::daemon::control::tables::OpenDisk>; 2],
+        door: &Arc<Door>,
+    ) -> Result<Standing, ErrorDetail> {
+        let [data, companion] = disks;
         let geometry = Geometry::plan(
             Spec { chunk_bytes: BLOCK_BYTES, ..Spec::new(Level::Concat) },
             &[saved.head_bytes, saved.size_bytes, saved.tail_bytes],
@@ -199,7 +215,7 @@ impl Control {
             description: format!("replica {} of {}", saved.name, saved.volume),
             tls: braid_nbd::ExportTls::Optional,
             uuid: Some(*saved.volume.as_bytes()),
-            gate: Some(Arc::clone(&door) as Arc<dyn braid_nbd::gate::Gate>),
+            gate: Some(Arc::clone(door) as Arc<dyn braid_nbd::gate::Gate>),
             limits: braid_nbd::ExportLimits {
                 connections_max: u32::from(braid_engine::replica::LANES_MAX),
                 ..Default::default()
@@ -212,7 +228,7 @@ impl Control {
             self.write().give_device(device);
             return Err(ErrorDetail::new(Kind::Internal, error.to_string()).with("replica", &saved.name));
         }
-        Ok(Ok(Ready { door, keeps, standing: Some(standing) }))
+        Ok(standing)
     }
 
     /// The door of a voter with its register; or why it must not vote.

@@ -43,12 +43,29 @@ impl Control {
         };
         // To the end of it: who raises waits.
         let operation = door.begin(ask.epoch, controller, ask.session);
-        let Some(_under_way) = operation else { return Err(fenced(&name, door.register().epoch)) };
+        let Some(_under_way) = operation else {
+            let register = door.register();
+            let refused = fenced(&name, register.epoch);
+            if (register.epoch, register.controller) != (ask.epoch, controller) {
+                return Err(refused);
+            }
+            let message = format!(
+                "replica {name} is not asked in session {} of epoch {} now: it has another one, or none since it began, or another controller is coming",
+                ask.session, ask.epoch
+            );
+            return Err(ErrorDetail { message, ..refused }.remedy("try again when the replica is connected to"));
+        };
         match &ask.change {
             ReplicaChange::Take { snapshot: text, name } => self.take_pending(data, snapshot(text)?, name).await?,
             ReplicaChange::Name { snapshot: text, name } => self.name_of_all(data, snapshot(text)?, name).await?,
             ReplicaChange::Hide { snapshot: text } => self.hide_snapshot(data, snapshot(text)?).await?,
             ReplicaChange::Remove { snapshot: text } => self.remove_pending_one(data, snapshot(text)?).await?,
+            ReplicaChange::Rollback { snapshot: text } => {
+                if ask.session > 0 {
+                    return Err(invalid(&name, "it is rolled back before the first session only"));
+                }
+                self.roll_back_replica(replica, data, snapshot(text)?).await?;
+            }
         }
         self.replica(replica)
     }

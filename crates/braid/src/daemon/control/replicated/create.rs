@@ -406,7 +406,11 @@ impl Control {
     }
 
     /// Waits until a volume is served.
-    async fn served(self: &Arc<Self>, uuid: Uuid, attached: &Attached) -> Result<ReplicatedVolume, ErrorDetail> {
+    pub(super) async fn served(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        attached: &Attached,
+    ) -> Result<ReplicatedVolume, ErrorDetail> {
         let until = tokio::time::Instant::now() + SERVING_MAX;
         loop {
             let serves = self.read().arrays.get(&uuid).is_some_and(|entry| entry.active().is_some());

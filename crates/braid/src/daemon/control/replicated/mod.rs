@@ -4,8 +4,9 @@
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
 //! was cut off, `view` shows it.
-//! `snapshots` has its snapshots taken on all replicas.
+//! `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
+mod above;
 mod ballot;
 mod bringing;
 pub mod council;
@@ -17,6 +18,7 @@ mod half_made;
 mod meta;
 mod probe;
 mod reach;
+mod rollback;
 pub mod saved;
 mod serve;
 mod snapshots;

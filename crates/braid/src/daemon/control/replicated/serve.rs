@@ -19,16 +19,15 @@ use super::super::{Control, random};
 use super::ballot::Ballots;
 use super::council::{Council, Seats};
 use super::probe::{Standing, standing};
+use super::rollback::Rollback;
 use super::saved::SavedReplicated;
 use super::snapshots::Serving;
 use super::{Voters, meta::VotedMeta};
-use crate::daemon::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::{self, CreateRequest, Filling, LifecycleError, Newcomer, StartOptions};
+use braid_engine::lifecycle::{Filling, Newcomer};
 use braid_engine::replica::{self, VoterId};
-use braid_format::{MemberId, MemberState, Name, StartPolicy};
-use braid_geometry::{Level, Spec};
+use braid_format::{MemberId, MemberState};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,6 +73,11 @@ pub(super) struct Attached {
     sessions: Mutex<BTreeMap<u16, u64>>,
     /// Whoever does something with its snapshots holds this.
     pub(super) snapshots: tokio::sync::Mutex<()>,
+    /// Held for reading by those who bring a replica back; for writing by who rolls the volume back.
+    pub(super) returning: tokio::sync::RwLock<()>,
+    /// What is to be done at the next opening, before anybody is connected to a replica.
+    pub(super) rollback: Mutex<Option<Rollback>>,
+    pub(super) rolls_back: tokio::sync::Notify,
     /// Some of them may be on some replicas only, and nobody is about to decide that.
     unsettled: AtomicBool,
     /// How many there are, as far as that is known.
@@ -86,6 +90,8 @@ enum Over {
     Ended,
     /// Another node has it.
     Overruled,
+    /// It is to be opened anew, to be rolled back.
+    RolledBack,
     /// It is to be opened anew.
     Again(String),
 }
@@ -116,6 +122,11 @@ impl Attached {
     /// In which session a replica was opened last; 0: in none.
     pub(super) fn session_of(&self, role: u16) -> u64 {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(&role).copied().unwrap_or(0)
+    }
+
+    /// None was opened in this epoch yet.
+    pub(super) fn forget_sessions(&self) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn set_session(&self, role: u16, session: u64) {
@@ -166,6 +177,9 @@ impl Control {
             trouble: Mutex::default(),
             sessions: Mutex::default(),
             snapshots: tokio::sync::Mutex::default(),
+            returning: tokio::sync::RwLock::default(),
+            rollback: Mutex::default(),
+            rolls_back: tokio::sync::Notify::new(),
             unsettled: AtomicBool::new(false),
             snapshot_count: Mutex::default(),
         });
@@ -230,6 +244,10 @@ impl Control {
                     self.note_attached(uuid, false);
                     return;
                 }
+                Over::RolledBack => {
+                    new = false;
+                    continue;
+                }
                 Over::Again(why) => {
                     // What is still being made is removed by whoever makes it.
                     let is_made = self.read().replicated.get(&uuid).is_some_and(|volume| !volume.making);
@@ -279,6 +297,7 @@ impl Control {
             voters.let_go(LETTING_GO_MAX).await;
             return Over::Again(error.message);
         }
+        self.roll_back_at_opening(&volume, attached, &voters, chosen).await;
         let started = {
             // Whoever wants an end does not wait for voters that are away.
             let ends = Arc::clone(attached);
@@ -299,7 +318,7 @@ impl Control {
         attached.set_trouble(None);
         self.events().info("volume_attached", format!("volume {} is served", volume.name), &[("volume", &volume.name)]);
         let over = self.tend_replicated(&volume, attached, &voters).await;
-        self.stop_replicated(&volume, &voters, matches!(over, Over::Ended)).await;
+        self.stop_replicated(&volume, &voters, matches!(over, Over::Ended | Over::RolledBack)).await;
         over
     }
 
@@ -399,64 +418,6 @@ impl Control {
         Ok(())
     }
 
-    async fn create_above(
-        &self,
-        volume: &SavedReplicated,
-        meta: &VotedMeta,
-        disks: &[Arc<OpenDisk>],
-    ) -> Result<lifecycle::Array, ErrorDetail> {
-        let mut member_ids: Vec<MemberId> = Vec::with_capacity(disks.len());
-        while member_ids.len() < disks.len() {
-            let id = MemberId::from_random(random()?);
-            if !member_ids.contains(&id) {
-                member_ids.push(id);
-            }
-        }
-        let invalid = |error: &dyn std::fmt::Display| ErrorDetail::new(Kind::InvalidArgument, error.to_string());
-        let request = CreateRequest {
-            name: Name::new(&volume.name).map_err(|error| invalid(&error))?,
-            spec: Spec { copies: if disks.len() == 1 { 1 } else { 2 }, ..Spec::new(Level::Raid1) },
-            leaves: disks.iter().map(|disk| disk.leaf).collect(),
-            uuid: volume.uuid,
-            member_ids,
-            spares: Vec::new(),
-            journal: None,
-            write_mostly: Vec::new(),
-            start_policy: StartPolicy::ByLevel,
-            lineage: random()?,
-            session: random()?,
-            created_unix_s: super::super::unix_ms() / 1000,
-            force: false,
-        };
-        let in_words = |error| of_lifecycle(&error, &volume.name, &Control::name_in(disks));
-        let array = lifecycle::create(meta, &request).await.map_err(in_words)?;
-        if volume.from.is_some() {
-            // It has content before anybody has written: nothing of that is to be taken for empty.
-            all_written(meta, &array).await.map_err(in_words)?;
-        }
-        Ok(array)
-    }
-
-    /// Starts the array on replicas that hold everything, by the word of the voters: without any others, whatever these may say.
-    async fn start_above(
-        &self,
-        volume: &SavedReplicated,
-        meta: &VotedMeta,
-        disks: &[Arc<OpenDisk>],
-    ) -> Result<(lifecycle::Array, bool), ErrorDetail> {
-        let leaves: Vec<_> = disks.iter().map(|disk| disk.leaf).collect();
-        let scan = lifecycle::scan(meta, &leaves).await;
-        let found = scan.arrays.into_iter().find(|array| array.uuid == volume.uuid).ok_or_else(|| {
-            ErrorDetail::new(Kind::Damaged, format!("no replica of volume {} bears its label", volume.name))
-                .with("volume", &volume.name)
-        })?;
-        let clean = found.newest.as_ref().is_some_and(|newest| newest.clean);
-        let options = StartOptions { degraded: true, ..StartOptions::new(random()?, random()?) };
-        let started = lifecycle::start(meta, &found, options).await;
-        let array = started.map_err(|error| of_lifecycle(&error, &volume.name, &Control::name_in(disks)))?;
-        Ok((array, clean))
-    }
-
     /// Until it is to end, another node has it, or no replica is left.
     async fn tend_replicated(
         self: &Arc<Self>,
@@ -472,6 +433,7 @@ impl Control {
             tokio::select! {
                 () = attached.wants_to_end() => return Over::Ended,
                 () = voters.over() => return Over::Overruled,
+                () = attached.rolls_back.notified() => return Over::RolledBack,
                 () = tokio::time::sleep(EVERY) => {}
             }
             let out: Vec<u16> = {
@@ -529,6 +491,8 @@ impl Control {
         role: u16,
     ) -> Result<(), ErrorDetail> {
         let (voter, name) = (VoterId(role as u8), volume.voter_name(usize::from(role)));
+        // Not while the volume is rolled back.
+        let Ok(_returns) = attached.returning.try_read() else { return Ok(()) };
         if !voters.meet(voter).await {
             return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
         }
@@ -622,16 +586,4 @@ impl Control {
         }
         self.save()
     }
-}
-
-/// Notes on all members that every region has something.
-async fn all_written(meta: &VotedMeta, array: &lifecycle::Array) -> Result<(), LifecycleError> {
-    let lifecycle::Regions { mut written, dirty, .. } = lifecycle::load_regions(meta, array, false).await?;
-    let label = array.label();
-    let regions = label.array_bytes.div_ceil(u64::from(label.region_bytes));
-    for region in 0..regions {
-        written[region as usize / 64] |= 1 << (region % 64);
-    }
-    let roles: Vec<u16> = array.members().map(|member| member.role).collect();
-    lifecycle::store_regions(meta, array, &roles, &written, &dirty).await
 }

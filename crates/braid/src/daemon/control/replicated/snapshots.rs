@@ -47,8 +47,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A volume that this node serves.
 pub(super) struct Serving {
     pub(super) volume: SavedReplicated,
-    attached: Arc<Attached>,
-    voters: Arc<Voters>,
+    pub(super) attached: Arc<Attached>,
+    pub(super) voters: Arc<Voters>,
 }
 
 impl Serving {
@@ -241,7 +241,7 @@ impl Control {
     }
 
     /// What only the node can do that serves a volume.
-    fn serving(&self, name: &str) -> Result<Serving, ErrorDetail> {
+    pub(super) fn serving(&self, name: &str) -> Result<Serving, ErrorDetail> {
         self.is_open()?;
         let volume = self.find_replicated(name)?;
         let attached = self.replicated.all().get(&volume.uuid).cloned();
@@ -264,7 +264,7 @@ impl Control {
     }
 
     /// Those of them that have a snapshot.
-    fn having(&self, serving: &Serving, listed: &Listed, snapshot: &str) -> Vec<u16> {
+    pub(super) fn having(&self, serving: &Serving, listed: &Listed, snapshot: &str) -> Vec<u16> {
         let has = |role: &u16| listed.has(*role, snapshot) != Has::Nothing;
         self.roles_in_sync(&serving.volume).into_iter().filter(has).collect()
     }
@@ -399,7 +399,7 @@ impl Control {
     }
 
     /// The same: a replica that does not answer is out soon, or answers again.
-    async fn listed_surely(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
+    pub(super) async fn listed_surely(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
         match self.settled_snapshots(serving).await {
             Err(error) if matches!(error.kind, Kind::Unreachable | Kind::TimedOut) => {
                 self.urge(&serving.volume).await;
@@ -495,7 +495,7 @@ impl Control {
             .remedy(format!("delete them first (braid snapshot list {volume}); --force does not override this")))
     }
 
-    fn one_of(&self, volume: &SavedReplicated, listed: &Listed, own: &str) -> Result<Snapshot, ErrorDetail> {
+    pub(super) fn one_of(&self, volume: &SavedReplicated, listed: &Listed, own: &str) -> Result<Snapshot, ErrorDetail> {
         let found = listed.named(own).map(|uuid| self.shown_of(volume, listed, Some(uuid)));
         let shown = found.transpose()?.and_then(|list| list.snapshots.into_iter().next());
         shown.ok_or_else(|| {
