@@ -14,7 +14,7 @@ tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-ut
     sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux
     debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
     chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base
-    xz:xz-utils)
+    xz:xz-utils ip:iproute2 iptables:iptables)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;

@@ -25,6 +25,7 @@ mod mirror_crashes;
 mod mirror_disks;
 mod mirror_filesystems;
 mod mirrors;
+mod namespaces;
 mod nbd;
 mod network;
 mod nodes;

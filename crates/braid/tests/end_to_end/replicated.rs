@@ -29,14 +29,29 @@ impl Cluster {
     }
 
     fn of_which(names: &[&str], more: &[&str]) -> Cluster {
+        let start = |_: usize, folder: Folder| Daemon::start_in(folder, &["--shards", "2"]);
+        let place = |_: usize| {
+            let (listen, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+            let place = ["--listen".to_owned(), listen, "--data".to_owned(), data];
+            place.into_iter().chain(more.iter().map(|&word| word.to_owned())).collect()
+        };
+        Cluster::made_by(names, start, place)
+    }
+
+    /// Of daemons that are started like this, by their numbers, and take part there.
+    pub fn made_by(
+        names: &[&str],
+        start: impl Fn(usize, Folder) -> Daemon,
+        place: impl Fn(usize) -> Vec<String>,
+    ) -> Cluster {
         let mut nodes: Vec<Daemon> = Vec::new();
-        for name in names {
+        for (number, name) in names.iter().enumerate() {
             let folder = Folder::new();
             let disk = folder.sparse("disk.img", 512 * MIB);
-            let (data, listen) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-            let daemon = Daemon::start_in(folder, &["--shards", "2"]);
+            let daemon = start(number, folder);
             daemon.braid(&["pool", "create", "tank", &disk]);
-            let place = [&["--listen", &listen, "--data", &data], more].concat();
+            let place = place(number);
+            let place: Vec<&str> = place.iter().map(String::as_str).collect();
             match nodes.first() {
                 None => daemon.braid(&[&["node", "init", name], &place[..]].concat()),
                 Some(first) => {

@@ -1,0 +1,199 @@
+//! Nodes in network namespaces of their own: links that are cut, that lead one way, that lose packets.
+//!
+//! A switch is a bridge in one more namespace; nothing of the machine's own network is touched, and all of it goes with the namespaces.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::nbd::Client;
+use crate::replicated::{Cluster, SIZE, WHOLE, content};
+use crate::support::*;
+
+/// The namespaces, gone with this.
+struct Net {
+    name: String,
+    nodes: usize,
+}
+
+fn ip(arguments: &[&str]) {
+    let out = command("ip").args(arguments).output().expect("ip can be started");
+    assert!(out.status.success(), "ip {}: {}", arguments.join(" "), said(&out));
+}
+
+impl Net {
+    fn of(nodes: usize) -> Net {
+        need_root();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("braid{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let net = Net { name, nodes };
+        let switch = net.switch();
+        ip(&["netns", "add", &switch]);
+        ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"]);
+        ip(&["-n", &switch, "link", "set", "bridge", "up"]);
+        for node in 0..nodes {
+            let (own, port) = (net.of_node(node), format!("port{node}"));
+            ip(&["netns", "add", &own]);
+            ip(&["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &own]);
+            ip(&["-n", &switch, "link", "set", &port, "master", "bridge", "up"]);
+            ip(&["-n", &own, "address", "add", &format!("{}/24", Net::address(node)), "dev", "eth0"]);
+            ip(&["-n", &own, "link", "set", "eth0", "up"]);
+            ip(&["-n", &own, "link", "set", "lo", "up"]);
+        }
+        net
+    }
+
+    fn switch(&self) -> String {
+        format!("{}s", self.name)
+    }
+
+    /// The namespace of a node.
+    fn of_node(&self, node: usize) -> String {
+        format!("{}n{node}", self.name)
+    }
+
+    fn address(node: usize) -> String {
+        format!("10.77.0.{}", node + 1)
+    }
+
+    /// Takes the link of a node down, or up again.
+    fn link(&self, node: usize, way: &str) {
+        ip(&["-n", &self.switch(), "link", "set", &format!("port{node}"), way]);
+    }
+
+    /// What a node sends to another one is lost from now on, or no more.
+    fn one_way(&self, change: &str, from: usize, to: usize) {
+        ip(&["-n", &self.of_node(from), "route", change, "blackhole", &format!("{}/32", Net::address(to))]);
+    }
+
+    /// So much of what a node sends is lost.
+    fn lossy(&self, node: usize, probability: &str) {
+        let rule = ["-A", "OUTPUT", "-m", "statistic", "--mode", "random", "--probability", probability, "-j", "DROP"];
+        let mut lose = command("ip");
+        lose.args(["netns", "exec", &self.of_node(node), "iptables"]).args(rule);
+        let out = lose.output().expect("ip can be started");
+        assert!(out.status.success(), "{}", said(&out));
+    }
+
+    /// Nodes with pools, each in its namespace.
+    fn cluster(&self, names: &[&str]) -> Cluster {
+        let start = |node: usize, folder: Folder| {
+            let mut command = serve(&folder, &["--shards".to_owned(), "1".to_owned()]);
+            Daemon::start_with(folder, &mut within(&self.of_node(node), &mut command))
+        };
+        let place = |node: usize| {
+            let address = Net::address(node);
+            ["--listen", &format!("{address}:7001"), "--data", &format!("{address}:7002")].map(str::to_owned).to_vec()
+        };
+        Cluster::made_by(names, start, place)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let all = (0..self.nodes).map(|node| self.of_node(node)).chain([self.switch()]);
+        for name in all {
+            let _ = command("ip").args(["netns", "del", &name]).output();
+        }
+    }
+}
+
+/// The same command in a namespace.
+fn within(namespace: &str, inner: &mut Command) -> Command {
+    let mut outer = command("ip");
+    outer.args(["netns", "exec", namespace]).arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        if let Some(value) = value {
+            outer.env(name, value);
+        }
+    }
+    outer
+}
+
+#[test]
+fn a_replica_behind_a_link_that_is_cut_or_leads_one_way_is_left_out_and_comes_back() {
+    let net = Net::of(3);
+    let cluster = net.cluster(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write(0, &noise(MIB, 1)).expect("it is written");
+    // Nothing tells the node that serves of a link that is down: it waits, and then goes on without.
+    net.link(2, "down");
+    client.write(MIB, &noise(MIB, 2)).expect("the two others have it");
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    net.link(2, "up");
+    cluster.wait_for_states(0, &WHOLE);
+    // One that is heard, and does not hear.
+    net.one_way("add", 0, 1);
+    client.write(2 * MIB, &noise(MIB, 3)).expect("the two others have it");
+    cluster.wait_for_states(0, &["in_sync", "out", "in_sync"]);
+    net.one_way("del", 0, 1);
+    cluster.wait_for_states(0, &WHOLE);
+    // Losses slow it down, and no more.
+    net.lossy(2, "0.02");
+    for at in 0..8 {
+        client.write((8 + at) * MIB, &noise(MIB, 8 + at)).expect("it is written");
+    }
+    client.flush().expect("it is flushed");
+    cluster.wait_for_states(0, &WHOLE);
+    drop(client);
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let first = content(&cluster.nodes[0]);
+    for (at, seed) in [(0, 1), (1, 2), (2, 3)].into_iter().chain((8..16).map(|at| (at, at as u64))) {
+        assert!(first[at] == noise(MIB, seed), "{at}");
+    }
+    assert_eq!(first.len() as u64, SIZE / MIB);
+    for node in &cluster.nodes[1..] {
+        assert!(content(node) == first, "a replica differs");
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_off_answers_nothing_once_another_one_serves() {
+    let net = Net::of(3);
+    let cluster = net.cluster(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut old = cluster.client(0);
+    old.write_fua(0, &noise(MIB, 1)).expect("it is written");
+    // It has a replica of its own, and reads that: but not for longer than its lease. Whoever is cut off comes again.
+    let (overwritten, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let reader = {
+        let (overwritten, ends, socket) =
+            (Arc::clone(&overwritten), Arc::clone(&ends), cluster.nodes[0].nbd_socket("db"));
+        std::thread::spawn(move || {
+            let mut answered = 0;
+            while !ends.load(Ordering::Acquire) {
+                let late = overwritten.load(Ordering::Acquire);
+                match old.read(0, 4096) {
+                    Ok(read) => {
+                        assert!(!late, "a read that began after the block was written elsewhere was answered");
+                        assert!(read == noise(MIB, 1)[..4096] || read == noise(MIB, 2)[..4096]);
+                        answered += 1;
+                    }
+                    Err(_) => match Client::open(&socket, "db") {
+                        Ok(again) => old = again,
+                        Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                    },
+                }
+            }
+            answered
+        })
+    };
+    net.link(0, "down");
+    cluster.nodes[1].json(&["volume", "attach", "db"]);
+    cluster.nodes[1].export("db");
+    let mut new = cluster.client(1);
+    new.write_fua(0, &noise(MIB, 2)).expect("it is written");
+    overwritten.store(true, Ordering::Release);
+    std::thread::sleep(Duration::from_secs(2));
+    net.link(0, "up");
+    wait_for("the first one to stop", || cluster.nodes[0].events().contains("volume_taken").then_some(()));
+    ends.store(true, Ordering::Release);
+    assert!(reader.join().expect("nothing was read that should not be") > 0);
+    cluster.wait_for_states(1, &WHOLE);
+    assert!(new.read(0, MIB as usize).expect("it is read") == noise(MIB, 2));
+}
