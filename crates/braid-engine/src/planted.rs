@@ -20,6 +20,8 @@ pub enum Planted {
     MissedForgottenEarly,
     /// A member that may have lost what was not flushed gets nothing but what it missed.
     LossesForgotten,
+    /// The last block of what a member gets is taken for equal without a look.
+    UpdateIgnoresLast,
     /// Of a region that was first written while a member was out it gets nothing but what was written.
     FreshForgotten,
     /// An extent of a pool is used again before its freeing is committed.

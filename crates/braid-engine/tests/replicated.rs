@@ -236,3 +236,40 @@ fn what_a_member_misses_is_noted_what_was_under_way_too() {
     assert_eq!(missed_bytes(&missed), 5 * 4096);
     assert_eq!(missed.blocks().run(0, 64 * KIB), (0, 4096));
 }
+
+#[test]
+fn of_what_is_brought_up_to_date_only_what_differs_is_written_and_zeros_as_zeroes() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = Rig::new(1, &[2 << 20; 3]);
+    rig.publish(0, Some(layout(1, &[Role::InSync, Role::Filling], &lease)));
+    rig.disks[0][..64 << 10].fill(1);
+    rig.disks[1][..64 << 10].fill(1);
+    // Of sixteen blocks the second and third differ, the last two are zeros here, one of them there, too.
+    rig.disks[1][4096] = 2;
+    rig.disks[1][3 * 4096 - 1] = 2;
+    rig.disks[0][14 * 4096..16 * 4096].fill(0);
+    rig.disks[1][15 * 4096..16 * 4096].fill(0);
+    let sync = |rig: &mut Rig, kind: SyncKind| {
+        let buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
+        let part = SyncRequest { device: DeviceId(0), offset: 0, len: 64 * KIB, kind, buf, tag: 1 };
+        let (shard, sink) = &mut rig.shards[0];
+        shard.sync(&part, sink)?;
+        let reads = sink.queue.len();
+        (0..reads).for_each(|_| rig.answer(0, 0));
+        let writes = rig.shards[0].1.queue.iter().map(|io| (io.op, io.leaf.0, io.offset, io.len)).collect::<Vec<_>>();
+        rig.settle(&mut Random(1));
+        assert!(rig.shards[0].0.pop_sync_done().unwrap().result.is_ok());
+        Ok::<_, IoError>((reads, writes))
+    };
+    assert!(sync(&mut rig, SyncKind::Update { from: 0, to: 0 }).is_err(), "nobody is compared with himself");
+    let (reads, writes) = sync(&mut rig, SyncKind::Update { from: 0, to: 1 }).unwrap();
+    let start = writes[0].2 - 4096;
+    let expected = [(Op::Write, 1, start + 4096, 8192), (Op::WriteZeroes, 1, start + 14 * 4096, 4096)];
+    assert_eq!((reads, &writes[..]), (2, &expected[..]));
+    assert!(rig.disks[0] == rig.disks[1]);
+    let (_, writes) = sync(&mut rig, SyncKind::Update { from: 0, to: 1 }).unwrap();
+    assert!(writes.is_empty(), "nothing differs: {writes:?}");
+    let (reads, writes) = sync(&mut rig, SyncKind::Copy { from: 0, to: Roles(2) }).unwrap();
+    let expected = [(Op::Write, 1, start, 14 * 4096), (Op::WriteZeroes, 1, start + 14 * 4096, 8192)];
+    assert_eq!((reads, &writes[..]), (1, &expected[..]));
+}

@@ -159,6 +159,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::MissedForgottenEarly, Way::Replicated(1200)),
         (D::LossesForgotten, Way::Replicated(1800)),
         (D::FreshForgotten, Way::Replicated(600)),
+        (D::UpdateIgnoresLast, Way::Replicated(600)),
         (D::SyncUnlocked, Way::Mirrors(300)),
         (D::RepairUnlocked, Way::Drills(300)),
         (D::GrownUnfrozen, Way::Drills(600)),

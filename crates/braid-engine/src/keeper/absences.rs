@@ -49,6 +49,11 @@ impl Lacked {
         if has(&self.whole, map.region_of(start)) { (start, end) } else { self.blocks.run(start, end) }
     }
 
+    /// Whether it lacks all of a region.
+    pub fn is_whole(&self, region: u32) -> bool {
+        has(&self.whole, region)
+    }
+
     /// Bytes that it lacks of a region.
     pub fn bytes(&self, map: &RegionMap, region: u32) -> u64 {
         let (start, end) = map.range(region);

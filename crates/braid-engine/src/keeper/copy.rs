@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::flight::Flight;
 use super::rows::RowPiece;
 use super::{Keeper, KeeperIo, SyncPart};
-use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX};
+use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX, LeafId};
 use crate::mirror::{MirrorMember, Role, Roles};
 use crate::shard::sync::SyncKind;
 
@@ -137,7 +137,15 @@ impl Keeper {
                 if matches!(goal, Goal::Lacking) && !self.has_parity() {
                     (going.at, end) = self.lacked_run(going.to, going.at, going.end);
                 }
-                let most = most.min(going.most);
+                let mut most = most.min(going.most);
+                let alike = match goal {
+                    Goal::Lacking if !self.has_parity() => self.alike(going.to, going.at),
+                    _ => None,
+                };
+                if alike.is_some() {
+                    // What both have is in memory at a time.
+                    most = most.min(LEAF_BYTES_MAX / 2);
+                }
                 let piece = match self.has_parity() {
                     true => Some(self.piece_of_row(&course.members, going.at, most, going.to)),
                     false if going.at == end => None,
@@ -145,6 +153,7 @@ impl Keeper {
                 };
                 going.at += piece.as_ref().map_or(0, |piece| piece.len);
                 if let Some(piece) = piece.filter(Piece::has_work) {
+                    let piece = Piece { alike, ..piece };
                     going.pieces.push_back((going.at, false));
                     going.under_way += 1;
                     return Some((going.region, piece));
@@ -260,7 +269,7 @@ impl Keeper {
 
     /// The piece at `at`, at most so long.
     fn piece(&self, members: &[MirrorMember], at: u64, len: u64, to: Roles) -> Piece {
-        let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE, row: None };
+        let mut piece = Piece { offset: at, len, sources: Vec::new(), targets: Roles::NONE, row: None, alike: None };
         self.copies(at, &mut |place| {
             let role = usize::from(place.member);
             piece.len = piece.len.min(place.len);
@@ -280,7 +289,7 @@ impl Keeper {
         let lacks = |member: &u16| members[usize::from(*member)].role == Role::Filling && to.has(usize::from(*member));
         let targets = row.holders.iter().map(|(member, _)| *member).filter(lacks);
         let targets = targets.fold(Roles::NONE, |roles, member| roles.with(usize::from(member)));
-        Piece { offset: at, len: row.len, sources: Vec::new(), targets, row: Some(row) }
+        Piece { offset: at, len: row.len, sources: Vec::new(), targets, row: Some(row), alike: None }
     }
 }
 
@@ -312,9 +321,19 @@ async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: P
     }
     for from in &piece.sources {
         let to = piece.others(*from);
-        let kind = SyncKind::Copy { from: *from, to };
-        let part = SyncPart { device, offset: piece.offset, len: piece.len, kind };
-        match io.sync(part).await {
+        let copy = SyncKind::Copy { from: *from, to };
+        let part = |kind: SyncKind| SyncPart { device, offset: piece.offset, len: piece.len, kind };
+        let mut done = match piece.alike {
+            Some((alike, _)) => io.sync(part(SyncKind::Update { from: *from, to: alike })).await,
+            None => io.sync(part(copy)).await,
+        };
+        if let (Some((_, leaf)), Err(error)) = (piece.alike, &done)
+            && error.leaf == Some(leaf)
+        {
+            // Whatever cannot be read there is written.
+            done = io.sync(part(copy)).await;
+        }
+        match done {
             Ok(_) => copied = Copied::All,
             // Not the source's fault: nothing can be done now, or a member has failed what was written to it.
             Err(error) if error.kind == ErrorKind::Busy => copied = Copied::Again,
@@ -337,6 +356,8 @@ struct Piece {
     targets: Roles,
     /// At levels with parity, which have no copies.
     row: Option<RowPiece>,
+    /// Who may have it already, alone of those who lack it.
+    alike: Option<(u16, LeafId)>,
 }
 
 impl Piece {

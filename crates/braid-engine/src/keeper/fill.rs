@@ -5,6 +5,8 @@ use braid_format::{JobState, MemberState};
 use super::absences::Lacked;
 use super::copy::Goal;
 use super::{Act, JobStage, Keeper, KeeperIo};
+use crate::io::LeafId;
+use crate::lifecycle::LifecycleError;
 use crate::mirror::Roles;
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
@@ -29,6 +31,8 @@ pub(super) struct Fill {
     left_bytes: u64,
     lacked_bytes: u64,
     since_checkpoint: u32,
+    /// What it has is compared with what it gets.
+    alike: bool,
 }
 
 impl Fill {
@@ -150,6 +154,23 @@ impl Keeper {
         runs.min_by_key(|(first, last)| (*first, std::cmp::Reverse(*last))).unwrap_or((start, end))
     }
 
+    /// What is copied to a member is compared with what it has, from now on.
+    pub(super) fn compare_fill(&mut self, role: u16) -> Result<(), LifecycleError> {
+        let wrong = || LifecycleError::Role { role, reason: "it is not being filled".to_owned() };
+        self.fills.get_mut(&role).ok_or_else(wrong)?.alike = true;
+        Ok(())
+    }
+
+    /// The one of these that may hold most of what is at this place, and its disk, where it alone gets it.
+    pub(super) fn alike(&self, to: Roles, at: u64) -> Option<(u16, LeafId)> {
+        let role = u16::try_from(to.0.trailing_zeros()).ok().filter(|_| to.0.count_ones() == 1)?;
+        let fill = self.fills.get(&role).filter(|fill| fill.alike && self.options.lease.is_some())?;
+        // What it missed it does not have.
+        let region = self.regions.region_of(at);
+        let is_whole = fill.lacked.as_ref().is_none_or(|lacked| lacked.is_whole(region));
+        Some((role, self.array.leaf(role)?)).filter(|_| is_whole)
+    }
+
     /// A region has been copied to these. True: it is time to note how far one of them has come.
     pub(super) fn filled<I: KeeperIo>(&mut self, io: &I, region: u32, to: Roles) -> bool {
         let (mut due, every) = (false, self.checkpoint_every());
@@ -228,6 +249,7 @@ impl Keeper {
                 left_bytes: 0,
                 lacked_bytes: 0,
                 since_checkpoint: 0,
+                alike: full_from.is_none(),
             };
             self.fills.insert(role, fill);
             self.repairs.remove(&role);

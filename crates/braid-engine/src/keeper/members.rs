@@ -242,6 +242,9 @@ impl Keeper {
             }
             Order::Replace { role, by } => self.begin_replacing(io, role, by).await,
             Order::Return { leaf, kept } => self.welcome(io, leaf, kept).await,
+            Order::Compare(role) => {
+                return self.compare_fill(role);
+            }
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
                 self.is_calm(io, leaf).await?;

@@ -34,6 +34,9 @@ pub enum Order {
         /// It has everything that it had answered to this keeper, flushed or not: no power was lost.
         kept: bool,
     },
+    /// A member of a replicated array that is being filled may hold most of what it gets: it is read first, and written what differs. So
+    /// it is by itself with whoever was in sync once.
+    Compare(u16),
     /// Takes a member that is out off the table.
     Remove(u16),
     /// Makes a disk a spare; it takes over at once where a member is out.

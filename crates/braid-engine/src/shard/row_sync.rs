@@ -111,7 +111,7 @@ pub(super) fn is_sound(mirror: &Mirrored, request: &SyncRequest) -> bool {
         SyncKind::Restore { data, cells, .. }
         | SyncKind::Verify { data, cells }
         | SyncKind::Amend { data, cells, .. } => (data, cells),
-        SyncKind::Copy { .. } | SyncKind::Compare(_) | SyncKind::Mend(_) => return false,
+        SyncKind::Copy { .. } | SyncKind::Update { .. } | SyncKind::Compare(_) | SyncKind::Mend(_) => return false,
     };
     (usize::from(data), usize::from(cells)) == (part.data(), part.cells())
         && request.kind.memory_bytes(request.len) <= LEAF_BYTES_MAX

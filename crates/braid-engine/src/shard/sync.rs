@@ -24,6 +24,14 @@ pub enum SyncKind {
         /// The members to write to; those that are left out or have no copy of this piece are passed over.
         to: Roles,
     },
+    /// Reads the piece from one member and from another one that is being filled, and writes to that what differs. Only of a replicated
+    /// device, where writing costs more than reading.
+    Update {
+        /// The member to read from, in sync.
+        from: u16,
+        /// The member that is being filled.
+        to: u16,
+    },
     /// Reads all copies on members that are in sync, at most so many, and compares them.
     Compare(u16),
     /// The same; and where they differ writes what most of them hold to the others, or what the first holds.
@@ -62,6 +70,7 @@ impl SyncKind {
     pub fn memory_bytes(self, len: u64) -> u64 {
         match self {
             SyncKind::Copy { .. } => len,
+            SyncKind::Update { .. } => 2 * len,
             SyncKind::Compare(copies) | SyncKind::Mend(copies) => len * u64::from(copies),
             SyncKind::Restore { data, cells, .. }
             | SyncKind::Verify { data, cells }
@@ -142,12 +151,14 @@ struct Part {
     request: SyncRequest,
     stage: Stage,
     compared: Compared,
-    /// A bit for each block of what is copied that is zeros, where these are written otherwise.
-    zeros: Zeros,
+    /// Blocks of what is copied that are zeros, where these are written otherwise.
+    zeros: Blocks,
+    /// Blocks that are there already.
+    equal: Blocks,
 }
 
 /// A bit for each block of a piece that is copied.
-type Zeros = [u64; (LEAF_BYTES_MAX / COMPARE_BLOCK_BYTES / 64) as usize];
+type Blocks = [u64; (LEAF_BYTES_MAX / COMPARE_BLOCK_BYTES / 64) as usize];
 
 /// The parts that are under way.
 pub(crate) struct Syncs {
@@ -161,7 +172,13 @@ impl Syncs {
 
     fn take(&mut self, request: SyncRequest) -> Option<u32> {
         let at = self.parts.iter().position(Option::is_none)?;
-        self.parts[at] = Some(Part { request, stage: Stage::Read, compared: Compared::EQUAL, zeros: Zeros::default() });
+        self.parts[at] = Some(Part {
+            request,
+            stage: Stage::Read,
+            compared: Compared::EQUAL,
+            zeros: Blocks::default(),
+            equal: Blocks::default(),
+        });
         Some(at as u32)
     }
 
@@ -190,9 +207,9 @@ impl Syncs {
 
     /// Whether a part copies from one member to others.
     pub fn copies(&self, sync: u32) -> bool {
-        self.parts[sync as usize]
-            .as_ref()
-            .is_some_and(|part| matches!(part.request.kind, SyncKind::Copy { .. } | SyncKind::Restore { .. }))
+        self.parts[sync as usize].as_ref().is_some_and(|part| {
+            matches!(part.request.kind, SyncKind::Copy { .. } | SyncKind::Update { .. } | SyncKind::Restore { .. })
+        })
     }
 
     /// What is out of a part right now.
@@ -221,6 +238,12 @@ impl Shard {
                 let source = mirror.members.get(usize::from(from)).is_some_and(|m| m.role == Role::InSync);
                 if source { LEAF_BYTES_MAX } else { 0 }
             }
+            SyncKind::Update { from, to } => {
+                let is =
+                    |member: u16, role: Role| mirror.members.get(usize::from(member)).is_some_and(|m| m.role == role);
+                let sound = is(from, Role::InSync) && is(to, Role::Filling) && layout.lease.is_some();
+                if sound { LEAF_BYTES_MAX / 2 } else { 0 }
+            }
             SyncKind::Compare(_) | SyncKind::Mend(_) => COMPARE_BYTES_MAX,
             _ if super::row_sync::is_sound(mirror, request) => u64::MAX,
             _ => 0,
@@ -230,7 +253,11 @@ impl Shard {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let in_a_row = mirror.parity.is_some();
-        if in_a_row == matches!(request.kind, SyncKind::Copy { .. } | SyncKind::Compare(_) | SyncKind::Mend(_)) {
+        let of_copies = matches!(
+            request.kind,
+            SyncKind::Copy { .. } | SyncKind::Update { .. } | SyncKind::Compare(_) | SyncKind::Mend(_)
+        );
+        if in_a_row == of_copies {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let in_a_piece = in_a_row || mirror.geometry.locate(request.offset).len >= request.len;
@@ -267,7 +294,7 @@ impl Shard {
         if matches!(kind, SyncKind::Restore { .. } | SyncKind::Verify { .. } | SyncKind::Amend { .. }) {
             return self.row_sync_step(index, sink);
         }
-        let compares = !matches!(kind, SyncKind::Copy { .. });
+        let compares = !matches!(kind, SyncKind::Copy { .. } | SyncKind::Update { .. });
         let unlocked = planted(Planted::SyncUnlocked) || compares && planted(Planted::RepairUnlocked);
         if slot.held.0 == slot.held.1 && !unlocked {
             if let Err(bucket) = ranges::hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
@@ -277,43 +304,45 @@ impl Shard {
             debug_assert_eq!(slot.held, (slot.start, slot.end), "a part is shorter than what is held at a time");
         }
         match kind {
-            SyncKind::Copy { from, to } => self.copy_step(index, from, to, sink),
+            SyncKind::Copy { from, to } => self.copy_step(index, from, to, None, sink),
+            SyncKind::Update { from, to } => {
+                self.copy_step(index, from, Roles::NONE.with(usize::from(to)), Some(to), sink)
+            }
             SyncKind::Compare(_) => self.compare_step(index, false, sink),
             SyncKind::Mend(_) => self.compare_step(index, true, sink),
             SyncKind::Restore { .. } | SyncKind::Verify { .. } | SyncKind::Amend { .. } => false,
         }
     }
 
-    fn copy_step(&mut self, index: u32, from: u16, to: Roles, sink: &mut impl LeafSink) -> bool {
+    /// Reads a piece, of whoever is compared, too; then writes it, as many runs of blocks as one step holds.
+    fn copy_step(&mut self, index: u32, from: u16, to: Roles, alike: Option<u16>, sink: &mut impl LeafSink) -> bool {
         let slot = &self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
         let mirror = layout.mirror().expect("parts of jobs are of redundant arrays");
         let part = self.syncs.at(slot.sync);
         let (generation, request) = (slot.generation, part.request);
+        let io = |member: &MirrorMember, op: Op, at: u64, len: u64, buf: Buf| {
+            let cookie = slots::cookie(index, generation, member.leaf);
+            LeafIo::simple(member.leaf, op, Flags::NONE, at, len, buf, cookie)
+        };
+        let other = request.buf.add(request.len);
         let first = match part.stage {
             Stage::Read => {
                 part.stage = Stage::Write;
                 let mut out = 0;
                 mirror.copies(request.offset, &mut |piece| {
                     let member = &mirror.members[usize::from(piece.member)];
-                    if piece.member == from && member.role == Role::InSync {
-                        let cookie = slots::cookie(index, generation, member.leaf);
-                        let at = member.start + piece.member_offset;
-                        sink.submit(&LeafIo::simple(
-                            member.leaf,
-                            Op::Read,
-                            Flags::NONE,
-                            at,
-                            request.len,
-                            request.buf,
-                            cookie,
-                        ));
-                        out += 1;
-                    }
+                    let buf = match member.role {
+                        Role::InSync if piece.member == from => request.buf,
+                        Role::Filling if Some(piece.member) == alike => other,
+                        _ => return,
+                    };
+                    sink.submit(&io(member, Op::Read, member.start + piece.member_offset, request.len, buf));
+                    out += 1;
                 });
                 self.slots[index].out = out;
-                if out == 0 {
-                    // The source is in sync no longer.
+                if out < 1 + u32::from(alike.is_some()) {
+                    // The source is in sync no longer, or nobody is compared.
                     self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
                 }
                 return out > 0;
@@ -325,8 +354,16 @@ impl Shard {
         if part.stage == Stage::Write && layout.lease.is_some() {
             part.zeros = zeros_of(request.buf, request.len, sink);
         }
-        let (zeros, blocks) = (part.zeros, request.len.div_ceil(COMPARE_BLOCK_BYTES) as u32);
-        let is_zero = |block: u32| zeros[block as usize / 64] & (1 << (block % 64)) != 0;
+        if part.stage == Stage::Write && alike.is_some() {
+            part.equal = equal_of(request.buf, other, request.len, sink);
+        }
+        let (zeros, equal) = (part.zeros, part.equal);
+        let has = |blocks: &Blocks, block: u32| blocks[block as usize / 64] & (1 << (block % 64)) != 0;
+        let what = |block: u32| match (has(&equal, block), has(&zeros, block)) {
+            (true, _) => None,
+            (false, true) => Some(Op::WriteZeroes),
+            (false, false) => Some(Op::Write),
+        };
         let targets = |each: &mut dyn FnMut(&MirrorMember, u64)| {
             mirror.copies(request.offset, &mut |piece| {
                 let (role, member) = (usize::from(piece.member), &mirror.members[usize::from(piece.member)]);
@@ -337,22 +374,22 @@ impl Shard {
         };
         let mut count = 0;
         targets(&mut |_, _| count += 1);
-        let (mut block, mut planned) = (first, 0);
-        while block < blocks && planned + count <= STEP_IOS_MAX {
-            let end = (block + 1..blocks).find(|next| is_zero(*next) != is_zero(block)).unwrap_or(blocks);
+        let blocks = request.len.div_ceil(COMPARE_BLOCK_BYTES) as u32;
+        let (mut block, mut out) = (first, 0);
+        while block < blocks && out + count <= STEP_IOS_MAX {
+            let end = (block + 1..blocks).find(|next| what(*next) != what(block)).unwrap_or(blocks);
             let skip = u64::from(block) * COMPARE_BLOCK_BYTES;
             let len = (u64::from(end) * COMPARE_BLOCK_BYTES).min(request.len) - skip;
-            let op = if is_zero(block) { Op::WriteZeroes } else { Op::Write };
-            targets(&mut |member, at| {
-                let cookie = slots::cookie(index, generation, member.leaf);
+            if let Some(op) = what(block) {
                 let buf = if op == Op::WriteZeroes { Buf::NONE } else { request.buf.add(skip) };
-                sink.submit(&LeafIo::simple(member.leaf, op, Flags::NONE, at + skip, len, buf, cookie));
-            });
-            (block, planned) = (end, planned + count);
+                targets(&mut |member, at| sink.submit(&io(member, op, at + skip, len, buf)));
+                out += count;
+            }
+            block = end;
         }
         part.stage = if block < blocks { Stage::Mend(block) } else { Stage::Done };
-        self.slots[index].out = planned as u32;
-        planned > 0
+        self.slots[index].out = out as u32;
+        out > 0
     }
 
     /// Reads all copies; then compares them; then, if it is to, makes them equal, as many blocks as one step holds.
@@ -426,14 +463,27 @@ impl Shard {
 }
 
 /// Which blocks of memory are zeros.
-fn zeros_of(buf: Buf, len: u64, sink: &mut impl LeafSink) -> Zeros {
-    let mut zeros = Zeros::default();
+fn zeros_of(buf: Buf, len: u64, sink: &mut impl LeafSink) -> Blocks {
+    let mut zeros = Blocks::default();
     sink.compute(&[buf], &[], len, &mut |inputs, _| {
         for (block, bytes) in inputs[0].chunks(COMPARE_BLOCK_BYTES as usize).enumerate() {
             zeros[block / 64] |= u64::from(is_zeros(bytes)) << (block % 64);
         }
     });
     zeros
+}
+
+/// Which blocks of two places of memory are equal.
+fn equal_of(one: Buf, other: Buf, len: u64, sink: &mut impl LeafSink) -> Blocks {
+    let mut equal = Blocks::default();
+    for block in 0..len.div_ceil(COMPARE_BLOCK_BYTES) {
+        let skip = block * COMPARE_BLOCK_BYTES;
+        let bytes = (len - skip).min(COMPARE_BLOCK_BYTES);
+        let is = sink.is_equal(one.add(skip), other.add(skip), bytes)
+            || planted(Planted::UpdateIgnoresLast) && skip + bytes == len;
+        equal[block as usize / 64] |= u64::from(is) << (block % 64);
+    }
+    equal
 }
 
 fn is_zeros(bytes: &[u8]) -> bool {

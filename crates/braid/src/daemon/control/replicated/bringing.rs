@@ -36,7 +36,7 @@ struct Missing {
 
 impl Control {
     /// Brings a replica the snapshots that it lacks, as far as this node's own replica has them. The caller keeps others from taking any,
-    /// and lets the replica take writes before it lets go of that.
+    /// and lets the replica take writes before it lets go of that. True: it has some of them, and so most of what the volume is.
     ///
     /// # Errors
     /// The replica does not answer, or the volume is served no more.
@@ -45,9 +45,9 @@ impl Control {
         serving: &Serving,
         role: u16,
         disk: &Arc<OpenDisk>,
-    ) -> Result<(), ErrorDetail> {
+    ) -> Result<bool, ErrorDetail> {
         let volume = &serving.volume;
-        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else { return Ok(()) };
+        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else { return Ok(false) };
         let listed = self.settled_snapshots(serving).await?;
         let own = self.list_one(volume, role).await?;
         let has = |uuid: &str| own.iter().any(|one| one.uuid == uuid && one.name.is_some());
@@ -63,7 +63,7 @@ impl Control {
             self.bring_one(serving, role, disk, &Missing { uuid, name, since }).await?;
             since = Some(uuid);
         }
-        Ok(())
+        Ok(since.is_some() || newest.is_some())
     }
 
     async fn bring_one(

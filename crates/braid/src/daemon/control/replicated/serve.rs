@@ -507,7 +507,7 @@ impl Control {
             // Until it takes writes: it is to have all that there are then.
             let _one_at_a_time = attached.snapshots.lock().await;
             match self.settle_snapshots_of(&serving, role, &disk).await {
-                Ok(()) => self.take_back_replica(volume.uuid, role, &disk, kept).await,
+                Ok(alike) => self.take_back_replica(volume.uuid, role, &disk, kept, alike).await,
                 Err(error) => Err(error),
             }
         };
@@ -524,18 +524,20 @@ impl Control {
         serving: &Serving,
         role: u16,
         disk: &Arc<OpenDisk>,
-    ) -> Result<(), ErrorDetail> {
+    ) -> Result<bool, ErrorDetail> {
         self.give_up_snapshots(serving, role).await?;
         self.bring_snapshots(serving, role, disk).await
     }
 
-    /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered.
+    /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered. `alike`: it has most of what the
+    /// volume is, whatever its label says.
     async fn take_back_replica(
         self: &Arc<Self>,
         uuid: Uuid,
         role: u16,
         disk: &Arc<OpenDisk>,
         kept: bool,
+        alike: bool,
     ) -> Result<(), ErrorDetail> {
         match self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
             Some(Condition::Active(active)) => active.guests.push(Arc::clone(disk)),
@@ -546,7 +548,12 @@ impl Control {
         tracing::info!("replica {} is filled anew: {}", disk.name, error.message);
         // Nothing that it has counts by the voters, whatever its label says.
         let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
-        self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await
+        self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await?;
+        if alike {
+            // Whatever comes of it: then all of it is sent.
+            let _ = self.give_order(uuid, Order::Compare(role)).await;
+        }
+        Ok(())
     }
 
     /// Ends the service of the array, then lets go. `clean`: it ends because somebody wants it to.
