@@ -8,7 +8,8 @@ use crate::lifecycle::LifecycleError;
 
 impl Keeper {
     pub(super) async fn hold<I: KeeperIo>(&mut self, io: &I, limit_ns: u64) -> Ordered {
-        if self.has_parity() {
+        // What a crash has left unequal is not the same on all members, though nobody reads it.
+        if self.has_parity() || self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NotHeld);
         }
         let until_ns = io.now_ns().saturating_add(limit_ns);

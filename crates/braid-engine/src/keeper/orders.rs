@@ -94,7 +94,8 @@ pub enum Order {
         rate_bytes_per_s: u64,
     },
     /// Lets all requests wait, and nothing be done by jobs: when this is answered nothing is under way on any member, and what is on them
-    /// stays as it is until [`Order::LetGo`], or until so long after it was given. Requests hear nothing of it. Of mirrors only.
+    /// stays as it is until [`Order::LetGo`], or until so long after it was given. Requests hear nothing of it. Of mirrors only, and refused while
+    /// something of what a crash has left unequal still is.
     Hold {
         /// Longest that requests may wait, in nanoseconds.
         limit_ns: u64,

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::api;
-use crate::nbd::Client;
+use crate::nbd::{Client, WRITE};
 use crate::replicated::{Cluster, WHOLE};
 use crate::support::*;
 
@@ -407,5 +408,71 @@ fn a_rollback_is_of_all_replicas_and_nothing_of_what_is_lost_comes_back() {
         let is_back = content(&cluster.nodes[0], &own)[..MIB as usize] == noise(MIB, 1000);
         assert!(!done || is_back);
         check(&cluster, &format!("c{round}"), if is_back { 1000 } else { 4000 });
+    }
+}
+
+#[test]
+fn a_snapshot_after_a_crash_waits_until_the_replicas_are_equal() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    for round in 0..3u64 {
+        let mut client = wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+        // Many writes under way, of which some replicas have got some.
+        for at in 0..48 {
+            client.send(0, WRITE, at * MIB, MIB as u32, &noise(MIB, 100 * round + at)).expect("it is sent");
+        }
+        cluster.nodes[0].restart(true);
+        drop(client);
+        wait_for("it to be served", || {
+            (cluster.nodes[0].json(&["volume", "show", "db"])["state"] == "serving").then_some(())
+        });
+        let own = format!("s{round}");
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
+        let shown = cluster.nodes[0].json(&["snapshot", "show", &format!("db@{own}")]);
+        let replicas = shown["replicas"].as_array().expect("a list").clone();
+        let having: Vec<&Daemon> = cluster
+            .nodes
+            .iter()
+            .zip(&replicas)
+            .filter(|(_, replica)| replica["has"] == true)
+            .map(|(node, _)| node)
+            .collect();
+        assert!(having.len() > 1, "{shown}");
+        let first = content(having[0], &own);
+        for node in &having[1..] {
+            assert!(content(node, &own) == first, "{own} differs");
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_hangs_keeps_clients_waiting_for_seconds_and_no_snapshot_is_left() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let writers = Writers::start(&cluster, 2);
+    cluster.nodes[2].running.signal(Signal::STOP);
+    let begun = std::time::Instant::now();
+    let first = cluster.nodes[0].any(&["snapshot", "create", "db@first"]);
+    // Without the one that hangs, or not at all.
+    let before = writers.now();
+    wait_for("the writers to go on", || {
+        writers.now().iter().zip(&before).all(|(now, before)| now > before).then_some(())
+    });
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    cluster.nodes[2].running.signal(Signal::CONT);
+    cluster.wait_for_states(0, &WHOLE);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@second"]);
+    writers.end();
+    let expected: &[&str] = if first.status.success() { &["db@first", "db@second"] } else { &["db@second"] };
+    assert_eq!(names(&cluster.nodes[0].json(&["snapshot", "list", "db"])), expected);
+    wait_for("nothing to be pending", || {
+        cluster.nodes.iter().all(|node| on_node(node).iter().all(|(_, name)| name.is_some())).then_some(())
+    });
+    let content_of_first = content(&cluster.nodes[0], "second");
+    written(&content_of_first, 2);
+    for node in &cluster.nodes[1..] {
+        assert!(content(node, "second") == content_of_first, "a replica differs");
     }
 }

@@ -40,6 +40,10 @@ const TAKING_MAX: Duration = Duration::from_millis(2500);
 pub(super) const CHANGING_MAX: Duration = Duration::from_secs(10);
 /// Longest that a replica is waited for which may be about to be left out.
 const URGED_MAX: Duration = Duration::from_secs(12);
+/// Longest that whoever takes a snapshot waits for replicas to be brought together after a crash.
+const EQUAL_MAX: Duration = Duration::from_secs(20);
+/// After so long what a replica was asked for and did not do in time has been done, or is never done: it is looked at once more.
+const LATE_MAX: Duration = Duration::from_secs(30);
 /// So often what a replica that is in sync did not do is asked for anew, and after so long.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(1);
@@ -91,6 +95,7 @@ impl Control {
             Err(error) => Err(error),
         };
         if let Err(error) = named {
+            look_again(&serving.attached);
             // As far as replicas answer; the rest later.
             let left = self.settle_snapshots(&serving).await;
             if let Ok(listed) = &left
@@ -157,6 +162,7 @@ impl Control {
         let name = |name: String| ReplicaChange::Name { snapshot: snapshot.clone(), name };
         let roles = self.having(&serving, &listed, &snapshot);
         if let Err(error) = self.change_all(&serving, &roles, &name(new.clone())).await {
+            look_again(&serving.attached);
             let old = before.name.rsplit_once('@').map_or("", |(_, own)| own).to_owned();
             let _ = self.change_all(&serving, &roles, &name(old)).await;
             let _ = self.settle_snapshots(&serving).await;
@@ -182,6 +188,9 @@ impl Control {
         serving.attached.set_unsettled(true);
         let roles = self.having(&serving, &listed, &snapshot);
         let hidden = self.change_all(&serving, &roles, &ReplicaChange::Hide { snapshot: snapshot.clone() }).await;
+        if hidden.is_err() {
+            look_again(&serving.attached);
+        }
         // Pending everywhere: it goes. Named somewhere: it stays.
         let left = self.settle_snapshots(&serving).await;
         match (hidden, left) {
@@ -272,6 +281,7 @@ impl Control {
     /// Takes one on all replicas in sync, while requests wait. Gives the replicas.
     async fn take_on_all(&self, serving: &Serving, snapshot: &str, name: &str) -> Result<Vec<u16>, ErrorDetail> {
         let volume = &serving.volume;
+        self.await_equal(volume).await?;
         self.give_order(volume.uuid, Order::Hold { limit_ns: HELD_MAX.as_nanos() as u64 }).await?;
         // Nobody becomes one of them meanwhile.
         let roles = self.roles_in_sync(volume);
@@ -282,6 +292,22 @@ impl Control {
         taken.into_iter().collect::<Result<(), ErrorDetail>>()?;
         held?;
         Ok(roles)
+    }
+
+    /// Waits until what a crash has left unequal on the replicas is equal: a snapshot of each would show it.
+    async fn await_equal(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+        let until = tokio::time::Instant::now() + EQUAL_MAX;
+        loop {
+            let left = self.with_keeping(volume.uuid, |keeping| keeping.regions().unsettled.count());
+            if left.is_none_or(|left| left == 0) {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() >= until {
+                let message = "what a crash has left unequal on the replicas is still being brought together";
+                return Err(ErrorDetail::new(Kind::TimedOut, message).with("volume", &volume.name));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Asks some replicas for the same, side by side, and again while they are in sync and do not do it.
@@ -537,6 +563,17 @@ impl Control {
         let wanted = listed.snapshots().into_iter().filter(|uuid| only.is_none_or(|only| only == *uuid));
         Ok(SnapshotList { snapshots: wanted.filter_map(show).collect() })
     }
+}
+
+/// A replica that did not answer in time may do what it was asked for later.
+fn look_again(attached: &Arc<Attached>) {
+    let attached = Arc::downgrade(attached);
+    tokio::spawn(async move {
+        tokio::time::sleep(LATE_MAX).await;
+        if let Some(attached) = attached.upgrade() {
+            attached.set_unsettled(true);
+        }
+    });
 }
 
 /// Whether a name is one of a volume of several nodes, or of its snapshot: it has no pool.
