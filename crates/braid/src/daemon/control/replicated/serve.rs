@@ -319,6 +319,10 @@ impl Control {
         self.events().info("volume_attached", format!("volume {} is served", volume.name), &[("volume", &volume.name)]);
         let over = self.tend_replicated(&volume, attached, &voters).await;
         self.stop_replicated(&volume, &voters, matches!(over, Over::Ended | Over::RolledBack)).await;
+        if !matches!(over, Over::RolledBack) {
+            // Who brings snapshots to a replica sees that this is over, and lets go of the one that it reads.
+            drop(tokio::time::timeout(LETTING_GO_MAX, attached.snapshots.lock()).await);
+        }
         over
     }
 
