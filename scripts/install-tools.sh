@@ -8,17 +8,18 @@
 set -euo pipefail
 
 # program:package
-common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux)
+common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux ip:iproute2)
 tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
     sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux
     debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
     chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base
-    xz:xz-utils ip:iproute2 iptables:iptables)
+    xz:xz-utils iptables:iptables)
+benches=(iperf3:iperf3)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;
-    bench) wanted=("${common[@]}") ;;
+    bench) wanted=("${common[@]}" "${benches[@]}") ;;
     *) echo "usage: $0 test|bench" >&2; exit 2 ;;
 esac
 

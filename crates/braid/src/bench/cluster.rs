@@ -21,13 +21,30 @@ impl Cluster {
     /// # Errors
     /// A daemon does not start, or does not take part.
     pub fn start(count: usize, tls: bool, disks: impl Fn(usize) -> Vec<String>) -> anyhow::Result<Cluster> {
+        Cluster::start_in(count, tls, disks, |_| None)
+    }
+
+    /// The same, with nodes that have an address in a network namespace.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_in(
+        count: usize,
+        tls: bool,
+        disks: impl Fn(usize) -> Vec<String>,
+        place: impl Fn(usize) -> Option<(String, String)>,
+    ) -> anyhow::Result<Cluster> {
         let mut nodes: Vec<Daemon> = Vec::new();
         for number in 0..count {
-            let daemon = Daemon::start_anywhere(1)?;
+            let place = place(number);
+            let daemon = Daemon::start_anywhere(1, place.as_ref().map(|(namespace, _)| namespace.as_str()))?;
             let disks = disks(number);
             let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
             daemon.cli(&[&["pool", "create", POOL], &disks[..]].concat())?;
-            let (listen, data) = (loopback()?, loopback()?);
+            let (listen, data) = match &place {
+                Some((_, address)) => (format!("{address}:7001"), format!("{address}:7002")),
+                None => (loopback()?, loopback()?),
+            };
             let name = format!("n{}", number + 1);
             let mut place = vec!["--listen", &listen, "--data", &data];
             place.extend((!tls).then_some("--data-plain"));

@@ -1,5 +1,6 @@
 //! The daemon as a whole: what it allocates, what it costs when idle, how fast it starts.
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -51,13 +52,20 @@ impl Daemon {
         Daemon { server: Server::start(command)?, folder }.answering()
     }
 
-    /// The same with so many shards, on whichever cores.
+    /// The same with so many shards, on whichever cores; in a network namespace, where one is named.
     ///
     /// # Errors
     /// As [`Daemon::start`].
-    pub fn start_anywhere(shards: usize) -> anyhow::Result<Daemon> {
+    pub fn start_anywhere(shards: usize, namespace: Option<&str>) -> anyhow::Result<Daemon> {
         let folder = Folder::new()?;
-        let mut command = Command::new(braid()?);
+        let mut command = match namespace {
+            None => Command::new(braid()?),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace, &braid()?]);
+                command
+            }
+        };
         places(&mut command, &folder);
         command.args(["serve", "--shards", &shards.to_string()]).stdin(Stdio::null());
         Daemon { server: Server::start(command)?, folder }.answering()
@@ -100,6 +108,19 @@ impl Daemon {
             bail!("braid {}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr).trim());
         }
         serde_json::from_slice(&out.stdout).with_context(|| format!("what braid {} prints", arguments.join(" ")))
+    }
+
+    /// What its API answers to a question.
+    ///
+    /// # Errors
+    /// It does not answer, or with something else.
+    pub fn ask(&self, path: &str) -> anyhow::Result<serde_json::Value> {
+        let mut stream = UnixStream::connect(self.folder.join("api.sock"))?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: braid\r\nConnection: close\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let body = answer.find('{').map_or("", |at| &answer[at..]);
+        serde_json::from_str(body).with_context(|| format!("what the daemon answers to {path}"))
     }
 
     /// A path in its folder.

@@ -10,7 +10,7 @@ mod daemons;
 mod encrypted;
 mod files;
 mod generator;
-
+mod links;
 mod markdown;
 mod mirrors;
 mod nbd;
@@ -163,6 +163,7 @@ const PARTS: &[Part] = &[
     Part { name: "tls", title: "NBD over TLS", measure: encrypted::measure },
     Part { name: "replicas", title: "Volumes on several nodes", measure: replicated::measure },
     Part { name: "replicas-tcp", title: "Volumes on several nodes: replicas over TCP", measure: replicated::over_tcp },
+    Part { name: "replicas-links", title: "Volumes on several nodes: links of 1 Gbit/s", measure: links::measure },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];
