@@ -10,7 +10,7 @@ use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 
 use crate::device_lease::DeviceLease;
 use crate::io::LeafId;
-use crate::mirror::{MirrorNode, Mirrored, ShortMirror};
+use crate::mirror::{MirrorNode, Mirrored, Roles, ShortMirror};
 use crate::missed::Missed;
 use crate::parity::Parity;
 use crate::volume::VolumeNode;
@@ -81,6 +81,8 @@ pub struct DeviceLayout {
     pub(crate) held: bool,
     /// What members that are out miss is noted here.
     pub(crate) missed: Box<[Arc<Missed>]>,
+    /// Roles that are nobody's: see [`DeviceLayout::vacant`].
+    vacant: Roles,
     direct: Direct,
 }
 
@@ -207,6 +209,7 @@ impl DeviceLayout {
             lease: None,
             held: false,
             missed: Box::default(),
+            vacant: Roles::NONE,
             direct,
         }
     }
@@ -247,6 +250,19 @@ impl DeviceLayout {
         self.missed = missed.collect();
         assert!(self.missed.is_empty() || self.lease.is_some(), "only what a replicated device writes is noted");
         self
+    }
+
+    /// Has these roles of an array of copies as nobody's: no member is out that lacks what is dirty, so that bits may be cleared without
+    /// them.
+    #[must_use]
+    pub fn vacant(mut self, roles: Roles) -> DeviceLayout {
+        self.vacant = roles;
+        self
+    }
+
+    /// Whether all members of the redundant array that the device is are in sync, but for roles that are nobody's.
+    pub(crate) fn lacks_nobody(&self) -> bool {
+        self.mirror().is_some_and(|mirror| mirror.lacks_nobody_but(self.vacant))
     }
 
     /// The version, from 1.

@@ -138,9 +138,14 @@ impl Mirrored {
 
     /// Whether all members are in sync, and successors as well.
     pub fn is_whole(&self) -> bool {
-        let in_sync = |member: &MirrorMember| member.role == Role::InSync;
-        self.members[..self.geometry.members().len()].iter().all(in_sync)
-            && self.successors.iter().all(|s| in_sync(&self.members[usize::from(s.member)]))
+        self.lacks_nobody_but(Roles::NONE)
+    }
+
+    /// The same, but for these roles.
+    pub fn lacks_nobody_but(&self, vacant: Roles) -> bool {
+        let in_sync = |member: usize| self.members[member].role == Role::InSync;
+        (0..self.geometry.members().len()).all(|role| in_sync(role) || vacant.has(role))
+            && self.successors.iter().all(|s| in_sync(usize::from(s.member)))
     }
 
     /// Who answers for a role: its own member, where that is in sync and not to be avoided, else its successor. None: nobody.

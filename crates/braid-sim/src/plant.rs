@@ -237,6 +237,9 @@ fn table() -> Vec<(Plant, Way)> {
         (L::DiskLostUnnoticed, Way::Rows(150, Subject::JournalLost)),
         (L::DiskDroppedFirst, Way::Rows(200, Subject::JournalMoves)),
         (L::NewcomerKeepsHead, Way::Open),
+        (L::WidenedInMemory, Way::Mirrors(900)),
+        (L::VacantFilledInLine, Way::Open),
+        (L::WholeNotClosed, Way::Open),
     ];
     let data = data.map(|(bug, way)| (Plant::Data(bug), way));
     data.into_iter().chain(labels.map(|(bug, way)| (Plant::Labels(bug), way))).collect()

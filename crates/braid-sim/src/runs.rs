@@ -277,6 +277,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     if mirrors && (grows || drilled) && (drill == Some(Subject::RowsWidened) || wide.below(3) > 0) {
         add_further(&mut sim, blocks_max, &mut wide);
     }
+    // And of another one: seeds in which no mirror becomes wider stay what they are.
+    let mut widths = Rng::new(seed ^ 0x7769_6474_6873);
+    let changes = mirrors && !rows && drill.is_none() && focus != Focus::All && widths.below(3) == 0;
+    sim.stage.borrow_mut().widths = changes.then(|| widths.fork());
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {
@@ -305,6 +309,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     if grows {
         let often = phases.len() / 2;
         phases.extend(std::iter::repeat_n("growing", often.max(2)));
+    }
+    if changes {
+        let often = phases.len() / 2;
+        phases.extend(std::iter::repeat_n("changing the width", often.max(2)));
     }
     let lives = sim.rng().between(1, if short { 12 } else { 6 });
     let mut drawn: Vec<Doom> = (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();

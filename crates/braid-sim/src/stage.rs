@@ -69,6 +69,8 @@ pub struct Stage {
     pub half: Option<DeviceId>,
     /// Chance for what grows, where something does: of its own, so that seeds in which nothing grows stay as they are.
     pub growth: Option<Rng>,
+    /// Chance for mirrors that become wider and narrower, where they do: of its own, too.
+    pub widths: Option<Rng>,
     /// Chance for journals on disks of their own, where there are such disks: of its own, too.
     pub journals: Option<Rng>,
     /// Arrays that were not started for want of their journals.
@@ -125,6 +127,7 @@ impl Stage {
             pull: Vec::new(),
             half: None,
             growth: None,
+            widths: None,
             journals: None,
             refused: Vec::new(),
             enlarge: Vec::new(),

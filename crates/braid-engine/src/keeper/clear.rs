@@ -35,7 +35,7 @@ impl Keeper {
         let half = self.options.clear_after_ns / 2;
         let now = io.now_ns();
         let replaces = self.array.successors().next().is_some();
-        let whole = self.array.is_whole() && !replaces || planted(Planted::ClearedWhileDegraded);
+        let whole = self.array.lacks_nobody() && !replaces || planted(Planted::ClearedWhileDegraded);
         if !whole || self.failed {
             self.clearing = Clearing { due_ns: Some(now.saturating_add(half)), ..Clearing::default() };
             return Act::Nothing;

@@ -251,6 +251,23 @@ impl Keeper {
                 self.array.add_spare(io, leaf, id, force).await.map(drop)
             }
             Order::RemoveSpare(spare) => self.array.remove_spare(io, spare).await.map(drop),
+            Order::Widen => self.array.widen(io).await.map(drop),
+            Order::AddCopy { leaf, id, force } => {
+                self.is_calm(io, leaf).await?;
+                let taken = self.array.widen_by(io, leaf, id, force).await;
+                if let Ok(role) = &taken {
+                    io.note(device, Note::Filling(*role));
+                }
+                taken.map(drop)
+            }
+            Order::Narrow(role) => {
+                let result = self.array.narrow(io, role).await;
+                if result.is_ok() {
+                    // Of other numbers.
+                    self.repairs.clear();
+                }
+                result
+            }
             Order::Rename(name) => self.array.rename(io, name).await,
             Order::Pause(job) => self.pause(io, job, true).await,
             Order::Resume(job) => self.pause(io, job, false).await,

@@ -417,6 +417,7 @@ impl Keeper {
             Some(lease) => layout.replicated(Arc::clone(lease)).noting(self.missed()),
             None => layout,
         };
+        let layout = layout.vacant(self.array.vacant().fold(Roles::NONE, |roles, role| roles.with(usize::from(role))));
         Arc::new(if self.held_until_ns.is_some() { layout.held() } else { layout })
     }
 

@@ -68,6 +68,19 @@ pub enum Order {
         /// Also where what is new has fewer copies than the rest.
         force: bool,
     },
+    /// Gives a mirror one role more, behind those that it has: nobody's, until a disk takes it ([`Order::Fill`]) or a spare does.
+    Widen,
+    /// Gives a mirror one role more, which a disk takes and is filled for: one copy more of everything.
+    AddCopy {
+        /// The disk.
+        leaf: LeafId,
+        /// The identity that it gets: random.
+        id: MemberId,
+        /// Overwrite what is on it.
+        force: bool,
+    },
+    /// Takes a role of a mirror away that is nobody's. Those behind it have the numbers before theirs from then on.
+    Narrow(u16),
     /// Gives the array another name.
     Rename(Name),
     /// Compares all copies of everything that was ever written. What it finds is in the job's notes.

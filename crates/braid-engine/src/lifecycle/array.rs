@@ -12,7 +12,7 @@ use super::journal::JournalStart;
 use super::lines::Lines;
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
-use super::redundant::is_redundant;
+use super::redundant::{is_redundant, lacks_nobody};
 use super::write::{Target, flush, write_labels};
 use crate::{LeafId, MetaIo};
 
@@ -186,9 +186,21 @@ impl Array {
         self.targets.iter().find(|t| t.part.role == role).map(|t| t.leaf)
     }
 
-    /// Whether every role is in sync: only then may bits of the bitmap be cleared.
+    /// Whether every role is in sync.
     pub fn is_whole(&self) -> bool {
         (0..self.roles()).all(|role| self.state(role) == MemberState::InSync)
+    }
+
+    /// Whether nobody is out and nobody is being filled: only then may bits of the bitmap be cleared. Roles of a mirror that are
+    /// nobody's do not count: who takes one gets everything.
+    pub fn lacks_nobody(&self) -> bool {
+        lacks_nobody(&self.label)
+    }
+
+    /// The roles of a mirror that are nobody's.
+    pub fn vacant(&self) -> impl Iterator<Item = u16> {
+        let of_copies = self.label.spec.level.parity() == 0;
+        (0..self.roles()).filter(move |role| of_copies && self.state(*role) == MemberState::Absent)
     }
 
     /// The job in the label that fills this member in full, where there is one.

@@ -173,6 +173,16 @@ pub enum LifecycleError {
         /// What would help.
         remedy: String,
     },
+    /// The array cannot get or give a role as it is.
+    #[error("the array cannot {}: {reason}", if *.wider { "get one copy more" } else { "give a copy up" })]
+    NoWidth {
+        /// It was to get one more.
+        wider: bool,
+        /// Why not, in words.
+        reason: String,
+        /// What would help.
+        remedy: String,
+    },
     /// Parts of the write-intent bitmap are damaged on every member.
     #[error("{sectors} sectors of the write-intent bitmap are damaged on every member: which of {} were being written is not known; --force takes all of them as written and brings their copies together",
         format_size(*.bytes))]

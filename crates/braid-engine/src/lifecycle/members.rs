@@ -20,7 +20,7 @@ use super::disk::{DiskVerdict, look};
 use super::erase::wipe;
 use super::error::LifecycleError;
 use super::journal;
-use super::lines::{Standing, close, standing, way_back};
+use super::lines::{Standing, standing, way_back};
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
 use super::write::{LabelCopy, Target, flush};
@@ -305,9 +305,6 @@ impl Array {
         }
         let mut next = self.next();
         next.members[usize::from(role)].state = MemberState::InSync;
-        if next.members.iter().take(usize::from(self.roles())).all(|m| m.state == MemberState::InSync) {
-            close(&mut next.lineage);
-        }
         next.jobs.retain(|job| !(job.kind == JobKind::Rebuild && job.target == Some(role)));
         let failures = self.record(io, next, Losses::default()).await?;
         self.expect(role, MemberState::InSync, failures)

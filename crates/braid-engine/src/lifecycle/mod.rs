@@ -50,6 +50,7 @@ mod redundant;
 mod replace;
 mod scan;
 mod start;
+mod widen;
 mod write;
 
 #[cfg(test)]

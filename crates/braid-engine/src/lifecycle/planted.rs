@@ -100,6 +100,12 @@ pub enum Planted {
     SuccessorNotFlushed,
     /// A label says that a member is out before the voters of the volume do.
     LabelsBeforeVotes,
+    /// A role that is nobody's is taken, and the bits that were cleared before are not told from those that are kept from there on.
+    VacantFilledInLine,
+    /// An array in which nobody is out any more still believes those that come from its lines before.
+    WholeNotClosed,
+    /// A mirror has one role more before any label says so.
+    WidenedInMemory,
     /// A successor that fails as it takes over is dropped together with the member that it was to replace.
     SuccessorFlushedWithOthers,
 }

@@ -12,8 +12,9 @@ use super::coverage::covers;
 use super::error::LifecycleError;
 use super::grow::joining_from;
 use super::join::join_all;
-use super::lines::part;
+use super::lines::{close, part};
 use super::planted::{Planted, planted};
+use super::redundant::lacks_nobody;
 use super::replace::successor_of;
 use super::write::{Target, flush, place_of, write_each};
 use crate::{LeafId, MetaIo};
@@ -145,6 +146,7 @@ impl Array {
         mut losses: Losses,
     ) -> Result<Vec<Failure>, LifecycleError> {
         loop {
+            self.keep_line(&mut next);
             for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
                 target.label(&next).encode()?;
             }
@@ -170,6 +172,25 @@ impl Array {
             after.sequence += 1;
             self.leave_out(&mut after, &losses.roles, &[&next]);
             next = after;
+        }
+    }
+
+    /// States of which line `next` is, beside what [`Array::leave_out`] says of those that part. Of a label that was begun before it
+    /// changes nothing.
+    ///
+    /// While nobody is out bits are cleared, and whoever comes from a line before is an old copy. When somebody begins to be filled
+    /// then, as a role that was nobody's is taken, bits are kept from there on: of that a new line tells, as what is kept is not all that
+    /// was written since the one that ends.
+    fn keep_line(&mut self, next: &mut ArrayPart) {
+        if lacks_nobody(next) {
+            if !planted(Planted::WholeNotClosed) {
+                close(&mut next.lineage);
+            }
+        } else if lacks_nobody(&self.label)
+            && next.lineage.id == self.label.lineage.id
+            && !planted(Planted::VacantFilledInLine)
+        {
+            next.lineage = part(&next.lineage, self.believed_from(), self.lines.next(), &[]);
         }
     }
 
@@ -268,8 +289,8 @@ impl Array {
             let place = place(label, *role);
             let Some(entry) = label.members.get_mut(usize::from(place)) else { continue };
             match entry.state {
-                // Spares and successors have no role that waits for them.
-                _ if place >= self.roles() => {
+                // Spares and successors have no role that waits for them. A mirror that gives its last role up gives its number to a spare.
+                state if place >= self.roles() || state == MemberState::Spare => {
                     (entry.state, entry.id) = (MemberState::Absent, None);
                     label.jobs.retain(|job| job.target != Some(place) || job.kind == JobKind::Grow);
                 }
@@ -282,10 +303,10 @@ impl Array {
         }
     }
 
-    /// From which sequence number on a member is believed that parts from here: 0 where the array was not whole, as then no
+    /// From which sequence number on a member is believed that parts from here: 0 where somebody was out or being filled, as then no
     /// bit was cleared. The last completed label is on everybody. What a start found may lack on members that are not here.
     pub(super) fn believed_from(&self) -> u64 {
-        match self.is_whole() {
+        match self.lacks_nobody() {
             false => 0,
             true => self.label.sequence - u64::from(self.label.sequence == self.found_sequence),
         }

@@ -15,6 +15,24 @@ pub fn is_redundant(level: Level) -> bool {
     matches!(level, Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6)
 }
 
+/// How many roles a label's zones have: those that hold content.
+pub(super) fn roles_of(label: &ArrayPart) -> usize {
+    let roles = label.zones.iter().fold(0, |set, zone| set | zone.members);
+    (u128::BITS - roles.leading_zeros()) as usize
+}
+
+/// Whether nobody is out and nobody is being filled: then there is nobody who comes to hold everything by what the bitmap says, and
+/// bits may be cleared. Roles of copies that are nobody's do not count: who takes one gets everything. With parity they do, as they are
+/// what others make up for.
+pub(super) fn lacks_nobody(label: &ArrayPart) -> bool {
+    let of_copies = label.spec.level.parity() == 0;
+    label.members.iter().take(roles_of(label)).all(|member| match member.state {
+        MemberState::InSync => true,
+        MemberState::Absent => of_copies,
+        _ => false,
+    })
+}
+
 /// The members of one redundant array, seen together.
 pub(super) struct Seats<'a> {
     pub newest: &'a ArrayPart,

@@ -21,7 +21,6 @@ use super::array::{Array, fills};
 use super::erase::wipe;
 use super::error::LifecycleError;
 use super::journal;
-use super::lines::close;
 use super::members::{enter, vacate};
 use super::planted::{Planted, planted};
 use super::record::Losses;
@@ -209,9 +208,6 @@ impl Array {
         }
         next.members[usize::from(role)] = entry;
         vacate(&mut next.members, number, self.roles());
-        if next.members.iter().take(usize::from(self.roles())).all(|m| m.state == MemberState::InSync) {
-            close(&mut next.lineage);
-        }
         self.record(io, next, Losses::default()).await?;
         self.candidates.retain(|(candidate, _)| candidate.role != role);
         Ok(())

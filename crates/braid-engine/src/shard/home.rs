@@ -398,7 +398,7 @@ impl Shard {
             self.home.at(at).stage = Stage::Held;
             return;
         }
-        let whole = layout.mirror().is_some_and(|mirror| mirror.is_whole());
+        let whole = layout.lacks_nobody();
         let round = self.home.at(at);
         round.again = false;
         round.calls.append(&mut round.calls_asked);

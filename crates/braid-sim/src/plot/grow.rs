@@ -151,6 +151,7 @@ impl Admin {
                     mirror.owed = range.1 / BLOCK_BYTES as u64;
                     let holders: Vec<Option<usize>> = mirror.disks.iter().chain(&further).copied().map(Some).collect();
                     mirror.has_taken_up(&holders);
+                    mirror.roles += further.len() as u16;
                     stage.enlarged.retain(|disk| !enlarged.contains(disk));
                     // A client that knows the size comes to a shard after the layout that has it; here it would come at once.
                     stage.spreading.push((id, range.1));

@@ -38,6 +38,10 @@ pub struct Mirror {
     pub joining: Vec<usize>,
     /// It has grown by such disks, or may have: what they alone hold nobody who is well has. They never fail.
     pub widened: bool,
+    /// How many roles it has, as far as that is known: as many as when it was started, and those that it got since.
+    pub roles: u16,
+    /// It was to get another number of roles, and that was not answered.
+    pub changes_width: bool,
     /// A growth was begun and not answered: it may be larger.
     pub growing: bool,
     /// Blocks that it has at least: a growth was acknowledged.
@@ -93,6 +97,8 @@ impl Mirror {
             further: Vec::new(),
             joining: Vec::new(),
             widened: false,
+            roles: 0,
+            changes_width: false,
             growing: false,
             owed: 0,
             number: None,
@@ -135,6 +141,14 @@ impl Mirror {
         let disks = &self.disks;
         self.further.retain(|disk| !disks.contains(disk));
         self.joining.clear();
+    }
+
+    /// It is served with so many roles. What is wrong with that: as many were acknowledged, unless it was about to have others.
+    pub fn has_roles(&mut self, roles: u16) -> Option<String> {
+        let wrong = self.roles > 0 && roles != self.roles && !self.changes_width && !self.growing;
+        let why = format!("it is served with {roles} roles, and had {}", self.roles);
+        (self.roles, self.changes_width) = (roles, false);
+        wrong.then_some(why)
     }
 
     /// Between two lives somebody copies a disk, or puts an older copy in the place of one.

@@ -16,6 +16,7 @@ pub mod row_drills;
 pub mod script;
 mod starting;
 pub mod subject;
+mod width;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -265,6 +266,9 @@ impl Admin {
     /// One thing that an administrator might do.
     async fn act(&mut self, habits: Habits) {
         if self.grow_something(habits).await || self.move_some_journal(habits).await {
+            return;
+        }
+        if self.change_some_width().await {
             return;
         }
         if !self.stage.borrow().mirrors.is_empty() {

@@ -233,6 +233,10 @@ impl Admin {
         };
         let holders: Vec<Option<usize>> = (0..array.roles()).map(holder).collect();
         self.stage.borrow_mut().mirrors[index].has_taken_up(&holders);
+        let wrong = self.stage.borrow_mut().mirrors[index].has_roles(array.roles());
+        if let Some(why) = wrong {
+            return self.odd(format!("mirror {index}: {why}"));
+        }
         let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
         let well = self.stage.borrow().mirrors[index].well.map(|disk| self.leaves[&disk]);
         if let Some(well) = well {

@@ -37,6 +37,9 @@ struct Counts {
     replacing: u64,
     replaced: u64,
     seated: u64,
+    widened: u64,
+    narrowed: u64,
+    removed: u64,
 }
 
 /// What the judge knows of a disk.
@@ -131,7 +134,7 @@ impl World {
             self.present.dedup();
             counts.copies += 1;
             let labels = self.labels(leaf);
-            self.run(Some(leaf), counts)?;
+            self.run(Some((leaf, other)), counts)?;
             // Where the array did not take it the disk itself is put back.
             if self.labels(leaf) == labels {
                 self.disks.copy_disk(aside, leaf);
@@ -159,8 +162,9 @@ impl World {
     }
 
     /// One run of the array, from its start to a stop or a crash.
-    fn run(&mut self, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
+    fn run(&mut self, copied: Option<(LeafId, LeafId)>, counts: &mut Counts) -> Result<(), String> {
         let present = self.present.clone();
+        let copy = copied.map(|(leaf, _)| leaf);
         let found = run(scan(&self.disks, &present));
         let [found] = found.arrays.as_slice() else {
             // A disk that was cleared to become a new member may be alone.
@@ -168,6 +172,10 @@ impl World {
             return if labelled { Err(format!("{} arrays", found.arrays.len())) } else { Ok(()) };
         };
         self.log.push(format!("{present:?}: {}", found.status));
+        if copied.is_some_and(|(_, other)| found.outsiders.iter().any(|(leaf, _)| *leaf == other)) {
+            // Who served last was taken off the table before, and told to start alone: of what the copy lacks nobody here can tell.
+            return Ok(());
+        }
         let degraded = matches!(found.status, Status::Waiting { .. }) && self.chance.below(3) == 0;
         let force = self.forces(found, copy);
         counts.forced += u64::from(force);
@@ -251,7 +259,7 @@ impl World {
     }
 
     fn act(&mut self, array: &mut Array, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
-        if array.is_whole() && self.chance.below(2) == 0 {
+        if array.lacks_nobody() && self.chance.below(2) == 0 {
             self.log.push("bits are cleared".into());
             counts.cleared += 1;
             array.members().for_each(|m| self.known[m.leaf.0 as usize].cleared = self.writes);
@@ -264,7 +272,8 @@ impl World {
             counts.seated += 1;
             return run(array.seat_successor(&self.disks, role)).map_err(said);
         }
-        match self.chance.below(6) {
+        match self.chance.below(7) {
+            6 => self.widths(array, role, counts),
             5 => self.replace(array, role, counts),
             0 => {
                 let text = name(&format!("n{}", self.writes));
@@ -276,6 +285,31 @@ impl World {
                 run(array.drop_members(&self.disks, &[role])).map(drop).map_err(said)
             }
             _ => self.fill(array, copy, counts),
+        }
+    }
+
+    /// A mirror gets a role, or gives one up, or one that is out becomes nobody's.
+    fn widths(&mut self, array: &mut Array, role: u16, counts: &mut Counts) -> Result<(), String> {
+        let said = |error: crate::lifecycle::LifecycleError| error.to_string();
+        let is_mirror = array.label().spec.level == Level::Raid1 && array.successors().next().is_none();
+        if array.state(role) == MemberState::Out {
+            self.log.push(format!("remove {role}"));
+            counts.removed += 1;
+            return run(array.remove(&self.disks, role)).map_err(said);
+        }
+        let last = array.roles() - 1;
+        let in_sync = |role: u16| matches!(array.state(role), MemberState::InSync | MemberState::Absent);
+        let vacant = array.vacant().find(|role| (*role..last).all(in_sync)).filter(|_| in_sync(last) && last > 0);
+        if let Some(role) = vacant.filter(|_| is_mirror && self.chance.below(2) == 0) {
+            self.log.push(format!("narrow by {role}"));
+            counts.narrowed += 1;
+            run(array.narrow(&self.disks, role)).map_err(said)
+        } else if is_mirror && last < 5 {
+            self.log.push(format!("widen to {}", last + 2));
+            counts.widened += 1;
+            run(array.widen(&self.disks)).map(drop).map_err(said)
+        } else {
+            Ok(())
         }
     }
 
@@ -388,6 +422,7 @@ fn who_serves_holds_what_the_others_hold() {
     assert!(counts.cut_off > 1000 && counts.filled > 1000 && counts.dropped > 1000, "{counts:?}");
     assert!(counts.filled_anew > 100 && counts.cleared > 1000 && counts.forced > 100, "{counts:?}");
     assert!(counts.replacing > 300 && counts.replaced > 40 && counts.seated > 100, "{counts:?}");
+    assert!(counts.widened > 300 && counts.narrowed > 100 && counts.removed > 100, "{counts:?}");
     assert!(counts.copies > 1000 && counts.copies_refused > 400 && counts.copies_filled > 100, "{counts:?}");
 }
 
@@ -414,6 +449,8 @@ fn histories_notice_planted_bugs() {
         Planted::NotDurable,
         Planted::OldCopyReturns,
         Planted::ServedAfterOneLabel,
+        Planted::WholeNotClosed,
+        Planted::WidenedInMemory,
     ] {
         plant(Some(bug));
         let caught = (0..1500).find_map(|seed| history(seed, false, &mut Counts::default()).err());

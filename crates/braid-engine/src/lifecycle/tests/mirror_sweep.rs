@@ -56,9 +56,15 @@ enum Act {
     /// The same while that one is still being filled.
     SeatFilling,
     Abandon,
+    /// A mirror gets one role more, and gives it up again.
+    Widen,
+    Narrow,
+    /// That role is taken.
+    FillVacant,
+    PromoteVacant,
 }
 
-const ACTS: [Act; 19] = [
+const ACTS: [Act; 23] = [
     Act::Create,
     Act::DegradedStart,
     Act::Drop,
@@ -78,8 +84,14 @@ const ACTS: [Act; 19] = [
     Act::Seat,
     Act::SeatFilling,
     Act::Abandon,
+    Act::Widen,
+    Act::Narrow,
+    Act::FillVacant,
+    Act::PromoteVacant,
 ];
 
+/// The role that a mirror of three gets.
+const WIDER: u16 = 3;
 /// The number that a successor gets: the spare has the one before.
 const SUCCESSOR: u16 = 4;
 
@@ -87,6 +99,20 @@ impl Act {
     fn replaces(self) -> bool {
         let acts = [Act::BeginReplacing, Act::ReplaceBySpare, Act::PromoteSuccessor, Act::Retire, Act::Seat];
         acts.contains(&self) || matches!(self, Act::SeatFilling | Act::Abandon)
+    }
+
+    fn is_about_width(self) -> bool {
+        matches!(self, Act::Widen | Act::Narrow | Act::FillVacant | Act::PromoteVacant)
+    }
+
+    /// Whether an array may have so many roles after it.
+    fn leaves_roles(self, roles: u16, acknowledged: bool) -> bool {
+        match self {
+            Act::Widen => roles == 4 || roles == 3 && !acknowledged,
+            Act::Narrow => roles == 3 || roles == 4 && !acknowledged,
+            Act::FillVacant | Act::PromoteVacant => roles == 4,
+            _ => roles == 3,
+        }
     }
 }
 
@@ -140,6 +166,8 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
             run(array.remove_spare(disks, 3)).unwrap();
         }
         Act::RemoveSpare => {}
+        Act::Widen => {}
+        act if act.is_about_width() => assert_eq!(run(array.widen(disks)).unwrap(), WIDER),
         act if act.replaces() => members.into_iter().chain([LeafId(0)]).for_each(|leaf| stamp(disks, leaf, 2)),
         _ => {
             run(array.drop_members(disks, &[0])).unwrap();
@@ -154,6 +182,10 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
         Act::Promote => {
             run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)).unwrap();
             disks.poke_cached(LeafId(0), STAMP, &sector(2));
+        }
+        Act::PromoteVacant => {
+            run(array.begin_filling(disks, WIDER, fresh(), Filling::Full)).unwrap();
+            disks.poke_cached(LeafId(FRESH), STAMP, &sector(1));
         }
         Act::PromoteSuccessor | Act::Retire | Act::Seat | Act::SeatFilling | Act::Abandon => {
             let successor = run(array.begin_replacing(disks, 0, replacement())).unwrap();
@@ -202,6 +234,10 @@ fn perform(level: Level, act: Act, disks: &Disks, array: &mut Option<Array>) -> 
         Act::Retire => run(array.retire(disks, 0)),
         Act::Seat | Act::SeatFilling => run(array.seat_successor(disks, 0)),
         Act::Abandon => run(array.abandon(disks, SUCCESSOR)),
+        Act::Widen => run(array.widen(disks)).map(drop),
+        Act::Narrow => run(array.narrow(disks, WIDER)),
+        Act::FillVacant => run(array.begin_filling(disks, WIDER, fresh(), Filling::Full)),
+        Act::PromoteVacant => run(array.promote(disks, WIDER)),
     }
 }
 
@@ -274,7 +310,8 @@ fn one(level: Level, act: Act, step: Option<u64>, how: Crash, seed: u64, counts:
     disks.crash(how, &mut chance);
     disks.heal();
     counts.crashes += 1;
-    let last = if matches!(act, Act::Create | Act::AddSpare | Act::RemoveSpare) { 1 } else { 2 };
+    let unwritten = matches!(act, Act::Create | Act::AddSpare | Act::RemoveSpare) || act.is_about_width();
+    let last = if unwritten { 1 } else { 2 };
     if act == Act::Create {
         leaves(3).into_iter().for_each(|leaf| stamp(&disks, leaf, 1));
     }
@@ -338,6 +375,7 @@ fn judge(
     }
     let unborn = act == Act::Create && !acknowledged;
     match start_of(disks, everybody, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
+        Some(array) if !act.leaves_roles(array.roles(), acknowledged) => Err(format!("it has {} roles", array.roles())),
         Some(array) => holds(disks, &array, &allowed).map_err(|why| format!("then, with all disks: {why}")),
         None if unborn => Ok(()),
         None => {
@@ -382,7 +420,7 @@ fn every_step_may_be_the_last() {
 fn every_step_may_be_the_last_with_parity() {
     for level in [Level::Raid5, Level::Raid6] {
         let mut counts = Counts::default();
-        for act in ACTS {
+        for act in ACTS.into_iter().filter(|act| !act.is_about_width()) {
             sweep(level, act, 0..4, &mut counts).unwrap();
         }
         println!("{level:?}: {counts:?}");

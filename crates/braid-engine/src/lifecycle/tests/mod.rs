@@ -17,6 +17,7 @@ mod stories;
 mod sweep;
 mod unused_lines;
 mod voters;
+mod widths;
 
 use braid_format::{MemberId, Name, StartPolicy, Uuid};
 use braid_geometry::{Level, Spec};
