@@ -7,6 +7,14 @@ use braid_api::HostDisk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Longest that the file systems of files behind loop devices are waited for.
+const BACKING_MAX: Duration = Duration::from_millis(500);
+/// Files that are asked for at a time; those that never answer count.
+const BACKING_FILES_MAX: usize = 256;
 
 /// Where the kernel's views are mounted.
 pub struct Roots {
@@ -50,6 +58,8 @@ pub struct BlockDevice {
     pub slaves: Vec<String>,
     /// The file behind a loop device.
     pub backing_file: Option<PathBuf>,
+    /// That file, where its file system answers.
+    pub backing: Option<Identity>,
     /// Number of partitions on it.
     pub partitions: usize,
 }
@@ -97,6 +107,36 @@ impl Entry {
     }
 }
 
+/// Notes the files behind loop devices, each asked for by a thread of its own: a file system may hang, and may wait for this very daemon to
+/// start, as one does that stands on its exports. Of such a file nothing is known then.
+fn note_backing(devices: &mut [BlockDevice]) {
+    static ASKING: AtomicUsize = AtomicUsize::new(0);
+    let (found, backing) = mpsc::channel();
+    let mut asked = 0;
+    for (at, device) in devices.iter().enumerate() {
+        let Some(file) = device.backing_file.clone() else { continue };
+        if ASKING.fetch_add(1, Ordering::Relaxed) >= BACKING_FILES_MAX {
+            ASKING.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let found = found.clone();
+        let ask = move || {
+            // Whoever asked may have given up.
+            let _ = found.send((at, Identity::of(&file)));
+            ASKING.fetch_sub(1, Ordering::Relaxed);
+        };
+        match std::thread::Builder::new().name("backing".to_owned()).spawn(ask) {
+            Ok(_) => asked += 1,
+            Err(_) => drop(ASKING.fetch_sub(1, Ordering::Relaxed)),
+        }
+    }
+    let until = Instant::now() + BACKING_MAX;
+    for _ in 0..asked {
+        let Ok((at, id)) = backing.recv_timeout(until.saturating_duration_since(Instant::now())) else { return };
+        devices[at].backing = id;
+    }
+}
+
 impl Roots {
     /// What a disk stands on, itself included: the devices that it is built on, the files behind loop devices.
     pub fn beneath(&self, path: &Path, devices: &[BlockDevice]) -> BTreeSet<Identity> {
@@ -108,7 +148,7 @@ impl Roots {
                 continue;
             }
             if let Some(device) = devices.iter().find(|device| Identity::of(&device.path) == Some(id)) {
-                wanted.extend(device.backing_file.clone());
+                all.extend(device.backing);
                 wanted.extend(device.slaves.iter().map(|name| self.dev.join(name)));
             }
         }
@@ -127,7 +167,7 @@ impl Roots {
         if let Some(device) = devices.iter().find(|device| Identity::of(&device.path) == Some(id)) {
             return users.get(&device.number).and_then(|users| users.first().cloned());
         }
-        let behind = |device: &&BlockDevice| device.backing_file.as_deref().and_then(Identity::of) == Some(id);
+        let behind = |device: &&BlockDevice| device.backing == Some(id);
         if let Some(device) = devices.iter().find(behind) {
             return Some(format!("{} is a loop device over it", device.path.display()));
         }
@@ -152,6 +192,7 @@ impl Roots {
             devices.push(whole);
         }
         devices.sort_by(|a, b| a.path.cmp(&b.path));
+        note_backing(&mut devices);
         devices
     }
 
@@ -190,6 +231,7 @@ impl Roots {
             holders: names(&folder.join("holders")),
             slaves: names(&folder.join("slaves")),
             backing_file: text(&folder.join("loop/backing_file")).map(PathBuf::from),
+            backing: None,
             partitions,
         })
     }

@@ -20,14 +20,19 @@ impl Block {
 
     /// With sectors of so many bytes, as the export's smallest block is larger.
     pub fn with_sectors(daemon: &Daemon, uri: &str, bytes: u64) -> Block {
+        Block::within(&daemon.folder, uri, bytes)
+    }
+
+    /// The same, in a folder that is no daemon's.
+    pub fn within(place: &Folder, uri: &str, bytes: u64) -> Block {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         need_root();
-        let folder = daemon.folder.join(&format!("fuse{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let folder = place.join(&format!("fuse{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).expect("a folder can be made");
         let file = format!("{folder}/nbd");
         let mut nbdfuse = command("nbdfuse");
         nbdfuse.args([&file, uri]);
-        let nbdfuse = Running::start(&daemon.folder, folder.rsplit('/').next().expect("a name"), &mut nbdfuse);
+        let nbdfuse = Running::start(place, folder.rsplit('/').next().expect("a name"), &mut nbdfuse);
         wait_for("nbdfuse to mount", || fs::metadata(&file).ok().filter(|found| found.len() > 0));
         let device =
             run("losetup", &["--find", "--show", "--direct-io=on", "--sector-size", &bytes.to_string(), &file])
@@ -68,6 +73,38 @@ impl Drop for Block {
         let _ = command("fusermount3").args(["-u", &self.folder]).output();
         self.nbdfuse.kill();
         let _ = command("umount").args(["-l", &self.folder]).output();
+    }
+}
+
+/// A file system may stand on a daemon's own exports, and wait for it.
+#[test]
+fn a_loop_device_whose_file_system_hangs_holds_up_no_start() {
+    need_root();
+    let folder = Folder::new();
+    let socket = folder.join("kit.sock");
+    let mut kit = command("nbdkit");
+    kit.args(["-f", "-U", &socket, "memory", "64M"]);
+    let _kit = Running::start(&folder, "nbdkit", &mut kit);
+    wait_for("nbdkit to listen", || fs::metadata(&socket).ok());
+    let block = Block::within(&folder, &format!("nbd+unix:///?socket={socket}"), 512);
+    block.nbdfuse.signal(rustix::process::Signal::STOP);
+    // What the kernel knows of its files it forgets after a second.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    let daemon = Daemon::start();
+    // What it has begun on that device keeps it from ending until it goes on.
+    let goes_on = GoesOn(&block.nbdfuse);
+    let disk = daemon.folder.sparse("disk", 64 * MIB);
+    daemon.array("data", "concat", &[&disk]);
+    assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
+    drop(goes_on);
+}
+
+/// Has a process go on that was halted.
+struct GoesOn<'a>(&'a Running);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.signal(rustix::process::Signal::CONT);
     }
 }
 
