@@ -32,7 +32,7 @@ pub struct DeleteArgs {
     /// The replica or witness, by name or by the volume's UUID
     #[arg(value_name = "REPLICA")]
     replica: String,
-    /// Delete it although a controller is connected
+    /// Delete it although a controller is connected, or it has promised a controller something
     #[arg(long)]
     force: bool,
     /// Do not ask

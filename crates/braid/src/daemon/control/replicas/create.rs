@@ -150,7 +150,7 @@ impl Control {
     /// Deletes a replica with its data, or a witness.
     ///
     /// # Errors
-    /// A controller uses it and `force` is not set; its data have snapshots; its pool does not serve.
+    /// A controller uses it, or it has promised something, and `force` is not set; its data have snapshots; its pool does not serve.
     pub async fn delete_replica(self: &Arc<Self>, volume: &str, force: bool) -> Result<Replica, ErrorDetail> {
         self.is_open()?;
         let shown = self.replica(volume)?;
@@ -170,6 +170,9 @@ impl Control {
                 )));
             }
             self.refuse_exports_of_replica(data, &shown.name)?;
+        }
+        if !force && saved.formed {
+            refuse_promised(&shown)?;
         }
         self.set_formed(saved.volume, false)?;
         self.close_replica(saved.volume, "it is being deleted").await;
@@ -219,4 +222,25 @@ impl Control {
         self.save_or_warn();
         Ok(())
     }
+}
+
+/// Others count on what a voter has answered, its volume as long as there is one: whoever deletes that has to say so.
+fn refuse_promised(replica: &Replica) -> Result<(), ErrorDetail> {
+    let promised = match (&replica.register, replica.state) {
+        (Some(register), _) if register.epoch == 0 => return Ok(()),
+        (Some(register), _) => format!("has answered epoch {}", register.epoch),
+        // What is not known may be anything.
+        (None, ReplicaState::Failed) => "may have answered a controller, which cannot be looked up now".to_owned(),
+        (None, _) => return Ok(()),
+    };
+    let what = if replica.witness { "witness" } else { "replica" };
+    let with = if replica.witness { "" } else { ", and its copy of the data" };
+    let message = format!(
+        "{what} {} is voter {} of {} of its volume and {promised}: with its vote{with} the volume may be lost, and one made in its place knows nothing of what was promised",
+        replica.name, replica.voter, replica.voters
+    );
+    Err(ErrorDetail::new(Kind::NeedsConfirmation, message).with("replica", &replica.name).remedy(format!(
+        "braid volume delete {} deletes the volume with all that nodes keep of it; --force deletes this alone",
+        replica.name
+    )))
 }
