@@ -301,6 +301,31 @@ impl Fence {
         self.go_on();
     }
 
+    /// Nobody who was let in has anything under way.
+    pub fn is_idle(&self) -> bool {
+        self.connections.is_empty() && self.operations.is_empty()
+    }
+
+    /// After a write that failed: this was read back, and is what all places hold now. Only while [`Fence::is_idle`]. It begins anew, as
+    /// at a start, but sessions that have passed do not come back.
+    pub fn recovered(&mut self, register: Register) {
+        debug_assert!(self.failed && self.is_idle());
+        if (register.epoch, register.controller) != (self.register.epoch, self.register.controller) {
+            self.session = 0;
+            self.attempts.clear();
+        }
+        self.register = register;
+        self.failed = false;
+    }
+
+    /// Whoever asked this does not wait any more: it is not begun. What is being made durable already goes on.
+    pub fn withdraw(&mut self, number: u64) {
+        let begun = usize::from(self.writing.is_some());
+        let Some(at) = self.asks.iter().skip(begun).position(|(of, _)| *of == number) else { return };
+        self.asks.remove(begun + at);
+        self.go_on();
+    }
+
     /// What is to be done next.
     pub fn pop(&mut self) -> Option<FenceAction> {
         self.actions.pop_front()

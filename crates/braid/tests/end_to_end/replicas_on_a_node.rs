@@ -298,6 +298,18 @@ fn its_data_are_not_for_others() {
 }
 
 #[test]
+fn what_has_promised_something_is_deleted_by_force_alone() {
+    let node = Node::start();
+    node.create();
+    node.raise(3, FIRST);
+    let said = node.daemon.refused(4, &["replica", "delete", "db", "--yes"]);
+    assert!(said.contains("voter 0 of 3") && said.contains("epoch 3") && said.contains("--force"), "{said}");
+    assert_eq!(node.show()["state"], "ready");
+    node.daemon.braid(&["replica", "delete", "db", "--yes", "--force"]);
+    assert!(node.daemon.braid(&["replica", "list"]).contains("no replicas"));
+}
+
+#[test]
 fn a_witness_keeps_a_register_and_nothing_else() {
     let mut node = Node::start();
     let witness = json!({"volume": VOLUME, "name": "db", "voter": 2, "voters": 3, "in_sync": 3});
@@ -333,6 +345,64 @@ fn a_witness_keeps_a_register_and_nothing_else() {
     assert_eq!(node.show()["state"], "lost");
     node.daemon.braid(&["replica", "delete", "db", "--yes"]);
     assert!(!std::path::Path::new(&file).exists());
+}
+
+/// A small file system in memory, over a folder.
+struct Small {
+    at: String,
+}
+
+impl Small {
+    fn over(at: String) -> Small {
+        need_root();
+        std::fs::create_dir_all(&at).expect("a folder can be made");
+        run("mount", &["-t", "tmpfs", "-o", "size=64k", "braid-test", &at]);
+        Small { at }
+    }
+
+    /// Takes what of it is free; gives the file that has it.
+    fn fill(&self) -> String {
+        let path = format!("{}/filler", self.at);
+        let _full = std::fs::write(&path, noise(128 * KIB, 1)).expect_err("there is no room for this");
+        path
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = command("umount").args(["--lazy", &self.at]).output();
+    }
+}
+
+#[test]
+fn a_voter_whose_register_could_not_be_written_votes_again() {
+    let node = Node::start();
+    let small = Small::over(node.daemon.folder.join("state/registers"));
+    node.right("POST", "/v1/replicas", &json!({"volume": VOLUME, "name": "db", "voter": 2, "voters": 3, "in_sync": 3}));
+    node.raise(3, FIRST);
+    for (slot, epoch) in [("0", 4), ("4096", 5)] {
+        // One of its places takes no write any more.
+        run("fallocate", &["--punch-hole", "-o", slot, "-l", "4096", &format!("{}/{VOLUME}", small.at)]);
+        let filler = small.fill();
+        let (status, refused) = node.ask(&raise_of(epoch, SECOND));
+        assert_eq!((status, &refused["error"]["kind"]), (409, &json!("inactive")), "{refused}");
+        let shown = node.show();
+        assert_eq!((&shown["state"], &shown["register"]), (&json!("failed"), &Value::Null), "{shown}");
+        assert!(shown["reason"].as_str().is_some_and(|why| why.contains("tried again")), "{shown}");
+        let status = node.daemon.braid(&["status"]);
+        assert!(status.contains("replica db"), "{status}");
+        let (_, refused) = node.ask(&json!({"ask": "beat", "epoch": 3, "controller": FIRST}));
+        assert!(refused["error"]["message"].as_str().is_some_and(|why| why.contains("does not vote")), "{refused}");
+        node.daemon.refused(4, &["replica", "delete", "db", "--yes"]);
+        std::fs::remove_file(filler).expect("it is there");
+        wait_for("it to vote again", || (node.show()["state"] == "ready").then_some(()));
+        // It has promised this or what was before; nobody was told of either.
+        let raised = node.show()["register"]["epoch"].as_u64().expect("a number");
+        assert!(raised == epoch || raised == epoch - 1, "{raised}");
+        node.raise(epoch, SECOND);
+    }
+    let events = node.daemon.events();
+    assert!(events.contains("replica_failed") && events.contains("replica_votes"), "{events}");
 }
 
 /// Writes all of the data in pieces, and waits until the disk has one of them and all others are answered.

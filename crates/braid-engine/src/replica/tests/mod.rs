@@ -191,6 +191,64 @@ fn a_voter_that_cannot_write_promises_nothing_more() {
     assert!(matches!(hello(&mut fence, 2, (1, FIRST, 2), (0, 2)), Hello::Refused(_)));
 }
 
+#[test]
+fn a_voter_that_can_write_again_goes_on_from_what_is_durable() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    assert_eq!(hello(&mut fence, 1, (1, FIRST, 5), (0, 1)), Hello::Admitted);
+    assert!(fence.begin(ConnectionId(1)) && fence.ask(1, Ask::Release { epoch: 1, controller: FIRST }));
+    let before = *fence.register();
+    fence.written(false);
+    // Something of it is with a disk still.
+    assert!(!fence.is_idle());
+    fence.closed(ConnectionId(1));
+    fence.end(ConnectionId(1));
+    assert!(fence.is_idle());
+    while fence.pop().is_some() {}
+    fence.recovered(before);
+    assert_eq!(ask(&mut fence, Ask::Beat { epoch: 1, controller: FIRST }), Some(Ok(Answer::Alive)));
+    // A connection of a session that was over does not come back with it.
+    assert!(matches!(hello(&mut fence, 2, (1, FIRST, 4), (0, 9)), Hello::Refused(_)));
+    assert_eq!(hello(&mut fence, 3, (1, FIRST, 6), (0, 1)), Hello::Admitted);
+    // What was to be written may be what is durable: nobody was told, and it counts.
+    fence.closed(ConnectionId(3));
+    assert!(fence.ask(2, Ask::Raise { epoch: 2, controller: SECOND }));
+    let Some(FenceAction::Write(raised)) = std::iter::from_fn(|| fence.pop()).last() else {
+        panic!("it is to be durable")
+    };
+    fence.written(false);
+    while fence.pop().is_some() {}
+    fence.recovered(raised);
+    assert_eq!(ask(&mut fence, Ask::Beat { epoch: 1, controller: FIRST }), Some(Err(Refused { epoch: 2 })));
+    assert_eq!(hello(&mut fence, 4, (2, SECOND, 1), (0, 1)), Hello::Admitted);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_begun() {
+    let mut fence = Fence::new(Register::default(), BOOT);
+    raise(&mut fence, 1, FIRST);
+    assert_eq!(hello(&mut fence, 1, (1, FIRST, 1), (0, 1)), Hello::Admitted);
+    assert!(fence.begin(ConnectionId(1)));
+    // It waits for I/O; another question waits behind it.
+    assert!(fence.ask(1, Ask::Raise { epoch: 2, controller: SECOND }));
+    assert!(fence.ask(2, Ask::Beat { epoch: 1, controller: FIRST }));
+    assert_eq!((fence.pop(), fence.pop()), (Some(FenceAction::Cut(ConnectionId(1))), None));
+    fence.withdraw(1);
+    assert_eq!(fence.pop(), Some(FenceAction::Answer(2, Ok(Answer::Alive))));
+    fence.closed(ConnectionId(1));
+    fence.end(ConnectionId(1));
+    assert_eq!((fence.pop(), fence.register().epoch), (None, 1), "nobody has raised it");
+    assert_eq!(hello(&mut fence, 2, (1, FIRST, 1), (0, 2)), Hello::Admitted);
+    fence.closed(ConnectionId(2));
+    // What is being written goes on, and is answered to nobody in particular.
+    assert!(fence.ask(3, Ask::Raise { epoch: 3, controller: SECOND }));
+    assert!(matches!(fence.pop(), Some(FenceAction::Write(_))));
+    fence.withdraw(3);
+    fence.written(true);
+    assert!(matches!(fence.pop(), Some(FenceAction::Answer(3, Ok(_)))));
+    assert_eq!(fence.register().epoch, 3);
+}
+
 /// An opening of three voters, the last one a witness.
 fn opening() -> Opening {
     Opening::new(Quorums::of(3), voters(&[0, 1]), SECOND, 70)

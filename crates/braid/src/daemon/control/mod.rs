@@ -17,7 +17,7 @@ mod holes;
 mod idle;
 pub mod keeping;
 pub mod pools;
-mod replicas;
+pub mod replicas;
 pub mod replicated;
 mod search;
 mod shutdown;

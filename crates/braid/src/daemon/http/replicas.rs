@@ -1,11 +1,14 @@
 //! Paths of replicas and witnesses: what a node keeps of volumes that are kept on several, and what their controllers ask of it.
 
 use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use crate::daemon::control::replicas::ASKING_MAX;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
     AskReplica, ChangeReplica, CreateReplica, ErrorBody, Replica, ReplicaAnswer, ReplicaList, ReplicaSnapshotList,
 };
+use serde::Deserialize;
+use std::time::Duration;
 
 /// All replicas and witnesses of this node.
 #[utoipa::path(get, path = "/v1/replicas", responses((status = 200, body = ReplicaList)))]
@@ -41,7 +44,7 @@ pub(super) async fn replica(State(control): Shared, Named(name): Named) -> Answe
     delete, path = "/v1/replicas/{replica}",
     params(
         ("replica" = String, Path, description = "the volume's UUID, or its name", example = "db"),
-        ("force" = Option<bool>, Query, description = "although a controller is connected")
+        ("force" = Option<bool>, Query, description = "although a controller is connected, or it has promised something")
     ),
     responses(
         (status = 200, body = Replica, description = "as it was"),
@@ -62,7 +65,10 @@ pub(super) async fn delete_replica(
 /// does.
 #[utoipa::path(
     post, path = "/v1/replicas/{replica}/ask", request_body = AskReplica,
-    params(("replica" = String, Path, description = "the volume's UUID, or its name", example = "db")),
+    params(
+        ("replica" = String, Path, description = "the volume's UUID, or its name", example = "db"),
+        ("wait_ms" = Option<u64>, Query, description = "so long whoever asks waits for the answer, 60,000 at most; what could only be begun later is not begun")
+    ),
     responses(
         (status = 200, body = ReplicaAnswer),
         (status = 400, body = ErrorBody),
@@ -73,9 +79,17 @@ pub(super) async fn delete_replica(
 pub(super) async fn ask_replica(
     State(control): Shared,
     Named(name): Named,
+    query: Result<Query<Wait>, QueryRejection>,
     Ask(ask): Ask<AskReplica>,
 ) -> Answer<ReplicaAnswer> {
-    Ok(Json(control.ask_replica(&name, ask).await?))
+    let limit = read_query(query)?.wait_ms.map_or(ASKING_MAX, Duration::from_millis);
+    Ok(Json(control.ask_replica(&name, ask, limit).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wait {
+    wait_ms: Option<u64>,
 }
 
 /// The snapshots of a replica's data that controllers had taken.

@@ -3,7 +3,7 @@
 //! A connection counts as one I/O of the fence, from the moment in which it is let in until the kernel has nothing of it any more: there is
 //! no lock on the path of data.
 
-use super::register::Keeper;
+use super::register::{Found, Keeper};
 use super::terms::Terms;
 use braid_engine::ShardId;
 use braid_engine::replica::{Answer, Ask, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused, Register};
@@ -12,11 +12,19 @@ use braid_nbd::server::ExportsChanged;
 use braid_ring::RingHandle;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::daemon::listen::NBD_FRONTEND;
+
+/// Between two tries to write a register again that could not be written: at first, and at most.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(15);
+/// A question stands so much longer than whoever asks waits: asked again meanwhile, it has not lost its place.
+const ASKED_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What a question ends with; nothing where the voter cannot answer any more.
 type Answered = Result<Answer, Refused>;
@@ -35,7 +43,21 @@ struct Inner {
     next: u64,
     /// What is to be made durable, one at a time; none: nobody is let in any more, and nothing is promised.
     writes: Option<mpsc::UnboundedSender<Register>>,
+    /// Why nobody is answered, as the register cannot be written or is lost.
+    trouble: Option<Trouble>,
 }
+
+/// Why a voter answers nobody.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// Its register could not be written; it is tried again.
+    Unwritten(String),
+    /// Its register is gone.
+    Lost(String),
+}
+
+/// What is told of a voter's register to whoever shows it.
+pub type Tell = Box<dyn Fn(Option<&Trouble>) + Send + Sync>;
 
 /// What whoever has changed something does once nothing is locked.
 #[derive(Default)]
@@ -57,14 +79,21 @@ pub struct Door {
 
 impl Door {
     /// With what is durable; and who makes durable what is to be, which ends some time after the door was shut.
-    pub fn open(register: Register, boot: Uuid, keeper: Keeper, ring: RingHandle) -> (Arc<Door>, JoinHandle<()>) {
+    /// `told` hears when nobody is answered any more, and when that is over.
+    pub fn open(
+        register: Register,
+        boot: Uuid,
+        keeper: Keeper,
+        ring: RingHandle,
+        told: Tell,
+    ) -> (Arc<Door>, JoinHandle<()>) {
         let tell = move || {
             for shard in 0..ring.shards() {
                 ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
             }
         };
         let (door, writes) = Door::new(register, boot, tell);
-        let keeps = tokio::spawn(keep(Arc::downgrade(&door), keeper, writes));
+        let keeps = tokio::spawn(keep(Arc::downgrade(&door), keeper, writes, told));
         (door, keeps)
     }
 
@@ -80,6 +109,7 @@ impl Door {
             waiting: BTreeMap::new(),
             next: 0,
             writes: Some(writes),
+            trouble: None,
         };
         let door = |me: &Weak<Door>| Door {
             me: Weak::clone(me),
@@ -158,8 +188,9 @@ impl Door {
         after
     }
 
-    /// Asks what a controller asks. Nothing: the voter cannot answer any more, or too many ask.
-    pub async fn ask(&self, ask: Ask) -> Option<Answered> {
+    /// Asks what a controller asks, which waits so long. Nothing: the voter cannot answer any more, or not in time, or too many ask. What nobody
+    /// waits for any more is not begun, also where this is dropped.
+    pub async fn ask(self: &Arc<Self>, ask: Ask, limit: Duration) -> Option<Answered> {
         let (asker, answer) = oneshot::channel();
         let asked = self.with(|inner| {
             let number = inner.number();
@@ -168,12 +199,45 @@ impl Door {
             if !asked {
                 inner.waiting.remove(&number);
             }
-            asked
+            asked.then_some(number)
+        })?;
+        let until = Instant::now() + limit;
+        let _asked = Asked { door: Weak::clone(&self.me), number: asked, until: until + ASKED_AGAIN_MAX };
+        tokio::time::timeout_at(until, answer).await.ok()?.ok()
+    }
+
+    /// A question is not begun any more.
+    fn withdraw(&self, number: u64) {
+        self.with(|inner| {
+            inner.waiting.remove(&number);
+            inner.fence.withdraw(number);
         });
-        if !asked {
-            return None;
-        }
-        answer.await.ok()
+    }
+
+    /// Whether a question has not been answered yet.
+    fn is_asked(&self, number: u64) -> bool {
+        self.lock().waiting.contains_key(&number)
+    }
+
+    /// Why nobody is answered.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.lock().trouble.clone()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lock().fence.is_idle()
+    }
+
+    /// The register is read back and stands in all of its places: it goes on.
+    fn recovered(&self, register: Register) {
+        self.with(|inner| {
+            inner.trouble = None;
+            inner.fence.recovered(register);
+        });
+    }
+
+    fn set_trouble(&self, trouble: &Trouble) {
+        self.lock().trouble = Some(trouble.clone());
     }
 
     /// Begins something that a controller wants done with the data, other than by a connection. It is under way, and keeps whoever
@@ -230,6 +294,28 @@ impl Door {
             inner.fence.closed(ConnectionId(number));
             if visitor.begun {
                 inner.fence.end(ConnectionId(number));
+            }
+        });
+    }
+}
+
+/// A question that somebody waits for; or does not, from when this is dropped.
+struct Asked {
+    door: Weak<Door>,
+    number: u64,
+    until: Instant,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let Some(door) = self.door.upgrade().filter(|door| door.is_asked(self.number)) else { return };
+        let (door, number, until) = (Arc::downgrade(&door), self.number, self.until);
+        // Outside of the daemon's tasks nothing waits.
+        let Ok(tasks) = tokio::runtime::Handle::try_current() else { return };
+        tasks.spawn(async move {
+            tokio::time::sleep_until(until).await;
+            if let Some(door) = door.upgrade() {
+                door.withdraw(number);
             }
         });
     }
@@ -311,14 +397,55 @@ impl Gate for Door {
 }
 
 /// Makes durable what a fence wants to be, for as long as there is a door.
-async fn keep(door: Weak<Door>, mut keeper: Keeper, mut writes: mpsc::UnboundedReceiver<Register>) {
+async fn keep(door: Weak<Door>, mut keeper: Keeper, mut writes: mpsc::UnboundedReceiver<Register>, told: Tell) {
     while let Some(register) = writes.recv().await {
         let written = keeper.write(&register).await;
-        if let Err(why) = &written {
-            tracing::error!("the register of a replica cannot be written, so that it answers nothing any more: {why}");
+        let Some(open) = door.upgrade() else { return };
+        let Err(why) = written else {
+            open.written(true);
+            continue;
+        };
+        let trouble = Trouble::Unwritten(why);
+        open.set_trouble(&trouble);
+        open.written(false);
+        drop(open);
+        told(Some(&trouble));
+        if !recover(&door, &mut keeper, &mut writes, &told).await {
+            return;
         }
-        let Some(door) = door.upgrade() else { return };
-        door.written(written.is_ok());
+    }
+}
+
+/// Tries to have a register in both of its places again, once nobody has anything under way. False: the door is shut, or it is lost.
+async fn recover(
+    door: &Weak<Door>,
+    keeper: &mut Keeper,
+    writes: &mut mpsc::UnboundedReceiver<Register>,
+    told: &Tell,
+) -> bool {
+    let mut again = AGAIN;
+    loop {
+        // Nothing is to be written meanwhile: what comes is the end.
+        let shut = tokio::time::timeout(again, writes.recv()).await;
+        let (Err(_), Some(door)) = (shut, door.upgrade()) else { return false };
+        again = (2 * again).min(AGAIN_MAX);
+        if !door.is_idle() {
+            continue;
+        }
+        match keeper.find_again().await {
+            Ok(Found::Register(register)) => {
+                door.recovered(register);
+                told(None);
+                return true;
+            }
+            Ok(Found::Lost(why)) => {
+                let trouble = Trouble::Lost(why);
+                door.set_trouble(&trouble);
+                told(Some(&trouble));
+                return false;
+            }
+            Err(why) => door.set_trouble(&Trouble::Unwritten(why)),
+        }
     }
 }
 
@@ -331,6 +458,7 @@ mod tests {
     const BOOT: Uuid = Uuid::from_u128(100);
     const FIRST: Uuid = Uuid::from_u128(1);
     const SECOND: Uuid = Uuid::from_u128(2);
+    const LIMIT: Duration = Duration::from_secs(10);
 
     type Writes = mpsc::UnboundedReceiver<Register>;
 
@@ -349,7 +477,7 @@ mod tests {
     async fn ask(door: &Arc<Door>, writes: &mut Writes, ask: Ask) -> Option<Answered> {
         let asked = tokio::spawn({
             let door = Arc::clone(door);
-            async move { door.ask(ask).await }
+            async move { door.ask(ask, LIMIT).await }
         });
         while !asked.is_finished() {
             tokio::task::yield_now().await;
@@ -384,7 +512,7 @@ mod tests {
 
         let raising = tokio::spawn({
             let door = Arc::clone(&door);
-            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }).await }
+            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }, LIMIT).await }
         });
         while pass.standing() != Standing::Cut {
             tokio::task::yield_now().await;
@@ -417,7 +545,7 @@ mod tests {
         assert_eq!(later.standing(), Standing::Waits);
         let raising = tokio::spawn({
             let door = Arc::clone(&door);
-            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }).await }
+            async move { door.ask(Ask::Raise { epoch: 2, controller: SECOND }, LIMIT).await }
         });
         while later.standing() != Standing::Cut {
             tokio::task::yield_now().await;
@@ -460,13 +588,13 @@ mod tests {
         let pass = come(&door, 1, FIRST, 1, 1).expect("the first one");
         let asked = tokio::spawn({
             let door = Arc::clone(&door);
-            async move { door.ask(Ask::Release { epoch: 1, controller: FIRST }).await }
+            async move { door.ask(Ask::Release { epoch: 1, controller: FIRST }, LIMIT).await }
         });
         writes.recv().await.expect("it is to be written");
         door.written(false);
         assert_eq!(asked.await.expect("it ends"), None);
         assert_eq!(pass.standing(), Standing::Cut);
-        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }).await, None);
+        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }, LIMIT).await, None);
         assert!(come(&door, 1, FIRST, 2, 1).is_err());
 
         let (door, mut writes, told) = self::door();
@@ -476,8 +604,39 @@ mod tests {
         assert_eq!((pass.standing(), told.load(Ordering::Relaxed)), (Standing::Cut, 1));
         assert!(matches!(come(&door, 1, FIRST, 2, 1), Err(Denied::Now(_))), "it may be opened again");
         assert!(writes.recv().await.is_none(), "whoever writes ends");
-        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }).await, None);
+        assert_eq!(door.ask(Ask::Beat { epoch: 1, controller: FIRST }, LIMIT).await, None);
         drop(pass);
         assert_eq!(door.connections(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_waits_for_is_not_begun() {
+        let (door, mut writes, _) = door();
+        ask(&door, &mut writes, Ask::Raise { epoch: 1, controller: FIRST }).await;
+        let pass = come(&door, 1, FIRST, 1, 1).expect("the first one");
+        // Its connection is cut; nobody waits for the end of its I/O for longer than this.
+        assert_eq!(door.ask(Ask::Raise { epoch: 2, controller: SECOND }, LIMIT).await, None);
+        assert!(come(&door, 1, FIRST, 1, 2).is_err(), "it may be asked again at once");
+        tokio::time::sleep(ASKED_AGAIN_MAX + Duration::from_millis(1)).await;
+        drop(pass);
+        tokio::task::yield_now().await;
+        assert!(writes.try_recv().is_err(), "nobody has raised it");
+        come(&door, 1, FIRST, 1, 2).expect("it goes on");
+        // Whoever asks goes away.
+        let pass = come(&door, 1, FIRST, 1, 3).expect("a later attempt");
+        let asked = tokio::spawn({
+            let door = Arc::clone(&door);
+            async move { door.ask(Ask::Raise { epoch: 3, controller: SECOND }, LIMIT).await }
+        });
+        while pass.standing() != Standing::Cut {
+            tokio::task::yield_now().await;
+        }
+        asked.abort();
+        tokio::time::sleep(LIMIT + ASKED_AGAIN_MAX + Duration::from_millis(1)).await;
+        drop(pass);
+        tokio::task::yield_now().await;
+        assert!(writes.try_recv().is_err(), "nobody has raised it");
+        let raised = ask(&door, &mut writes, Ask::Raise { epoch: 4, controller: SECOND }).await;
+        assert!(matches!(raised, Some(Ok(Answer::Raised { .. }))), "{raised:?}");
     }
 }

@@ -25,12 +25,15 @@ use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Vote, Vo
 use door::Door;
 use here::Ground;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 pub use view::attention;
 
 /// Most replicas and witnesses of a node.
 pub const REPLICAS_MAX: usize = 1024;
+/// Longest that a controller waits for an answer.
+pub const ASKING_MAX: Duration = Duration::from_secs(60);
 
 /// The device of a replica that can be used.
 pub struct Standing {
@@ -77,6 +80,14 @@ impl ReplicaEntry {
             Condition::Not(..) => None,
         }
     }
+
+    /// Why it does not vote; nothing: it does.
+    pub fn trouble(&self) -> Option<(ReplicaState, String)> {
+        match &self.condition {
+            Condition::Ready(ready) => ready.door.trouble().map(|trouble| trouble.shown()),
+            Condition::Not(state, why) => Some((*state, why.clone())),
+        }
+    }
 }
 
 /// Of what the register of a replica is.
@@ -85,27 +96,35 @@ fn register_of(saved: &SavedReplica) -> RegisterOf {
 }
 
 impl Control {
-    /// Asks a voter what a controller asks.
+    /// Asks a voter what a controller asks, which waits so long: what comes too late is not begun.
     ///
     /// # Errors
     /// [`Kind::Fenced`] where another controller is answered; [`Kind::Inactive`] where it cannot answer.
-    pub async fn ask_replica(&self, volume: &str, ask: AskReplica) -> Result<ReplicaAnswer, ErrorDetail> {
+    pub async fn ask_replica(
+        &self,
+        volume: &str,
+        ask: AskReplica,
+        limit: Duration,
+    ) -> Result<ReplicaAnswer, ErrorDetail> {
         let (door, name, voters) = {
             let tables = self.read();
             let entry = tables.replica(volume)?;
-            let door = match &entry.condition {
-                Condition::Ready(ready) => Arc::clone(&ready.door),
-                Condition::Not(state, why) => return Err(does_not_vote(&entry.saved.name, *state, why)),
+            if let Some((state, why)) = entry.trouble() {
+                return Err(does_not_vote(&entry.saved.name, state, &why));
+            }
+            let Condition::Ready(ready) = &entry.condition else {
+                return Err(does_not_vote(&entry.saved.name, ReplicaState::Waiting, "it is being closed"));
             };
+            let door = Arc::clone(&ready.door);
             (door, entry.saved.name.clone(), entry.saved.voters)
         };
         let ask = understand(&name, voters, &ask)?;
-        match door.ask(ask).await {
+        match door.ask(ask, limit.min(ASKING_MAX)).await {
             Some(Ok(answer)) => Ok(show_answer(&answer)),
             Some(Err(Refused { epoch })) => Err(fenced(&name, epoch)),
             None => {
                 let message = format!(
-                    "replica {name} cannot answer: it is being closed, its register cannot be written, or too many ask"
+                    "replica {name} cannot answer: it is being closed, its register cannot be written, something that it waits for takes too long, or too many ask"
                 );
                 Err(ErrorDetail::new(Kind::Inactive, message)
                     .with("replica", &name)

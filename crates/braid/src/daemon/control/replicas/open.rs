@@ -1,6 +1,6 @@
 //! Replicas that begin to be of use: with their pool, at the start of the daemon, or when they are made.
 
-use super::door::Door;
+use super::door::{Door, Trouble};
 use super::here::Ground;
 use super::register::{Found, Keeper, Place};
 use super::{Condition, Ready, ReplicaEntry, Standing, register_of};
@@ -12,7 +12,7 @@ use braid_engine::{DeviceLayout, Node};
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec};
 use braid_nbd::ExportInfo;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -251,7 +251,43 @@ impl Control {
                 (Found::Lost(why), _) => return Ok(Err(Condition::Not(ReplicaState::Lost, why))),
             },
         };
-        Ok(Ok(Door::open(register, boot, keeper, self.ring.clone())))
+        let (control, name) = (Weak::clone(&self.me), saved.name.clone());
+        let told = Box::new(move |trouble: Option<&Trouble>| {
+            if let Some(control) = control.upgrade() {
+                control.tell_of_register(&name, trouble);
+            }
+        });
+        Ok(Ok(Door::open(register, boot, keeper, self.ring.clone(), told)))
+    }
+}
+
+impl Control {
+    /// Says that a voter answers nobody as its register cannot be written, or that it does again.
+    fn tell_of_register(&self, name: &str, trouble: Option<&Trouble>) {
+        let about = [("replica", name)];
+        match trouble {
+            None => {
+                let message = format!("the register of replica {name} is written again: it votes");
+                self.events().info("replica_votes", message, &about);
+            }
+            Some(trouble) => {
+                let (state, why) = trouble.shown();
+                let message = format!("replica {name} does not vote ({}): {why}", state.word());
+                self.events().error("replica_failed", message, &about);
+            }
+        }
+    }
+}
+
+impl Trouble {
+    /// As what a voter is shown that has it, and why.
+    pub fn shown(&self) -> (ReplicaState, String) {
+        match self {
+            Trouble::Lost(why) => (ReplicaState::Lost, why.clone()),
+            Trouble::Unwritten(why) => {
+                (ReplicaState::Failed, format!("its register cannot be written, which is tried again: {why}"))
+            }
+        }
     }
 }
 

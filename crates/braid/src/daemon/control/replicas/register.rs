@@ -149,6 +149,17 @@ impl Keeper {
         Ok((Found::Register(register), keeper))
     }
 
+    /// Reads it back after a write that failed, and makes both places hold what counts, as [`Keeper::find`] does. A place that a late write
+    /// may still change is not written: that is an error.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub async fn find_again(&mut self) -> Result<Found, String> {
+        let (found, keeper) = Keeper::find(self.of, self.place.clone()).await?;
+        *self = keeper;
+        Ok(found)
+    }
+
     /// Makes this what both places hold.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Replicas and witnesses, as they are shown; and who else asks for them.
 
-use super::{Condition, ReplicaEntry, show_register};
+use super::{ReplicaEntry, show_register};
 use crate::daemon::control::Control;
 use crate::daemon::control::tables::Tables;
 use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
@@ -46,11 +46,11 @@ impl Tables {
 fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
     let saved = &entry.saved;
     let pool = saved.pool.map(|uuid| tables.pools.get(&uuid).map_or(&saved.pool_name, |pool| &pool.name));
-    let (state, reason) = match &entry.condition {
-        Condition::Ready(_) => (ReplicaState::Ready, None),
-        Condition::Not(state, why) => (*state, Some(why.clone())),
+    let (state, reason) = match entry.trouble() {
+        None => (ReplicaState::Ready, None),
+        Some((state, why)) => (state, Some(why)),
     };
-    let ready = entry.ready();
+    let (ready, is_ready) = (entry.ready(), state == ReplicaState::Ready);
     Replica {
         volume: saved.volume.to_string(),
         name: saved.name.clone(),
@@ -69,21 +69,22 @@ fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
         boot: ready.map(|ready| ready.door.boot().to_string()).unwrap_or_default(),
         export: saved.data.map(|_| replica_export(&saved.volume.to_string())),
         connections: ready.map_or(0, |ready| ready.door.connections()),
-        register: ready.map(|ready| show_register(&ready.door.register())),
+        // What could not be written may be durable, or not.
+        register: ready.filter(|_| is_ready).map(|ready| show_register(&ready.door.register())),
     }
 }
 
 /// What of replicas and witnesses needs attention. Of a pool that does not serve it is said there.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let of = |entry: &ReplicaEntry| {
-        let Condition::Not(state @ (ReplicaState::Lost | ReplicaState::Failed), why) = &entry.condition else {
-            return None;
-        };
+        let (state @ (ReplicaState::Lost | ReplicaState::Failed), why) = entry.trouble()? else { return None };
         let name = &entry.saved.name;
         let remedy = match state {
             ReplicaState::Lost => {
                 "make another one in its place where the volume is served, then delete this one: what it has promised nobody knows"
             }
+            // What is tried again needs no more than a disk that writes.
+            _ if entry.ready().is_some() => "look at its pool and at the kernel's log (dmesg)",
             _ => "look at its pool and at the kernel's log (dmesg), then restart the daemon",
         };
         Some(Attention {

@@ -1,7 +1,7 @@
 //! Asking the voters of a volume over the nodes' API.
 
 use super::super::Control;
-use super::council::{Ballot, Unanswered};
+use super::council::{ANSWER_MAX, Ballot, Unanswered};
 use super::words::{heard, said, unanswered};
 use braid_engine::DeviceLease;
 use braid_engine::replica::{Answer, Ask, VoterId};
@@ -21,7 +21,8 @@ impl Ballot for Ballots {
         let away = |why: &str| Unanswered::Away(why.to_owned());
         let control = self.control.upgrade().ok_or_else(|| away("the daemon ends"))?;
         let node = self.nodes.get(usize::from(voter.0)).ok_or_else(|| away("there is no such voter"))?;
-        let path = format!("/v1/replicas/{}/ask", self.volume);
+        let wait_ms = ANSWER_MAX.as_millis();
+        let path = format!("/v1/replicas/{}/ask?wait_ms={wait_ms}", self.volume);
         let body = serde_json::to_value(said(ask)).map_err(|error| away(&error.to_string()))?;
         let answer = control.nodes().call(node, Method::POST, &path, Some(body)).await;
         let answer = answer.map_err(|error| unanswered(&error))?;

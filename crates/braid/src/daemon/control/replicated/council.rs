@@ -18,7 +18,7 @@ const BEAT: Duration = Duration::from_secs(1);
 /// After a voter that did not answer.
 const AGAIN: Duration = Duration::from_millis(250);
 /// Longest that an answer is waited for: one that comes later says nothing about the lease any more.
-const ANSWER_MAX: Duration = Duration::from_secs(4);
+pub const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// So many higher epochs are gone above while it is being opened: then others are faster.
 const REFUSALS_MAX: u32 = 4;
 /// Longest that a newcomer may take to hear that it is in sync.
