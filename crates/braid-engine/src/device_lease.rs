@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The lease of one device, as the control plane and all shards share it.
 #[derive(Debug)]
 pub struct DeviceLease {
-    /// Of the clock that [`crate::LeafSink::now_ns`] tells.
+    /// Of the clock that [`crate::LeafSink::lease_ns`] tells.
     until_ns: AtomicU64,
     /// An answer is kept somewhere.
     keeps: AtomicBool,

@@ -364,6 +364,11 @@ pub trait LeafSink {
         0
     }
 
+    /// Now, by the clock that leases go by ([`crate::DeviceLease`]): it goes on while the machine sleeps. Asked for where there is a lease alone.
+    fn lease_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     /// The shard's block of metadata memory number `index`, below [`META_BLOCKS`]: where it is, and
     /// its bytes. The engine fills it before it submits a write of it, and lets it be until that ended.
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]);

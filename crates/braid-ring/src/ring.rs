@@ -24,7 +24,7 @@ use crate::parts::Pool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
 use crate::remote::REMOTES_MAX;
-use crate::shard::{Core, Peers, Runner, TierMessage, clock_ns};
+use crate::shard::{Core, Peers, Runner, TierMessage, clock_ns, lease_clock_ns};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::tier::{Raise, TIERS_MAX, tier_of};
 use crate::timer::Timers;
@@ -505,7 +505,12 @@ impl RingHandle {
         clock_ns()
     }
 
-    /// Renews the lease under which a replicated device answers, until this moment of [`RingHandle::now_ns`]: what was
+    /// Now, by the clock that leases go by: the same, but it does not stand still while the machine sleeps.
+    pub fn lease_ns(&self) -> u64 {
+        lease_clock_ns()
+    }
+
+    /// Renews the lease under which a replicated device answers, until this moment of [`RingHandle::lease_ns`]: what was
     /// kept goes out.
     pub fn renew(&self, device: DeviceId, lease: &DeviceLease, until_ns: u64) {
         if lease.renew(until_ns) {

@@ -47,7 +47,7 @@ impl Shard {
         }
         let slot = &mut self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
-        let holds = layout.lease.as_ref().is_none_or(|lease| lease.holds(sink.now_ns()));
+        let holds = layout.lease.as_ref().is_none_or(|lease| lease.holds(sink.lease_ns()));
         if holds || planted(Planted::AnsweredWithoutLease) {
             return false;
         }

@@ -37,6 +37,7 @@ use crate::error::RingError;
 use crate::faults::{FaultView, Verdict};
 use crate::map::Map;
 use crate::metas::META_MAX;
+use crate::shard::lease_clock_ns;
 use crate::stats::LeafCounters;
 use crate::tier::mark_of;
 
@@ -659,6 +660,10 @@ impl LeafSink for Port {
 
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn lease_ns(&self) -> u64 {
+        lease_clock_ns()
     }
 
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {

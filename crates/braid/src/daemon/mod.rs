@@ -237,6 +237,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
             control.start().await;
             control.begin_all_replicated();
             notify::tell(notify::READY);
+            tokio::spawn(Arc::clone(&control).forget_deleted());
             control.clear_half_made().await;
         })
     };

@@ -70,6 +70,33 @@ fn a_replica_that_is_back_gets_the_blocks_that_it_missed_and_no_more() {
 }
 
 #[test]
+fn what_was_deleted_while_a_node_was_away_is_forgotten_or_can_be_deleted_there() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("two/tank,three/tank", &[]);
+    let make = ["volume", "create", "kept", "16M", "--replicas", "one/tank,two/tank,three/tank"];
+    cluster.nodes[0].json(&make);
+    for name in ["db", "kept"] {
+        cluster.nodes[0].braid(&["volume", "detach", name]);
+    }
+    cluster.nodes[0].kill();
+    for (name, force) in [("db", &[][..]), ("kept", &["--force"])] {
+        cluster.nodes[1].json(&["volume", "attach", name]);
+        cluster.nodes[1].braid(&[&["volume", "delete", name, "--yes"], force].concat());
+    }
+    cluster.nodes[0].start_again();
+    let one = &cluster.nodes[0];
+    wait_for("it to be forgotten", || one.events().contains("db was deleted by another node").then_some(()));
+    let said = wait_for("the other one to be looked at", || {
+        let shown = one.json(&["volume", "show", "kept"])["attention"].to_string();
+        shown.contains("two/tank, three/tank have nothing of it").then_some(shown)
+    });
+    assert!(said.contains("braid volume delete kept"), "{said}");
+    assert_eq!(one.json(&["volume", "list"])["replicated"].as_array().map(Vec::len), Some(1));
+    one.braid(&["volume", "delete", "kept", "--yes"]);
+    assert_eq!(one.json(&["replica", "list"])["replicas"], serde_json::json!([]));
+}
+
+#[test]
 fn after_an_opening_only_what_differs_is_sent() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);

@@ -30,7 +30,7 @@ impl Ballot for Ballots {
     }
 
     fn now_ns(&self) -> u64 {
-        self.control.upgrade().map_or(u64::MAX, |control| control.ring.now_ns())
+        self.control.upgrade().map_or(u64::MAX, |control| control.ring.lease_ns())
     }
 
     fn renew(&self, lease: &DeviceLease, until_ns: u64) {

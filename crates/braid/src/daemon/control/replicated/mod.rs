@@ -3,7 +3,7 @@
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
-//! was cut off, `view` shows it.
+//! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it.
 //! `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
 mod above;
@@ -14,6 +14,7 @@ pub mod council;
 mod council_tests;
 mod create;
 mod decided;
+mod deleted;
 mod half_made;
 mod meta;
 mod probe;
@@ -44,6 +45,8 @@ pub struct Replicated {
     served: Mutex<BTreeMap<Uuid, Arc<Attached>>>,
     /// One attachment, detachment or deletion at a time.
     changing: tokio::sync::Mutex<()>,
+    /// Voters of volumes that are not served here of which their nodes have nothing, by number.
+    gone: Mutex<BTreeMap<Uuid, Vec<usize>>>,
 }
 
 impl Replicated {

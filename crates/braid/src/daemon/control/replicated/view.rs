@@ -8,6 +8,7 @@ use braid_api::{
 };
 use braid_engine::replica::VoterId;
 use braid_format::MemberState;
+use std::time::Duration;
 
 impl SavedReplicated {
     /// Where its voters are, as every replica keeps it.
@@ -35,6 +36,12 @@ impl Control {
         Ok(self.show_replicated(&self.find_replicated(name)?))
     }
 
+    /// So long a volume that this node serves may still answer without hearing from its voters.
+    pub fn lease_left(&self, uuid: &str) -> Option<Duration> {
+        let voters = self.voters_of(uuid.parse().ok()?)?;
+        Some(Duration::from_nanos(voters.lease().until_ns().saturating_sub(self.ring.lease_ns())))
+    }
+
     pub(in super::super) fn find_replicated(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
         let tables = self.read();
         let found = tables.replicated.values().find(|volume| volume.name == name || volume.uuid.to_string() == name);
@@ -57,6 +64,9 @@ impl Control {
             (None, _) => ReplicatedState::Detached,
         };
         attention.extend(attached.as_ref().and_then(|attached| attached.trouble()));
+        if state != ReplicatedState::Serving {
+            attention.extend(self.told_of_gone(volume));
+        }
         if let (ReplicatedState::Opening, Some(seen)) = (state, &seen) {
             let silent: Vec<String> = (0..volume.voters.len())
                 .filter(|number| !seen.raised.has(VoterId(*number as u8)))
