@@ -2,6 +2,7 @@
 //! older text format.
 
 mod pools;
+mod replicated;
 
 use super::control::Control;
 use super::control::tables::Serving;
@@ -96,6 +97,7 @@ impl Collector for Scrape {
         daemon(control, &mut encoder)?;
         arrays(control, &mut encoder)?;
         pools::encode(control, &mut encoder)?;
+        replicated::encode(control, &mut encoder)?;
         nodes(control, &mut encoder)?;
         exports(control, &mut encoder)?;
         export_latencies(control, &mut encoder)?;

@@ -160,6 +160,8 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     run("qemu-io", &["-f", "raw", "-c", "write 0 1M", "-c", "read 0 1M", &uri]);
     daemon.braid(&["pool", "create", "tank", "mem:64M", "mem:64M"]);
     daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    daemon.braid(&["node", "init", "one", "--listen", "127.0.0.1:0"]);
+    daemon.braid(&["volume", "create", "kept", "16M", "--replicas", "one/tank"]);
     wait_for("certificates and volumes to be looked at", || {
         let metrics = get(&daemon, "/metrics");
         if !metrics.contains("braid_volume_size_bytes{pool=\"tank\",volume=\"tank/db\"} 1073741824") {

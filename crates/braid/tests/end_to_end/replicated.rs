@@ -18,6 +18,13 @@ fn free_port() -> u16 {
     listener.expect("loopback is there").port()
 }
 
+/// Where a node on loopback takes part, with these words besides.
+pub fn on_loopback(more: &[&str]) -> Vec<String> {
+    let (listen, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let place = ["--listen".to_owned(), listen, "--data".to_owned(), data];
+    place.into_iter().chain(more.iter().map(|&word| word.to_owned())).collect()
+}
+
 impl Cluster {
     /// Of these, whose data go without TLS.
     pub fn plain(names: &[&str]) -> Cluster {
@@ -30,12 +37,7 @@ impl Cluster {
 
     fn of_which(names: &[&str], more: &[&str]) -> Cluster {
         let start = |_: usize, folder: Folder| Daemon::start_in(folder, &["--shards", "2"]);
-        let place = |_: usize| {
-            let (listen, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-            let place = ["--listen".to_owned(), listen, "--data".to_owned(), data];
-            place.into_iter().chain(more.iter().map(|&word| word.to_owned())).collect()
-        };
-        Cluster::made_by(names, start, place)
+        Cluster::made_by(names, start, |_| on_loopback(more))
     }
 
     /// Of daemons that are started like this, by their numbers, and take part there.
@@ -114,14 +116,26 @@ fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
     of_volume.map(|disk| disk["stats"]["reads"].as_u64().expect("a count")).collect()
 }
 
+/// Its metrics.
+fn measures(daemon: &Daemon) -> String {
+    let (status, text) = api::ask(daemon, "GET", "/metrics", "");
+    assert_eq!(status, 200, "{text}");
+    text
+}
+
 /// What a node's replica has, by MiB.
 pub fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
+    content_of(daemon, SIZE)
+}
+
+/// The same of a volume of another size.
+pub fn content_of(daemon: &Daemon, bytes: u64) -> Vec<Vec<u8>> {
     daemon.braid(&["snapshot", "create", "tank/db@all"]);
     let socket = daemon.folder.join("all.nbd");
     daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
     let mut client = Client::open(&socket, "all").expect("it is exported");
-    assert_eq!(client.size_bytes, SIZE);
-    (0..SIZE / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect()
+    assert_eq!(client.size_bytes, bytes);
+    (0..bytes / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect()
 }
 
 pub const WHOLE: [&str; 3] = ["in_sync"; 3];
@@ -154,8 +168,22 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     client.write(8 * MIB, &noise(MIB, 3)).expect("the two others have it");
     assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    let measured = measures(&cluster.nodes[0]);
+    for line in ["serving{volume=\"db\"} 1", "voters{volume=\"db\"} 3", "replicas_in_sync{volume=\"db\"} 2"] {
+        assert!(measured.contains(&format!("braid_replicated_{line}.0\n")), "{line}: {measured}");
+    }
+    assert!(!measured.contains("braid_replicated_voters_answering{volume=\"db\"} 3"), "{measured}");
+    let lease =
+        measured.lines().find_map(|line| line.strip_prefix("braid_replicated_lease_left_seconds{volume=\"db\"} "));
+    let lease: f64 = lease.and_then(|lease| lease.parse().ok()).unwrap_or_else(|| panic!("{measured}"));
+    assert!(lease > 0.0 && lease <= 5.0, "{lease}");
+    let of_replica = measures(&cluster.nodes[1]);
+    assert!(of_replica.contains("braid_replica_votes{replica=\"db\",volume=\""), "{of_replica}");
+    assert!(!of_replica.contains("braid_replicated_serving{"), "another node serves it: {of_replica}");
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
+    let measured = measures(&cluster.nodes[0]);
+    assert!(measured.contains("braid_replicated_behind_bytes{volume=\"db\",node=\"three\"} 0.0\n"), "{measured}");
     client.write(9 * MIB, &noise(MIB, 4)).expect("all three have it");
     client.flush().expect("it is flushed");
     let events = cluster.nodes[0].events();

@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 use std::fmt;
 
 /// What is told of each pool, or of each that serves.
-type Of<T> = (&'static str, &'static str, Option<&'static Unit>, fn(&T) -> f64);
+pub(super) type Of<T> = (&'static str, &'static str, Option<&'static Unit>, fn(&T) -> f64);
 
 const ALL: [Of<PoolMeasured>; 4] = [
     ("pool_active", "1 if the pool serves, and can make durable what is written", None, |pool| {
@@ -101,7 +101,7 @@ pub(super) fn encode(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> 
 }
 
 /// A family of gauges for each of these, with a value for each thing.
-fn families<'a, T: 'a, const N: usize, I: Iterator<Item = ([(&'static str, String); N], &'a T)>>(
+pub(super) fn families<'a, T: 'a, const N: usize, I: Iterator<Item = ([(&'static str, String); N], &'a T)>>(
     encoder: &mut DescriptorEncoder<'_>,
     what: &[Of<T>],
     things: impl Fn() -> I,
