@@ -110,9 +110,32 @@ install_promtool() {
     rm -rf "$folder"
 }
 
+# PostgreSQL, without the server that its package would begin: the tests have their own.
+install_postgresql() {
+    compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null && compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "PostgreSQL is missing: install it first, for example with: sudo apt-get install postgresql" >&2
+        exit 1
+    fi
+    echo "installing: postgresql"
+    # The package reads this before it makes a server; afterwards it is as if it had never been there.
+    local place=/etc/postgresql-common/createcluster.d log
+    log=$(mktemp)
+    mkdir -p "$place"
+    echo "create_main_cluster = false" >"$place/of-the-tests-of-braid.conf"
+    if ! install_packages postgresql >"$log" 2>&1 && { sleep 20; ! install_packages postgresql >"$log" 2>&1; }; then
+        cat "$log" >&2
+        rm -f "$place/of-the-tests-of-braid.conf"
+        echo "could not install: postgresql" >&2
+        exit 1
+    fi
+    rm -f "$place/of-the-tests-of-braid.conf" "$log"
+}
+
 cd "$(dirname "$0")/.."
 install_programs
 if [ "${1:-test}" = test ]; then
     install_checkers
     install_promtool
+    install_postgresql
 fi

@@ -65,6 +65,7 @@ mod replica_snapshots;
 mod replicas_from_afar;
 mod replicas_on_a_node;
 mod replicated;
+mod replicated_database;
 mod replicated_returns;
 mod replicated_snapshots;
 mod returning;
