@@ -313,6 +313,19 @@ pub struct NameMember {
     pub member: String,
 }
 
+/// `POST /v1/arrays/{array}/remove`: take a member off the table.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"member": "1"}))]
+pub struct RemoveArrayMember {
+    /// Its number, its disk's name, or its identity.
+    pub member: String,
+    /// Of raid1: its role goes with it, and the array has a copy less from then on. Those behind it have the numbers before theirs. So goes
+    /// a role that is nobody's, by its number.
+    #[serde(default)]
+    pub copy: bool,
+}
+
 /// `POST /v1/arrays/{array}/disks`: give a disk to a redundant array.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -323,6 +336,9 @@ pub struct AddDisk {
     /// Make it a spare, also where a role is vacant: it takes that over at once, as any spare does.
     #[serde(default)]
     pub spare: bool,
+    /// Of raid1: one copy more. The disk takes a role that the array gets for it, also where others are vacant.
+    #[serde(default)]
+    pub copy: bool,
     /// Destroy what is on it. A member that is out is filled anew, too, as a new member.
     #[serde(default)]
     pub force: bool,

@@ -29,9 +29,9 @@ pub enum Verb {
     Assemble(AssembleArgs),
     /// Leave a member of a redundant array out, as if it had failed
     Fail(MemberArgs),
-    /// Take a member that is out, or a spare, off the table
-    Remove(MemberArgs),
-    /// Give a disk to a redundant array: a member returns, any other takes a vacant role or becomes a spare
+    /// Take a member that is out, or a spare, off the table; of a mirror with --copy its role, too
+    Remove(RemoveArgs),
+    /// Give a disk to a redundant array: a member returns, any other takes a vacant role or becomes a spare; or a copy more
     Add(AddArgs),
     /// Let a disk take the place of a member of a redundant array, which serves until the disk holds everything
     Replace(ReplaceArgs),
@@ -151,6 +151,15 @@ pub struct MemberArgs {
     pub(super) ask: Ask,
 }
 
+#[derive(Args)]
+pub struct RemoveArgs {
+    #[command(flatten)]
+    pub(super) what: MemberArgs,
+    /// Of raid1: its role goes with it, and the array has a copy less from then on
+    #[arg(long)]
+    pub(super) copy: bool,
+}
+
 /// Whether what is on a disk is destroyed.
 #[derive(Args, Clone, Copy)]
 pub struct Overwrite {
@@ -169,6 +178,9 @@ pub struct AddArgs {
     pub(super) array: String,
     /// The disk
     pub(super) disk: String,
+    /// Of raid1: one copy more, on this disk
+    #[arg(long)]
+    pub(super) copy: bool,
     #[command(flatten)]
     pub(super) what: Overwrite,
     #[command(flatten)]

@@ -62,9 +62,16 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("array fail", &["braid array fail safe /dev/sdc", "braid array fail safe 1"]),
-    ("array remove", &["braid array remove safe 1"]),
+    ("array remove", &["braid array remove safe 1", "braid array remove safe 1 --copy"]),
     ("array replace", &["braid array replace safe 0 /dev/sdd", "braid array replace safe /dev/sda"]),
-    ("array add", &["braid array add safe /dev/sdc", "braid array add safe file:c.img,size=50G"]),
+    (
+        "array add",
+        &[
+            "braid array add safe /dev/sdc",
+            "braid array add safe file:c.img,size=50G",
+            "braid array add safe /dev/sdd --copy",
+        ],
+    ),
     (
         "array journal",
         &[

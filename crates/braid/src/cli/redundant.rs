@@ -1,13 +1,13 @@
 //! `braid array fail|remove|add|replace|spare|check|repair`, and what `show` says of redundant arrays.
 
-use super::array::{AddArgs, CheckArgs, JournalArgs, MemberArgs, Overwrite, ReplaceArgs, SpareArgs};
+use super::array::{AddArgs, CheckArgs, JournalArgs, MemberArgs, Overwrite, RemoveArgs, ReplaceArgs, SpareArgs};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::watch::Wait;
 use super::{Ask, output, watch};
 use braid_api::{
     AddDisk, Array, CheckArray, Health, Job, Journal, Member, MemberState, MoveJournal, NameMember, Progress,
-    Redundancy, ReplaceMember,
+    Redundancy, RemoveArrayMember, ReplaceMember,
 };
 use braid_geometry::units::format_size;
 use serde::Serialize;
@@ -44,13 +44,15 @@ pub async fn fail(args: MemberArgs) -> anyhow::Result<ExitCode> {
     ask(&args.array, "fail", &body, &args.ask).await
 }
 
-pub async fn remove(args: MemberArgs) -> anyhow::Result<ExitCode> {
-    let body = NameMember { member: member(&args.ask, &args.member) };
-    ask(&args.array, "remove", &body, &args.ask).await
+pub async fn remove(args: RemoveArgs) -> anyhow::Result<ExitCode> {
+    let RemoveArgs { what, copy } = args;
+    let body = RemoveArrayMember { member: member(&what.ask, &what.member), copy };
+    ask(&what.array, "remove", &body, &what.ask).await
 }
 
 pub async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
-    let give = Give { array: &args.array, disk: &args.disk, spare: false, what: args.what, ask: &args.ask };
+    let (array, disk, copy) = (&args.array, &args.disk, args.copy);
+    let give = Give { array, disk, spare: false, copy, what: args.what, ask: &args.ask };
     let array = give.now().await?;
     let disk = absolute_for(&args.ask.reach, &args.disk)?.to_string();
     let job = array.members.iter().find(|member| same_disk(member, &disk)).and_then(|member| member.job.clone());
@@ -116,10 +118,11 @@ pub async fn check(args: CheckArgs, how: CheckArray) -> anyhow::Result<ExitCode>
 
 pub async fn spare(args: SpareArgs) -> anyhow::Result<ExitCode> {
     if args.remove {
-        let body = NameMember { member: member(&args.ask, &args.disk) };
+        let body = RemoveArrayMember { member: member(&args.ask, &args.disk), copy: false };
         return ask(&args.array, "remove", &body, &args.ask).await;
     }
-    let give = Give { array: &args.array, disk: &args.disk, spare: true, what: args.what, ask: &args.ask };
+    let (array, disk) = (&args.array, &args.disk);
+    let give = Give { array, disk, spare: true, copy: false, what: args.what, ask: &args.ask };
     let array = give.now().await?;
     output::show(args.ask.json, &array, stands);
     Ok(ExitCode::SUCCESS)
@@ -157,6 +160,7 @@ struct Give<'a> {
     array: &'a str,
     disk: &'a str,
     spare: bool,
+    copy: bool,
     what: Overwrite,
     ask: &'a Ask,
 }
@@ -168,7 +172,7 @@ impl Give<'_> {
         if force && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
             confirm(&format!("Whatever is on {disk} will be lost"), yes)?;
         }
-        let body = AddDisk { disk, spare: self.spare, force };
+        let body = AddDisk { disk, spare: self.spare, copy: self.copy, force };
         Ok(self.ask.client()?.post(&format!("/v1/arrays/{}/disks", self.array), &body).await?)
     }
 }

@@ -58,7 +58,9 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         | LifecycleError::TooSmall { .. }
         | LifecycleError::BitmapRoom { .. }
         | LifecycleError::JournalRoom { .. } => (Kind::InvalidArgument, "use a disk of another size".to_owned()),
-        LifecycleError::NoGrowth { remedy, .. } => (Kind::InvalidArgument, remedy.clone()),
+        LifecycleError::NoGrowth { remedy, .. } | LifecycleError::NoWidth { remedy, .. } => {
+            (Kind::InvalidArgument, remedy.clone())
+        }
         LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
         LifecycleError::NotEmpty { .. } => (
             Kind::WouldDestroy,

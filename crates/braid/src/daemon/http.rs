@@ -22,7 +22,7 @@ use braid_api::limits::{API_BODY_BYTES_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{
     Activity, AddDisk, AddExport, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, DiskList, ErrorBody,
     ErrorDetail, Event, EventList, Export, ExportList, GrowArray, Growth, Job, JobList, Kind, Limits, MoveJournal,
-    NameMember, RenameArray, RenameExport, ReplaceMember, SetExport, SetJob, Status, StopArray,
+    NameMember, RemoveArrayMember, RenameArray, RenameExport, ReplaceMember, SetExport, SetJob, Status, StopArray,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -408,12 +408,12 @@ async fn fail_member(State(control): Shared, Named(name): Named, Ask(ask): Ask<N
 
 /// Takes a member that is out, or a spare, off the table of a redundant array.
 #[utoipa::path(
-    post, path = "/v1/arrays/{array}/remove", request_body = NameMember,
+    post, path = "/v1/arrays/{array}/remove", request_body = RemoveArrayMember,
     params(("array" = String, Path, description = "name or UUID", example = "fast")),
     responses((status = 200, body = Array), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
 )]
-async fn remove_member(State(control): Shared, Named(name): Named, Ask(ask): Ask<NameMember>) -> Answer<Array> {
-    to_the_end(control, |control| async move { control.remove_member(&name, &ask.member).await }).await
+async fn remove_member(State(control): Shared, Named(name): Named, Ask(ask): Ask<RemoveArrayMember>) -> Answer<Array> {
+    to_the_end(control, |control| async move { control.remove_member(&name, ask).await }).await
 }
 
 /// Gives a disk to a redundant array: a member that is out returns, any other takes a vacant role or becomes a spare.

@@ -76,3 +76,4 @@ mod terminal;
 mod the_demo;
 mod unreadable;
 mod volume_arrays;
+mod widths;

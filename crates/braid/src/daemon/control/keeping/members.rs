@@ -8,7 +8,7 @@ use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random};
 use super::name_of;
 use crate::daemon::errors::of_lifecycle;
-use braid_api::{AddDisk, Array, ErrorDetail, Kind};
+use braid_api::{AddDisk, Array, ErrorDetail, Kind, RemoveArrayMember};
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{self, DiskVerdict, Filling, LifecycleError, Newcomer};
 use braid_format::{ArrayPart, JobKind, MemberId, MemberState};
@@ -26,6 +26,8 @@ enum Place {
     Returning,
     /// The holder of a role that is vacant.
     Role(u16),
+    /// The holder of a role that the array gets for it.
+    Copy,
     Spare,
 }
 
@@ -67,17 +69,32 @@ impl Control {
         self.array(&claim.uuid.to_string())
     }
 
-    /// Takes a member that is out, or a spare, off the table.
+    /// Takes a member that is out, or a spare, off the table; of a mirror with the role, if that is asked.
     ///
     /// # Errors
     /// There is no such member, or it serves.
-    pub async fn remove_member(self: &Arc<Self>, array: &str, member: &str) -> Result<Array, ErrorDetail> {
+    pub async fn remove_member(self: &Arc<Self>, array: &str, ask: RemoveArrayMember) -> Result<Array, ErrorDetail> {
         let claim = self.claim(array, "changed")?;
         self.keeping(array)?;
-        let (name, role, state) = self.member(claim.uuid, member)?;
+        let (name, role, state) = self.member(claim.uuid, &ask.member)?;
         let (order, what) = match state {
+            MemberState::Spare if ask.copy => {
+                let why = format!("member {role} of array {name} is a spare: it is no copy that could go with it");
+                return Err(ErrorDetail::new(Kind::InvalidArgument, why)
+                    .with("array", &name)
+                    .with("member", role)
+                    .remedy(format!("braid array remove {name} {role}")));
+            }
             MemberState::Spare => (Order::RemoveSpare(role), "spare"),
             MemberState::Out => (Order::Remove(role), "member"),
+            MemberState::Absent if ask.copy => (Order::Narrow(role), "role"),
+            MemberState::Absent => {
+                let why = format!("nobody is member {role} of array {name}");
+                return Err(ErrorDetail::new(Kind::InvalidArgument, why)
+                    .with("array", &name)
+                    .with("member", role)
+                    .remedy(format!("braid array remove {name} {role} --copy takes the role away, of raid1; braid array add {name} DISK fills it")));
+            }
             MemberState::Journal => {
                 let why = format!("member {role} of array {name} is the disk of its journal");
                 return Err(ErrorDetail::new(Kind::InUse, why)
@@ -96,6 +113,9 @@ impl Control {
             }
         };
         self.give_order(claim.uuid, order).await?;
+        if ask.copy && state == MemberState::Out {
+            self.give_order(claim.uuid, Order::Narrow(role)).await?;
+        }
         let message = format!("{what} {role} of array {name} was taken off the table");
         self.events().info("member_removed", message, &[("array", &name), ("member", &role.to_string())]);
         self.array(&claim.uuid.to_string())
@@ -107,6 +127,10 @@ impl Control {
     /// # Errors
     /// The disk cannot be used, is not empty, or is too small.
     pub async fn add_disk(self: &Arc<Self>, array: &str, ask: AddDisk) -> Result<(Array, Option<String>), ErrorDetail> {
+        if ask.copy && ask.spare {
+            let why = "a disk becomes a copy or a spare, not both";
+            return Err(ErrorDetail::new(Kind::InvalidArgument, why).remedy("leave one of copy and spare away"));
+        }
         let claim = self.claim(array, "changed")?;
         let keeping = self.keeping(array)?;
         let (_path, disk, absent) = self.open_new(&ask.disk).await?;
@@ -154,6 +178,7 @@ impl Control {
                 let newcomer = Newcomer::New { leaf, id: id()?, force: ask.force };
                 Order::Fill { role, newcomer, from: Filling::Full }
             }
+            Place::Copy => Order::AddCopy { leaf, id: id()?, force: ask.force },
             Place::Spare => Order::AddSpare { leaf, id: id()?, force: ask.force },
         };
         self.give_order(uuid, order).await.map_err(|error| match place {
@@ -182,6 +207,7 @@ impl Control {
             roles.filter(|(entry, _)| entry.state == state).map(|(_, role)| role).next()
         };
         Ok(match vacant(MemberState::Absent).or_else(|| vacant(MemberState::Out)) {
+            _ if ask.copy => Place::Copy,
             _ if mine && !ask.force && !ask.spare => Place::Returning,
             Some(role) if !ask.spare => Place::Role(role),
             _ => Place::Spare,
