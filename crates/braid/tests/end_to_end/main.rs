@@ -56,6 +56,7 @@ mod pool_rivals;
 mod pool_shrinking;
 mod pool_space;
 mod pools;
+mod proxy;
 mod remote_disks;
 mod remote_returns;
 mod remote_tls;

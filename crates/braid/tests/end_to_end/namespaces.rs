@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::nbd::Client;
+use crate::proxy::Proxy;
 use crate::replicated::{Cluster, SIZE, WHOLE, content, on_loopback};
 use crate::support::*;
 
@@ -69,11 +70,31 @@ impl Net {
 
     /// So much of what a node sends is lost.
     fn lossy(&self, node: usize, probability: &str) {
-        let rule = ["-A", "OUTPUT", "-m", "statistic", "--mode", "random", "--probability", probability, "-j", "DROP"];
-        let mut lose = command("ip");
-        lose.args(["netns", "exec", &self.of_node(node), "iptables"]).args(rule);
-        let out = lose.output().expect("ip can be started");
+        self.rule(node, &format!("-A OUTPUT -m statistic --mode random --probability {probability} -j DROP"));
+    }
+
+    fn rule(&self, node: usize, rule: &str) {
+        let mut tables = command("ip");
+        tables.args(["netns", "exec", &self.of_node(node), "iptables"]).args(rule.split(' '));
+        let out = tables.output().expect("ip can be started");
         assert!(out.status.success(), "{}", said(&out));
+    }
+
+    /// Nothing passes between these nodes and those, either way, from now on, or no more.
+    fn split(&self, change: &str, these: &[usize], those: &[usize]) {
+        for (&a, &b) in these.iter().flat_map(|a| those.iter().map(move |b| (a, b))) {
+            self.one_way(change, a, b);
+            self.one_way(change, b, a);
+        }
+    }
+
+    /// What a node has to do with the data of another one goes by way of a proxy.
+    fn proxy(&self, from: usize, to: usize) -> Proxy {
+        let (near, far) = (Net::address(from), Net::address(to));
+        self.rule(from, &format!("-t nat -A OUTPUT -p tcp -d {far} --dport 7002 -j DNAT --to-destination {near}:7777"));
+        // The proxy itself is not to come back to itself.
+        self.rule(to, "-t nat -A PREROUTING -p tcp --dport 7003 -j REDIRECT --to-ports 7002");
+        Proxy::start(&self.of_node(from), &format!("{near}:7777"), &format!("{far}:7003"))
     }
 
     /// Nodes with pools, each in its namespace.
@@ -201,6 +222,103 @@ fn a_node_that_is_cut_off_answers_nothing_once_another_one_serves() {
     assert!(reader.join().expect("nothing was read that should not be") > 0);
     cluster.wait_for_states(1, &WHOLE);
     assert!(new.read(0, MIB as usize).expect("it is read") == noise(MIB, 2));
+}
+
+/// Each half has a controller: the one that serves has most voters on its side no more, and the other one takes over.
+#[test]
+fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
+    let net = Net::of(4);
+    let cluster = net.cluster(&["one", "two", "three", "four"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[3].json(&["volume", "attach", "db"]);
+    cluster.nodes[3].export("db");
+    let mut old = cluster.client(3);
+    old.write_fua(0, &noise(MIB, 1)).expect("it is written");
+    old.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
+    net.split("add", &[0, 1], &[2, 3]);
+    // What it is asked from now on may be answered as long as its lease lasts, and by then nobody else serves.
+    let taken = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (taken, socket) = (Arc::clone(&taken), cluster.nodes[3].nbd_socket("db"));
+        std::thread::spawn(move || {
+            let answered = old.write_fua(0, &noise(MIB, 9)).is_ok();
+            assert!(!answered, "two of three voters are away: no write can be on as many as are needed");
+            // Whoever comes again meets nobody, or waits.
+            if let Ok(mut again) = Client::open(&socket, "db") {
+                let late = taken.load(Ordering::Acquire);
+                let read = again.read(0, 4096);
+                assert!(read.is_err() || !late, "it was read while the other half served");
+            }
+        })
+    };
+    let served = cluster.nodes[0].json(&["volume", "attach", "db"]);
+    taken.store(true, Ordering::Release);
+    assert_eq!(served["state"], "serving", "{served}");
+    cluster.nodes[0].export("db");
+    let mut new = cluster.client(0);
+    let first = new.read(0, MIB as usize).expect("it is read");
+    // What was not answered is there wholly, in part, or not at all; what was is there.
+    let is_either = |block: usize| {
+        let at = block * 4096..(block + 1) * 4096;
+        [1, 9].into_iter().any(|seed| first[at.clone()] == noise(MIB, seed)[at.clone()])
+    };
+    assert!((0..256).all(is_either));
+    assert!(new.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
+    new.write_fua(0, &noise(MIB, 3)).expect("it is written");
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    net.split("del", &[0, 1], &[2, 3]);
+    wait_for("the other one to hear of it", || {
+        (cluster.nodes[3].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
+    });
+    writer.join().expect("nothing was answered that should not be");
+    cluster.wait_for_states(0, &WHOLE);
+    assert!(new.read(0, MIB as usize).expect("it is read") == noise(MIB, 3));
+    drop(new);
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let first = content(&cluster.nodes[0]);
+    for node in &cluster.nodes[1..3] {
+        assert!(content(node) == first, "a replica differs");
+    }
+}
+
+#[test]
+fn connections_that_are_slow_reset_or_half_open_cost_time_and_nothing_else() {
+    let net = Net::of(3);
+    let cluster = net.cluster(&["one", "two", "three"]);
+    let proxy = net.proxy(0, 2);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let uri = cluster.nodes[0].export("db");
+    let mut fio = command("fio");
+    fio.args(["--name=through", "--verify_state_save=0", "--ioengine=nbd", "--uri", &uri, "--rw=randwrite"])
+        .args(["--bsrange=4k-64k", "--size=64M", "--time_based", "--runtime=16", "--loops=1000", "--iodepth=8"])
+        .args(["--fsync=64", "--verify=crc32c", "--verify_backlog=128", "--verify_fatal=1", "--randseed=13"]);
+    let mut fio = Running::start(&cluster.nodes[0].folder, "fio", &mut fio);
+    proxy.delay(10);
+    std::thread::sleep(Duration::from_secs(2));
+    proxy.delay(0);
+    assert_eq!(cluster.states(0), WHOLE, "a slow one is not a dead one");
+    proxy.reset_after(400 * KIB);
+    std::thread::sleep(Duration::from_secs(3));
+    proxy.reset_after(0);
+    assert!(proxy.resets() > 2, "{}", proxy.resets());
+    assert_eq!(cluster.states(0), WHOLE, "what was not answered is asked again");
+    // Nothing comes any more, and nobody says so.
+    proxy.silence(true);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    // The replica's node believes in the old connections for good; new ones take their place.
+    proxy.abandon();
+    proxy.silence(false);
+    cluster.wait_for_states(0, &WHOLE);
+    assert!(fio.wait().success(), "{}", fio.log());
+    let events = cluster.nodes[0].events();
+    assert_eq!(events.matches("member_dropped").count(), 1, "{events}");
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    let first = content(&cluster.nodes[0]);
+    for node in &cluster.nodes[1..] {
+        assert!(content(node) == first, "a replica differs");
+    }
 }
 
 /// A machine cannot be suspended here; but the clock that goes on meanwhile can be another one than that which does not. Whoever
