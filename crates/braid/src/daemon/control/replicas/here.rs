@@ -106,15 +106,17 @@ impl Control {
     /// Takes the device away when the session is cut off or closed.
     async fn watch_session(self: Arc<Self>, session: Session, mut closed: oneshot::Receiver<()>) {
         let Session { device, door, pass, stays } = session;
-        tokio::select! {
-            () = until(&door, || pass.standing() == Standing::Cut) => {}
-            _ = &mut closed => {}
-        }
+        let is_closed = tokio::select! {
+            () = until(&door, || pass.standing() == Standing::Cut) => false,
+            _ = &mut closed => true,
+        };
         // An error says that the shards have ended: then nothing is under way either.
         let _ = self.ring.publish_and_drain(device, None).await;
         drop((pass, stays));
         // Its number is nobody else's as long as the disk is there.
-        let _ = closed.await;
+        if !is_closed {
+            let _ = closed.await;
+        }
         self.write().give_device(device);
     }
 }
