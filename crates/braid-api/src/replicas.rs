@@ -23,8 +23,8 @@ pub struct CreateReplica {
     pub name: String,
     /// Which of its voters this is, from 0.
     pub voter: u8,
-    /// How many there are, witnesses included.
-    pub voters: u8,
+    /// Who votes, this one included. With a version this one has come later than the volume, and says nothing of the time before.
+    pub seating: ReplicaSeating,
     /// Which of them hold everything: one bit for each, the first one's the lowest. None of them is a witness.
     pub in_sync: u16,
     /// The line of replicas that begins.
@@ -42,7 +42,7 @@ pub struct CreateReplica {
     /// The same behind them, a multiple of 4096.
     #[serde(default)]
     pub tail_bytes: u64,
-    /// Where all of the volume's voters are, by number: kept as it is, so that any node can open the volume.
+    /// Where all of the volume's voters are: kept as it is, so that any node can open the volume.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
     /// Bytes of the volume, a witness's, too: kept as they are.
@@ -57,11 +57,29 @@ pub struct CreateReplica {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaPlace {
+    /// Its number.
+    pub voter: u8,
     /// Its node.
     pub node: String,
     /// The pool there; none: a witness.
     #[serde(default)]
     pub pool: Option<String>,
+}
+
+/// Who votes: one bit for each voter, the first one's the lowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaSeating {
+    /// Which list of places it goes by: the epoch in which it was made × 65536, and a number; 0: that of the volume's making.
+    #[serde(default)]
+    pub version: u64,
+    /// Those that vote.
+    pub voters: u16,
+    /// Those that did, while that changes; else nobody.
+    #[serde(default)]
+    pub before: u16,
+    /// Which of all these have data.
+    pub replicas: u16,
 }
 
 /// How a replica or witness does.
@@ -100,7 +118,7 @@ pub struct Replica {
     pub name: String,
     /// Which of its voters this is, from 0.
     pub voter: u8,
-    /// How many there are.
+    /// How many there are, as it was told last.
     pub voters: u8,
     /// It votes, and keeps no data.
     pub witness: bool,
@@ -119,9 +137,12 @@ pub struct Replica {
     pub head_bytes: u64,
     /// Bytes behind them.
     pub tail_bytes: u64,
-    /// Where all of the volume's voters are, by number, as it was told when this was made.
+    /// Where all of the volume's voters are, as it was told last.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
+    /// Which list of them that is.
+    #[serde(default)]
+    pub version: u64,
     /// Bytes of the volume, a witness's, too.
     #[serde(default)]
     pub volume_bytes: u64,
@@ -155,6 +176,9 @@ pub struct ReplicaRegister {
     pub vote: ReplicaVote,
     /// Under which boot of this node the replica was believed when the vote came; none: it was not.
     pub boot: Option<String>,
+    /// With which list of places this voter came; 0: with the volume.
+    #[serde(default)]
+    pub since: u64,
 }
 
 /// Who holds everything, by the word of a controller.
@@ -169,6 +193,8 @@ pub struct ReplicaVote {
     pub lineage: u64,
     /// Which voters hold everything, one bit for each, the first one's the lowest.
     pub in_sync: u16,
+    /// Who votes.
+    pub seating: ReplicaSeating,
 }
 
 /// What a controller asks of a voter.
@@ -193,6 +219,9 @@ pub enum AskReplica {
         /// Under which boot of the voter's node its replica is believed; none: it has none, or is not believed.
         #[serde(default)]
         boot: Option<String>,
+        /// Where the voters are of the vote's list, unless that is the volume's first one. Durable before the vote is.
+        #[serde(default)]
+        places: Vec<ReplicaPlace>,
     },
     /// Whether this epoch still is the one.
     Beat {
@@ -221,6 +250,12 @@ pub enum ReplicaAnswer {
         before: ReplicaRegister,
         /// The boot of the node now.
         boot: String,
+        /// Where the volume's voters are, as far as this one was told.
+        #[serde(default)]
+        places: Vec<ReplicaPlace>,
+        /// Which list that is.
+        #[serde(default)]
+        version: u64,
     },
     /// The vote is durable, or a later one of the same controller is.
     Cast,
@@ -317,10 +352,11 @@ mod tests {
             r#"{"ask":"raise","epoch":3,"controller":"c"}"#,
             AskReplica::Raise { epoch: 3, controller: controller() },
         );
-        let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5 };
+        let seating = ReplicaSeating { version: 0, voters: 7, before: 0, replicas: 5 };
+        let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5, seating };
         check(
-            r#"{"ask":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5},"boot":null}"#,
-            AskReplica::Cast { epoch: 3, controller: controller(), vote, boot: None },
+            r#"{"ask":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5,"seating":{"version":0,"voters":7,"before":0,"replicas":5}},"boot":null,"places":[]}"#,
+            AskReplica::Cast { epoch: 3, controller: controller(), vote, boot: None, places: Vec::new() },
         );
         check(r#"{"ask":"beat","epoch":3,"controller":"c"}"#, AskReplica::Beat { epoch: 3, controller: controller() });
         assert!(serde_json::from_str::<AskReplica>(r#"{"ask":"beat","epoch":3,"controller":"c","more":1}"#).is_err());

@@ -36,6 +36,27 @@ pub struct RollbackReplicated {
     pub snapshot: String,
 }
 
+/// `POST /v1/replicated/{volume}/voters`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"node": "node4", "pool": "tank"}))]
+pub struct AddVoter {
+    /// On which node.
+    pub node: String,
+    /// The pool there for a replica's data; none: a witness.
+    #[serde(default)]
+    pub pool: Option<String>,
+}
+
+/// `POST /v1/replicated/{volume}/voters/{node}/rebuild`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RebuildVoter {
+    /// Another pool of the same node; none: the one where it is.
+    #[serde(default)]
+    pub pool: Option<String>,
+}
+
 /// How a volume that is kept on several nodes does, on the node that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -25,13 +25,10 @@ struct RawRegister {
     crc: U32,
     volume: [u8; 16],
     voter: u8,
-    voters: u8,
     released: u8,
-    /// Zero.
-    reserved_a: u8,
     in_sync: U16,
-    /// Zero.
-    reserved_b: [u8; 2],
+    voters: U16,
+    before: U16,
     generation: U64,
     epoch: U64,
     controller: [u8; 16],
@@ -39,8 +36,11 @@ struct RawRegister {
     vote_epoch: U64,
     vote_sequence: U64,
     lineage: U64,
+    version: U64,
+    since: U64,
+    replicas: U16,
     /// Zero.
-    reserved_c: [u8; 3992],
+    reserved: [u8; 3974],
 }
 
 macro_rules! offsets {
@@ -48,8 +48,9 @@ macro_rules! offsets {
         $(const _: () = assert!(core::mem::offset_of!($type, $field) == $offset);)*
     };
 }
-offsets!(RawRegister: magic 0, crc 4, volume 8, voter 24, voters 25, released 26, reserved_a 27, in_sync 28, reserved_b 30,
-    generation 32, epoch 40, controller 48, boot 64, vote_epoch 80, vote_sequence 88, lineage 96, reserved_c 104);
+offsets!(RawRegister: magic 0, crc 4, volume 8, voter 24, released 25, in_sync 26, voters 28, before 30,
+    generation 32, epoch 40, controller 48, boot 64, vote_epoch 80, vote_sequence 88, lineage 96, version 104, since 112,
+    replicas 120, reserved 122);
 const _: () = assert!(size_of::<RawRegister>() == REGISTER_BYTES);
 /// Where the checksum stands.
 const CRC: std::ops::Range<usize> = 4..8;
@@ -61,8 +62,6 @@ pub struct StoredRegister {
     pub volume: Uuid,
     /// Which of its voters this is.
     pub voter: u8,
-    /// How many it has.
-    pub voters: u8,
     /// Raised with every change, from 1. Of two that differ the higher one counts.
     pub generation: u64,
     /// The epoch of the one controller that is answered; 0: none has come yet.
@@ -81,6 +80,16 @@ pub struct StoredRegister {
     pub lineage: u64,
     /// Which voters hold everything, the first one's bit the lowest; never nobody.
     pub in_sync: u16,
+    /// Which list of voters the vote goes by; 0: the one that the volume was made with.
+    pub version: u64,
+    /// Who votes, a bit for each; never nobody.
+    pub voters: u16,
+    /// Who voted before, while that changes; else nobody.
+    pub before: u16,
+    /// Which of these have data.
+    pub replicas: u16,
+    /// With which version of the list this voter came; 0: with the volume.
+    pub since: u64,
 }
 
 /// Why bytes are no register.
@@ -104,20 +113,25 @@ pub const fn register_slot(generation: u64) -> usize {
 
 impl StoredRegister {
     fn problem(&self) -> Option<&'static str> {
-        let voters = usize::from(self.voters);
-        let beyond = u32::from(self.in_sync) >> voters.min(VOTERS_MAX);
+        let all = self.voters | self.before;
         let problems = [
             (self.volume.is_nil(), "it is of no volume"),
-            (voters == 0 || voters > VOTERS_MAX, "the number of its voters is none"),
-            (self.voter >= self.voters, "it is of none of the voters"),
+            (self.voters == 0, "nobody votes"),
+            (usize::from(self.voter) >= VOTERS_MAX, "its number is none"),
             (self.generation == 0 || self.generation > NUMBER_MAX, "its generation is none"),
-            (self.epoch > NUMBER_MAX || self.vote_sequence > NUMBER_MAX, "a number is none"),
+            (
+                [self.epoch, self.vote_sequence, self.version, self.since]
+                    .into_iter()
+                    .any(|number| number > NUMBER_MAX),
+                "a number is none",
+            ),
             (self.controller.is_nil() != (self.epoch == 0), "its epoch has no controller, or no epoch has one"),
             (self.released && self.epoch == 0, "nobody was let go"),
             (self.vote_epoch > self.epoch, "its vote is of an epoch that is to come"),
             ((self.vote_epoch == 0) != (self.vote_sequence == 0), "its vote has an epoch or a number, not both"),
             (self.in_sync == 0, "nobody is in sync"),
-            (beyond != 0, "somebody is in sync who is no voter"),
+            (self.in_sync & !all != 0, "somebody is in sync who is no voter"),
+            (self.replicas & !all != 0, "somebody has data who is no voter"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
@@ -137,8 +151,13 @@ impl StoredRegister {
         let mut raw = RawRegister::new_zeroed();
         raw.magic.set(MAGIC);
         raw.volume = self.volume.into_bytes();
-        (raw.voter, raw.voters, raw.released) = (self.voter, self.voters, u8::from(self.released));
+        (raw.voter, raw.released) = (self.voter, u8::from(self.released));
         raw.in_sync.set(self.in_sync);
+        raw.voters.set(self.voters);
+        raw.before.set(self.before);
+        raw.replicas.set(self.replicas);
+        raw.version.set(self.version);
+        raw.since.set(self.since);
         raw.generation.set(self.generation);
         raw.epoch.set(self.epoch);
         raw.controller = self.controller.into_bytes();
@@ -162,14 +181,12 @@ impl StoredRegister {
         if crc32c::crc32c(&bytes[CRC.end..]) != raw.crc.get() {
             return Err(RegisterError::Checksum);
         }
-        let unused = raw.reserved_a != 0 || raw.reserved_b != [0; 2] || raw.reserved_c != [0; 3992];
-        if unused || raw.released > 1 {
+        if raw.reserved != [0; 3974] || raw.released > 1 {
             return Err(RegisterError::Sense("what is unused is not zero"));
         }
         let register = StoredRegister {
             volume: Uuid::from_bytes(raw.volume),
             voter: raw.voter,
-            voters: raw.voters,
             generation: raw.generation.get(),
             epoch: raw.epoch.get(),
             controller: Uuid::from_bytes(raw.controller),
@@ -179,6 +196,11 @@ impl StoredRegister {
             vote_sequence: raw.vote_sequence.get(),
             lineage: raw.lineage.get(),
             in_sync: raw.in_sync.get(),
+            version: raw.version.get(),
+            voters: raw.voters.get(),
+            before: raw.before.get(),
+            replicas: raw.replicas.get(),
+            since: raw.since.get(),
         };
         register.problem().map_or(Ok(register), |problem| Err(RegisterError::Sense(problem)))
     }
@@ -204,7 +226,6 @@ mod tests {
     const REGISTER: StoredRegister = StoredRegister {
         volume: Uuid::from_bytes(*b"braid-test-volum"),
         voter: 2,
-        voters: 3,
         generation: 7,
         epoch: 5,
         controller: Uuid::from_bytes(*b"braid-controller"),
@@ -214,6 +235,11 @@ mod tests {
         vote_sequence: 3,
         lineage: 0x0102_0304_0506_0708,
         in_sync: 0b011,
+        version: 0x0304,
+        voters: 0b111,
+        before: 0b1011,
+        replicas: 0b1011,
+        since: 0x0304,
     };
 
     /// A change of a register's bytes.
@@ -238,7 +264,11 @@ mod tests {
             boot: Uuid::nil(),
             vote_epoch: 0,
             vote_sequence: 0,
-            voters: 16,
+            version: 0,
+            voters: 0xffff,
+            before: 0,
+            replicas: 0xffff,
+            since: 0,
             in_sync: 0xffff,
             ..REGISTER
         };
@@ -258,11 +288,12 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         assert_eq!(changed(&|_| ()), Ok(REGISTER));
-        let cases: [(Edit<'_>, &str); 15] = [
+        let cases: [(Edit<'_>, &str); 17] = [
             (&|raw| raw.volume = [0; 16], "no volume"),
-            (&|raw| raw.voters = 0, "number of its voters"),
-            (&|raw| raw.voters = 17, "number of its voters"),
-            (&|raw| raw.voter = 3, "none of the voters"),
+            (&|raw| raw.voters.set(0), "nobody votes"),
+            (&|raw| raw.voter = 16, "its number"),
+            (&|raw| raw.version.set(u64::MAX), "number"),
+            (&|raw| raw.since.set(u64::MAX), "number"),
             (&|raw| raw.generation.set(0), "generation"),
             (&|raw| raw.generation.set(u64::MAX), "generation"),
             (&|raw| raw.epoch.set(u64::MAX), "number"),
@@ -270,9 +301,10 @@ mod tests {
             (&|raw| raw.vote_epoch.set(6), "to come"),
             (&|raw| raw.vote_sequence.set(0), "not both"),
             (&|raw| raw.in_sync.set(0), "nobody is in sync"),
-            (&|raw| raw.in_sync.set(0b1000), "no voter"),
+            (&|raw| raw.in_sync.set(0b10000), "in sync who is no voter"),
+            (&|raw| raw.replicas.set(0b10000), "data who is no voter"),
             (&|raw| raw.released = 2, "unused"),
-            (&|raw| raw.reserved_c[3991] = 1, "unused"),
+            (&|raw| raw.reserved[3973] = 1, "unused"),
             (&|raw| (raw.epoch.set(0), raw.controller = [0; 16]).0, "let go"),
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {

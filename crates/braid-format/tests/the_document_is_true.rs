@@ -428,8 +428,10 @@ fn the_register_is_as_it_is_drawn() {
     assert_eq!((field("magic"), field("volume")), (&b"BRRG"[..], &b"braid-test-volum"[..]));
     assert_eq!(number("crc"), u64::from(crc32c::crc32c(&register[8..])));
     assert_eq!((field("controller"), field("boot")), (&b"braid-controller"[..], &b"braid-this--boot"[..]));
-    let numbers = ["voter", "voters", "released", "in_sync", "generation", "epoch", "vote_epoch", "vote_sequence"];
-    assert_eq!(numbers.map(number), [2, 3, 1, 0b011, 7, 5, 4, 3]);
+    let numbers = ["voter", "released", "in_sync", "generation", "epoch", "vote_epoch", "vote_sequence"];
+    assert_eq!(numbers.map(number), [2, 1, 0b011, 7, 5, 4, 3]);
+    let numbers = ["version", "voters", "before", "replicas", "since"];
+    assert_eq!(numbers.map(number), [0x0304, 0b111, 0b1011, 0b1011, 0x0304]);
     assert_eq!(number("lineage"), 0x0102_0304_0506_0708);
-    assert!(["reserved_a", "reserved_b", "reserved_c"].iter().all(|name| field(name).iter().all(|byte| *byte == 0)));
+    assert!(field("reserved").iter().all(|byte| *byte == 0));
 }

@@ -4,12 +4,14 @@
 //! the replica is filled, takes every write, and is flushed; then it is voted for, and from the first voter that has the vote on
 //! its failure is a drop. It counts once the newcomer has the vote itself: until then its register speaks of a boot in which it was
 //! not in sync, and whoever opens the volume would take it for rebooted.
+//!
+//! A change of voters: a joint vote, then one without those of before ([`Seating`]). Failures and promotions go on meanwhile.
 
 use braid_format::Uuid;
 
 use super::opening::Opened;
 use super::planted::{Planted, planted};
-use super::quorum::{Quorums, VOTERS_MAX, VoterId, Voters};
+use super::quorum::{Seating, VOTERS_MAX, VoterId, Voters};
 use super::register::Vote;
 
 /// What is wanted of the caller.
@@ -37,7 +39,6 @@ struct Proposal {
 
 /// The replicas of a volume that is served.
 pub struct Membership {
-    quorums: Quorums,
     settled: Vote,
     /// The last sequence number that was used.
     sequence: u64,
@@ -51,9 +52,12 @@ pub struct Membership {
 
 impl Membership {
     /// With what was opened. `lineage` is random.
-    pub fn new(quorums: Quorums, opened: &Opened, lineage: u64) -> Membership {
+    pub fn new(opened: &Opened, lineage: u64) -> Membership {
         let Opened { vote, boots } = *opened;
-        Membership { quorums, settled: vote, sequence: vote.sequence, proposal: None, frozen: false, boots, lineage }
+        let mut membership =
+            Membership { settled: vote, sequence: vote.sequence, proposal: None, frozen: false, boots, lineage };
+        membership.settle_seating();
+        membership
     }
 
     /// A new session with a replica has begun, and its node says under which boot. In another one than before it may lack what was
@@ -98,22 +102,61 @@ impl Membership {
             return;
         }
         in_sync.remove(voter);
-        self.propose(in_sync, true);
+        self.propose(in_sync, self.seating(), true);
     }
 
     /// A replica holds everything, takes every write and is flushed. False: something else is being voted for; later, then.
     #[must_use]
     pub fn promote(&mut self, voter: VoterId) -> bool {
-        if self.proposal.is_some() || self.frozen {
+        if self.in_sync() != self.settled.in_sync || self.frozen {
             return false;
         }
         let mut in_sync = self.settled.in_sync;
         in_sync.insert(voter);
-        self.propose(in_sync, false);
+        self.propose(in_sync, self.seating(), false);
         true
     }
 
-    fn propose(&mut self, in_sync: Voters, drops: bool) {
+    /// Who votes by the last vote that was proposed.
+    pub fn seating(&self) -> Seating {
+        self.proposal.as_ref().map_or(self.settled.seating, |proposal| proposal.vote.seating)
+    }
+
+    /// Everybody who votes, or may still have to.
+    pub fn asked(&self) -> Voters {
+        self.seating().all().or(self.settled.seating.all())
+    }
+
+    /// The sets of voters that have to be heard of for a lease: whoever opens the volume may know of any of them.
+    pub fn lease_sets(&self) -> impl Iterator<Item = Voters> {
+        let proposed = self.proposal.as_ref().map_or(Seating::default(), |proposal| proposal.vote.seating);
+        let unmet = planted(Planted::ChangeWithoutOld);
+        let settled = if unmet { self.settled.seating.settled() } else { self.settled.seating };
+        settled.sets().chain(proposed.sets()).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Begins a change of who votes: [`Seating::with`] or [`Seating::without`] of [`Membership::seating`]. What follows after the joint vote follows
+    /// by itself. False: something else is being voted for, or a replica in sync would lose its vote; later, then.
+    #[must_use]
+    pub fn change(&mut self, seating: Seating) -> bool {
+        let fits =
+            seating.before == self.settled.seating.voters && self.settled.in_sync.without(seating.voters).is_empty();
+        if self.proposal.is_some() || self.frozen || self.settled.seating.is_joint() || !fits {
+            return false;
+        }
+        let seating = if planted(Planted::ChangeWithoutOld) { seating.settled() } else { seating };
+        self.propose(self.settled.in_sync, seating, false);
+        true
+    }
+
+    /// What a joint vote leads to.
+    fn settle_seating(&mut self) {
+        if self.proposal.is_none() && !self.frozen && self.settled.seating.is_joint() {
+            self.propose(self.settled.in_sync, self.settled.seating.settled(), false);
+        }
+    }
+
+    fn propose(&mut self, in_sync: Voters, seating: Seating, drops: bool) {
         // Of those that were in sync one must be left: who is being promoted counts once enough voters say so.
         if in_sync.and(self.settled.in_sync).is_empty() {
             self.frozen = true;
@@ -122,7 +165,7 @@ impl Membership {
         self.sequence += 1;
         self.lineage = self.lineage.wrapping_add(u64::from(drops)).max(1);
         let lineage = if drops { self.lineage } else { self.settled.lineage };
-        let vote = Vote { sequence: self.sequence, lineage, in_sync, ..self.settled };
+        let vote = Vote { epoch: self.settled.epoch, sequence: self.sequence, lineage, in_sync, seating };
         let unflushed = if drops && !planted(Planted::SurvivorsNotFlushed) { in_sync } else { Voters::NONE };
         self.proposal = Some(Proposal { vote, unflushed, cast: Voters::NONE, drops });
     }
@@ -133,7 +176,7 @@ impl Membership {
             _ if self.frozen => Wanted::Frozen,
             None => Wanted::Nothing,
             Some(proposal) if !proposal.unflushed.is_empty() => Wanted::Flush(proposal.unflushed),
-            Some(proposal) => Wanted::Cast(proposal.vote, Voters::first(self.quorums.voters).without(proposal.cast)),
+            Some(proposal) => Wanted::Cast(proposal.vote, proposal.vote.seating.all().without(proposal.cast)),
         }
     }
 
@@ -146,14 +189,15 @@ impl Membership {
 
     /// A voter has this vote.
     pub fn cast(&mut self, voter: VoterId, vote: (u64, u64)) {
-        let needed = if planted(Planted::OneVoteDrop) { 1 } else { self.quorums.drop };
         let Some(proposal) = self.proposal.as_mut().filter(|proposal| proposal.vote.order() == vote) else { return };
         proposal.cast.insert(voter);
         let newcomers = proposal.vote.in_sync.without(self.settled.in_sync);
         let told = newcomers.without(proposal.cast).is_empty() || planted(Planted::NewcomerUntold);
-        if proposal.cast.count() >= needed && told {
+        let enough = proposal.vote.seating.may_record(proposal.cast) || planted(Planted::OneVoteDrop);
+        if enough && told {
             self.settled = proposal.vote;
             self.proposal = None;
+            self.settle_seating();
         }
     }
 }

@@ -8,6 +8,7 @@
 //! - [`Opening`], on a controller: from the registers of enough voters to what may be served.
 //! - [`Membership`], on a controller that serves: drops and promotions, each of which counts once enough voters have it.
 //! - [`Lease`], on a controller: whether it may answer at all.
+//! - [`Seating`], in each vote: who votes. Voters come and go while the volume is served.
 //!
 //! Like all of this crate they do no I/O and read no clock: they are told what came, and say what is to be sent, written and
 //! answered. The simulator's `replica-sim` runs them over links that delay, lose and cut, with two controllers, and looks whether
@@ -30,5 +31,5 @@ pub use opening::{Next, Opened, Opening};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::plant;
 pub use planted::{Planted, planted};
-pub use quorum::{Quorums, VOTERS_MAX, VoterId, Voters};
+pub use quorum::{Quorums, Seating, VOTERS_MAX, VoterId, Voters};
 pub use register::{Register, RegisterOf, Vote};

@@ -13,7 +13,7 @@ use braid_format::Uuid;
 use super::fence::Ask;
 use super::lease::OPEN_WAIT_NS;
 use super::planted::{Planted, planted};
-use super::quorum::{Quorums, VOTERS_MAX, VoterId, Voters};
+use super::quorum::{Quorums, Seating, VOTERS_MAX, VoterId, Voters};
 use super::register::{Register, Vote};
 
 /// What an opening needs next.
@@ -45,9 +45,8 @@ pub struct Opened {
 
 /// One try to open a volume.
 pub struct Opening {
-    quorums: Quorums,
-    /// Which of the voters are replicas.
-    replicas: Voters,
+    /// Who votes as far as was known at the beginning.
+    known: Seating,
     controller: Uuid,
     /// A line for those that go on, should some be left out; random.
     lineage: u64,
@@ -63,11 +62,11 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// `lineage` and `controller` are random. The epoch begins at 1, and is raised by what voters say.
-    pub fn new(quorums: Quorums, replicas: Voters, controller: Uuid, lineage: u64) -> Opening {
+    /// `lineage` and `controller` are random. The epoch begins at 1, and is raised by what voters say. `known`: who votes, as some vote said once, or as
+    /// the volume was made; what voters say that are raised counts before that.
+    pub fn new(known: Seating, controller: Uuid, lineage: u64) -> Opening {
         Opening {
-            quorums,
-            replicas,
+            known,
             controller,
             lineage,
             epoch: 1,
@@ -97,16 +96,56 @@ impl Opening {
             return;
         }
         self.raised[usize::from(voter.0)].get_or_insert((before, boot));
-        if self.who_was_raised().count() >= self.open() {
-            self.enough_ns.get_or_insert(now_ns);
+        self.look_for_enough(now_ns);
+    }
+
+    /// A voter is somewhere else than was thought, as a later list of places says: who was raised is somebody else, and does not count.
+    pub fn moved(&mut self, voter: VoterId, now_ns: u64) {
+        if self.chosen.is_none() && self.vote.is_none() {
+            self.raised[usize::from(voter.0)] = None;
+            self.look_for_enough(now_ns);
         }
+    }
+
+    /// Who votes, as far as those say that were raised.
+    pub fn seating(&self) -> Seating {
+        let winner = self.chosen.map_or_else(|| self.winner(), |(winner, _)| winner);
+        // Nobody has voted: the list that came with the volume, or one that counted later.
+        if winner.epoch == 0 || winner.seating.voters.is_empty() { self.known } else { winner.seating }
+    }
+
+    fn look_for_enough(&mut self, now_ns: u64) {
+        // Who was raised later may say that more are needed: then the wait begins with the last of them.
+        match self.opens() {
+            true => drop(self.enough_ns.get_or_insert(now_ns)),
+            false => self.enough_ns = None,
+        }
+    }
+
+    /// Whether enough were raised.
+    fn opens(&self) -> bool {
+        let seating = self.seating();
+        if planted(Planted::OpenedWithoutVotes) {
+            return !self.who_was_raised().is_empty();
+        }
+        let older = |than: u64| -> Voters {
+            let is_old = |voter: &VoterId| {
+                self.raised[usize::from(voter.0)].is_some_and(|(register, _)| register.since < than)
+                    || planted(Planted::NewcomerKnowsPast)
+            };
+            self.who_was_raised().iter().filter(is_old).collect()
+        };
+        let enough = |set: Voters, raised: Voters| set.and(raised).count() >= Quorums::of(set.count()).open;
+        // Who came with a version is no voter of those before, even under the number of one.
+        let of_before = !seating.is_joint() || enough(seating.before, older(seating.version));
+        of_before && enough(seating.voters, older(seating.version.saturating_add(1)))
     }
 
     /// A voter answers another epoch: everything begins anew, above it.
     pub fn refused(&mut self, epoch: u64) {
         if epoch >= self.epoch {
-            let Opening { quorums, replicas, controller, lineage, .. } = *self;
-            *self = Opening { epoch: epoch + 1, ..Opening::new(quorums, replicas, controller, lineage) };
+            let Opening { known, controller, lineage, .. } = *self;
+            *self = Opening { epoch: epoch + 1, ..Opening::new(known, controller, lineage) };
         }
     }
 
@@ -114,7 +153,7 @@ impl Opening {
     pub fn equal(&mut self, equal: Voters) {
         let Some((winner, _)) = self.chosen.filter(|_| !equal.is_empty()) else { return self.refused(self.epoch) };
         let lineage = if equal == winner.in_sync { winner.lineage } else { self.lineage };
-        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal });
+        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating: self.seating() });
     }
 
     /// A voter has the vote of this epoch.
@@ -127,7 +166,7 @@ impl Opening {
     /// What is to be done now.
     pub fn next(&self, now_ns: u64) -> Next {
         if let Some(vote) = self.vote {
-            let enough = self.cast.count() >= self.quorums.drop;
+            let enough = vote.seating.may_record(self.cast);
             // Each of those in sync has to know under which boot it was made equal, or whoever opens next takes it for rebooted.
             let told = vote.in_sync.without(self.cast).is_empty() || planted(Planted::NewcomerUntold);
             if enough && told || planted(Planted::ServedBeforeRecorded) {
@@ -169,16 +208,14 @@ impl Opening {
 
     /// Those.
     pub fn unraised(&self) -> Voters {
-        Voters::first(self.quorums.voters).without(self.who_was_raised())
+        // Whoever any of them knows of may know more.
+        let heard = self.registers().map(|register| register.vote.seating.all());
+        heard.fold(self.known.all(), Voters::or).without(self.who_was_raised())
     }
 
     /// Under which boot a voter was raised; nil: it was not. A replica of [`Next::MakeEqual`] that is met under another one has failed.
     pub fn boot(&self, voter: VoterId) -> Uuid {
         self.raised[usize::from(voter.0)].map(|(_, boot)| boot).unwrap_or_default()
-    }
-
-    fn open(&self) -> usize {
-        if planted(Planted::OpenedWithoutVotes) { 1 } else { self.quorums.open }
     }
 
     fn who_was_raised(&self) -> Voters {
@@ -202,9 +239,10 @@ impl Opening {
 
     /// The replicas from which the volume may be served.
     fn believed(&self) -> Voters {
-        let mut in_sync = self.winner().in_sync.and(self.replicas);
+        let seating = self.seating();
+        let mut in_sync = self.winner().in_sync.and(seating.replicas);
         if planted(Planted::WitnessIsData) {
-            in_sync = in_sync.or(Voters::first(self.quorums.voters).without(self.replicas));
+            in_sync = in_sync.or(seating.voters.without(seating.replicas));
         }
         if planted(Planted::LinesCalledApart) && self.lines_are_apart() {
             return Voters::NONE;

@@ -49,11 +49,15 @@ pub enum Planted {
     UnequalServed,
     /// The vote that counts is the one with the highest sequence number, whatever its epoch.
     EpochForgotten,
+    /// Voters change without a vote that takes those of before, too.
+    ChangeWithoutOld,
+    /// A voter that has come anew under an old one's number counts for the time before.
+    NewcomerKnowsPast,
 }
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 23] = [
+    pub const ALL: [Planted; 25] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -77,6 +81,8 @@ impl Planted {
         Planted::WitnessIsData,
         Planted::UnequalServed,
         Planted::EpochForgotten,
+        Planted::ChangeWithoutOld,
+        Planted::NewcomerKnowsPast,
     ];
 }
 

@@ -113,3 +113,83 @@ impl Quorums {
         Quorums { voters, open, drop: least, lease: least }
     }
 }
+
+/// Who votes, and who did until a moment ago.
+///
+/// Voters are changed one at a time. A change begins with a vote that is *joint*: it has those of before and those that come, and whatever takes voters
+/// takes enough of both ([`Quorums`]), from the moment in which that vote is cast for the first time. Once it counts, a vote without those of
+/// before follows. So whoever opens the volume meets either a voter that knows of the change, or nobody for whom it counts; whatever
+/// list of voters it begins with, as long as that one counted once. (The joint consensus of Raft, with quorums of two sizes:
+/// Ongaro, "Consensus: bridging theory and practice", 2014, section 4.3.)
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Seating {
+    /// Which list of places it goes by: higher with each change, and never used by two changes ([`Seating::version_of`]); 0: the one that the
+    /// volume was made with.
+    pub version: u64,
+    /// Who votes.
+    pub voters: Voters,
+    /// Who voted before, as long as the change is under way; else nobody.
+    pub before: Voters,
+    /// Which of all these are replicas.
+    pub replicas: Voters,
+}
+
+impl Seating {
+    /// That of a volume that is made: the first `replicas` of the first `voters` have data.
+    pub fn of(voters: usize, replicas: usize) -> Seating {
+        Seating { voters: Voters::first(voters), replicas: Voters::first(replicas), ..Seating::default() }
+    }
+
+    /// The version of the change with this number, below 65536, that a controller begins in its epoch. None: the epoch is beyond all that can be.
+    pub fn version_of(epoch: u64, number: u16) -> Option<u64> {
+        Some(epoch.checked_mul(1 << 16)? | u64::from(number))
+            .filter(|version| *version <= braid_format::journal::NUMBER_MAX)
+    }
+
+    /// Everybody who may have to be asked.
+    pub fn all(&self) -> Voters {
+        self.voters.or(self.before)
+    }
+
+    /// Whether a change is under way.
+    pub fn is_joint(&self) -> bool {
+        !self.before.is_empty()
+    }
+
+    /// What it is when the change is over.
+    #[must_use]
+    pub fn settled(&self) -> Seating {
+        Seating { before: Voters::NONE, replicas: self.replicas.and(self.voters), ..*self }
+    }
+
+    /// The beginning of a change: this one votes from now on, too. None: it does already, or a change is under way.
+    pub fn with(&self, voter: VoterId, is_replica: bool, version: u64) -> Option<Seating> {
+        if self.is_joint() || self.voters.has(voter) || usize::from(voter.0) >= VOTERS_MAX {
+            return None;
+        }
+        let mut next = Seating { version, before: self.voters, ..*self };
+        next.voters.insert(voter);
+        if is_replica {
+            next.replicas.insert(voter);
+        }
+        Some(next)
+    }
+
+    /// The beginning of a change: this one votes no more. None: it does not vote, it is the last one, or a change is under way.
+    pub fn without(&self, voter: VoterId, version: u64) -> Option<Seating> {
+        let mut next = Seating { version, before: self.voters, ..*self };
+        next.voters.remove(voter);
+        let may = !self.is_joint() && self.voters.has(voter) && !next.voters.is_empty();
+        may.then_some(next)
+    }
+
+    /// The sets of which each needs its own quorum.
+    pub fn sets(&self) -> impl Iterator<Item = Voters> {
+        [self.voters, self.before].into_iter().filter(|set| !set.is_empty())
+    }
+
+    /// Whether these are enough to record who is in sync.
+    pub fn may_record(&self, cast: Voters) -> bool {
+        self.sets().all(|set| set.and(cast).count() >= Quorums::of(set.count()).drop)
+    }
+}

@@ -3,7 +3,7 @@
 use braid_format::Uuid;
 use braid_format::register::StoredRegister;
 
-use super::quorum::{VoterId, Voters};
+use super::quorum::{Seating, VoterId, Voters};
 
 /// Who is in sync, by the word of one controller. The highest by ([`Vote::epoch`], [`Vote::sequence`]) counts, once
 /// enough voters have it.
@@ -17,6 +17,8 @@ pub struct Vote {
     pub lineage: u64,
     /// Which replicas hold everything that was acknowledged. Never a witness.
     pub in_sync: Voters,
+    /// Who votes from then on.
+    pub seating: Seating,
 }
 
 impl Vote {
@@ -40,6 +42,9 @@ pub struct Register {
     /// The boot of the node under which whoever cast that vote believed the replica; nil: none. In another one the replica may lack what
     /// was acknowledged and not flushed.
     pub boot: Uuid,
+    /// The version of the seating with which the voter came; 0: it is as old as the volume. It never changes. Who came later says nothing of the
+    /// time before: among older voters it does not count.
+    pub since: u64,
 }
 
 /// Of what a register is: it never changes.
@@ -49,8 +54,6 @@ pub struct RegisterOf {
     pub volume: Uuid,
     /// Which of its voters.
     pub voter: VoterId,
-    /// How many it has.
-    pub voters: u8,
 }
 
 impl Register {
@@ -59,7 +62,6 @@ impl Register {
         StoredRegister {
             volume: of.volume,
             voter: of.voter.0,
-            voters: of.voters,
             generation,
             epoch: self.epoch,
             controller: self.controller,
@@ -69,17 +71,28 @@ impl Register {
             vote_sequence: self.vote.sequence,
             lineage: self.vote.lineage,
             in_sync: self.vote.in_sync.bits(),
+            version: self.vote.seating.version,
+            voters: self.vote.seating.voters.bits(),
+            before: self.vote.seating.before.bits(),
+            replicas: self.vote.seating.replicas.bits(),
+            since: self.since,
         }
     }
 
     /// What was written down, when it is of this voter.
     pub fn of_stored(stored: &StoredRegister, of: &RegisterOf) -> Option<Register> {
-        let found = RegisterOf { volume: stored.volume, voter: VoterId(stored.voter), voters: stored.voters };
+        let found = RegisterOf { volume: stored.volume, voter: VoterId(stored.voter) };
         let vote = Vote {
             epoch: stored.vote_epoch,
             sequence: stored.vote_sequence,
             lineage: stored.lineage,
             in_sync: Voters::from_bits(stored.in_sync),
+            seating: Seating {
+                version: stored.version,
+                voters: Voters::from_bits(stored.voters),
+                before: Voters::from_bits(stored.before),
+                replicas: Voters::from_bits(stored.replicas),
+            },
         };
         let register = Register {
             epoch: stored.epoch,
@@ -87,6 +100,7 @@ impl Register {
             released: stored.released,
             vote,
             boot: stored.boot,
+            since: stored.since,
         };
         (found == *of).then_some(register)
     }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use braid_engine::replica::{
-    Answer, Ask, Caller, ConnectionId, LEASE_NS, Lease, Next, Opening, Planted, Refused, VoterId, Voters, Wanted,
-    planted,
+    Answer, Ask, Caller, ConnectionId, LEASE_NS, Lease, Next, Opening, Planted, Refused, Seating, VoterId, Voters,
+    Wanted, planted,
 };
 use braid_format::Uuid;
 
 use super::copying::Copying;
-use super::nature::{MS, Nature, SECOND};
+use super::nature::{MS, SECOND};
 use super::net::{Io, ToController, ToNode};
 use super::serving::{Found, Serving};
 use super::world::{Event, World};
@@ -112,6 +112,8 @@ pub struct Controller {
     pub told: bool,
     /// It may open at all.
     pub wanted: bool,
+    /// Who votes, as it remembers.
+    pub known: Seating,
 }
 
 impl Controller {
@@ -154,8 +156,8 @@ impl World {
     fn open(&mut self, c: usize) {
         let now = self.clock(c);
         let uuid = Uuid::from_u64_pair(0xc0 + c as u64, self.rng.bits() | 1);
-        let Nature { quorums, replicas, .. } = self.nature;
-        let opening = Opening::new(quorums, replicas, uuid, self.rng.bits() | 1);
+        self.look_for_seats(c, self.now_ns > self.nature.faults_ns);
+        let opening = Opening::new(self.controllers[c].known, uuid, self.rng.bits() | 1);
         self.event(format_args!("{c} opens as {uuid}"));
         self.counters.add("controller", "openings begun", 1);
         let nodes = self.nodes.len();
@@ -165,7 +167,7 @@ impl World {
             uuid,
             epoch: opening.epoch(),
             raised: Voters::NONE,
-            lease: Lease::new(quorums),
+            lease: Lease::default(),
             asks: BTreeMap::new(),
             peers: (0..nodes).map(|_| Peer::default()).collect(),
             phase: Phase::Opening(Box::new(opening), None),
@@ -207,7 +209,6 @@ impl World {
         let Some(run) = &mut self.controllers[c].run else { return };
         let (epoch, controller) = (run.epoch, run.uuid);
         let beat = Ask::Beat { epoch, controller };
-        let all = Voters::first(self.nature.quorums.voters);
         let mut asks: Vec<(VoterId, Ask)> = Vec::new();
         match &run.phase {
             Phase::Opening(opening, _) => {
@@ -219,6 +220,7 @@ impl World {
             }
             Phase::Serving(serving) => {
                 let raise = Ask::Raise { epoch, controller };
+                let all = serving.membership.seating().all();
                 asks.extend(all.without(run.raised).iter().map(|voter| (voter, raise)));
                 if let Wanted::Cast(vote, voters) = serving.membership.wanted() {
                     let cast = |voter| Ask::Cast { epoch, controller, vote, boot: serving.membership.boot(voter) };
@@ -309,7 +311,7 @@ impl World {
                         opening.refused(other);
                         if run.epoch != opening.epoch() {
                             (run.epoch, run.raised, *copying) = (opening.epoch(), Voters::NONE, None);
-                            run.lease = Lease::new(self.nature.quorums);
+                            run.lease = Lease::default();
                             run.refusals += 1;
                             let nodes = run.peers.len();
                             run.peers = (0..nodes).map(|_| Peer::default()).collect();
@@ -341,9 +343,17 @@ impl World {
                             let after = *serving.membership.settled();
                             if before != after {
                                 self.event(format_args!("{c} has votes for {after:?}"));
-                                let drop = before.in_sync.count() > after.in_sync.count();
-                                self.counters.add("votes", if drop { "drops" } else { "promotions" }, 1);
+                                let kind = match (before.in_sync.count(), after.in_sync.count()) {
+                                    (before, after) if before > after => "drops",
+                                    (before, after) if before < after => "promotions",
+                                    _ if after.seating.is_joint() => "changes of voters",
+                                    _ => "voters changed",
+                                };
+                                self.counters.add("votes", kind, 1);
                                 self.aim(c);
+                                if before.seating != after.seating {
+                                    self.changed_seats(c, &after.seating);
+                                }
                             }
                         }
                     }
@@ -420,6 +430,7 @@ impl World {
                 let number = self.history.opened.len() as u64;
                 let lineage = self.rng.bits() | 1;
                 let mut serving = Serving::new(&self.nature, &opened, number, lineage);
+                self.remember_seats(c, &opened.vote.seating);
                 if let Some(run) = &mut self.controllers[c].run {
                     // Sessions that go on: one that was left out may have been met under another boot than it was raised.
                     let met = run.peers.iter().enumerate().filter(|(_, peer)| peer.met);
@@ -452,7 +463,9 @@ impl World {
             let used = match &run.phase {
                 Phase::Opening(_, Some(copying)) => copying.has(voter),
                 Phase::Opening(_, None) => false,
-                Phase::Serving(serving) => self.nature.replicas.has(voter) || serving.membership.in_sync().has(voter),
+                Phase::Serving(serving) => {
+                    serving.membership.seating().replicas.has(voter) || serving.membership.in_sync().has(voter)
+                }
             };
             let peer = &mut run.peers[node];
             if peer.connection.is_none() && used && run.raised.has(voter) && now >= peer.retry_ns {

@@ -77,7 +77,7 @@ impl Copying {
     }
 
     /// One that takes part has failed.
-    fn fail(&mut self, voter: VoterId) {
+    pub fn fail(&mut self, voter: VoterId) {
         if !self.has(voter) {
             return;
         }

@@ -20,6 +20,8 @@ pub enum End {
     Dies(usize),
     /// A node loses power.
     Dark(usize),
+    /// A controller is cut off.
+    CutsOff(usize),
     /// Something is done soon after a moment that matters, to this controller.
     Aimed(usize),
 }
@@ -111,6 +113,10 @@ impl World {
                 self.controllers[c].told = true;
                 "rivals"
             }
+            Fault::Change => {
+                self.wish(c);
+                "wishes for voters"
+            }
             Fault::CutOff => {
                 self.cut_off(c);
                 "controllers cut off"
@@ -184,6 +190,12 @@ impl World {
         }
     }
 
+    /// A controller is cut off very soon.
+    pub fn cuts_off(&mut self, c: usize) {
+        let most = *self.rng.pick(&[MS, 20 * MS, 300 * MS]);
+        self.ends(0, most, End::CutsOff(c));
+    }
+
     /// A voter has just been raised: it loses power at once, sometimes.
     pub fn aim_at_node(&mut self, node: usize) {
         if self.now_ns < self.nature.faults_ns && self.rng.chance(self.nature.aim / 20) {
@@ -240,7 +252,8 @@ impl World {
             }
             End::Dies(c) if self.now_ns < self.nature.faults_ns => self.die(c),
             End::Dark(node) if self.now_ns < self.nature.faults_ns => self.power_cut(node),
-            End::Dies(_) | End::Dark(_) => {}
+            End::CutsOff(c) if self.now_ns < self.nature.faults_ns => self.befall(Fault::CutOff, c),
+            End::Dies(_) | End::Dark(_) | End::CutsOff(_) => {}
             End::Told(c) => self.controllers[c].told = self.now_ns < self.nature.faults_ns,
             End::Aimed(c) => {
                 if self.now_ns < self.nature.faults_ns {

@@ -16,6 +16,7 @@ mod node;
 #[cfg(feature = "planted")]
 pub mod plant;
 pub mod required;
+mod seats;
 mod serving;
 mod world;
 

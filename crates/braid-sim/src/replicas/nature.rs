@@ -1,6 +1,6 @@
 //! What a seed's world is like: who votes, how fast things are, and what befalls them.
 
-use braid_engine::replica::{Quorums, VoterId, Voters};
+use braid_engine::replica::Seating;
 
 use crate::rng::Rng;
 
@@ -40,11 +40,13 @@ pub enum Fault {
     CutOff,
     /// A node's disk keeps what it is asked for long; the controller dies, and the other one opens.
     LateDisk,
+    /// Whoever serves is told to take a voter in, or to leave one out.
+    Change,
 }
 
 impl Fault {
     /// Each of them.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 13] = [
         Fault::LinkCut,
         Fault::Partition,
         Fault::PowerCut,
@@ -57,16 +59,17 @@ impl Fault {
         Fault::Rival,
         Fault::CutOff,
         Fault::LateDisk,
+        Fault::Change,
     ];
 }
 
 /// What is drawn once for a run.
 #[derive(Clone, Debug)]
 pub struct Nature {
-    /// Voters, and how many each step takes.
-    pub quorums: Quorums,
-    /// Those with data. The first ones.
-    pub replicas: Voters,
+    /// Who votes when the volume is made: the first ones, and of these the first ones have data.
+    pub seating: Seating,
+    /// Nodes on which others may come to vote.
+    pub spares: usize,
     /// Blocks of the volume.
     pub blocks: u16,
     /// Clients; each is of the controller of its number modulo two.
@@ -109,8 +112,8 @@ impl Nature {
             shares[rng.index(Fault::ALL.len())] = 1;
         }
         Nature {
-            quorums: Quorums::of(voters),
-            replicas: (0..replicas as u8).map(VoterId).collect(),
+            seating: Seating::of(voters, replicas as usize),
+            spares: rng.between(0, 2) as usize,
             blocks: rng.between(2, 10) as u16,
             clients: rng.between(2, 4) as usize,
             think_ns: rng.between(10, 200) * MS,

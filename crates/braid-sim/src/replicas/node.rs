@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Register, RegisterOf};
+use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Register, RegisterOf, Vote};
 use braid_format::Uuid;
 use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
 
@@ -73,6 +73,8 @@ struct Under {
 /// One voter's node.
 pub struct Node {
     of: RegisterOf,
+    /// It is a voter's: else nobody is answered.
+    pub exists: bool,
     /// It has power.
     pub up: bool,
     /// Counted up with each loss of power.
@@ -108,6 +110,7 @@ impl Node {
         let boot = boot_id(usize::from(of.voter.0), 0);
         Node {
             of,
+            exists: true,
             up: true,
             boot: 0,
             places: [bytes.clone(), bytes],
@@ -124,10 +127,42 @@ impl Node {
     }
 }
 
+impl Node {
+    /// What it remembers, while it answers.
+    pub fn vote(&self) -> Option<Vote> {
+        self.fence.as_ref().map(|fence| fence.register().vote)
+    }
+
+    /// There is nothing of the voter any more.
+    pub fn remove(&mut self) {
+        self.exists = false;
+        self.connections.clear();
+        self.under.clear();
+        self.asked_by.clear();
+    }
+
+    /// A voter is made here, with this register and nothing else; whatever there was is gone. The node has power.
+    pub fn make_anew(&mut self, register: &Register, blocks: u16) {
+        self.remove();
+        let boot = boot_id(usize::from(self.of.voter.0), self.boot);
+        let bytes = Box::new(register.stored(&self.of, 1).encode());
+        (self.exists, self.places, self.generation, self.writing) = (true, [bytes.clone(), bytes], 1, None);
+        self.fence = Some(Fence::new(*register, boot));
+        self.store =
+            Store { durable: vec![(0, 0); usize::from(blocks)], dirty: (0..blocks).collect(), ..Store::default() };
+    }
+}
+
 impl World {
     /// A message has come to a node.
     pub fn at_node(&mut self, controller: usize, node: usize, what: ToNode) {
         let host = &mut self.nodes[node];
+        if !host.exists {
+            if let (true, ToNode::Hello { id, .. } | ToNode::Io(id, ..)) = (host.up, what) {
+                self.reply(controller, node, ToController::Closed(id));
+            }
+            return;
+        }
         let Some(fence) = &mut host.fence else {
             if let (true, ToNode::Hello { id, .. } | ToNode::Io(id, ..)) = (host.up, what) {
                 self.reply(controller, node, ToController::Closed(id));
@@ -333,7 +368,7 @@ impl World {
         let host = &mut self.nodes[node];
         let [first, second] = &host.places;
         let whole = StoredRegister::decode(first).is_ok() && StoredRegister::decode(second).is_ok();
-        if !host.up && whole {
+        if !host.up && host.exists && whole {
             host.places[self.rng.index(2)][self.rng.index(512)] ^= 1;
             self.counters.add("node", "registers rotted", 1);
         }

@@ -44,6 +44,9 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("stopped", "another one is answered"),
     ("stopped", "it was told to"),
     ("stopped", "no replica is left"),
+    ("fault", "wishes for voters"),
+    ("votes", "changes of voters"),
     ("votes", "drops"),
     ("votes", "promotions"),
+    ("votes", "voters changed"),
 ];

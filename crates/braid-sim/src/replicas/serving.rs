@@ -12,6 +12,7 @@ use super::copying::Copying;
 use super::history::Request;
 use super::nature::{MS, Nature};
 use super::net::{Io, ToNode};
+use super::seats::Wish;
 use super::world::{Event, World};
 
 /// A request that was not answered yet.
@@ -46,7 +47,10 @@ pub struct Found {
 /// A volume that is open.
 pub struct Serving {
     pub membership: Membership,
-    replicas: Voters,
+    /// Who is to come or to go.
+    pub wish: Option<Wish>,
+    /// Counts the changes of voters that were begun.
+    pub changes: u16,
     /// Which opening.
     opened: u64,
     requests: Vec<Open>,
@@ -66,8 +70,9 @@ impl Serving {
     /// From what was opened.
     pub fn new(nature: &Nature, opened: &Opened, number: u64, lineage: u64) -> Serving {
         Serving {
-            membership: Membership::new(nature.quorums, opened, lineage),
-            replicas: nature.replicas,
+            membership: Membership::new(opened, lineage),
+            wish: None,
+            changes: 0,
             opened: number,
             requests: Vec::new(),
             locks: BTreeSet::new(),
@@ -81,7 +86,11 @@ impl Serving {
 
     /// All replicas are in sync, and everybody knows.
     pub fn is_whole(&self) -> bool {
-        self.membership.settled().in_sync == self.replicas && self.membership.wanted() == Wanted::Nothing
+        let settled = self.membership.settled();
+        settled.in_sync == settled.seating.replicas
+            && !settled.seating.is_joint()
+            && self.membership.wanted() == Wanted::Nothing
+            && self.wish.is_none()
     }
 
     fn targets(&self) -> Voters {
@@ -159,6 +168,7 @@ impl World {
         self.survivors(c);
         self.begin_requests(c);
         self.end_requests(c);
+        self.advance_wish(c);
         self.begin_fill(c);
         self.advance_fill(c);
         self.let_go(c);
@@ -217,8 +227,8 @@ impl World {
     fn end_requests(&mut self, c: usize) {
         let now = self.clock(c);
         let Some(run) = &mut self.controllers[c].run else { return };
-        let holds = run.lease.holds(now);
         let Phase::Serving(serving) = &mut run.phase else { return };
+        let holds = run.lease.holds(serving.membership.lease_sets(), now);
         let (in_sync, targets) = (serving.membership.in_sync(), serving.targets());
         // Who is being filled is waited for as well: a later write of the block must not overtake this one there.
         let is_done = |open: &Open| match open.io {
@@ -315,7 +325,10 @@ impl World {
         }
         let settled = serving.membership.settled().in_sync;
         let is_met = |voter: &VoterId| run.peers[usize::from(voter.0)].is_met();
-        let Some(target) = serving.replicas.without(settled).iter().find(is_met) else { return };
+        let replicas = serving.membership.settled().seating.replicas;
+        let stays = |voter: &VoterId| serving.wish != Some(Wish::Goes(*voter));
+        let mut targets = replicas.without(settled).iter().filter(stays);
+        let Some(target) = targets.find(is_met) else { return };
         let Some(source) = settled.iter().find(is_met) else { return };
         // What was asked of it before it was lost is not.
         run.peers[usize::from(target.0)].forget();

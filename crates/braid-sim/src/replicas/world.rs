@@ -84,18 +84,18 @@ impl World {
     fn new(seed: u64, options: &Options) -> World {
         let mut rng = Rng::new(seed);
         let nature = Nature::draw(&mut rng);
-        let voters = nature.quorums.voters;
-        let vote = Vote { lineage: 1, in_sync: nature.replicas, ..Vote::default() };
+        let seating = nature.seating;
+        let voters = seating.voters.count() + nature.spares;
+        let vote = Vote { lineage: 1, in_sync: seating.replicas, seating, ..Vote::default() };
         let register = Register { vote, ..Register::default() };
         let nodes = (0..voters).map(|node| {
-            let of = RegisterOf {
-                volume: Uuid::from_u64_pair(7, seed | 1),
-                voter: VoterId(node as u8),
-                voters: voters as u8,
-            };
+            let voter = VoterId(node as u8);
+            let of = RegisterOf { volume: Uuid::from_u64_pair(7, seed | 1), voter };
             // The volume is made in this boot of its nodes: there is nothing yet that could have been lost.
             let register = Register { boot: super::node::boot_id(node, 0), ..register };
-            Node::new(of, &register, nature.blocks)
+            let mut node = Node::new(of, &register, nature.blocks);
+            node.exists = seating.voters.has(voter);
+            node
         });
         let nodes: Vec<Node> = nodes.collect();
         let controllers: Vec<Controller> = (0..2)
@@ -109,6 +109,7 @@ impl World {
                 retry_ns: if c == 0 { 0 } else { u64::MAX },
                 told: false,
                 wanted: true,
+                known: seating,
             })
             .collect();
         let history = History { cuts: vec![Vec::new(); voters], ..History::default() };

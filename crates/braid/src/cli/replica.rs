@@ -1,8 +1,8 @@
-//! `braid replica …`: what this node keeps of volumes that are kept on several nodes.
+//! `braid replica …`: what this node keeps of volumes that are kept on several nodes; and who votes in one that this node serves.
 
 use super::confirm::confirm;
 use super::{Ask, output, segment};
-use braid_api::{Replica, ReplicaList};
+use braid_api::{AddVoter, ErrorDetail, Kind, RebuildVoter, Replica, ReplicaList, ReplicatedVolume, Voter};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
@@ -16,6 +16,68 @@ pub enum Verb {
     Show(NameArgs),
     /// Delete a replica with its data, or a witness, that its volume does not need any more
     Delete(DeleteArgs),
+    /// Keep a volume that this node serves on one more node, or have one more node vote
+    ///
+    /// The new voter votes when this returns; a replica is filled from then on, while clients go on. Of each step of the volume (to open it, to
+    /// drop a replica) more voters may be needed then: docs/replication.md has the numbers.
+    Add(AddArgs),
+    /// Keep a volume that this node serves on one node less, for good
+    ///
+    /// What the replica had is removed on its node. A node that is gone for ever is left out all the same: most of the other voters have to answer.
+    Remove(RemoveArgs),
+    /// Make a replica of a volume that this node serves anew, from nothing
+    ///
+    /// For a replica whose disks were lost, or whose data are not to be trusted. It is left out, removed, made again and filled, with its
+    /// snapshots; meanwhile the volume has one replica less.
+    Rebuild(RebuildArgs),
+}
+
+#[derive(Args)]
+pub struct AddArgs {
+    /// The volume
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// Where the replica is to be
+    #[arg(value_name = "NODE/POOL", required_unless_present = "witness", conflicts_with = "witness")]
+    place: Option<String>,
+    /// A node that votes, and keeps no data
+    #[arg(long, value_name = "NODE")]
+    witness: Option<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RemoveArgs {
+    /// The volume
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// The node of the replica or witness
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RebuildArgs {
+    /// The volume
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// The node of the replica
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Another pool of that node
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    ask: Ask,
 }
 
 #[derive(Args)]
@@ -60,8 +122,69 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let replica: Replica = args.ask.client()?.delete(&url).await?;
             output::show(args.ask.json, &replica, |replica| format!("replica {} is deleted here\n", replica.name));
         }
+        Verb::Add(args) => {
+            let (node, pool) = match (&args.place, &args.witness) {
+                (Some(place), _) => match place.split_once('/') {
+                    Some((node, pool)) if !node.is_empty() && !pool.is_empty() => {
+                        (node.to_owned(), Some(pool.to_owned()))
+                    }
+                    _ => anyhow::bail!(wrong_place(place)),
+                },
+                (None, witness) => (witness.clone().unwrap_or_default(), None),
+            };
+            let body = AddVoter { node, pool };
+            let path = format!("/v1/replicated/{}/voters", segment(&args.volume));
+            let volume: ReplicatedVolume = args.ask.client()?.post(&path, &body).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                let what = if body.pool.is_some() { "is being filled" } else { "votes" };
+                format!(
+                    "volume {}: {} {what}\n{}",
+                    volume.name,
+                    args.place.as_ref().unwrap_or(&body.node),
+                    seats(volume)
+                )
+            });
+        }
+        Verb::Remove(args) => {
+            let what = format!(
+                "The replica or witness of volume {} on {} will be removed, with its data",
+                args.volume, args.node
+            );
+            confirm(&what, args.yes)?;
+            let path = format!("/v1/replicated/{}/voters/{}", segment(&args.volume), segment(&args.node));
+            let volume: ReplicatedVolume = args.ask.client()?.delete(&path).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {}: {} is out for good\n{}", volume.name, args.node, seats(volume))
+            });
+        }
+        Verb::Rebuild(args) => {
+            let what = format!(
+                "The replica of volume {} on {} will be made anew: what it has is lost",
+                args.volume, args.node
+            );
+            confirm(&what, args.yes)?;
+            let path = format!("/v1/replicated/{}/voters/{}/rebuild", segment(&args.volume), segment(&args.node));
+            let volume: ReplicatedVolume = args.ask.client()?.post(&path, &RebuildVoter { pool: args.pool }).await?;
+            output::show(args.ask.json, &volume, |volume| {
+                format!("volume {}: the replica on {} is being filled\n{}", volume.name, args.node, seats(volume))
+            });
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn wrong_place(place: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::InvalidArgument, format!("{place:?} is no place of a replica"))
+        .remedy("write NODE/POOL, for example node4/tank; a witness is --witness node4")
+}
+
+/// Who votes now, a line each.
+fn seats(volume: &ReplicatedVolume) -> String {
+    let place = |voter: &Voter| match &voter.pool {
+        Some(pool) => format!("{}/{pool}", voter.node),
+        None => voter.node.clone(),
+    };
+    volume.voters.iter().map(|voter| format!("  {}: {}\n", place(voter), voter.state.word())).collect()
 }
 
 fn path(replica: &str) -> String {

@@ -79,6 +79,9 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/replicated/{volume}/attach", post(replicated::attach_replicated))
         .route("/v1/replicated/{volume}/detach", post(replicated::detach_replicated))
         .route("/v1/replicated/{volume}/rollback", post(replicated::rollback_replicated))
+        .route("/v1/replicated/{volume}/voters", post(replicated::add_voter))
+        .route("/v1/replicated/{volume}/voters/{node}", axum::routing::delete(replicated::remove_voter))
+        .route("/v1/replicated/{volume}/voters/{node}/rebuild", post(replicated::rebuild_voter))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
         .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
         .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
@@ -165,6 +168,9 @@ pub fn router(control: Arc<Control>) -> Router {
         replicated::attach_replicated,
         replicated::detach_replicated,
         replicated::rollback_replicated,
+        replicated::add_voter,
+        replicated::remove_voter,
+        replicated::rebuild_voter,
         replicated::delete_replicated,
         pools::snapshots,
         pools::create_snapshots,
@@ -275,6 +281,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
         name.map(|Path(name)| Named(name)).map_err(|error| {
             ErrorDetail::new(Kind::InvalidArgument, format!("the path cannot be read: {error}"))
                 .remedy("name the array or export by its name or UUID, for example /v1/arrays/fast")
+                .into()
+        })
+    }
+}
+
+/// Two names in the path of a request.
+struct NamedTwice(String, String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NamedTwice {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<NamedTwice, Refusal> {
+        let names = Path::<(String, String)>::from_request_parts(parts, state).await;
+        names.map(|Path((first, second))| NamedTwice(first, second)).map_err(|error| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("the path cannot be read: {error}"))
+                .remedy("docs/api.md shows every path")
                 .into()
         })
     }

@@ -57,6 +57,9 @@ pub struct State {
     /// Replicas of volumes that are kept on several nodes, and witnesses.
     #[serde(default)]
     pub replicas: Vec<SavedReplica>,
+    /// Replicas that were deleted while their pool was not there: what it has of them is removed when it is back.
+    #[serde(default)]
+    pub forgotten: Vec<SavedReplica>,
     /// Volumes of several nodes that this one serves, or was the last to.
     #[serde(default)]
     pub replicated: Vec<SavedReplicated>,
@@ -72,7 +75,7 @@ pub struct SavedReplica {
     pub name: String,
     /// Which of its voters this is.
     pub voter: u8,
-    /// How many there are.
+    /// How many there are, by the list of places.
     pub voters: u8,
     /// The pool; none: a witness.
     pub pool: Option<Uuid>,
@@ -91,6 +94,9 @@ pub struct SavedReplica {
     /// Where all voters of the volume are.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
+    /// Which list of them this is: never an older one than that of the register's vote.
+    #[serde(default)]
+    pub version: u64,
     /// Size of the volume, in bytes, of which a witness has nothing.
     #[serde(default)]
     pub volume_bytes: u64,
@@ -385,7 +391,10 @@ pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail 
 
 #[cfg(test)]
 mod tests {
+    use super::super::control::replicated::saved::SavedVoter;
     use super::*;
+    use braid_api::ReplicaSeating;
+    use std::collections::BTreeMap;
 
     struct Folder(PathBuf);
 
@@ -459,17 +468,20 @@ mod tests {
                 size_bytes: 1 << 30,
                 head_bytes: 1 << 20,
                 tail_bytes: 1 << 20,
-                places: vec![ReplicaPlace { node: "node1".into(), pool: Some("tank".into()) }],
+                places: vec![ReplicaPlace { voter: 1, node: "node1".into(), pool: Some("tank".into()) }],
+                version: 65537,
                 volume_bytes: 1 << 30,
                 losses: Uuid::nil(),
                 formed: true,
             }],
+            forgotten: Vec::new(),
             lost_journals: vec![SavedLoss { array: Uuid::from_u128(2), disk: "/dev/sdc".into() }],
             replicated: vec![SavedReplicated {
                 uuid: Uuid::from_u128(9),
                 name: "db".into(),
                 size_bytes: 1 << 30,
-                voters: Vec::new(),
+                voters: BTreeMap::from([(3, SavedVoter { node: "node1".into(), pool: None })]),
+                seating: ReplicaSeating { version: 65537, voters: 8, before: 1, replicas: 1 },
                 attached: true,
                 controller: Uuid::from_u128(10),
                 epoch: 3,

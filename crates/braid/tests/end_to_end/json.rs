@@ -204,6 +204,9 @@ fn every_command_prints_what_its_schema_says() {
         ("volume list", &["volume", "list"]),
         ("replica list", &["replica", "list"]),
         ("replica show", &["replica", "show", "db"]),
+        ("replica remove", &["replica", "remove", "db", "first", "--yes"]),
+        ("replica add", &["replica", "add", "db", "first/far"]),
+        ("replica rebuild", &["replica", "rebuild", "db", "first", "--yes"]),
         ("volume detach", &["volume", "detach", "db"]),
         ("volume attach", &["volume", "attach", "db"]),
     ];
@@ -212,7 +215,7 @@ fn every_command_prints_what_its_schema_says() {
         keep(&daemon, command, &typed.join(" "), &daemon.braid(&typed));
     }
     daemon.braid(&["volume", "delete", "db", "--yes"]);
-    let witness = serde_json::json!({"volume": "aaaaaaaa-0000-4000-8000-000000000001", "name": "alone", "voter": 2, "voters": 3, "in_sync": 3});
+    let witness = serde_json::json!({"volume": "aaaaaaaa-0000-4000-8000-000000000001", "name": "alone", "voter": 2, "seating": {"voters": 7, "replicas": 3}, "in_sync": 3});
     let (status, answer) = crate::api::ask(&daemon, "POST", "/v1/replicas", &witness.to_string());
     assert_eq!(status, 200, "{answer}");
     let delete = ["replica", "delete", "alone", "--yes", "--json"];

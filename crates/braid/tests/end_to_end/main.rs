@@ -62,6 +62,7 @@ mod remote_returns;
 mod remote_tls;
 mod renaming;
 mod replacing;
+mod replica_seats;
 mod replica_snapshots;
 mod replicas_from_afar;
 mod replicas_on_a_node;

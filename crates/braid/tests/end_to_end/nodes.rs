@@ -428,7 +428,7 @@ fn a_taken_address_is_tried_again_and_a_damaged_file_is_not_overwritten() {
 fn keep_a_replica(on: &Daemon) {
     on.braid(&["pool", "create", "tank", &on.folder.sparse("disk", 512 * MIB)]);
     let body = json!({
-        "volume": "11111111-2222-4333-8444-555555555555", "name": "db", "voter": 0, "voters": 3, "in_sync": 7, "pool": "tank",
+        "volume": "11111111-2222-4333-8444-555555555555", "name": "db", "voter": 0, "seating": {"voters": 7, "replicas": 7}, "in_sync": 7, "pool": "tank",
         "size_bytes": 16 * MIB, "head_bytes": MIB, "tail_bytes": 4096,
     });
     let socket = on.folder.join("api.sock");

@@ -20,6 +20,11 @@ pub struct Node {
     pub daemon: Daemon,
 }
 
+/// Two replicas and a witness.
+fn seating() -> Value {
+    json!({"version": 0, "voters": 7, "before": 0, "replicas": 3})
+}
+
 impl Node {
     pub fn start() -> Node {
         Node::start_with(512 * MIB, "")
@@ -58,7 +63,7 @@ impl Node {
         self.right(
             "POST",
             "/v1/replicas",
-            &json!({"volume": VOLUME, "name": "db", "voter": 0, "voters": 3, "in_sync": 3, "pool": "tank",
+            &json!({"volume": VOLUME, "name": "db", "voter": 0, "seating": seating(), "in_sync": 3, "pool": "tank",
                 "size_bytes": bytes, "head_bytes": 2 * MIB, "tail_bytes": MIB}),
         )
     }
@@ -152,7 +157,7 @@ fn a_controller_is_let_in_and_a_later_one_cuts_it_off() {
     assert_eq!(status, 409);
     let mut second = node.open(&node.name(5, SECOND, 1, 0, 1)).expect("the new controller's");
     assert!(second.read(2 * MIB - 64 * KIB, 128 * KIB as usize).expect("it is read") == noise(128 * KIB, 2));
-    let vote = json!({"epoch": 5, "sequence": 1, "lineage": 7, "in_sync": 1});
+    let vote = json!({"epoch": 5, "sequence": 1, "lineage": 7, "in_sync": 1, "seating": seating()});
     let cast = json!({"ask": "cast", "epoch": 5, "controller": SECOND, "vote": vote, "boot": node.boot()});
     assert_eq!(node.ask(&cast), (200, json!({"answer": "cast"})));
     assert_eq!(node.show()["register"]["vote"], vote);
@@ -186,7 +191,7 @@ fn terms_that_are_not_right_let_nobody_in() {
         json!({"ask": "raise", "epoch": 0, "controller": FIRST}),
         json!({"ask": "raise", "epoch": u64::MAX, "controller": FIRST}),
         json!({"ask": "raise", "epoch": 9, "controller": "00000000-0000-0000-0000-000000000000"}),
-        json!({"ask": "cast", "epoch": 1, "controller": FIRST, "vote": {"epoch": 1, "sequence": 1, "lineage": 0, "in_sync": 8}}),
+        json!({"ask": "cast", "epoch": 1, "controller": FIRST, "vote": {"epoch": 1, "sequence": 1, "lineage": 0, "in_sync": 8, "seating": seating()}}),
         json!({"ask": "dance"}),
     ] {
         let (status, refused) = node.ask(&wrong);
@@ -312,7 +317,7 @@ fn what_has_promised_something_is_deleted_by_force_alone() {
 #[test]
 fn a_witness_keeps_a_register_and_nothing_else() {
     let mut node = Node::start();
-    let witness = json!({"volume": VOLUME, "name": "db", "voter": 2, "voters": 3, "in_sync": 3});
+    let witness = json!({"volume": VOLUME, "name": "db", "voter": 2, "seating": seating(), "in_sync": 3});
     let mut wrong = witness.clone();
     wrong["in_sync"] = json!(7);
     let (status, refused) = node.any("POST", "/v1/replicas", &wrong);
@@ -378,7 +383,11 @@ impl Drop for Small {
 fn a_voter_whose_register_could_not_be_written_votes_again() {
     let node = Node::start();
     let small = Small::over(node.daemon.folder.join("state/registers"));
-    node.right("POST", "/v1/replicas", &json!({"volume": VOLUME, "name": "db", "voter": 2, "voters": 3, "in_sync": 3}));
+    node.right(
+        "POST",
+        "/v1/replicas",
+        &json!({"volume": VOLUME, "name": "db", "voter": 2, "seating": seating(), "in_sync": 3}),
+    );
     node.raise(3, FIRST);
     for (slot, epoch) in [("0", 4), ("4096", 5)] {
         // One of its places takes no write any more.

@@ -36,7 +36,8 @@ fn make_anew(cluster: &mut Cluster) {
     let three = &cluster.nodes[2];
     let old = three.json(&["replica", "show", "db"]);
     three.braid(&["replica", "delete", "db", "--yes", "--force"]);
-    let made = serde_json::json!({"volume": old["volume"], "name": "db", "voter": 2, "voters": 3, "in_sync": 3,
+    let made = serde_json::json!({"volume": old["volume"], "name": "db", "voter": 2,
+        "seating": {"voters": 7, "replicas": 7}, "in_sync": 3,
         "pool": "tank", "size_bytes": SIZE, "head_bytes": old["head_bytes"], "tail_bytes": old["tail_bytes"]});
     let (status, answer) = api::ask(three, "POST", "/v1/replicas", &made.to_string());
     assert_eq!(status, 200, "{answer}");

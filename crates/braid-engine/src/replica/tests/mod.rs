@@ -14,7 +14,7 @@ fn voters(numbers: &[u8]) -> Voters {
 }
 
 fn vote(epoch: u64, sequence: u64, in_sync: &[u8]) -> Vote {
-    Vote { epoch, sequence, lineage: 7, in_sync: voters(in_sync) }
+    Vote { epoch, sequence, lineage: 7, in_sync: voters(in_sync), seating: Seating::of(3, 2) }
 }
 
 /// Asks a fence, and lets it write what it wants to.
@@ -251,7 +251,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
 
 /// An opening of three voters, the last one a witness.
 fn opening() -> Opening {
-    Opening::new(Quorums::of(3), voters(&[0, 1]), SECOND, 70)
+    Opening::new(Seating::of(3, 2), SECOND, 70)
 }
 
 fn raised(registers: &[(u8, Register)], epoch: u64) -> Opening {
@@ -265,7 +265,8 @@ fn raised(registers: &[(u8, Register)], epoch: u64) -> Opening {
 
 #[test]
 fn who_never_served_does_not_speak_for_who_did() {
-    let served = Register { epoch: 4, controller: FIRST, released: false, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let served =
+        Register { epoch: 4, controller: FIRST, released: false, vote: vote(4, 2, &[0, 1]), boot: BOOT, since: 0 };
     let released = Register { released: true, ..served };
     let nobody = Register { epoch: 5, controller: SECOND, ..released };
     let waits = |registers: &[(u8, Register)]| matches!(raised(registers, 5).next(1000), Next::Wait(_, _, until) if until == 1000 + OPEN_WAIT_NS);
@@ -279,7 +280,8 @@ fn who_never_served_does_not_speak_for_who_did() {
 
 #[test]
 fn rebooted_replicas_are_believed_when_all_in_sync_have_rebooted() {
-    let good = Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let good =
+        Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT, since: 0 };
     let rebooted = Register { boot: LATER_BOOT, ..good };
     let next = |registers: &[(u8, Register)]| raised(registers, 4).next(1000);
     assert_eq!(next(&[(0, good), (1, rebooted)]), Next::MakeEqual(voters(&[0])));
@@ -291,7 +293,8 @@ fn rebooted_replicas_are_believed_when_all_in_sync_have_rebooted() {
 
 #[test]
 fn an_opening_is_recorded_on_all_that_are_in_sync() {
-    let last = Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT };
+    let last =
+        Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT, since: 0 };
     let mut opening = raised(&[(0, last), (1, last), (2, last)], 4);
     opening.choose(voters(&[0, 1]));
     opening.equal(voters(&[0, 1]));
@@ -305,7 +308,7 @@ fn an_opening_is_recorded_on_all_that_are_in_sync() {
 #[test]
 fn a_drop_waits_for_flushes_and_votes_and_a_newcomer_for_itself() {
     let opened = Opened { vote: vote(5, 1, &[0, 1]), boots: [Some(BOOT); VOTERS_MAX] };
-    let mut membership = Membership::new(Quorums::of(3), &opened, 1);
+    let mut membership = Membership::new(&opened, 1);
     membership.fail(VoterId(1));
     assert_eq!((membership.wanted(), membership.may_answer()), (Wanted::Flush(voters(&[0])), false));
     membership.flushed(VoterId(0));
@@ -334,12 +337,20 @@ fn a_drop_waits_for_flushes_and_votes_and_a_newcomer_for_itself() {
 
 #[test]
 fn a_lease_counts_from_the_moment_of_asking() {
-    let mut lease = Lease::new(Quorums::of(3));
-    assert!(!lease.holds(0));
+    let mut lease = Lease::default();
+    let holds = |lease: &Lease, now| lease.holds(Seating::of(3, 2).sets(), now);
+    assert!(!holds(&lease, 0));
     lease.heard(VoterId(0), 1000);
-    assert!(!lease.holds(1000));
+    assert!(!holds(&lease, 1000));
     lease.heard(VoterId(2), 400);
-    assert!(lease.holds(400 + LEASE_NS - 1) && !lease.holds(400 + LEASE_NS));
+    assert!(holds(&lease, 400 + LEASE_NS - 1) && !holds(&lease, 400 + LEASE_NS));
     lease.heard(VoterId(2), 300);
-    assert_eq!(lease.until_ns(), Some(400 + LEASE_NS));
+    assert_eq!(lease.until_ns(Seating::of(3, 2).sets()), Some(400 + LEASE_NS));
+    // Each set needs its own.
+    let joint = Seating { before: voters(&[0, 1]), ..Seating::of(3, 2) };
+    assert_eq!(lease.until_ns(joint.sets()), Some(400 + LEASE_NS));
+    let joint = Seating { before: voters(&[1, 3]), ..Seating::of(3, 2) };
+    assert_eq!(lease.until_ns(joint.sets()), None);
 }
+
+mod seats;

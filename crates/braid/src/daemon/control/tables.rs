@@ -7,7 +7,7 @@ use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
-    SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedUnplaced, State,
+    SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedReplica, SavedUnplaced, State,
 };
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
@@ -257,6 +257,8 @@ pub struct Tables {
     pub held_volumes: BTreeMap<Uuid, Uuid>,
     /// Replicas and witnesses, by the volume of which they are.
     pub replicas: BTreeMap<Uuid, ReplicaEntry>,
+    /// Replicas that were deleted while their pool was not there.
+    pub forgotten: Vec<SavedReplica>,
     /// Arrays that are started on a tier at least so high, as others of their pools are of that one.
     pub least_tiers: BTreeMap<Uuid, usize>,
     /// Arrays that a command stopped.
@@ -302,6 +304,7 @@ impl Tables {
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
             replicas: state.replicas.iter().map(|saved| (saved.volume, ReplicaEntry::of_saved(saved))).collect(),
+            forgotten: state.forgotten.clone(),
             replicated: state.replicated.iter().map(|saved| (saved.uuid, saved.clone())).collect(),
             ..Tables::default()
         }
@@ -344,6 +347,7 @@ impl Tables {
                 .filter(|saved| saved.pool.as_ref().is_none_or(kept_pool))
                 .cloned()
                 .collect(),
+            forgotten: self.forgotten.clone(),
             replicated: self.replicated.values().cloned().collect(),
         }
     }

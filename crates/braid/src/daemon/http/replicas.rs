@@ -1,6 +1,6 @@
 //! Paths of replicas and witnesses: what a node keeps of volumes that are kept on several, and what their controllers ask of it.
 
-use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use super::{Answer, Ask, Json, Named, Shared, read_query, to_the_end};
 use crate::daemon::control::replicas::ASKING_MAX;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -9,6 +9,15 @@ use braid_api::{
 };
 use serde::Deserialize;
 use std::time::Duration;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteReplica {
+    #[serde(default)]
+    force: bool,
+    #[serde(default)]
+    since: Option<u64>,
+}
 
 /// All replicas and witnesses of this node.
 #[utoipa::path(get, path = "/v1/replicas", responses((status = 200, body = ReplicaList)))]
@@ -44,7 +53,8 @@ pub(super) async fn replica(State(control): Shared, Named(name): Named) -> Answe
     delete, path = "/v1/replicas/{replica}",
     params(
         ("replica" = String, Path, description = "the volume's UUID, or its name", example = "db"),
-        ("force" = Option<bool>, Query, description = "although a controller is connected, or it has promised something")
+        ("force" = Option<bool>, Query, description = "although a controller is connected, or it has promised something"),
+        ("since" = Option<u64>, Query, description = "only the one that has come with this list of places")
     ),
     responses(
         (status = 200, body = Replica, description = "as it was"),
@@ -55,10 +65,10 @@ pub(super) async fn replica(State(control): Shared, Named(name): Named) -> Answe
 pub(super) async fn delete_replica(
     State(control): Shared,
     Named(name): Named,
-    query: Result<Query<Force>, QueryRejection>,
+    query: Result<Query<DeleteReplica>, QueryRejection>,
 ) -> Answer<Replica> {
-    let force = read_query(query)?.force;
-    to_the_end(control, |control| async move { control.delete_replica(&name, force).await }).await
+    let DeleteReplica { force, since } = read_query(query)?;
+    to_the_end(control, |control| async move { control.delete_replica(&name, force, since).await }).await
 }
 
 /// Asks a voter what a controller asks. A raise is answered when nothing of older epochs is under way any more, which may take as long as a disk

@@ -1,9 +1,11 @@
 //! Paths of volumes that are kept on several nodes.
 
-use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
+use super::{Answer, Ask, Force, Json, Named, NamedTwice, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use braid_api::{CreateReplicated, ErrorBody, ReplicatedList, ReplicatedVolume, RollbackReplicated};
+use braid_api::{
+    AddVoter, CreateReplicated, ErrorBody, RebuildVoter, ReplicatedList, ReplicatedVolume, RollbackReplicated,
+};
 
 /// All volumes of several nodes that this one knows.
 #[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]
@@ -87,6 +89,69 @@ pub(super) async fn rollback_replicated(
     Ask(ask): Ask<RollbackReplicated>,
 ) -> Answer<ReplicatedVolume> {
     to_the_end(control, |control| async move { control.roll_back_replicated(&name, &ask.snapshot).await }).await
+}
+
+/// Takes a replica or a witness in. It votes when this is answered; a replica is filled from then on.
+#[utoipa::path(
+    post, path = "/v1/replicated/{volume}/voters", request_body = AddVoter,
+    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    responses(
+        (status = 200, body = ReplicatedVolume),
+        (status = 404, body = ErrorBody, description = "no such volume or node"),
+        (status = 409, body = ErrorBody, description = "exists: the node has one; inactive: this node does not serve the volume"),
+        (status = 504, body = ErrorBody, description = "too few voters have agreed yet; it goes on by itself")
+    )
+)]
+pub(super) async fn add_voter(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<AddVoter>,
+) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.add_voter(&name, &ask).await }).await
+}
+
+/// Leaves the replica or witness of a node out for good, and removes it there.
+#[utoipa::path(
+    delete, path = "/v1/replicated/{volume}/voters/{node}",
+    params(
+        ("volume" = String, Path, description = "name or UUID", example = "db"),
+        ("node" = String, Path, description = "its node", example = "node3")
+    ),
+    responses(
+        (status = 200, body = ReplicatedVolume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "incomplete: no other replica holds everything"),
+        (status = 503, body = ErrorBody, description = "it is out, and its node does not answer: there it stays"),
+        (status = 504, body = ErrorBody, description = "too few voters have agreed yet; it goes on by itself")
+    )
+)]
+pub(super) async fn remove_voter(
+    State(control): Shared,
+    NamedTwice(name, node): NamedTwice,
+) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.remove_voter(&name, &node).await }).await
+}
+
+/// Makes a replica anew from nothing: it is left out, removed on its node, made there again, and filled.
+#[utoipa::path(
+    post, path = "/v1/replicated/{volume}/voters/{node}/rebuild", request_body = RebuildVoter,
+    params(
+        ("volume" = String, Path, description = "name or UUID", example = "db"),
+        ("node" = String, Path, description = "its node", example = "node3")
+    ),
+    responses(
+        (status = 200, body = ReplicatedVolume),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "incomplete: no other replica holds everything"),
+        (status = 504, body = ErrorBody, description = "too few voters have agreed yet")
+    )
+)]
+pub(super) async fn rebuild_voter(
+    State(control): Shared,
+    NamedTwice(name, node): NamedTwice,
+    Ask(ask): Ask<RebuildVoter>,
+) -> Answer<ReplicatedVolume> {
+    to_the_end(control, |control| async move { control.rebuild_voter(&name, &node, ask.pool.as_deref()).await }).await
 }
 
 /// Deletes a volume with all of its replicas.

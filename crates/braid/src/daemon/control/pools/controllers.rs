@@ -206,6 +206,20 @@ impl Control {
         Ok(())
     }
 
+    /// Deletes all snapshots of a volume that controllers had taken.
+    ///
+    /// # Errors
+    /// One is read, or the pool does not serve or cannot write.
+    pub(in super::super) async fn remove_controllers_snapshots(
+        &self,
+        pool: Uuid,
+        volume: Uuid,
+    ) -> Result<(), ErrorDetail> {
+        let reach = self.reach(&pool.to_string())?;
+        let _one_at_a_time = self.work_soon(&reach).await?;
+        self.remove_snapshots(&reach, volume, |owner| is_controllers(owner.uuid)).await
+    }
+
     /// Deletes those pending ones of a volume. The caller has the pool's lock.
     pub(super) async fn remove_pending(
         &self,
@@ -213,8 +227,18 @@ impl Control {
         volume: Uuid,
         which: impl Fn(Uuid) -> bool + Send + 'static,
     ) -> Result<(), ErrorDetail> {
+        self.remove_snapshots(reach, volume, move |owner| is_pending(owner) && which(owner.uuid)).await
+    }
+
+    async fn remove_snapshots(
+        &self,
+        reach: &Reach,
+        volume: Uuid,
+        which: impl Fn(&Owner) -> bool + Send + 'static,
+    ) -> Result<(), ErrorDetail> {
         let asked = move |pool: &mut Pool| {
-            let of = |owner: &&Owner| owner.volume == volume && is_pending(owner) && which(owner.uuid);
+            let is_snapshot = |owner: &&Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume;
+            let of = |owner: &&Owner| is_snapshot(owner) && which(owner);
             let found: Vec<u32> = pool.state().owners.iter().filter(of).map(|owner| owner.id).collect();
             (PoolNext::Done, found)
         };
@@ -223,7 +247,7 @@ impl Control {
                 Err(AdminError::NoSuch) => (PoolNext::Done, Ok(())),
                 result => told(result.map_err(Told::Admin)),
             });
-            done.await?.map_err(|error| error.into_detail(reach, "a pending snapshot"))?;
+            done.await?.map_err(|error| error.into_detail(reach, "a controller's snapshot"))?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! back. What is half done the next start undoes.
 
 use super::register::{PLACES_BYTES, Place};
-use super::{Condition, REPLICAS_MAX, ReplicaEntry, invalid, uuid_of};
+use super::{Condition, REPLICAS_MAX, ReplicaEntry, check_places, invalid, seating_of, uuid_of};
 use crate::daemon::control::pools::{NewVolume, is_controllers};
 use crate::daemon::control::{Control, random_uuid};
 use crate::daemon::state::SavedReplica;
@@ -63,7 +63,7 @@ impl Control {
             }
         }
         let what = if saved.data.is_some() { "replica" } else { "witness" };
-        let message = format!("{what} {} was made, voter {} of {}", saved.name, saved.voter, saved.voters);
+        let message = format!("{what} {} was made, voter {} of {} voters", saved.name, saved.voter, saved.voters);
         self.events().info("replica_created", message, &[("replica", &saved.name)]);
         self.replica(&ask.volume)
     }
@@ -103,16 +103,18 @@ impl Control {
         braid_api::names::check_name(name).map_err(|error| invalid(name, error.to_string()))?;
         let volume = uuid_of(name, "the volume", &ask.volume)?;
         let vote = Vote { lineage: ask.lineage, in_sync: Voters::from_bits(ask.in_sync), ..Vote::default() };
-        let register = Register { vote, ..Register::default() };
-        let of = RegisterOf { volume, voter: VoterId(ask.voter), voters: ask.voters };
-        if !register.stored(&of, 1).is_sound() {
-            return Err(invalid(name, "voter, voters and in_sync do not fit together"));
+        let seating = seating_of(&ask.seating);
+        // Who comes later says nothing of the time before.
+        let register = Register { vote: Vote { seating, ..vote }, since: seating.version, ..Register::default() };
+        let of = RegisterOf { volume, voter: VoterId(ask.voter) };
+        if !register.stored(&of, 1).is_sound() || !seating.voters.has(of.voter) {
+            return Err(invalid(name, "voter, seating and in_sync do not fit together"));
         }
         let mut saved = SavedReplica {
             volume,
             name: name.to_owned(),
             voter: ask.voter,
-            voters: ask.voters,
+            voters: seating.voters.count() as u8,
             pool: None,
             pool_name: String::new(),
             data: None,
@@ -121,6 +123,7 @@ impl Control {
             head_bytes: ask.head_bytes,
             tail_bytes: ask.tail_bytes,
             places: ask.places.clone(),
+            version: seating.version,
             volume_bytes: ask.volume_bytes,
             losses: Uuid::nil(),
             formed: false,
@@ -138,23 +141,31 @@ impl Control {
                 return Err(invalid(name, why));
             }
         }
-        if ask.places.len() > usize::from(ask.voters) {
-            return Err(invalid(name, "there are more places than voters"));
-        }
+        check_places(name, &ask.places)?;
         let (pool, pool_name) = self.pool_for_replica(pool)?;
         (saved.pool, saved.pool_name) = (Some(pool), pool_name);
         (saved.data, saved.companion) = (Some(random_uuid()?), Some(random_uuid()?));
         Ok((saved, register))
     }
 
-    /// Deletes a replica with its data, or a witness.
+    /// Deletes a replica with its data, or a witness. `since`: only the one that came with this list of places.
     ///
     /// # Errors
     /// A controller uses it, or it has promised something, and `force` is not set; its data have snapshots; its pool does not serve.
-    pub async fn delete_replica(self: &Arc<Self>, volume: &str, force: bool) -> Result<Replica, ErrorDetail> {
+    pub async fn delete_replica(
+        self: &Arc<Self>,
+        volume: &str,
+        force: bool,
+        since: Option<u64>,
+    ) -> Result<Replica, ErrorDetail> {
         self.is_open()?;
         let shown = self.replica(volume)?;
         let saved = self.read().replica(volume)?.saved.clone();
+        let came = shown.register.as_ref().map(|register| register.since);
+        if since.is_some() && came != since {
+            let message = format!("replica {} is not the one that was meant: it has come at another time", shown.name);
+            return Err(ErrorDetail::new(Kind::NotFound, message).with("replica", &shown.name));
+        }
         if shown.connections > 0 && !force {
             let message = format!("replica {} is used by a controller", shown.name);
             return Err(ErrorDetail::new(Kind::InUse, message)
@@ -162,6 +173,9 @@ impl Control {
                 .remedy("take it out of its volume first, or add --force"));
         }
         if let (Some(pool), Some(data)) = (saved.pool, saved.data) {
+            if shown.state == ReplicaState::Waiting && self.reach(&pool.to_string()).is_err() {
+                return self.forget_replica(&saved, shown, force);
+            }
             if self.has_snapshots_in(pool, data).await? {
                 let name = shown.data.clone().unwrap_or_default();
                 let message = format!("the data of replica {} have snapshots", shown.name);
@@ -180,6 +194,59 @@ impl Control {
         let message = format!("replica {} was deleted", shown.name);
         self.events().info("replica_deleted", message, &[("replica", &shown.name)]);
         Ok(shown)
+    }
+
+    /// Forgets a replica whose pool is not there. Should the pool come back, what it has of the replica is removed.
+    fn forget_replica(&self, saved: &SavedReplica, shown: Replica, force: bool) -> Result<Replica, ErrorDetail> {
+        if !force {
+            let message = format!("pool {} of replica {} does not serve", saved.pool_name, saved.name);
+            return Err(ErrorDetail::new(Kind::Inactive, message).with("replica", &saved.name).remedy(format!(
+                "braid pool show {}; --force forgets the replica, and removes it should that pool ever be back",
+                saved.pool_name
+            )));
+        }
+        {
+            let mut tables = self.write();
+            tables.forgotten.push(saved.clone());
+            tables.replicas.remove(&saved.volume);
+        }
+        if let Err(error) = self.save() {
+            let mut tables = self.write();
+            tables.forgotten.pop();
+            tables.replicas.insert(saved.volume, ReplicaEntry::of_saved(saved));
+            return Err(error);
+        }
+        let message = format!("replica {} was deleted, without what pool {} has of it", saved.name, saved.pool_name);
+        self.events().info("replica_deleted", message, &[("replica", &saved.name)]);
+        Ok(shown)
+    }
+
+    /// A pool is back: what it has of replicas that were deleted meanwhile is removed.
+    pub(super) async fn clear_forgotten(self: &Arc<Self>, pool: Uuid) {
+        let forgotten: Vec<SavedReplica> =
+            self.read().forgotten.iter().filter(|saved| saved.pool == Some(pool)).cloned().collect();
+        for saved in forgotten {
+            let (Some(data), Some(companion)) = (saved.data, saved.companion) else { continue };
+            // Nobody names those of its controllers any more.
+            let removed = match self.remove_controllers_snapshots(pool, data).await {
+                Ok(()) => self.remove_replica_volumes(pool, [data, companion]).await,
+                Err(error) => Err(error),
+            };
+            match removed {
+                Ok(()) => {
+                    self.write().forgotten.retain(|other| *other != saved);
+                    self.save_or_warn();
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "what pool {} has of replica {} stays: {}",
+                        saved.pool_name,
+                        saved.name,
+                        error.message
+                    );
+                }
+            }
+        }
     }
 
     fn set_formed(&self, volume: Uuid, formed: bool) -> Result<(), ErrorDetail> {

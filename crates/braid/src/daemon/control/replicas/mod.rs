@@ -19,17 +19,23 @@ mod view;
 use super::Control;
 use super::tables::OpenDisk;
 use crate::daemon::state::SavedReplica;
-use braid_api::{AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaRegister, ReplicaState, ReplicaVote};
+use braid_api::{
+    AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaPlace, ReplicaRegister, ReplicaSeating, ReplicaState,
+    ReplicaVote,
+};
 use braid_engine::DeviceId;
-use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Vote, VoterId, Voters};
+use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Seating, VOTERS_MAX, Vote, VoterId, Voters};
 use door::Door;
 use here::Ground;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 pub use view::attention;
 
+/// Longest name of a node or pool in a list of places, in bytes.
+const PLACE_LENGTH_MAX: usize = 255;
 /// Most replicas and witnesses of a node.
 pub const REPLICAS_MAX: usize = 1024;
 /// Longest that a controller waits for an answer.
@@ -92,7 +98,7 @@ impl ReplicaEntry {
 
 /// Of what the register of a replica is.
 fn register_of(saved: &SavedReplica) -> RegisterOf {
-    RegisterOf { volume: saved.volume, voter: VoterId(saved.voter), voters: saved.voters }
+    RegisterOf { volume: saved.volume, voter: VoterId(saved.voter) }
 }
 
 impl Control {
@@ -106,7 +112,7 @@ impl Control {
         ask: AskReplica,
         limit: Duration,
     ) -> Result<ReplicaAnswer, ErrorDetail> {
-        let (door, name, voters) = {
+        let (door, name) = {
             let tables = self.read();
             let entry = tables.replica(volume)?;
             if let Some((state, why)) = entry.trouble() {
@@ -116,11 +122,19 @@ impl Control {
                 return Err(does_not_vote(&entry.saved.name, ReplicaState::Waiting, "it is being closed"));
             };
             let door = Arc::clone(&ready.door);
-            (door, entry.saved.name.clone(), entry.saved.voters)
+            (door, entry.saved.name.clone())
         };
-        let ask = understand(&name, voters, &ask)?;
-        match door.ask(ask, limit.min(ASKING_MAX)).await {
-            Some(Ok(answer)) => Ok(show_answer(&answer)),
+        let understood = understand(&name, &ask)?;
+        if let AskReplica::Cast { vote, places, .. } = &ask {
+            self.note_voters(volume, &vote.seating, places)?;
+        }
+        match door.ask(understood, limit.min(ASKING_MAX)).await {
+            Some(Ok(answer)) => {
+                let tables = self.read();
+                let saved = tables.replica(volume).map(|entry| &entry.saved);
+                let places = saved.map(|saved| (saved.places.clone(), saved.version)).unwrap_or_default();
+                Ok(show_answer(&answer, places))
+            }
             Some(Err(Refused { epoch })) => Err(fenced(&name, epoch)),
             None => {
                 let message = format!(
@@ -131,6 +145,36 @@ impl Control {
                     .remedy("try again; braid replica show says how it does"))
             }
         }
+    }
+}
+
+impl Control {
+    /// Remembers where the voters are of a list that is about to be voted for; durable when this returns. Older lists are not noted.
+    fn note_voters(&self, volume: &str, seating: &ReplicaSeating, places: &[ReplicaPlace]) -> Result<(), ErrorDetail> {
+        let before = {
+            let mut tables = self.write();
+            let uuid = tables.replica(volume)?.saved.volume;
+            let Some(entry) = tables.replicas.get_mut(&uuid) else { return Ok(()) };
+            let saved = &mut entry.saved;
+            if seating.version <= saved.version {
+                return Ok(());
+            }
+            check_places(&saved.name, places)?;
+            let missing =
+                seating_of(seating).all().iter().any(|voter| places.iter().all(|place| place.voter != voter.0));
+            if missing {
+                return Err(invalid(&saved.name, "the vote goes by a list of places that was not sent with it"));
+            }
+            let before = (uuid, saved.version, saved.voters, std::mem::replace(&mut saved.places, places.to_vec()));
+            (saved.version, saved.voters) = (seating.version, seating.voters.count_ones() as u8);
+            before
+        };
+        self.save().inspect_err(|_| {
+            let (uuid, version, voters, places) = before;
+            if let Some(entry) = self.write().replicas.get_mut(&uuid) {
+                (entry.saved.version, entry.saved.voters, entry.saved.places) = (version, voters, places);
+            }
+        })
     }
 }
 
@@ -163,7 +207,7 @@ fn uuid_of(name: &str, what: &str, text: &str) -> Result<Uuid, ErrorDetail> {
 }
 
 /// A question as the fence takes it. What a register could not hold is refused here.
-fn understand(name: &str, voters: u8, ask: &AskReplica) -> Result<Ask, ErrorDetail> {
+fn understand(name: &str, ask: &AskReplica) -> Result<Ask, ErrorDetail> {
     let (AskReplica::Raise { epoch, controller }
     | AskReplica::Cast { epoch, controller, .. }
     | AskReplica::Beat { epoch, controller }
@@ -185,11 +229,11 @@ fn understand(name: &str, voters: u8, ask: &AskReplica) -> Result<Ask, ErrorDeta
     let register = match ask {
         Ask::Cast { vote, boot, .. } => Register { epoch, controller, vote, boot, ..Register::default() },
         _ => {
-            let vote = Vote { in_sync: Voters::first(1), ..Vote::default() };
+            let vote = Vote { in_sync: Voters::first(1), seating: Seating::of(1, 1), ..Vote::default() };
             Register { epoch, controller, vote, ..Register::default() }
         }
     };
-    let of = RegisterOf { volume: Uuid::max(), voter: VoterId(0), voters };
+    let of = RegisterOf { volume: Uuid::max(), voter: VoterId(0) };
     if epoch == 0 || !register.stored(&of, 1).is_sound() {
         return Err(invalid(name, "a number is beyond what a register holds, or nobody, or no voter, is in sync"));
     }
@@ -197,13 +241,48 @@ fn understand(name: &str, voters: u8, ask: &AskReplica) -> Result<Ask, ErrorDeta
 }
 
 fn vote_of(vote: &ReplicaVote) -> Vote {
-    Vote { epoch: vote.epoch, sequence: vote.sequence, lineage: vote.lineage, in_sync: Voters::from_bits(vote.in_sync) }
+    Vote {
+        epoch: vote.epoch,
+        sequence: vote.sequence,
+        lineage: vote.lineage,
+        in_sync: Voters::from_bits(vote.in_sync),
+        seating: seating_of(&vote.seating),
+    }
 }
 
-fn show_answer(answer: &Answer) -> ReplicaAnswer {
+/// Who votes, as the engine takes it.
+pub fn seating_of(seating: &ReplicaSeating) -> Seating {
+    let ReplicaSeating { version, voters, before, replicas } = *seating;
+    let [voters, before, replicas] = [voters, before, replicas].map(Voters::from_bits);
+    Seating { version, voters, before, replicas }
+}
+
+/// Who votes, in the API's words.
+pub fn show_seating(seating: &Seating) -> ReplicaSeating {
+    let Seating { version, voters, before, replicas } = seating;
+    ReplicaSeating { version: *version, voters: voters.bits(), before: before.bits(), replicas: replicas.bits() }
+}
+
+/// A list of places that can be remembered.
+fn check_places(name: &str, places: &[ReplicaPlace]) -> Result<(), ErrorDetail> {
+    let numbers: BTreeSet<u8> = places.iter().map(|place| place.voter).collect();
+    if numbers.len() != places.len() || numbers.iter().any(|number| usize::from(*number) >= VOTERS_MAX) {
+        return Err(invalid(
+            name,
+            "two of the places are of one voter, or a number is beyond all that voters can have",
+        ));
+    }
+    let length = |place: &ReplicaPlace| place.node.len().max(place.pool.as_ref().map_or(0, String::len));
+    if places.iter().any(|place| length(place) > PLACE_LENGTH_MAX) {
+        return Err(invalid(name, "the name of a place is too long"));
+    }
+    Ok(())
+}
+
+fn show_answer(answer: &Answer, (places, version): (Vec<ReplicaPlace>, u64)) -> ReplicaAnswer {
     match answer {
         Answer::Raised { before, boot } => {
-            ReplicaAnswer::Raised { before: show_register(before), boot: boot.to_string() }
+            ReplicaAnswer::Raised { before: show_register(before), boot: boot.to_string(), places, version }
         }
         Answer::Cast => ReplicaAnswer::Cast,
         Answer::Alive => ReplicaAnswer::Alive,
@@ -223,8 +302,10 @@ fn show_register(register: &Register) -> ReplicaRegister {
             sequence: vote.sequence,
             lineage: vote.lineage,
             in_sync: vote.in_sync.bits(),
+            seating: show_seating(&vote.seating),
         },
         boot: some(register.boot),
+        since: register.since,
     }
 }
 
@@ -240,11 +321,18 @@ mod tests {
         let cast = |epoch, sequence, in_sync| AskReplica::Cast {
             epoch: 3,
             controller: CONTROLLER.to_owned(),
-            vote: ReplicaVote { epoch, sequence, lineage: u64::MAX, in_sync },
+            vote: ReplicaVote {
+                epoch,
+                sequence,
+                lineage: u64::MAX,
+                in_sync,
+                seating: show_seating(&Seating::of(3, 3)),
+            },
             boot: None,
+            places: Vec::new(),
         };
         for right in [raise(1, CONTROLLER), cast(3, 1, 0b111), cast(3, 9, 1)] {
-            assert!(understand("db", 3, &right).is_ok(), "{right:?}");
+            assert!(understand("db", &right).is_ok(), "{right:?}");
         }
         let nil = Uuid::nil().to_string();
         let wrong = [
@@ -259,7 +347,7 @@ mod tests {
             cast(3, 1, 0b1000),
         ];
         for wrong in wrong {
-            let error = understand("db", 3, &wrong).expect_err("it is refused");
+            let error = understand("db", &wrong).expect_err("it is refused");
             assert_eq!(error.kind, Kind::InvalidArgument, "{wrong:?}");
         }
     }

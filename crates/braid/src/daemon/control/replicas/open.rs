@@ -65,6 +65,7 @@ impl Control {
             let of = tables.replicas.values().filter(|entry| entry.saved.pool == Some(pool) && entry.ready().is_none());
             of.map(|entry| entry.saved.clone()).collect()
         };
+        self.clear_forgotten(pool).await;
         for mut saved in known {
             // Before anybody is answered.
             if lost_unflushed && let Err(error) = self.note_loss(&mut saved) {

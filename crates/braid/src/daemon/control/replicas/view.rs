@@ -65,6 +65,7 @@ fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
         head_bytes: saved.head_bytes,
         tail_bytes: saved.tail_bytes,
         places: saved.places.clone(),
+        version: saved.version,
         volume_bytes: saved.volume_bytes,
         boot: ready.map(|ready| ready.door.boot().to_string()).unwrap_or_default(),
         export: saved.data.map(|_| replica_export(&saved.volume.to_string())),

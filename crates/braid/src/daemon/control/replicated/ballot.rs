@@ -3,30 +3,47 @@
 use super::super::Control;
 use super::council::{ANSWER_MAX, Ballot, Unanswered};
 use super::words::{heard, said, unanswered};
+use braid_api::ReplicaAnswer;
 use braid_engine::DeviceLease;
-use braid_engine::replica::{Answer, Ask, VoterId};
+use braid_engine::replica::{Answer, Ask, VoterId, Voters};
 use hyper::Method;
-use std::sync::Weak;
+use std::sync::{Mutex, PoisonError, Weak};
 use uuid::Uuid;
 
-/// The nodes of a volume's voters, by number.
+/// The nodes of a volume's voters: where they are is looked up with each question, as it may change.
 pub struct Ballots {
     pub(super) control: Weak<Control>,
     pub(super) volume: Uuid,
-    pub(super) nodes: Vec<String>,
+    /// Voters that were found to be somewhere else than was thought.
+    pub(super) moved: Mutex<Voters>,
 }
 
 impl Ballot for Ballots {
     async fn ask(&self, voter: VoterId, ask: Ask) -> Result<Answer, Unanswered> {
         let away = |why: &str| Unanswered::Away(why.to_owned());
         let control = self.control.upgrade().ok_or_else(|| away("the daemon ends"))?;
-        let node = self.nodes.get(usize::from(voter.0)).ok_or_else(|| away("there is no such voter"))?;
-        let wait_ms = ANSWER_MAX.as_millis();
-        let path = format!("/v1/replicas/{}/ask?wait_ms={wait_ms}", self.volume);
-        let body = serde_json::to_value(said(ask)).map_err(|error| away(&error.to_string()))?;
+        let saved =
+            control.read().replicated.get(&self.volume).cloned().ok_or_else(|| away("the volume is deleted"))?;
+        let node = &saved.voters.get(&voter.0).ok_or_else(|| away("it is not known where it is"))?.node;
+        let path = format!("/v1/replicas/{}/ask?wait_ms={}", self.volume, ANSWER_MAX.as_millis());
+        // Whoever votes by a list knows it.
+        let of_first = !matches!(ask, Ask::Cast { vote, .. } if vote.seating.version > 0);
+        let places = if of_first { Vec::new() } else { saved.places() };
+        let body = serde_json::to_value(said(ask, places)).map_err(|error| away(&error.to_string()))?;
         let answer = control.nodes().call(node, Method::POST, &path, Some(body)).await;
         let answer = answer.map_err(|error| unanswered(&error))?;
-        heard(serde_json::from_value(answer).map_err(|error| away(&format!("its answer is not understood: {error}")))?)
+        let answer: ReplicaAnswer =
+            serde_json::from_value(answer).map_err(|error| away(&format!("its answer is not understood: {error}")))?;
+        if let ReplicaAnswer::Raised { before, places, version, .. } = &answer {
+            let moved = control.learn_places(self.volume, *version, places, Some(&before.vote.seating));
+            let mut all = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+            *all = all.or(moved);
+        }
+        heard(answer)
+    }
+
+    fn take_moved(&self) -> Voters {
+        std::mem::take(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn now_ns(&self) -> u64 {

@@ -5,7 +5,9 @@
 //! [`Council::lease`] has run out.
 
 use braid_engine::DeviceLease;
-use braid_engine::replica::{Answer, Ask, Lease, Membership, Next, Opening, Quorums, Refused, VoterId, Voters, Wanted};
+use braid_engine::replica::{
+    Answer, Ask, Lease, Membership, Next, Opening, Quorums, Refused, Seating, VOTERS_MAX, VoterId, Voters, Wanted,
+};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,6 +45,11 @@ pub trait Ballot: Send + Sync + 'static {
 
     /// Answers may be given under this lease until then: tells the shards that keep some.
     fn renew(&self, lease: &DeviceLease, until_ns: u64);
+
+    /// The voters of whom the last answers said that they are somewhere else than was thought; said once.
+    fn take_moved(&self) -> Voters {
+        Voters::NONE
+    }
 }
 
 /// Somebody else has opened the volume, or it cannot be served any more.
@@ -59,10 +66,14 @@ struct State {
     raised: Voters,
     lease: Lease,
     phase: Phase,
-    /// Under which boot each voter answered last.
-    boots: Vec<Uuid>,
-    /// Why each voter did not answer the last time.
-    away: Vec<Option<String>>,
+    /// Under which boot each voter answered last, by number.
+    boots: [Uuid; VOTERS_MAX],
+    /// Why each voter did not answer the last time, by number.
+    away: [Option<String>; VOTERS_MAX],
+    /// Whom somebody asks.
+    seated: Voters,
+    /// Counts the changes of voters.
+    changes: u16,
     /// Another controller has a higher epoch, or this one has let go.
     over: bool,
     let_go: bool,
@@ -73,15 +84,6 @@ struct State {
     bounded: bool,
     /// How often a higher epoch was met while it was being opened.
     refusals: u32,
-}
-
-/// Who votes.
-#[derive(Clone, Copy, Debug)]
-pub struct Seats {
-    /// How many voters there are.
-    pub voters: usize,
-    /// Which of them are replicas.
-    pub replicas: Voters,
 }
 
 /// What can be seen of the voters.
@@ -98,7 +100,7 @@ pub struct Seen {
     /// Who answers another controller, while it is served.
     pub refused: Voters,
     /// Why a voter did not answer, by number.
-    pub away: Vec<Option<String>>,
+    pub away: [Option<String>; VOTERS_MAX],
     /// It is over.
     pub over: bool,
 }
@@ -106,7 +108,6 @@ pub struct Seen {
 /// The voters of one volume, and one controller's standing with them.
 pub struct Council<B> {
     ballot: B,
-    quorums: Quorums,
     controller: Uuid,
     lineage: u64,
     state: Mutex<State>,
@@ -124,23 +125,22 @@ impl<B> Drop for Council<B> {
 
 impl<B: Ballot> Council<B> {
     /// Begins to ask all voters, in an epoch above `above`; where that is 0, above whatever they answer, else only if nobody else raises
-    /// a higher one meanwhile. `controller` and `lineage` are random.
-    pub fn begin(ballot: B, seats: Seats, controller: Uuid, lineage: u64, above: u64) -> Arc<Council<B>> {
-        let Seats { voters, replicas } = seats;
-        let quorums = Quorums::of(voters);
-        let opening = Opening::new(quorums, replicas, controller, lineage).above(above);
+    /// a higher one meanwhile. `controller` and `lineage` are random. `known`: who votes, as far as is known; the voters may know better.
+    pub fn begin(ballot: B, known: Seating, controller: Uuid, lineage: u64, above: u64) -> Arc<Council<B>> {
+        let opening = Opening::new(known, controller, lineage).above(above);
         let council = Arc::new(Council {
             ballot,
-            quorums,
             controller,
             lineage,
             state: Mutex::new(State {
                 epoch: opening.epoch(),
                 raised: Voters::NONE,
-                lease: Lease::new(quorums),
+                lease: Lease::default(),
                 phase: Phase::Opening(Box::new(opening)),
-                boots: vec![Uuid::nil(); voters],
-                away: vec![None; voters],
+                boots: [Uuid::nil(); VOTERS_MAX],
+                away: Default::default(),
+                seated: Voters::NONE,
+                changes: 0,
                 over: false,
                 let_go: false,
                 released: Voters::NONE,
@@ -152,8 +152,20 @@ impl<B: Ballot> Council<B> {
             lease: Arc::new(DeviceLease::new(0)),
             tasks: Mutex::default(),
         });
-        for voter in (0..voters as u8).map(VoterId) {
-            let (weak, changed) = (Arc::downgrade(&council), council.changed.subscribe());
+        council.seat(known.all());
+        council
+    }
+
+    /// Begins to ask these voters, too.
+    pub fn seat(self: &Arc<Self>, voters: Voters) {
+        let new = {
+            let mut state = self.state();
+            let new = voters.without(state.seated);
+            state.seated = state.seated.or(new);
+            new
+        };
+        for voter in new.iter() {
+            let (weak, changed) = (Arc::downgrade(self), self.changed.subscribe());
             let task = tokio::spawn(async move {
                 let mut changed = changed;
                 // It ends with the council.
@@ -161,16 +173,96 @@ impl<B: Ballot> Council<B> {
                     // What changes from here on is looked at in the next turn.
                     changed.mark_unchanged();
                     let wait = council.turn(voter).await;
+                    council.seat_all();
                     drop(council);
                     if let Some(wait) = wait {
                         let _ = tokio::time::timeout(wait, changed.changed()).await;
                     }
                 }
             });
-            let mut tasks = council.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             tasks.push(task.abort_handle());
         }
-        council
+    }
+
+    /// Asks whoever is to be asked by now.
+    fn seat_all(self: &Arc<Self>) {
+        let all = match &self.state().phase {
+            Phase::Opening(opening) => opening.unraised(),
+            Phase::Serving(membership) => membership.seating().all(),
+        };
+        self.seat(all);
+    }
+
+    /// These are somewhere else than was thought: whoever answered was somebody else.
+    pub fn moved(&self, voters: Voters) {
+        if voters.is_empty() {
+            return;
+        }
+        let now = self.ballot.now_ns();
+        let mut state = self.state();
+        if let Phase::Opening(opening) = &mut state.phase {
+            voters.iter().for_each(|voter| opening.moved(voter, now));
+            state.raised = state.raised.without(voters);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Who votes, as far as the votes say.
+    pub fn seating(&self) -> Seating {
+        match &self.state().phase {
+            Phase::Opening(opening) => opening.seating(),
+            Phase::Serving(membership) => membership.settled().seating,
+        }
+    }
+
+    /// The version for the next change of who votes.
+    ///
+    /// # Errors
+    /// It is not served, or there were too many changes.
+    pub fn next_version(&self) -> Result<u64, Overruled> {
+        let mut state = self.state();
+        state.changes = state.changes.checked_add(1).ok_or(Overruled)?;
+        Seating::version_of(state.epoch, state.changes).ok_or(Overruled)
+    }
+
+    /// Changes who votes: `next` is a beginning of a change of what [`Council::seating`] says. Waits until it counts, and those of before do
+    /// not any more. Given up, it goes on by itself once it has begun. False: it has not begun, as something else is voted for, or
+    /// a replica in sync would lose its vote.
+    ///
+    /// # Errors
+    /// Another controller is answered now.
+    pub async fn change(self: &Arc<Self>, next: Seating) -> Result<bool, Overruled> {
+        let mut changed = self.changed.subscribe();
+        {
+            let mut state = self.state();
+            if state.over {
+                return Err(Overruled);
+            }
+            let Phase::Serving(membership) = &mut state.phase else { return Err(Overruled) };
+            if !membership.change(next) {
+                return Ok(false);
+            }
+            // Who comes is not the one that was there under its number.
+            let new = next.voters.without(next.before);
+            state.raised = state.raised.without(new);
+        }
+        self.seat(next.all());
+        self.tell();
+        loop {
+            {
+                let state = self.state();
+                if state.over {
+                    return Err(Overruled);
+                }
+                let Phase::Serving(membership) = &state.phase else { return Err(Overruled) };
+                if membership.settled().seating == next.settled() {
+                    return Ok(true);
+                }
+            }
+            let _ = changed.changed().await;
+        }
     }
 
     /// Under which answers are given.
@@ -226,12 +318,13 @@ impl<B: Ballot> Council<B> {
                 if state.over {
                     return Err(Overruled);
                 }
-                let (now, raised) = (self.ballot.now_ns(), state.raised.count());
+                let now = self.ballot.now_ns();
                 let Phase::Opening(opening) = &mut state.phase else { return Err(Overruled) };
+                let raised = opening.unraised();
                 match opening.next(now) {
                     Next::MakeEqual(chosen) => {
                         let until = *waits_until.get_or_insert(now.saturating_add(patience.as_nanos() as u64));
-                        if raised == self.quorums.voters || now >= until {
+                        if raised.is_empty() || now >= until {
                             opening.choose(chosen);
                             return Ok(chosen);
                         }
@@ -397,8 +490,8 @@ impl<B: Ballot> Council<B> {
             },
         };
         let Some(opened) = opened else { return Ok(false) };
-        state.phase = Phase::Serving(Box::new(Membership::new(self.quorums, &opened, self.lineage.rotate_left(23))));
-        let until = state.lease.until_ns();
+        state.phase = Phase::Serving(Box::new(Membership::new(&opened, self.lineage.rotate_left(23))));
+        let until = lease_until(&state);
         drop(state);
         if let Some(until) = until {
             self.ballot.renew(&self.lease, until);
@@ -436,6 +529,13 @@ impl<B: Ballot> Council<B> {
             let still = state.raised.has(voter) && !state.released.has(voter);
             return still.then_some((Ask::Release { epoch, controller }, false));
         }
+        let votes = match &state.phase {
+            Phase::Opening(_) => true,
+            Phase::Serving(membership) => membership.asked().has(voter),
+        };
+        if !votes {
+            return None;
+        }
         if !state.raised.has(voter) {
             return Some((Ask::Raise { epoch, controller }, false));
         }
@@ -464,6 +564,7 @@ impl<B: Ballot> Council<B> {
             Err(_) => Err(Unanswered::Away(format!("it did not answer within {} s", ANSWER_MAX.as_secs()))),
         };
         let answered = answer.is_ok();
+        self.moved(self.ballot.take_moved());
         self.answered(voter, ask, asked_ns, answer);
         match self.question(voter) {
             Some((next, false)) if answered && next != ask => None,
@@ -498,14 +599,16 @@ impl<B: Ballot> Council<B> {
                         if epoch != state.epoch {
                             state.refusals += 1;
                             state.over = state.bounded || state.refusals > REFUSALS_MAX;
-                            (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::new(self.quorums));
+                            (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::default());
                         }
                     }
                     // One that was raised by somebody who then gave up is no reason to stop. He cannot serve without one of those
                     // that are left, and if he goes on they say so.
-                    Phase::Serving(_) => {
+                    Phase::Serving(membership) => {
+                        let sets: Vec<Voters> = membership.lease_sets().collect();
                         state.refused.insert(voter);
-                        state.over = self.quorums.voters - state.refused.count() < self.quorums.lease;
+                        let lost = |set: Voters| set.without(state.refused).count() < Quorums::of(set.count()).lease;
+                        state.over = sets.into_iter().any(lost);
                         state.away[at] = Some(format!("it answers another controller (epoch {other})"));
                     }
                 }
@@ -530,6 +633,10 @@ impl<B: Ballot> Council<B> {
                             Phase::Opening(opening) => opening.cast(voter, epoch),
                             Phase::Serving(membership) => membership.cast(voter, vote.order()),
                         }
+                        // Who votes no more is asked nothing.
+                        if let Phase::Serving(membership) = &state.phase {
+                            state.raised = state.raised.and(membership.asked());
+                        }
                     }
                     (Answer::Released, _) => {
                         state.released.insert(voter);
@@ -541,7 +648,7 @@ impl<B: Ballot> Council<B> {
         }
         // While it is being opened there is nobody to answer yet, and others may still be answered.
         let serves = matches!(state.phase, Phase::Serving(_)) && !state.let_go && !state.over;
-        let until = state.lease.until_ns().filter(|_| serves);
+        let until = lease_until(&state).filter(|_| serves);
         news |= before != (state.raised, state.away[at].is_some());
         drop(state);
         if let Some(until) = until {
@@ -550,5 +657,13 @@ impl<B: Ballot> Council<B> {
         if news {
             self.tell();
         }
+    }
+}
+
+/// Until when answers may be given; none: not at all, or nobody knows yet whom that takes.
+fn lease_until(state: &State) -> Option<u64> {
+    match &state.phase {
+        Phase::Opening(_) => None,
+        Phase::Serving(membership) => state.lease.until_ns(membership.lease_sets()),
     }
 }

@@ -1,7 +1,9 @@
-use super::council::{Ballot, Council, Overruled, Seats, Unanswered};
+use super::council::{Ballot, Council, Overruled, Unanswered};
 use super::probe::{Standing, standing};
 use braid_engine::DeviceLease;
-use braid_engine::replica::{Answer, Ask, Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Vote, VoterId, Voters};
+use braid_engine::replica::{
+    Answer, Ask, Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Seating, Vote, VoterId, Voters,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,7 +27,8 @@ fn voters(numbers: &[u8]) -> Voters {
 
 impl Room {
     fn of(count: usize) -> Arc<Room> {
-        let vote = Vote { lineage: 7, in_sync: Voters::first(count), ..Vote::default() };
+        let seating = Seating::of(count, count);
+        let vote = Vote { lineage: 7, in_sync: Voters::first(count), seating, ..Vote::default() };
         let fence = |number: usize| {
             let boot = Uuid::from_u64_pair(1, number as u64 + 1);
             Fence::new(Register { vote, boot, ..Register::default() }, boot)
@@ -39,9 +42,19 @@ impl Room {
     }
 
     fn council(self: &Arc<Room>, controller: u128) -> Arc<Council<Seat>> {
-        let count = self.fences.lock().unwrap().len();
-        let seats = Seats { voters: count, replicas: Voters::first(count) };
-        Council::begin(Seat(Arc::clone(self)), seats, Uuid::from_u128(controller), 99, 0)
+        let count = self.fences.lock().unwrap().len().min(3);
+        Council::begin(Seat(Arc::clone(self)), Seating::of(count, count), Uuid::from_u128(controller), 99, 0)
+    }
+
+    /// One more, or another one in its place.
+    fn make(&self, number: usize, register: Register) {
+        let boot = Uuid::from_u64_pair(1, number as u64 + 1);
+        let fence = Fence::new(register, boot);
+        let mut fences = self.fences.lock().unwrap();
+        match fences.get_mut(number) {
+            Some(there) => *there = fence,
+            None => fences.push(fence),
+        }
     }
 
     fn go_away(&self, numbers: &[u8]) {
@@ -212,25 +225,25 @@ async fn who_comes_back_finds_out_whether_it_is_his_still() {
     first.agree(chosen).await.unwrap();
     drop(first);
     let mine = Uuid::from_u128(1);
-    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(1));
+    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(1));
     room.go_away(&[0]);
-    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(1), "two of three are enough");
+    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(1), "two of three are enough");
     room.go_away(&[0, 1]);
-    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Unknown);
+    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Unknown);
     room.go_away(&[]);
     // One voter was raised by somebody who gave up: that is gone above.
     let raised = seat.ask(VoterId(2), Ask::Raise { epoch: 9, controller: Uuid::from_u128(5) }).await;
     assert!(matches!(raised, Ok(Answer::Raised { .. })));
-    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(9));
     // An epoch that this controller has raised and not noted is its own.
     for voter in [0, 1] {
         seat.ask(VoterId(voter), Ask::Raise { epoch: 2, controller: mine }).await.unwrap();
     }
-    assert_eq!(standing(&seat, 3, 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(9));
     let other = room.council(2);
     let chosen = other.open(Duration::ZERO).await.unwrap();
     other.agree(chosen).await.unwrap();
-    assert_eq!(standing(&seat, 3, 2, mine).await, Standing::Others);
+    assert_eq!(standing(&seat, Seating::of(3, 3), 2, mine).await, Standing::Others);
     assert!(!other.seen().over, "who serves is not disturbed");
 }
 
@@ -254,10 +267,7 @@ async fn one_voter_that_somebody_else_raised_ends_nothing_and_most_of_them_do() 
     raise(1).await.unwrap();
     council.over().await;
     // Whoever opens it again because it was his goes above nobody.
-    let again = {
-        let seats = Seats { voters: 3, replicas: Voters::first(3) };
-        Council::begin(seat.clone(), seats, Uuid::from_u128(1), 97, 1)
-    };
+    let again = { Council::begin(seat.clone(), Seating::of(3, 3), Uuid::from_u128(1), 97, 1) };
     assert_eq!(again.open(Duration::ZERO).await, Err(Overruled));
 }
 
@@ -316,4 +326,59 @@ async fn those_that_are_not_needed_are_waited_for_a_while() {
     let begun = Instant::now();
     assert_eq!(council.open(Duration::from_secs(2)).await, Ok(Voters::first(3)));
     assert!(begun.elapsed() < Duration::from_secs(1), "all are there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_voter_comes_and_another_one_goes() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    // One that knows nothing of the time before.
+    let version = council.next_version().unwrap();
+    let next = council.seating().with(VoterId(3), true, version).unwrap();
+    room.make(3, Register { vote: Vote { seating: next, ..room.vote_of(0) }, since: version, ..Register::default() });
+    assert_eq!(council.change(next).await, Ok(true));
+    assert_eq!(council.seating(), next.settled());
+    // With three of four there are enough for everything, and with two for what the four do.
+    room.go_away(&[0, 1]);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(lease_of(&council) > room.begun.elapsed().as_nanos() as u64);
+    room.go_away(&[]);
+    // One that is gone for ever has no say.
+    room.go_away(&[0]);
+    let gone = council.seating().without(VoterId(0), council.next_version().unwrap()).unwrap();
+    assert_eq!(council.change(gone).await, Ok(false), "it is in sync");
+    council.agree(voters(&[1, 2])).await.unwrap();
+    assert_eq!(council.change(gone).await, Ok(true));
+    council.let_go(Duration::from_secs(1)).await;
+    // Whoever comes with the list that the volume was made with is told who votes.
+    let again = Council::begin(Seat(Arc::clone(&room)), Seating::of(3, 3), Uuid::from_u128(2), 98, 0);
+    assert_eq!(again.open(Duration::from_secs(1)).await.unwrap(), voters(&[1, 2]));
+    assert_eq!(again.seating(), gone.settled());
+    again.agree(voters(&[1, 2])).await.unwrap();
+    assert_eq!(room.vote_of(3).seating, gone.settled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_too_few_hear_of_waits_and_whoever_comes_next_ends_it() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    let chosen = council.open(Duration::ZERO).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    let version = council.next_version().unwrap();
+    let next = council.seating().with(VoterId(3), true, version).unwrap();
+    room.make(3, Register { vote: Vote { seating: next, ..room.vote_of(0) }, since: version, ..Register::default() });
+    // Two of four hear of it, and of the three of before one: two are needed.
+    *room.deaf.lock().unwrap() = voters(&[0, 1]);
+    let waits = tokio::time::timeout(Duration::from_secs(30), council.change(next)).await;
+    assert!(waits.is_err() && council.seating() == Seating::of(3, 3));
+    drop(council);
+    *room.deaf.lock().unwrap() = Voters::NONE;
+    let again = room.council(2);
+    let chosen = again.open(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(again.seating(), next, "it was told by the one that had heard");
+    again.agree(chosen).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(again.seating(), next.settled());
 }

@@ -1,13 +1,14 @@
 //! Making volumes that are kept on several nodes, attaching them to this node, letting go of them, and deleting them.
 
 use super::super::create::check_name;
+use super::super::replicas::seating_of;
 use super::super::{Control, random_uuid};
 use super::half_made::Unmade;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
 use braid_api::{
-    CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaPlace,
+    CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,
     ReplicatedVolume, Volume,
 };
 use braid_format::{BLOCK_BYTES, Places};
@@ -39,12 +40,13 @@ impl Control {
         let _name = self.claim_name(&ask.name)?;
         self.name_of_no_replicated(&ask.name)?;
         check_size(&ask)?;
-        let voters = self.voters_for(&ask).await?;
+        let (voters, seating) = SavedReplicated::numbered(self.voters_for(&ask).await?);
         let volume = SavedReplicated {
             uuid: random_uuid()?,
             name: ask.name.clone(),
             size_bytes: ask.size_bytes,
             voters,
+            seating,
             attached: true,
             controller: random_uuid()?,
             epoch: 0,
@@ -204,9 +206,10 @@ impl Control {
     }
 
     /// What a node keeps of a volume.
-    pub(super) async fn replica_of(&self, volume: &SavedReplicated, number: usize) -> Result<Replica, ErrorDetail> {
+    pub(super) async fn replica_of(&self, volume: &SavedReplicated, number: u8) -> Result<Replica, ErrorDetail> {
         let path = format!("/v1/replicas/{}", volume.uuid);
-        let answer = self.nodes().call(&volume.voters[number].node, Method::GET, &path, None).await?;
+        let voter = volume.voters.get(&number).ok_or_else(|| ErrorDetail::new(Kind::NotFound, "no such voter"))?;
+        let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await?;
         serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
     }
 
@@ -229,7 +232,7 @@ impl Control {
             Err(ErrorDetail::new(Kind::InUse, why).with("volume", &volume.name).remedy(remedy))
         };
         let own = volume.controller.to_string();
-        for (number, voter) in volume.voters.iter().enumerate() {
+        for (number, voter) in volume.seated() {
             let name = volume.voter_name(number);
             let replica = match self.replica_of(volume, number).await {
                 Ok(replica) => replica,
@@ -246,7 +249,7 @@ impl Control {
                 return in_use(why, "delete it there; or attach it here first: braid volume attach NAME");
             }
             let Some(data) = replica.data else { continue };
-            self.refuse_snapshots(volume, number as u16).await?;
+            self.refuse_snapshots(volume, u16::from(number)).await?;
             let path = format!("/v1/volumes/{}", data.replace('/', "%2F"));
             let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await;
             let Some(data) = answer.ok().and_then(|answer| serde_json::from_value::<Volume>(answer).ok()) else {
@@ -353,41 +356,44 @@ impl Control {
     }
 
     async fn make_replicas(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
-        let (head_bytes, tail_bytes) = around(volume.size_bytes);
-        let places: Vec<ReplicaPlace> = volume.places();
-        for (number, voter) in volume.voters.iter().enumerate() {
-            let is_replica = voter.pool.is_some();
-            let only = |bytes: u64| if is_replica { bytes } else { 0 };
-            let body = CreateReplica {
-                volume: volume.uuid.to_string(),
-                name: volume.name.clone(),
-                voter: number as u8,
-                voters: volume.voters.len() as u8,
-                in_sync: braid_engine::replica::Voters::first(volume.replicas()).bits(),
-                lineage: 0,
-                pool: voter.pool.clone(),
-                size_bytes: only(volume.size_bytes),
-                head_bytes: only(head_bytes),
-                tail_bytes: only(tail_bytes),
-                places: places.clone(),
-                volume_bytes: volume.size_bytes,
-                snapshot: volume.from.filter(|_| is_replica).map(|from| from.to_string()),
-            };
-            let body =
-                serde_json::to_value(&body).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
-            let name = volume.voter_name(number);
-            let made =
-                self.nodes().call_within(MAKING_MAX, &voter.node, Method::POST, "/v1/replicas", Some(body)).await;
-            made.map_err(|error| ErrorDetail { message: format!("replica {name}: {}", error.message), ..error })?;
+        for number in volume.voters.keys() {
+            self.make_one(volume, *number, volume.seating.replicas).await?;
         }
         Ok(())
+    }
+
+    /// Makes a replica or witness where the volume's list says. `in_sync`: by the vote that it begins with.
+    pub(super) async fn make_one(&self, volume: &SavedReplicated, number: u8, in_sync: u16) -> Result<(), ErrorDetail> {
+        let (head_bytes, tail_bytes) = around(volume.size_bytes);
+        let Some(voter) = volume.voters.get(&number) else { return Ok(()) };
+        let is_replica = voter.pool.is_some();
+        let only = |bytes: u64| if is_replica { bytes } else { 0 };
+        let body = CreateReplica {
+            volume: volume.uuid.to_string(),
+            name: volume.name.clone(),
+            voter: number,
+            seating: volume.seating,
+            in_sync,
+            lineage: 0,
+            pool: voter.pool.clone(),
+            size_bytes: only(volume.size_bytes),
+            head_bytes: only(head_bytes),
+            tail_bytes: only(tail_bytes),
+            places: volume.places(),
+            volume_bytes: volume.size_bytes,
+            snapshot: volume.from.filter(|_| is_replica && volume.making).map(|from| from.to_string()),
+        };
+        let body = serde_json::to_value(&body).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
+        let name = volume.voter_name(number);
+        let made = self.nodes().call_within(MAKING_MAX, &voter.node, Method::POST, "/v1/replicas", Some(body)).await;
+        made.map(drop).map_err(|error| ErrorDetail { message: format!("replica {name}: {}", error.message), ..error })
     }
 
     /// Removes the replicas of a volume; gives the nodes where that did not succeed.
     pub(super) async fn remove_replicas(&self, volume: &SavedReplicated) -> Vec<String> {
         let mut left = Vec::new();
         let path = format!("/v1/replicas/{}?force=true", volume.uuid);
-        for voter in &volume.voters {
+        for voter in volume.voters.values() {
             match self.nodes().call_within(MAKING_MAX, &voter.node, Method::DELETE, &path, None).await {
                 Ok(_) => {}
                 Err(error) if error.kind == Kind::NotFound => {}
@@ -437,7 +443,7 @@ impl Control {
 
     /// A volume that this node does not know, by what other nodes keep of it.
     async fn find_elsewhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
-        let mut silent = Vec::new();
+        let (mut silent, mut found) = (Vec::new(), None::<Replica>);
         for member in self.nodes().members() {
             let answer = match self.nodes().call(&member.name, Method::GET, "/v1/replicas", None).await {
                 Ok(answer) => answer,
@@ -447,9 +453,12 @@ impl Control {
                 }
             };
             let Ok(list) = serde_json::from_value::<ReplicaList>(answer) else { continue };
-            if let Some(replica) = list.replicas.iter().find(|replica| replica.name == name || replica.volume == name) {
-                return described(replica);
-            }
+            let named = list.replicas.into_iter().filter(|replica| replica.name == name || replica.volume == name);
+            // The one that was told last where the others are.
+            found = found.into_iter().chain(named).max_by_key(|replica| replica.version);
+        }
+        if let Some(replica) = found {
+            return described(&replica);
         }
         let unknown =
             ErrorDetail::new(Kind::NotFound, format!("no node that answers has a replica of a volume {name}"));
@@ -495,9 +504,19 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
             format!("what is kept of volume {} does not say where its replicas are", replica.name),
         )
     };
-    let voters: Vec<SavedVoter> =
-        replica.places.iter().map(|place| SavedVoter { node: place.node.clone(), pool: place.pool.clone() }).collect();
-    if voters.len() != usize::from(replica.voters) {
+    let voters = SavedVoter::of_places(&replica.places);
+    let vote = replica.register.as_ref().map(|register| register.vote.seating);
+    // A list that nobody has voted for yet: whoever it names is asked.
+    let seating = vote.filter(|seating| seating.version == replica.version).unwrap_or_else(|| ReplicaSeating {
+        version: replica.version,
+        voters: voters.keys().fold(0, |bits, number| bits | 1 << number),
+        before: 0,
+        replicas: voters
+            .iter()
+            .filter(|(_, voter)| voter.pool.is_some())
+            .fold(0, |bits, (number, _)| bits | 1 << number),
+    });
+    if voters.is_empty() || seating_of(&seating).all().iter().any(|voter| !voters.contains_key(&voter.0)) {
         return Err(unknown());
     }
     Ok(SavedReplicated {
@@ -505,6 +524,7 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
         name: replica.name.clone(),
         size_bytes: replica.volume_bytes,
         voters,
+        seating,
         attached: false,
         controller: Uuid::nil(),
         epoch: 0,
@@ -514,7 +534,7 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
 }
 
 fn replicas_of(volume: &SavedReplicated) -> String {
-    let names: Vec<String> = (0..volume.voters.len()).map(|number| volume.voter_name(number)).collect();
+    let names: Vec<String> = volume.voters.keys().map(|number| volume.voter_name(*number)).collect();
     names.join(", ")
 }
 

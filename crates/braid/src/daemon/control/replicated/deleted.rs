@@ -1,7 +1,7 @@
 //! Volumes that another node has deleted: whoever knows of one, and does not serve it, asks the nodes of its voters now and then.
 //!
 //! A node that was away while a volume was deleted, or that served it long ago, would name it for good otherwise. Nothing of anybody's data is
-//! removed here: only where none of the voters' nodes has anything of it is it forgotten.
+//! removed here: only where no node at all has anything of it is it forgotten. Its voters may have moved since this node has heard of them.
 
 use super::super::Control;
 use super::saved::SavedReplicated;
@@ -27,7 +27,11 @@ impl Control {
             let had = self.had_by_nodes(&idle).await;
             for volume in idle {
                 let gone = gone_of(&volume, &had);
-                if gone.len() == volume.voters.len() {
+                if !gone.is_empty() && is_somewhere(&volume, &had) {
+                    // Perhaps others vote by now: then they are looked at next time.
+                    self.ask_for_places(volume.uuid).await;
+                }
+                if gone.len() == volume.seated().count() && !is_somewhere(&volume, &had) {
                     self.forget_one(&volume).await;
                 } else {
                     self.note_gone(volume.uuid, gone);
@@ -49,14 +53,18 @@ impl Control {
 
     async fn had_by_nodes(&self, volumes: &[SavedReplicated]) -> Had {
         let mut had = Had::new();
-        for voter in volumes.iter().flat_map(|volume| &volume.voters) {
-            if had.contains_key(&voter.node) {
+        if volumes.is_empty() {
+            return had;
+        }
+        let of_voters = volumes.iter().flat_map(|volume| volume.seated()).map(|(_, voter)| voter.node.clone());
+        for node in self.nodes().members().into_iter().map(|member| member.name).chain(of_voters) {
+            if had.contains_key(&node) {
                 continue;
             }
-            let answer = self.nodes().call(&voter.node, Method::GET, "/v1/replicas", None).await.ok();
+            let answer = self.nodes().call(&node, Method::GET, "/v1/replicas", None).await.ok();
             let list = answer.and_then(|answer| serde_json::from_value::<ReplicaList>(answer).ok());
             let volumes = list.map(|list| list.replicas.into_iter().map(|replica| replica.volume).collect());
-            had.insert(voter.node.clone(), volumes);
+            had.insert(node, volumes);
         }
         had
     }
@@ -67,7 +75,7 @@ impl Control {
         let still = self.not_served().into_iter().find(|now| now.uuid == volume.uuid && now.voters == volume.voters);
         let Some(volume) = still else { return };
         let had = self.had_by_nodes(std::slice::from_ref(&volume)).await;
-        if gone_of(&volume, &had).len() < volume.voters.len() {
+        if gone_of(&volume, &had).len() < volume.seated().count() || is_somewhere(&volume, &had) {
             return;
         }
         self.end_replicated(volume.uuid).await;
@@ -80,7 +88,7 @@ impl Control {
         self.events().info("volume_forgotten", message, &[("volume", name)]);
     }
 
-    fn note_gone(&self, volume: Uuid, gone: Vec<usize>) {
+    fn note_gone(&self, volume: Uuid, gone: Vec<u8>) {
         let mut all = self.replicated.gone.lock().unwrap_or_else(PoisonError::into_inner);
         match gone.is_empty() {
             true => drop(all.remove(&volume)),
@@ -93,7 +101,7 @@ impl Control {
         let all = self.replicated.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = all.get(&volume.uuid)?;
         let names: Vec<String> = gone.iter().map(|number| volume.voter_name(*number)).collect();
-        let (names, voters) = (names.join(", "), volume.voters.len());
+        let (names, voters) = (names.join(", "), volume.seated().count());
         let left = voters.saturating_sub(gone.len());
         Some(if left < Quorums::of(voters).open {
             let name = &volume.name;
@@ -107,8 +115,14 @@ impl Control {
 }
 
 /// Which of its voters are not there any more, by the word of their nodes.
-fn gone_of(volume: &SavedReplicated, had: &Had) -> Vec<usize> {
+fn gone_of(volume: &SavedReplicated, had: &Had) -> Vec<u8> {
     let uuid = volume.uuid.to_string();
     let is_gone = |node: &String| matches!(had.get(node), Some(Some(volumes)) if !volumes.contains(&uuid));
-    (0..volume.voters.len()).filter(|number| is_gone(&volume.voters[*number].node)).collect()
+    volume.seated().filter(|(_, voter)| is_gone(&voter.node)).map(|(number, _)| number).collect()
+}
+
+/// Whether any node has something of it, or does not say.
+fn is_somewhere(volume: &SavedReplicated, had: &Had) -> bool {
+    let uuid = volume.uuid.to_string();
+    had.values().any(|volumes| volumes.as_ref().is_none_or(|volumes| volumes.contains(&uuid)))
 }

@@ -103,7 +103,7 @@ impl Control {
     async fn whose(&self, volume: &SavedReplicated) -> Result<bool, Vec<String>> {
         let own = volume.controller.to_string();
         let mut silent = Vec::new();
-        for (number, voter) in volume.voters.iter().enumerate() {
+        for (number, voter) in volume.seated() {
             match self.replica_of(volume, number).await {
                 // One that cannot say what it has promised may have promised it to anybody.
                 Ok(replica) => match replica.register.map(|register| register.controller) {

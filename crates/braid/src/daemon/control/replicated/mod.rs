@@ -3,7 +3,7 @@
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
-//! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it.
+//! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it. `voters` lets others vote, and `places` keeps where they are.
 //! `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
 mod above;
@@ -17,6 +17,7 @@ mod decided;
 mod deleted;
 mod half_made;
 mod meta;
+mod places;
 mod probe;
 mod reach;
 mod rollback;
@@ -24,6 +25,7 @@ pub mod saved;
 mod serve;
 mod snapshots;
 mod view;
+mod voters;
 mod words;
 
 use super::Control;
@@ -46,7 +48,7 @@ pub struct Replicated {
     /// One attachment, detachment or deletion at a time.
     changing: tokio::sync::Mutex<()>,
     /// Voters of volumes that are not served here of which their nodes have nothing, by number.
-    gone: Mutex<BTreeMap<Uuid, Vec<usize>>>,
+    gone: Mutex<BTreeMap<Uuid, Vec<u8>>>,
 }
 
 impl Replicated {
@@ -66,8 +68,8 @@ impl Control {
         let own = self.nodes().own()?;
         let tables = self.read();
         let volume = tables.replicated.get(&array)?;
-        let near = volume.voters.iter().position(|voter| voter.node == own && voter.pool.is_some())?;
-        Some(near as u16)
+        let (near, _) = volume.seated().find(|(_, voter)| voter.node == own && voter.pool.is_some())?;
+        Some(u16::from(near))
     }
 
     /// The way to the labels of an array.

@@ -4,7 +4,7 @@
 //! lost to that one for as long as its epoch lasts.
 
 use super::council::{Ballot, Unanswered};
-use braid_engine::replica::{Ask, Quorums, Refused, VoterId};
+use braid_engine::replica::{Ask, Quorums, Refused, Seating, VoterId, Voters};
 use futures_util::future::join_all;
 use std::time::Duration;
 use uuid::Uuid;
@@ -24,13 +24,13 @@ pub enum Standing {
 }
 
 /// Asks all voters whom they answer: whether it is this controller, whose last epoch was this one.
-pub async fn standing(ballot: &impl Ballot, voters: usize, epoch: u64, controller: Uuid) -> Standing {
+pub async fn standing(ballot: &impl Ballot, seating: Seating, epoch: u64, controller: Uuid) -> Standing {
     let ask = |voter: VoterId| async move {
         let beat = |epoch: u64| async move {
             let asked = tokio::time::timeout(ANSWER_MAX, ballot.ask(voter, Ask::Beat { epoch, controller })).await;
             asked.unwrap_or_else(|_| Err(Unanswered::Away("it did not answer in time".to_owned())))
         };
-        match beat(epoch).await {
+        let said = match beat(epoch).await {
             // Perhaps it was raised, and this node ended before it had noted that.
             Err(Unanswered::Refused(Refused { epoch: other })) if other > epoch => {
                 (other, beat(other).await.map(drop).map_err(|why| matches!(why, Unanswered::Refused(_))))
@@ -38,17 +38,18 @@ pub async fn standing(ballot: &impl Ballot, voters: usize, epoch: u64, controlle
             // One that knows less than this node has told it speaks for nobody.
             Err(Unanswered::Refused(Refused { epoch: other })) => (other, Err(other == epoch)),
             answer => (epoch, answer.map(drop).map_err(|_| false)),
-        }
+        };
+        (voter, said)
     };
-    let said = join_all((0..voters as u8).map(|number| ask(VoterId(number)))).await;
-    let (ours, others) = (
-        said.iter().filter(|(_, answer)| answer.is_ok()).count(),
-        said.iter().filter(|(_, answer)| *answer == Err(true)).count(),
-    );
-    let open = Quorums::of(voters).open;
-    if ours >= open {
-        Standing::Ours(said.iter().map(|(epoch, _)| *epoch).max().unwrap_or(epoch))
-    } else if others > voters - open {
+    let said = join_all(seating.all().iter().map(ask)).await;
+    let who = |wanted: Result<(), bool>| -> Voters {
+        said.iter().filter(|(_, (_, answer))| *answer == wanted).map(|(voter, _)| *voter).collect()
+    };
+    let (ours, others) = (who(Ok(())), who(Err(true)));
+    let open = |set: Voters| Quorums::of(set.count()).open;
+    if seating.sets().all(|set| set.and(ours).count() >= open(set)) {
+        Standing::Ours(said.iter().map(|(_, (epoch, _))| *epoch).max().unwrap_or(epoch))
+    } else if seating.sets().any(|set| set.and(others).count() > set.count() - open(set)) {
         Standing::Others
     } else {
         Standing::Unknown

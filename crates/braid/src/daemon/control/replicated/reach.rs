@@ -29,9 +29,9 @@ impl Control {
         voter: VoterId,
         session: u64,
     ) -> Result<Arc<OpenDisk>, ErrorDetail> {
-        let name = volume.voter_name(usize::from(voter.0));
+        let name = volume.voter_name(voter.0);
         let unknown = || ErrorDetail::new(Kind::NotFound, format!("replica {name}: this node does not know that node"));
-        let node = volume.voters.get(usize::from(voter.0)).ok_or_else(unknown)?;
+        let node = volume.voters.get(&voter.0).ok_or_else(unknown)?;
         let (epoch, controller, boot) = voters.session_of(voter);
         let terms = Fenced { epoch, controller, boot, session };
         if self.nodes().own().as_ref() == Some(&node.node)

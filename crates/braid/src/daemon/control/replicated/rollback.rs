@@ -115,7 +115,7 @@ impl Control {
 
     /// Exports of a replica's data, which only look at them.
     async fn refuse_exported_data(&self, volume: &SavedReplicated, role: u16) -> Result<(), ErrorDetail> {
-        let Some((node, pool)) = volume.voters.get(usize::from(role)).and_then(|v| Some((&v.node, v.pool.as_ref()?)))
+        let Some((node, pool)) = volume.voters.get(&(role as u8)).and_then(|v| Some((&v.node, v.pool.as_ref()?)))
         else {
             return Ok(());
         };
@@ -137,7 +137,7 @@ impl Control {
             let tables = self.read();
             let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
             let members = active.map(|active| active.label.members.clone()).unwrap_or_default();
-            let others = (0u16..).zip(members).take(volume.replicas()).filter(|(other, _)| *other != role);
+            let others = (0u16..).zip(members).filter(|(other, _)| *other != role);
             others.filter(|(_, member)| wanted(member.state)).map(|(other, _)| other).collect()
         };
         let serve = which(|state| matches!(state, MemberState::InSync | MemberState::Filling));
@@ -151,7 +151,7 @@ impl Control {
         if left.is_empty() {
             return Ok(());
         }
-        let names: Vec<String> = left.iter().map(|role| volume.voter_name(usize::from(*role))).collect();
+        let names: Vec<String> = left.iter().map(|role| volume.voter_name(*role as u8)).collect();
         Err(ErrorDetail::new(Kind::Internal, format!("{} could not be left out", names.join(", "))))
     }
 

@@ -1,6 +1,10 @@
 //! What a node remembers of volumes that are kept on several nodes.
 
+use super::super::replicas::{seating_of, show_seating};
+use braid_api::{ErrorDetail, Kind, ReplicaPlace, ReplicaSeating};
+use braid_engine::replica::{Seating, VoterId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// A volume that is kept on several nodes, as a node remembers it that serves it, is about to, or was the last to.
@@ -13,8 +17,10 @@ pub struct SavedReplicated {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Its replicas, then its witnesses, in the order of their numbers.
-    pub voters: Vec<SavedVoter>,
+    /// Where its voters are, by number: those who vote, and perhaps others who did, or were about to.
+    pub voters: BTreeMap<u8, SavedVoter>,
+    /// Who votes, as far as this node knows.
+    pub seating: ReplicaSeating,
     /// This node is to serve it.
     pub attached: bool,
     /// Under which name this node asks the voters: random, another one with each attachment.
@@ -47,17 +53,64 @@ impl SavedReplicated {
         Some(self.epoch).filter(|epoch| *epoch > 0)
     }
 
-    /// How many of its voters are replicas: the first ones.
-    pub fn replicas(&self) -> usize {
-        self.voters.iter().filter(|voter| voter.pool.is_some()).count()
+    /// These voters of a new volume, replicas first, with their numbers.
+    pub fn numbered(voters: Vec<SavedVoter>) -> (BTreeMap<u8, SavedVoter>, ReplicaSeating) {
+        let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
+        let seating = show_seating(&Seating::of(voters.len(), replicas));
+        ((0..).zip(voters).collect(), seating)
+    }
+
+    /// Who votes.
+    pub fn seating(&self) -> Seating {
+        seating_of(&self.seating)
+    }
+
+    /// Those who vote, or are about to vote no more, by number.
+    pub fn seated(&self) -> impl Iterator<Item = (u8, &SavedVoter)> {
+        let all = self.seating().all();
+        self.voters.iter().map(|(number, voter)| (*number, voter)).filter(move |(number, _)| all.has(VoterId(*number)))
+    }
+
+    /// Which of them have data: these numbers are their roles in the mirror.
+    pub fn replicas(&self) -> Vec<u16> {
+        self.seated().filter(|(_, voter)| voter.pool.is_some()).map(|(number, _)| u16::from(number)).collect()
+    }
+
+    /// Where its voters are, as every node keeps it that has one.
+    pub fn places(&self) -> Vec<ReplicaPlace> {
+        let place = |(number, voter): (&u8, &SavedVoter)| ReplicaPlace {
+            voter: *number,
+            node: voter.node.clone(),
+            pool: voter.pool.clone(),
+        };
+        self.voters.iter().map(place).collect()
+    }
+
+    /// On which node a replica is.
+    ///
+    /// # Errors
+    /// It is none of the volume's any more.
+    pub fn node_of(&self, role: u16) -> Result<&str, ErrorDetail> {
+        let voter = u8::try_from(role).ok().and_then(|number| self.voters.get(&number));
+        voter.map(|voter| voter.node.as_str()).ok_or_else(|| {
+            ErrorDetail::new(Kind::NotFound, format!("volume {} has no replica {role} any more", self.name))
+        })
     }
 
     /// How its user writes a voter.
-    pub fn voter_name(&self, number: usize) -> String {
-        match self.voters.get(number) {
+    pub fn voter_name(&self, number: u8) -> String {
+        match self.voters.get(&number) {
             Some(SavedVoter { node, pool: Some(pool) }) => format!("{node}/{pool}"),
             Some(SavedVoter { node, pool: None }) => node.clone(),
             None => format!("voter {number}"),
         }
+    }
+}
+
+impl SavedVoter {
+    /// Where they are, by number.
+    pub fn of_places(places: &[ReplicaPlace]) -> BTreeMap<u8, SavedVoter> {
+        let voter = |place: &ReplicaPlace| SavedVoter { node: place.node.clone(), pool: place.pool.clone() };
+        places.iter().map(|place| (place.voter, voter(place))).collect()
     }
 }

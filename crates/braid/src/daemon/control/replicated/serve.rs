@@ -17,7 +17,7 @@ use super::super::keeping::Keep;
 use super::super::tables::{Condition, OpenDisk};
 use super::super::{Control, random};
 use super::ballot::Ballots;
-use super::council::{Council, Seats};
+use super::council::Council;
 use super::probe::{Standing, standing};
 use super::rollback::Rollback;
 use super::saved::SavedReplicated;
@@ -80,6 +80,10 @@ pub(super) struct Attached {
     pub(super) rolls_back: tokio::sync::Notify,
     /// Some of them may be on some replicas only, and nobody is about to decide that.
     unsettled: AtomicBool,
+    /// Whoever changes who votes holds this.
+    pub(super) seats: tokio::sync::Mutex<()>,
+    /// The replica that is to go.
+    leaving: Mutex<Option<u16>>,
     /// How many there are, as far as that is known.
     snapshot_count: Mutex<Option<u64>>,
 }
@@ -103,6 +107,15 @@ impl Attached {
 
     fn set_voters(&self, voters: Option<Arc<Voters>>) {
         *self.voters.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// The replica that is to go: it is not brought back.
+    pub(super) fn leaving(&self) -> Option<u16> {
+        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_leaving(&self, leaving: Option<u16>) {
+        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner) = leaving;
     }
 
     /// Why it is not served.
@@ -155,6 +168,12 @@ impl Attached {
         self.session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// A replica is none any more: whoever has its number next has nothing of what it had.
+    pub(super) fn forget_replica(&self, role: u16) {
+        self.boots().remove(&(role as u8));
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&role);
+    }
+
     fn boots(&self) -> MutexGuard<'_, BTreeMap<u8, Uuid>> {
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,6 +200,8 @@ impl Control {
             rollback: Mutex::default(),
             rolls_back: tokio::sync::Notify::new(),
             unsettled: AtomicBool::new(false),
+            seats: tokio::sync::Mutex::default(),
+            leaving: Mutex::default(),
             snapshot_count: Mutex::default(),
         });
         match self.replicated.all().entry(uuid) {
@@ -270,19 +291,17 @@ impl Control {
 
     /// One epoch: from the first question to the voters until nothing is in flight any more.
     async fn serve_once(self: &Arc<Self>, uuid: Uuid, attached: &Arc<Attached>, new: bool) -> Over {
-        let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Over::Ended };
         let lineage = match random() {
             Ok(lineage) => lineage,
             Err(error) => return Over::Again(error.message),
         };
-        let nodes = volume.voters.iter().map(|voter| voter.node.clone()).collect();
-        let ballots = Ballots { control: Arc::downgrade(self), volume: uuid, nodes };
-        let seats = Seats { voters: volume.voters.len(), replicas: replica::Voters::first(volume.replicas()) };
-        let above = match self.may_open(&volume, attached, &ballots).await {
+        let ballots = Ballots { control: Arc::downgrade(self), volume: uuid, moved: Default::default() };
+        let above = match self.may_open(uuid, attached, &ballots).await {
             Ok(above) => above,
             Err(over) => return over,
         };
-        let voters = Council::begin(ballots, seats, volume.controller, lineage, above);
+        let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Over::Ended };
+        let voters = Council::begin(ballots, volume.seating(), volume.controller, lineage, above);
         attached.set_voters(Some(Arc::clone(&voters)));
         let chosen = tokio::select! {
             chosen = voters.open(if new { ALL_MAX } else { OTHERS_MAX }) => chosen,
@@ -290,7 +309,10 @@ impl Control {
                 voters.let_go(LETTING_GO_MAX).await;
                 return Over::Ended;
             }
+            () = self.look_for_voters(uuid, &voters) => unreachable!("it looks for ever"),
         };
+        // Those who vote may be others than was known.
+        let Some(volume) = self.note_seating(uuid, &voters.seating()) else { return Over::Ended };
         let Ok(chosen) = chosen else { return Over::Again("others open it at the same time".to_owned()) };
         // From here on whoever finds a higher one knows that somebody else has come. No session of this epoch was begun before.
         if let Err(error) = self.note_epoch(uuid, voters.seen().epoch) {
@@ -327,15 +349,11 @@ impl Control {
     }
 
     /// Waits until it is known that nobody else has opened the volume since this node did; gives the epoch to go above.
-    async fn may_open(
-        &self,
-        volume: &SavedReplicated,
-        attached: &Arc<Attached>,
-        ballots: &Ballots,
-    ) -> Result<u64, Over> {
-        let Some(epoch) = volume.after() else { return Ok(0) };
+    async fn may_open(&self, uuid: Uuid, attached: &Arc<Attached>, ballots: &Ballots) -> Result<u64, Over> {
         loop {
-            let asked = standing(ballots, volume.voters.len(), epoch, volume.controller);
+            let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Err(Over::Ended) };
+            let Some(epoch) = volume.after() else { return Ok(0) };
+            let asked = standing(ballots, volume.seating(), epoch, volume.controller);
             let said = tokio::select! {
                 said = asked => said,
                 () = attached.wants_to_end() => return Err(Over::Ended),
@@ -343,8 +361,11 @@ impl Control {
             match said {
                 Standing::Ours(above) => return Ok(above),
                 Standing::Others => return Err(Over::Overruled),
-                Standing::Unknown => attached
-                    .set_trouble(Some("too few of its voters answer to say whether another node serves it".to_owned())),
+                Standing::Unknown => {
+                    let why = "too few of its voters answer to say whether another node serves it";
+                    attached.set_trouble(Some(why.to_owned()));
+                    self.ask_for_places(uuid).await;
+                }
             }
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -377,7 +398,7 @@ impl Control {
                 }
             }
         }
-        let all = disks.len() == volume.replicas();
+        let all = disks.len() == volume.replicas().len();
         if disks.is_empty() || new && !all {
             self.close_disks(disks).await;
             return Err(last.unwrap_or_else(|| ErrorDetail::new(Kind::Incomplete, "no replica could be opened")));
@@ -440,6 +461,7 @@ impl Control {
                 () = attached.rolls_back.notified() => return Over::RolledBack,
                 () = tokio::time::sleep(EVERY) => {}
             }
+            let Some(volume) = self.read().replicated.get(&volume.uuid).cloned() else { return Over::Ended };
             let out: Vec<u16> = {
                 let tables = self.read();
                 let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else {
@@ -449,7 +471,9 @@ impl Control {
                     return Over::Again("its last replica has failed; it is opened anew".to_owned());
                 }
                 let is_out = |state: MemberState| matches!(state, MemberState::Out | MemberState::Absent);
-                let members = active.label.members.iter().zip(0..).take(volume.replicas());
+                let (replicas, leaving) = (volume.replicas(), attached.leaving());
+                let members = active.label.members.iter().zip(0..);
+                let members = members.filter(|(_, role)| replicas.contains(role) && leaving != Some(*role));
                 members.filter(|(member, _)| is_out(member.state)).map(|(_, role)| role).collect()
             };
             // One that another node has raised, and left: it answers this one again in an epoch above that.
@@ -494,9 +518,12 @@ impl Control {
         voters: &Arc<Voters>,
         role: u16,
     ) -> Result<(), ErrorDetail> {
-        let (voter, name) = (VoterId(role as u8), volume.voter_name(usize::from(role)));
-        // Not while the volume is rolled back.
+        let (voter, name) = (VoterId(role as u8), volume.voter_name(role as u8));
+        // Not while the volume is rolled back, or this one is to go.
         let Ok(_returns) = attached.returning.try_read() else { return Ok(()) };
+        if attached.leaving() == Some(role) {
+            return Ok(());
+        }
         if !voters.meet(voter).await {
             return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
         }

@@ -227,19 +227,24 @@ impl Control {
         let _one_at_a_time = serving.attached.snapshots.lock().await;
         let listed = self.listed_surely(&serving).await?;
         let from = self.one_of(&serving.volume, &listed, own)?;
-        let has = |role: usize| matches!(listed.has(role as u16, &from.uuid), Has::Named(_));
-        let all = || serving.volume.voters.iter().enumerate();
-        let replicas = all().filter(|(role, voter)| voter.pool.is_some() && has(*role)).count();
+        let has = |role: u8| matches!(listed.has(u16::from(role), &from.uuid), Has::Named(_));
+        // Replicas first, as in any new volume.
+        let mut all: Vec<(u8, &SavedVoter)> = serving.volume.seated().collect();
+        all.sort_by_key(|(role, voter)| (voter.pool.is_none(), *role));
+        let replicas = all.iter().filter(|(role, voter)| voter.pool.is_some() && has(*role)).count();
         // One alone opens the volume by itself; a witness would only be one more to ask.
-        let votes = |(role, voter): &(usize, &SavedVoter)| match voter.pool {
+        let votes = |(role, voter): &(u8, &SavedVoter)| match voter.pool {
             Some(_) => has(*role),
             None => replicas > 1,
         };
+        let (voters, seating) =
+            SavedReplicated::numbered(all.into_iter().filter(votes).map(|(_, voter)| voter.clone()).collect());
         let volume = SavedReplicated {
             uuid: random_uuid()?,
             name: ask.name.clone(),
             size_bytes: from.size_bytes,
-            voters: all().filter(votes).map(|(_, voter)| voter.clone()).collect(),
+            voters,
+            seating,
             attached: true,
             controller: random_uuid()?,
             epoch: 0,
@@ -268,7 +273,7 @@ impl Control {
     fn roles_in_sync(&self, volume: &SavedReplicated) -> Vec<u16> {
         let tables = self.read();
         let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else { return Vec::new() };
-        let members = active.label.members.iter().zip(0u16..).take(volume.replicas());
+        let members = active.label.members.iter().zip(0u16..);
         members.filter(|(member, _)| member.state == MemberState::InSync).map(|(_, role)| role).collect()
     }
 
@@ -366,10 +371,10 @@ impl Control {
         let internal = |error: serde_json::Error| ErrorDetail::new(Kind::Internal, error.to_string());
         let body = serde_json::to_value(&body).map_err(internal)?;
         let path = format!("/v1/replicas/{}/snapshots", volume.uuid);
-        let node = &volume.voters[usize::from(role)].node;
+        let node = volume.node_of(role)?;
         let done = self.nodes().call_within(limit, node, Method::POST, &path, Some(body)).await;
         done.map(drop).map_err(|error| {
-            let message = format!("replica {}: {}", volume.voter_name(usize::from(role)), error.message);
+            let message = format!("replica {}: {}", volume.voter_name(role as u8), error.message);
             ErrorDetail { message, ..error }
         })
     }
@@ -380,7 +385,7 @@ impl Control {
         role: u16,
     ) -> Result<Vec<ReplicaSnapshot>, ErrorDetail> {
         let path = format!("/v1/replicas/{}/snapshots", volume.uuid);
-        let node = &volume.voters[usize::from(role)].node;
+        let node = volume.node_of(role)?;
         let answer = self.nodes().call(node, Method::GET, &path, None).await?;
         let list: ReplicaSnapshotList =
             serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
@@ -400,7 +405,7 @@ impl Control {
         if !in_sync.is_empty() {
             return self.list_all(volume, &in_sync).await;
         }
-        let all: Vec<u16> = (0..volume.replicas() as u16).collect();
+        let all: Vec<u16> = volume.replicas();
         let lists = join_all(all.iter().map(|role| self.list_one(volume, *role))).await;
         let silent = lists.iter().all(Result::is_err);
         let (mut listed, mut last) = (BTreeMap::new(), None);
@@ -538,14 +543,14 @@ impl Control {
         listed: &Listed,
         only: Option<&str>,
     ) -> Result<SnapshotList, ErrorDetail> {
-        let places = || (0u16..).zip(volume.voters.iter()).filter(|(_, voter)| voter.pool.is_some());
+        let places = || volume.seated().filter(|(_, voter)| voter.pool.is_some());
         let show = |uuid: &str| {
             let Verdict::Complete(name) = listed.verdict(uuid) else { return None };
             let first = listed.0.keys().find_map(|role| listed.one(*role, uuid))?;
             let replicas = places().map(|(role, voter)| SnapshotReplica {
                 node: voter.node.clone(),
                 pool: voter.pool.clone().unwrap_or_default(),
-                has: matches!(listed.has(role, uuid), Has::Named(_)),
+                has: matches!(listed.has(u16::from(role), uuid), Has::Named(_)),
             });
             Some(Snapshot {
                 name: format!("{}@{name}", volume.name),

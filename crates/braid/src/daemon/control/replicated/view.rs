@@ -3,21 +3,10 @@
 use super::super::Control;
 use super::super::tables::Active;
 use super::saved::SavedReplicated;
-use braid_api::{
-    ErrorDetail, Kind, ReplicaPlace, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState,
-};
-use braid_engine::replica::VoterId;
+use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
+use braid_engine::replica::{self, VoterId};
 use braid_format::MemberState;
 use std::time::Duration;
-
-impl SavedReplicated {
-    /// Where its voters are, as every replica keeps it.
-    pub(super) fn places(&self) -> Vec<ReplicaPlace> {
-        let place =
-            |voter: &super::saved::SavedVoter| ReplicaPlace { node: voter.node.clone(), pool: voter.pool.clone() };
-        self.voters.iter().map(place).collect()
-    }
-}
 
 impl Control {
     /// Every volume of several nodes that this one knows.
@@ -68,12 +57,12 @@ impl Control {
             attention.extend(self.told_of_gone(volume));
         }
         if let (ReplicatedState::Opening, Some(seen)) = (state, &seen) {
-            let silent: Vec<String> = (0..volume.voters.len())
-                .filter(|number| !seen.raised.has(VoterId(*number as u8)))
-                .map(|number| volume.voter_name(number))
+            let silent: Vec<String> = volume
+                .seated()
+                .filter(|(number, _)| !seen.raised.has(VoterId(*number)))
+                .map(|(number, _)| volume.voter_name(number))
                 .collect();
-            let missing: Vec<String> =
-                seen.missing.iter().map(|voter| volume.voter_name(usize::from(voter.0))).collect();
+            let missing: Vec<String> = seen.missing.iter().map(|voter| volume.voter_name(voter.0)).collect();
             if !missing.is_empty() {
                 attention.push(format!(
                     "none of those that hold everything is here and sound: {} would do, one of them",
@@ -83,19 +72,21 @@ impl Control {
                 attention.push(format!("it waits for voters: {} do not answer", silent.join(", ")));
             }
         }
-        let voters = volume.voters.iter().enumerate().map(|(number, voter)| {
-            let id = VoterId(number as u8);
+        let seating = volume.seating();
+        let voters = volume.seated().map(|(number, voter)| {
+            let id = VoterId(number);
+            let away = || seen.as_ref().and_then(|seen| seen.away[usize::from(number)].clone());
             Voter {
-                voter: number as u8,
+                voter: number,
                 node: voter.node.clone(),
                 pool: voter.pool.clone(),
                 state: match (&voter.pool, active) {
                     (None, _) => VoterState::Witness,
                     (Some(_), None) => VoterState::Unknown,
-                    (Some(_), Some(active)) => state_of(active, number),
+                    (Some(_), Some(active)) => state_of(active, usize::from(number)),
                 },
-                answers: seen.as_ref().is_some_and(|seen| seen.raised.has(id) && seen.away[number].is_none()),
-                reason: seen.as_ref().and_then(|seen| seen.away[number].clone()),
+                answers: seen.as_ref().is_some_and(|seen| seen.raised.has(id)) && away().is_none(),
+                reason: away(),
             }
         });
         let voters: Vec<Voter> = voters.collect();
@@ -103,10 +94,21 @@ impl Control {
             voters.iter().filter(|voter| matches!(voter.state, VoterState::Out | VoterState::Filling)).collect();
         attention.extend(lacking.iter().map(|voter| match voter.state {
             VoterState::Filling => {
-                format!("replica {} is being brought up to date", volume.voter_name(voter.voter.into()))
+                format!("replica {} is being brought up to date", volume.voter_name(voter.voter))
             }
-            _ => format!("replica {} is out; the volume goes on without it", volume.voter_name(voter.voter.into())),
+            _ => format!("replica {} is out; the volume goes on without it", volume.voter_name(voter.voter)),
         }));
+        if seating.is_joint() {
+            let names = |numbers: replica::Voters| -> String {
+                let names: Vec<String> = numbers.iter().map(|voter| volume.voter_name(voter.0)).collect();
+                names.join(", ")
+            };
+            let (come, go) = (seating.voters.without(seating.before), seating.before.without(seating.voters));
+            attention.push(match come.is_empty() {
+                true => format!("voter {} goes, once enough of the others have heard of it", names(go)),
+                false => format!("voter {} comes, once enough of all have heard of it", names(come)),
+            });
+        }
         ReplicatedVolume {
             uuid: volume.uuid.to_string(),
             name: volume.name.clone(),

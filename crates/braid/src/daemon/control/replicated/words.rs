@@ -1,15 +1,16 @@
 //! What is asked of voters, and what they answer, in the API's words.
 
+use super::super::replicas::{seating_of, show_seating};
 use super::council::Unanswered;
-use braid_api::{AskReplica, ErrorDetail, ReplicaAnswer, ReplicaRegister, ReplicaVote};
+use braid_api::{AskReplica, ErrorDetail, ReplicaAnswer, ReplicaPlace, ReplicaRegister, ReplicaVote};
 use braid_engine::replica::{Answer, Ask, Refused, Register, Vote, Voters};
 use uuid::Uuid;
 
 /// Who refuses says the epoch that is answered under this word.
 const EPOCH: &str = "epoch";
 
-/// A question.
-pub fn said(ask: Ask) -> AskReplica {
+/// A question; a vote with the list of places by which it goes.
+pub fn said(ask: Ask, places: Vec<ReplicaPlace>) -> AskReplica {
     let text = |uuid: Uuid| uuid.to_string();
     match ask {
         Ask::Raise { epoch, controller } => AskReplica::Raise { epoch, controller: text(controller) },
@@ -23,8 +24,10 @@ pub fn said(ask: Ask) -> AskReplica {
                 sequence: vote.sequence,
                 lineage: vote.lineage,
                 in_sync: vote.in_sync.bits(),
+                seating: show_seating(&vote.seating),
             },
             boot: (!boot.is_nil()).then(|| text(boot)),
+            places,
         },
     }
 }
@@ -35,7 +38,7 @@ pub fn said(ask: Ask) -> AskReplica {
 /// It makes no sense.
 pub fn heard(answer: ReplicaAnswer) -> Result<Answer, Unanswered> {
     Ok(match answer {
-        ReplicaAnswer::Raised { before, boot } => Answer::Raised { before: register(before)?, boot: uuid(&boot)? },
+        ReplicaAnswer::Raised { before, boot, .. } => Answer::Raised { before: register(before)?, boot: uuid(&boot)? },
         ReplicaAnswer::Cast => Answer::Cast,
         ReplicaAnswer::Alive => Answer::Alive,
         ReplicaAnswer::Released => Answer::Released,
@@ -52,15 +55,17 @@ pub fn unanswered(error: &ErrorDetail) -> Unanswered {
 }
 
 fn register(register: ReplicaRegister) -> Result<Register, Unanswered> {
-    let ReplicaRegister { epoch, controller, released, vote, boot } = register;
-    let ReplicaVote { epoch: vote_epoch, sequence, lineage, in_sync } = vote;
+    let ReplicaRegister { epoch, controller, released, vote, boot, since } = register;
+    let ReplicaVote { epoch: vote_epoch, sequence, lineage, in_sync, seating } = vote;
+    let (in_sync, seating) = (Voters::from_bits(in_sync), seating_of(&seating));
     let or_nil = |text: Option<String>| text.map_or(Ok(Uuid::nil()), |text| uuid(&text));
     Ok(Register {
         epoch,
         controller: or_nil(controller)?,
         released,
-        vote: Vote { epoch: vote_epoch, sequence, lineage, in_sync: Voters::from_bits(in_sync) },
+        vote: Vote { epoch: vote_epoch, sequence, lineage, in_sync, seating },
         boot: or_nil(boot)?,
+        since,
     })
 }
 
@@ -71,20 +76,23 @@ fn uuid(text: &str) -> Result<Uuid, Unanswered> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_api::Kind;
+    use braid_api::{Kind, ReplicaSeating};
+    use braid_engine::replica::Seating;
 
     #[test]
     fn what_is_said_is_heard() {
         let boot = Uuid::from_u128(7);
-        let vote = Vote { epoch: 2, sequence: 3, lineage: 4, in_sync: Voters::from_bits(5) };
+        let seating = Seating { version: 6, before: Voters::from_bits(3), ..Seating::of(3, 2) };
+        let vote = Vote { epoch: 2, sequence: 3, lineage: 4, in_sync: Voters::from_bits(5), seating };
         let AskReplica::Cast { vote: words, boot: Some(text), .. } =
-            said(Ask::Cast { epoch: 2, controller: Uuid::from_u128(9), vote, boot })
+            said(Ask::Cast { epoch: 2, controller: Uuid::from_u128(9), vote, boot }, Vec::new())
         else {
             panic!("another question")
         };
-        let before = ReplicaRegister { epoch: 2, controller: None, released: true, vote: words, boot: Some(text) };
-        let answer = heard(ReplicaAnswer::Raised { before, boot: boot.to_string() });
-        let register = Register { epoch: 2, controller: Uuid::nil(), released: true, vote, boot };
+        let before =
+            ReplicaRegister { epoch: 2, controller: None, released: true, vote: words, boot: Some(text), since: 8 };
+        let answer = heard(ReplicaAnswer::Raised { before, boot: boot.to_string(), places: Vec::new(), version: 0 });
+        let register = Register { epoch: 2, controller: Uuid::nil(), released: true, vote, boot, since: 8 };
         assert_eq!(answer, Ok(Answer::Raised { before: register, boot }));
     }
 
@@ -98,10 +106,13 @@ mod tests {
                 epoch: 0,
                 controller: Some("nonsense".to_owned()),
                 released: false,
-                vote: ReplicaVote { epoch: 0, sequence: 0, lineage: 0, in_sync: 1 },
+                vote: ReplicaVote { epoch: 0, sequence: 0, lineage: 0, in_sync: 1, seating: ReplicaSeating::default() },
                 boot: None,
+                since: 0,
             },
             boot: Uuid::nil().to_string(),
+            places: Vec::new(),
+            version: 0,
         };
         assert!(matches!(heard(raised), Err(Unanswered::Away(_))));
     }

@@ -1,0 +1,124 @@
+//! Voters that come and go while the volume is served.
+
+use braid_engine::replica::{Register, Seating, Vote, VoterId};
+
+use super::controller::{Controller, Phase};
+use super::node::Node;
+use super::serving::Serving;
+use super::world::World;
+
+/// What becomes of a voter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// It comes, with data or without.
+    Comes(VoterId, bool),
+    /// It goes.
+    Goes(VoterId),
+}
+
+impl World {
+    /// Whoever serves is to take a voter in, or to leave one out.
+    pub fn wish(&mut self, c: usize) {
+        let c = if self.controllers[c].serving().is_some() { c } else { 1 - c };
+        let (node, is_replica) = (self.rng.index(self.nodes.len()), self.rng.chance(700_000));
+        let voter = VoterId(node as u8);
+        let Some(serving) = self.controllers[c].serving() else { return };
+        if serving.wish.is_some() {
+            return;
+        }
+        let seating = serving.membership.seating();
+        let wish = if seating.all().has(voter) { Wish::Goes(voter) } else { Wish::Comes(voter, is_replica) };
+        serving.wish = Some(wish);
+        self.event(format_args!("{c} is to see to {wish:?}"));
+    }
+
+    /// Goes on with what is wished for, as far as it can now.
+    pub fn advance_wish(&mut self, c: usize) {
+        let Some(run) = &mut self.controllers[c].run else { return };
+        let epoch = run.epoch;
+        let Phase::Serving(serving) = &mut run.phase else { return };
+        let Some(wish) = serving.wish else { return };
+        let Serving { membership, changes, .. } = serving.as_mut();
+        let (seating, in_sync) = (membership.settled().seating, membership.in_sync());
+        if seating.is_joint() || membership.seating() != seating {
+            return;
+        }
+        let version = Seating::version_of(epoch, *changes + 1).expect("epochs are small");
+        match wish {
+            Wish::Goes(voter) if in_sync.has(voter) && in_sync.count() > 1 => self.failed(c, voter, "it is to go"),
+            Wish::Goes(voter) => {
+                let last = in_sync.has(voter) || seating.voters.count() == 1;
+                let Some(next) = seating.without(voter, version).filter(|_| !last) else {
+                    serving.wish = None;
+                    return;
+                };
+                if let Some(fill) = &mut serving.fill {
+                    fill.fail(voter);
+                }
+                if serving.fill.is_none() && serving.membership.change(next) {
+                    (serving.wish, serving.changes) = (None, serving.changes + 1);
+                    self.begun_change(c, &next);
+                }
+            }
+            Wish::Comes(voter, is_replica) => {
+                let node = usize::from(voter.0);
+                let Some(next) = seating.with(voter, is_replica, version) else {
+                    serving.wish = None;
+                    return;
+                };
+                // It is there before anybody hears of it.
+                if self.nodes[node].up && serving.membership.change(next) {
+                    (serving.wish, serving.changes) = (None, serving.changes + 1);
+                    // Nobody is met there, and nothing is waited for.
+                    run.raised.remove(voter);
+                    run.peers[node] = Default::default();
+                    let vote = Vote { lineage: 1, in_sync, seating: next, ..Vote::default() };
+                    let register = Register { vote, since: version, ..Register::default() };
+                    self.nodes[node].make_anew(&register, self.nature.blocks);
+                    self.begun_change(c, &next);
+                }
+            }
+        }
+    }
+
+    fn begun_change(&mut self, c: usize, next: &Seating) {
+        self.event(format_args!("{c} begins {next:?}"));
+        self.ask_voters(c);
+        self.aim(c);
+        if self.rng.chance(300_000) {
+            self.cuts_off(c);
+        }
+    }
+
+    /// A controller that is about to open asks around who votes, or goes by what it remembers.
+    pub fn look_for_seats(&mut self, c: usize, surely: bool) {
+        let votes = self.nodes.iter().filter(|node| node.exists).filter_map(Node::vote);
+        let newest = votes.filter(|vote| vote.epoch > 0).max_by_key(Vote::order);
+        if let Some(newest) = newest.filter(|_| surely || self.rng.coin()) {
+            self.controllers[c].known = newest.seating;
+        }
+    }
+
+    /// A vote with other voters than the last one counts.
+    pub fn changed_seats(&mut self, c: usize, seating: &Seating) {
+        self.remember_seats(c, seating);
+        if seating.is_joint() {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            // Some are forgotten, and go on to answer whoever asks.
+            if !seating.voters.has(VoterId(node as u8)) && self.rng.coin() {
+                self.nodes[node].remove();
+            }
+        }
+    }
+
+    /// A controller notes who votes, or does not come to it.
+    pub fn remember_seats(&mut self, c: usize, seating: &Seating) {
+        let noted = self.rng.coin();
+        let Controller { known, .. } = &mut self.controllers[c];
+        if noted {
+            *known = *seating;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Where the voters of a volume are, as far as this node has heard: the newest list counts.
+//!
+//! A list that was never voted for names everybody of the one before, too ([`braid_engine::replica::Seating`]): whoever goes by it asks
+//! more voters than it has to, and is told by them who votes.
+
+use super::super::Control;
+use super::super::replicas::{seating_of, show_seating};
+use super::Voters;
+use super::saved::{SavedReplicated, SavedVoter};
+use braid_api::{Replica, ReplicaPlace, ReplicaSeating};
+use braid_engine::replica::{self, Seating, VoterId};
+use futures_util::future::join_all;
+use hyper::Method;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// While a volume cannot be opened: between two questions to all nodes where its voters are.
+const LOOKING: Duration = Duration::from_secs(5);
+
+impl Control {
+    /// Somebody says where the voters are, by which list, and by which he has voted. Gives those who are somewhere else than was thought.
+    pub(super) fn learn_places(
+        &self,
+        uuid: Uuid,
+        version: u64,
+        places: &[ReplicaPlace],
+        vote: Option<&ReplicaSeating>,
+    ) -> replica::Voters {
+        let mut tables = self.write();
+        let Some(volume) = tables.replicated.get_mut(&uuid) else { return replica::Voters::NONE };
+        if version <= volume.seating.version || places.is_empty() {
+            return replica::Voters::NONE;
+        }
+        let voters = SavedVoter::of_places(places);
+        let moved = volume
+            .voters
+            .iter()
+            .filter(|(number, voter)| voters.get(*number).is_some_and(|now| now.node != voter.node));
+        let moved = moved.map(|(number, _)| VoterId(*number)).collect();
+        let bit = |(number, voter): (&u8, &SavedVoter), of_data: bool| {
+            if voter.pool.is_some() || !of_data { 1u16.checked_shl(u32::from(*number)).unwrap_or(0) } else { 0 }
+        };
+        let voted = vote.filter(|vote| {
+            vote.version == version && seating_of(vote).all().iter().all(|voter| voters.contains_key(&voter.0))
+        });
+        // A list that nobody has voted for yet: whoever it names is asked.
+        volume.seating = voted.copied().unwrap_or_else(|| ReplicaSeating {
+            version,
+            voters: voters.iter().fold(0, |bits, voter| bits | bit(voter, false)),
+            before: 0,
+            replicas: voters.iter().fold(0, |bits, voter| bits | bit(voter, true)),
+        });
+        volume.voters = voters;
+        moved
+    }
+
+    /// Asks all nodes where the voters of a volume are.
+    pub(super) async fn ask_for_places(&self, uuid: Uuid) -> replica::Voters {
+        let path = format!("/v1/replicas/{uuid}");
+        let members = self.nodes().members();
+        let answers = members.iter().map(|member| self.nodes().call(&member.name, Method::GET, &path, None));
+        let mut moved = replica::Voters::NONE;
+        for answer in join_all(answers).await.into_iter().flatten() {
+            if let Ok(said) = serde_json::from_value::<Replica>(answer) {
+                let vote = said.register.as_ref().map(|register| &register.vote.seating);
+                moved = moved.or(self.learn_places(uuid, said.version, &said.places, vote));
+            }
+        }
+        moved
+    }
+
+    /// As long as a volume is being opened: asks now and then.
+    pub(super) async fn look_for_voters(&self, uuid: Uuid, voters: &Arc<Voters>) {
+        loop {
+            tokio::time::sleep(LOOKING).await;
+            let moved = self.ask_for_places(uuid).await;
+            voters.moved(moved);
+            if let Some(volume) = self.read().replicated.get(&uuid) {
+                voters.seat(volume.seating().all());
+            }
+        }
+    }
+
+    /// Notes who votes, as a vote says it. None: there is no such volume.
+    pub(super) fn note_seating(&self, uuid: Uuid, seating: &Seating) -> Option<SavedReplicated> {
+        let mut tables = self.write();
+        let volume = tables.replicated.get_mut(&uuid)?;
+        let known = seating.all().iter().all(|voter| volume.voters.contains_key(&voter.0));
+        if known && seating_of(&volume.seating) != *seating && !seating.voters.is_empty() {
+            volume.seating = show_seating(seating);
+        }
+        Some(volume.clone())
+    }
+}

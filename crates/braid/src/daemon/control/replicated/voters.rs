@@ -1,0 +1,424 @@
+//! Voters that come and go, while the volume is served.
+//!
+//! | a voter comes | after the end of its controller |
+//! |---|---|
+//! | it is made on its node, with a register that says since when it votes | nobody asks it; it is removed by whoever wants to come there again |
+//! | the list with it is noted here, then voted for by enough of those of before and of those that come | whoever opens the volume goes by what the voters say, and ends the change |
+//! | enough of the new ones know that those of before alone count no more | it votes |
+//! | a replica is filled, like any other that is out | it is filled |
+//!
+//! | a voter goes | |
+//! |---|---|
+//! | a replica is left out, by votes, and off the table of members | it comes back |
+//! | the list without it is voted for in the same two steps | whoever opens the volume ends the change |
+//! | it is removed on its node; where that does not answer it stays, and nobody asks it | it stays there |
+
+use super::super::Control;
+use super::saved::{SavedReplicated, SavedVoter};
+use super::snapshots::{CHANGING_MAX, Serving};
+use braid_api::limits::REPLICAS_MAX;
+use braid_api::{AddVoter, ErrorDetail, Kind, Replica, ReplicaChange, ReplicatedVolume};
+use braid_engine::keeper::Order;
+use braid_engine::replica::{Seating, VOTERS_MAX, VoterId};
+use braid_format::MemberState;
+use hyper::Method;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest that whoever asks waits for the votes of a change: then it goes on by itself.
+const VOTES_MAX: Duration = Duration::from_secs(20);
+/// Longest that a change waits for other votes, and for replicas that are just coming back.
+const TURN_MAX: Duration = Duration::from_secs(30);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Longest that a node may take to remove a replica.
+const REMOVING_MAX: Duration = Duration::from_secs(20);
+
+impl Control {
+    /// Takes a replica or a witness in. It votes when this returns; a replica is filled from then on.
+    ///
+    /// # Errors
+    /// This node does not serve the volume; the node is not known, has one already, or cannot make it; too few voters agree. Only with the
+    /// last of these is anything left: then the change goes on.
+    pub async fn add_voter(self: &Arc<Self>, name: &str, ask: &AddVoter) -> Result<ReplicatedVolume, ErrorDetail> {
+        let serving = self.serving(name)?;
+        let attached = Arc::clone(&serving.attached);
+        let _one_at_a_time = attached.seats.lock().await;
+        let voter = SavedVoter { node: ask.node.clone(), pool: ask.pool.clone() };
+        self.seat_voter(name, voter).await?;
+        self.replicated_volume(name)
+    }
+
+    /// Leaves a replica or a witness out for good, and removes it on its node.
+    ///
+    /// # Errors
+    /// This node does not serve the volume, has no such voter, or cannot do without it; too few voters agree. Where its node does not answer, or
+    /// keeps it as somebody reads it there, it is out all the same, and this is said.
+    pub async fn remove_voter(self: &Arc<Self>, name: &str, node: &str) -> Result<ReplicatedVolume, ErrorDetail> {
+        let serving = self.serving(name)?;
+        let attached = Arc::clone(&serving.attached);
+        let _one_at_a_time = attached.seats.lock().await;
+        let (_, removed) = self.unseat_voter(name, node).await?;
+        removed?;
+        self.replicated_volume(name)
+    }
+
+    /// Makes a replica anew from nothing, where it was, or in another pool of its node: whatever it had is gone.
+    ///
+    /// # Errors
+    /// As [`Control::remove_voter`] and [`Control::add_voter`].
+    pub async fn rebuild_voter(
+        self: &Arc<Self>,
+        name: &str,
+        node: &str,
+        pool: Option<&str>,
+    ) -> Result<ReplicatedVolume, ErrorDetail> {
+        let serving = self.serving(name)?;
+        let attached = Arc::clone(&serving.attached);
+        let _one_at_a_time = attached.seats.lock().await;
+        let number = voter_on(&serving.volume, node)?;
+        if serving.volume.voters.get(&number).is_some_and(|voter| voter.pool.is_none()) {
+            return Err(ErrorDetail::new(Kind::InvalidArgument, format!("{node} is a witness of volume {name}"))
+                .with("volume", name)
+                .remedy(format!("braid replica remove {name} {node}; braid replica add {name} --witness {node}")));
+        }
+        // One that is made anew there has to answer: otherwise the volume would only have lost it.
+        self.nodes().call(node, Method::GET, "/v1/pools", None).await?;
+        let (voter, removed) = self.unseat_voter(name, node).await?;
+        removed?;
+        let voter = SavedVoter { pool: pool.map(str::to_owned).or(voter.pool), ..voter };
+        self.seat_voter(name, voter).await?;
+        self.replicated_volume(name)
+    }
+
+    async fn seat_voter(self: &Arc<Self>, name: &str, voter: SavedVoter) -> Result<(), ErrorDetail> {
+        let serving = self.settled_serving(name).await?;
+        let Serving { volume, voters, .. } = &serving;
+        let (seating, node) = (voters.seating(), voter.node.clone());
+        self.may_come(volume, &voter)?;
+        let number = self.free_number(volume, &seating, voter.pool.is_some())?;
+        if voter.pool.is_some() {
+            self.widen(volume, u16::from(number)).await?;
+        }
+        let version = voters.next_version().map_err(|_| over(name))?;
+        let full = || ErrorDetail::new(Kind::LimitReached, format!("volume {name} has no seat for another voter"));
+        let next = seating.with(VoterId(number), voter.pool.is_some(), version).ok_or_else(full)?;
+        let mut places = volume.seated().map(|(number, voter)| (number, voter.clone())).collect::<Vec<_>>();
+        places.push((number, voter));
+        let listed = SavedReplicated {
+            voters: places.into_iter().collect(),
+            seating: super::super::replicas::show_seating(&next),
+            ..volume.clone()
+        };
+        let in_sync = voters.seen().in_sync.bits();
+        if let Err(error) = self.make_one(&listed, number, in_sync).await {
+            // What a change left that never came to votes.
+            if error.kind != Kind::Exists || !self.remove_leftover(volume, &node).await {
+                return Err(error);
+            }
+            self.make_one(&listed, number, in_sync).await?;
+        }
+        let changed = self.change_seating(&serving, &listed, next).await;
+        if let Err((error, begun)) = changed {
+            if !begun {
+                let _ = self.remove_there(volume, &node, Some(version)).await;
+            }
+            return Err(error);
+        }
+        let message = format!("{} is a voter of volume {name}", listed.voter_name(number));
+        self.events().info("voter_added", message, &[("volume", name)]);
+        Ok(())
+    }
+
+    /// Gives who it was, and what came of its removal there.
+    async fn unseat_voter(
+        self: &Arc<Self>,
+        name: &str,
+        node: &str,
+    ) -> Result<(SavedVoter, Result<(), ErrorDetail>), ErrorDetail> {
+        let serving = self.settled_serving(name).await?;
+        let Serving { volume, attached, voters } = &serving;
+        let number = voter_on(volume, node)?;
+        let shown = volume.voter_name(number);
+        let role = u16::from(number);
+        let voter = volume.voters.get(&number).cloned().ok_or_else(|| over(name))?;
+        self.may_go(volume, number)?;
+        // Known beforehand: once it is out its node may be asked no more.
+        let since = self.replica_of(volume, number).await.ok().and_then(|replica| Some(replica.register?.since));
+        attached.set_leaving(Some(role));
+        let left = self.leave_replica_out(&serving, role).await;
+        let result = match left {
+            Ok(()) => {
+                let version = voters.next_version().map_err(|_| over(name));
+                let next = version.map(|version| voters.seating().without(VoterId(number), version));
+                match next {
+                    Ok(Some(next)) => {
+                        let listed = SavedReplicated {
+                            voters: volume.seated().map(|(number, voter)| (number, voter.clone())).collect(),
+                            seating: super::super::replicas::show_seating(&next),
+                            ..volume.clone()
+                        };
+                        self.change_seating(&serving, &listed, next).await.map_err(|(error, _)| error)
+                    }
+                    Ok(None) => {
+                        Err(ErrorDetail::new(Kind::InUse, format!("the voters of volume {name} are just changing"))
+                            .with("volume", name)
+                            .remedy("try again in a moment"))
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        attached.set_leaving(None);
+        result?;
+        attached.forget_replica(role);
+        self.narrow(volume).await;
+        self.events().info(
+            "voter_removed",
+            format!("{shown} is no voter of volume {name} any more"),
+            &[("volume", name)],
+        );
+        let removed = self.remove_there(volume, node, since).await.map_err(|error| {
+            let message = format!("{shown} is out of volume {name} for good, but not removed there: {}", error.message);
+            ErrorDetail::new(error.kind, message)
+                .with("volume", name)
+                .remedy(format!("nobody asks it any more; there, once it can be: braid replica delete {name} --force"))
+        });
+        Ok((voter, removed))
+    }
+
+    /// The volume as it is served now, with nothing under way among its voters.
+    async fn settled_serving(&self, name: &str) -> Result<Serving, ErrorDetail> {
+        let until = tokio::time::Instant::now() + TURN_MAX;
+        loop {
+            let serving = self.serving(name)?;
+            let seating = serving.voters.seating();
+            if !seating.is_joint() {
+                let volume = self.note_seating(serving.volume.uuid, &seating).ok_or_else(|| over(name))?;
+                return Ok(Serving { volume, ..serving });
+            }
+            if tokio::time::Instant::now() >= until {
+                let message = format!("the last change of the voters of volume {name} still waits for some of them");
+                return Err(ErrorDetail::new(Kind::TimedOut, message)
+                    .with("volume", name)
+                    .remedy("braid volume show says who does not answer"));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn may_come(&self, volume: &SavedReplicated, voter: &SavedVoter) -> Result<(), ErrorDetail> {
+        let (name, node) = (&volume.name, &voter.node);
+        if self.nodes().members().iter().all(|member| member.name != *node) {
+            return Err(ErrorDetail::new(Kind::NotFound, format!("there is no node {node}"))
+                .with("node", node)
+                .remedy("braid node list shows them"));
+        }
+        if volume.seated().any(|(_, other)| other.node == *node) {
+            return Err(ErrorDetail::new(Kind::Exists, format!("node {node} has a voter of volume {name} already"))
+                .with("volume", name)
+                .remedy("a node votes once: choose another one"));
+        }
+        if volume.seated().count() >= REPLICAS_MAX {
+            let message = format!("volume {name} has {REPLICAS_MAX} replicas and witnesses already");
+            return Err(ErrorDetail::new(Kind::LimitReached, message).with("volume", name).remedy("remove one first"));
+        }
+        Ok(())
+    }
+
+    /// One that holds everything has to be left, and a voter.
+    fn may_go(&self, volume: &SavedReplicated, number: u8) -> Result<(), ErrorDetail> {
+        let (name, shown) = (&volume.name, volume.voter_name(number));
+        if volume.seated().count() == 1 {
+            return Err(ErrorDetail::new(Kind::InUse, format!("{shown} is the last voter of volume {name}"))
+                .with("volume", name)
+                .remedy(format!("braid volume delete {name} removes the volume")));
+        }
+        let states = self.states(volume);
+        let in_sync = |role: u16| states.get(usize::from(role)) == Some(&MemberState::InSync);
+        let others = volume.replicas().into_iter().any(|role| role != u16::from(number) && in_sync(role));
+        if volume.replicas().contains(&u16::from(number)) && !others {
+            let message =
+                format!("no other replica of volume {name} holds everything: without {shown} its data are lost");
+            return Err(ErrorDetail::new(Kind::Incomplete, message)
+                .with("volume", name)
+                .remedy("wait until another one is in sync: braid volume show"));
+        }
+        Ok(())
+    }
+
+    fn states(&self, volume: &SavedReplicated) -> Vec<MemberState> {
+        let tables = self.read();
+        let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
+        active.map(|active| active.label.members.iter().map(|member| member.state).collect()).unwrap_or_default()
+    }
+
+    /// A number that nobody has: of replicas the lowest that is nobody's role, of witnesses the highest.
+    fn free_number(&self, volume: &SavedReplicated, seating: &Seating, is_replica: bool) -> Result<u8, ErrorDetail> {
+        let states = self.states(volume);
+        let is_free = |number: &u8| {
+            let role = states.get(usize::from(*number));
+            !seating.all().has(VoterId(*number))
+                && (!is_replica || role.is_none_or(|state| *state == MemberState::Absent))
+        };
+        let mut all = 0..VOTERS_MAX as u8;
+        let number = if is_replica { all.find(is_free) } else { all.rev().find(is_free) };
+        number.ok_or_else(|| {
+            ErrorDetail::new(Kind::LimitReached, format!("volume {} has no seat for another voter", volume.name))
+                .with("volume", &volume.name)
+                .remedy("remove one first")
+        })
+    }
+
+    /// Gives the mirror roles up to this one.
+    async fn widen(&self, volume: &SavedReplicated, role: u16) -> Result<(), ErrorDetail> {
+        while self.states(volume).len() <= usize::from(role) {
+            self.give_order(volume.uuid, Order::Widen).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the last roles off the mirror which nobody has.
+    async fn narrow(&self, volume: &SavedReplicated) {
+        let last_is_empty = |states: &[MemberState]| states.len() > 1 && states.last() == Some(&MemberState::Absent);
+        while last_is_empty(&self.states(volume)) {
+            let last = (self.states(volume).len() - 1) as u16;
+            if let Err(error) = self.give_order(volume.uuid, Order::Narrow(last)).await {
+                tracing::info!("volume {}: {}", volume.name, error.message);
+                return;
+            }
+        }
+    }
+
+    /// Leaves a replica out, by votes, and off the table of members; then its snapshots are removed, if it answers. Nothing of a witness.
+    async fn leave_replica_out(&self, serving: &Serving, role: u16) -> Result<(), ErrorDetail> {
+        let Serving { volume, attached, .. } = serving;
+        let state = |role: u16| self.states(volume).get(usize::from(role)).copied();
+        if !volume.replicas().contains(&role) {
+            return Ok(());
+        }
+        // Neither is it just brought back, nor is a snapshot just taken of it.
+        let busy = |what: &str| {
+            ErrorDetail::new(Kind::TimedOut, format!("volume {}: {what}", volume.name))
+                .with("volume", &volume.name)
+                .remedy("try again when that is over")
+        };
+        let returning = tokio::time::timeout(TURN_MAX, attached.returning.write()).await;
+        let _nobody_returns = returning.map_err(|_| busy("a replica is just coming back"))?;
+        let snapshots = tokio::time::timeout(TURN_MAX, attached.snapshots.lock()).await;
+        let _one_at_a_time = snapshots.map_err(|_| busy("its snapshots are just being changed"))?;
+        if matches!(state(role), Some(MemberState::InSync | MemberState::Filling)) {
+            self.give_order(volume.uuid, Order::Fail(vec![role])).await?;
+        }
+        if state(role) == Some(MemberState::Out) {
+            self.give_order(volume.uuid, Order::Remove(role)).await?;
+        }
+        if matches!(state(role), Some(MemberState::InSync | MemberState::Filling | MemberState::Out)) {
+            return Err(busy("the replica could not be left out"));
+        }
+        for one in self.list_one(volume, role).await.unwrap_or_default() {
+            let snapshot = one.uuid;
+            let hidden = match one.name {
+                Some(_) => {
+                    let hide = ReplicaChange::Hide { snapshot: snapshot.clone() };
+                    self.change_one(serving, role, &hide, CHANGING_MAX).await
+                }
+                None => Ok(()),
+            };
+            // Who reads one there keeps it, and with it what is left of the replica.
+            if hidden.is_ok() {
+                let _ = self.change_one(serving, role, &ReplicaChange::Remove { snapshot }, CHANGING_MAX).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a list here, and has it voted for. With an error: whether it has begun, so that it goes on.
+    async fn change_seating(
+        self: &Arc<Self>,
+        serving: &Serving,
+        listed: &SavedReplicated,
+        next: Seating,
+    ) -> Result<(), (ErrorDetail, bool)> {
+        let Serving { volume, voters, .. } = serving;
+        let (uuid, name) = (volume.uuid, &volume.name);
+        let note = |listed: &SavedReplicated| {
+            if let Some(saved) = self.write().replicated.get_mut(&uuid) {
+                (saved.voters, saved.seating) = (listed.voters.clone(), listed.seating);
+            }
+            self.save()
+        };
+        note(listed).map_err(|error| (error, false))?;
+        let until = tokio::time::Instant::now() + VOTES_MAX;
+        loop {
+            match tokio::time::timeout_at(until, voters.change(next)).await {
+                Ok(Ok(true)) => break,
+                // Something else is being voted for.
+                Ok(Ok(false)) if tokio::time::Instant::now() < until => tokio::time::sleep(AGAIN).await,
+                Ok(Ok(false)) => {
+                    // What was noted names everybody who votes.
+                    let _ = note(volume);
+                    let message = format!("the voters of volume {name} are busy with another vote");
+                    let error = ErrorDetail::new(Kind::TimedOut, message).with("volume", name);
+                    return Err((error.remedy("try again when braid volume show says that all is well"), false));
+                }
+                Ok(Err(_)) => return Err((over(name), true)),
+                Err(_) => {
+                    let message = format!(
+                        "too few voters of volume {name} have agreed within {} s; the change goes on by itself when they answer",
+                        VOTES_MAX.as_secs()
+                    );
+                    let error = ErrorDetail::new(Kind::TimedOut, message).with("volume", name);
+                    return Err((error.remedy(format!("braid volume show {name} says who does not answer")), true));
+                }
+            }
+        }
+        self.note_seating(uuid, &next.settled());
+        self.save_or_warn();
+        Ok(())
+    }
+
+    /// Removes what a change that never came to votes left on a node. False: what is there is none of that.
+    async fn remove_leftover(&self, volume: &SavedReplicated, node: &str) -> bool {
+        let path = format!("/v1/replicas/{}", volume.uuid);
+        let answer = self.nodes().call(node, Method::GET, &path, None).await;
+        let Some(there) = answer.ok().and_then(|answer| serde_json::from_value::<Replica>(answer).ok()) else {
+            return false;
+        };
+        match there.register {
+            Some(register) if register.epoch == 0 && register.since > 0 => {
+                self.remove_there(volume, node, Some(register.since)).await.is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// Removes a voter on its node; `since`: only the one that came with that list.
+    async fn remove_there(&self, volume: &SavedReplicated, node: &str, since: Option<u64>) -> Result<(), ErrorDetail> {
+        let only = since.map(|since| format!("&since={since}")).unwrap_or_default();
+        let path = format!("/v1/replicas/{}?force=true{only}", volume.uuid);
+        match self.nodes().call_within(REMOVING_MAX, node, Method::DELETE, &path, None).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn voter_on(volume: &SavedReplicated, node: &str) -> Result<u8, ErrorDetail> {
+    let (node, pool) = node.split_once('/').map_or((node, None), |(node, pool)| (node, Some(pool)));
+    let is_it = |voter: &SavedVoter| voter.node == node && pool.is_none_or(|pool| voter.pool.as_deref() == Some(pool));
+    let found = volume.seated().find(|(_, voter)| is_it(voter));
+    found.map(|(number, _)| number).ok_or_else(|| {
+        ErrorDetail::new(Kind::NotFound, format!("volume {} has no replica and no witness on {node}", volume.name))
+            .with("volume", &volume.name)
+            .remedy(format!("braid volume show {} lists them", volume.name))
+    })
+}
+
+fn over(name: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node any more"))
+        .with("volume", name)
+        .remedy(format!("do it on the node that serves it, or braid volume attach {name} here first"))
+}

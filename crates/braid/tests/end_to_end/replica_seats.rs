@@ -1,0 +1,225 @@
+//! Replicas and witnesses that come and go while the volume is served.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::replicated::{Cluster, WHOLE, content};
+use crate::support::*;
+
+/// A client that writes and reads back, all the time; nothing fails.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<u64>,
+}
+
+impl Load {
+    fn start(cluster: &Cluster, of: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let mut client = cluster.client(of);
+        let thread = thread::spawn(move || {
+            let mut round = 0;
+            while !told.load(Ordering::Relaxed) {
+                round += 1;
+                let at = 32 * MIB + round % 64 * 64 * KIB;
+                client.write(at, &noise(64 * KIB, round)).expect("it is written");
+                assert!(client.read(at, 64 * KIB as usize).expect("it is read") == noise(64 * KIB, round));
+            }
+            round
+        });
+        Load { stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        assert!(self.thread.join().expect("nothing failed") > 10);
+    }
+}
+
+/// The nodes of the voters, in the order of their numbers.
+fn nodes_of(shown: &Value) -> Vec<String> {
+    let voters = shown["voters"].as_array().expect("voters");
+    voters.iter().map(|voter| voter["node"].as_str().expect("a node").to_owned()).collect()
+}
+
+/// What all of them have, by MiB.
+fn the_same_everywhere(cluster: &Cluster, of: &[usize]) -> Vec<Vec<u8>> {
+    let first = content(&cluster.nodes[of[0]]);
+    for node in &of[1..] {
+        assert!(content(&cluster.nodes[*node]) == first, "node {node}");
+    }
+    first
+}
+
+#[test]
+fn a_volume_of_one_node_comes_to_live_on_three_others_under_its_clients() {
+    let cluster = Cluster::plain(&["one", "two", "three", "four"]);
+    let one = &cluster.nodes[0];
+    cluster.create("one/tank", &[]);
+    one.export("db");
+    let mut client = cluster.client(0);
+    client.write_fua(0, &noise(MIB, 1)).expect("it is written");
+    one.braid(&["snapshot", "create", "db@monday"]);
+    client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
+    let load = Load::start(&cluster, 0);
+    for (place, states) in [("two/tank", &WHOLE[..2]), ("three/tank", &WHOLE[..])] {
+        let said = one.braid(&["replica", "add", "db", place]);
+        assert!(said.contains(&format!("{place} is being filled")), "{said}");
+        cluster.wait_for_states(0, states);
+    }
+    // One more that only votes.
+    let shown = one.json(&["replica", "add", "db", "--witness", "four"]);
+    assert_eq!(
+        (nodes_of(&shown), &shown["voters"][3]["state"]),
+        (["one", "two", "three", "four"].map(str::to_owned).to_vec(), &"witness".into())
+    );
+    let shown = one.json(&["replica", "remove", "db", "four", "--yes"]);
+    assert_eq!(nodes_of(&shown), ["one", "two", "three"]);
+    load.end();
+    drop(client);
+
+    // Another node serves it, and the first one goes.
+    let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
+    assert_eq!((&taken["state"], nodes_of(&taken).len()), (&"serving".into(), 3), "{taken}");
+    cluster.nodes[1].export("db");
+    let mut client = cluster.client(1);
+    assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    let load = Load::start(&cluster, 1);
+    let two = &cluster.nodes[1];
+    two.braid(&["replica", "add", "db", "four/tank"]);
+    cluster.wait_for_states(1, &["in_sync"; 4]);
+    one.braid(&["export", "remove", "db"]);
+    let said = two.braid(&["replica", "remove", "db", "one", "--yes"]);
+    assert!(said.contains("out for good") && !said.contains("one/tank"), "{said}");
+    assert_eq!(nodes_of(&two.json(&["volume", "show", "db"])), ["two", "three", "four"]);
+    assert!(one.json(&["replica", "list"])["replicas"].as_array().expect("a list").is_empty());
+    load.end();
+
+    // All who are left have everything, the snapshot, too.
+    let snapshot = two.json(&["snapshot", "show", "db@monday"]);
+    let has = snapshot["replicas"].as_array().expect("replicas").iter().all(|replica| replica["has"] == true);
+    assert!(has, "{snapshot}");
+    client.flush().expect("it is flushed");
+    drop(client);
+    two.braid(&["export", "remove", "db"]);
+    two.braid(&["volume", "detach", "db"]);
+    let now = the_same_everywhere(&cluster, &[1, 2, 3]);
+    assert!(now[0] == noise(MIB, 1) && now[1] == noise(MIB, 2));
+    // The first one may serve it again, without any replica of its own: it is told who votes.
+    let again = one.json(&["volume", "attach", "db"]);
+    assert_eq!(
+        (&again["state"], nodes_of(&again)),
+        (&"serving".into(), ["two", "three", "four"].map(str::to_owned).to_vec())
+    );
+}
+
+#[test]
+fn a_node_that_is_gone_for_ever_is_replaced_and_says_nothing_when_it_is_back() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write_fua(0, &noise(MIB, 1)).expect("it is written");
+    cluster.nodes[1].kill();
+    cluster.wait_for_states(0, &["in_sync", "out"]);
+    // It is out, and what it has stays there.
+    let said = cluster.nodes[0].refused(6, &["replica", "remove", "db", "two", "--yes"]);
+    assert!(said.contains("out of volume db for good") && said.contains("braid replica delete db"), "{said}");
+    cluster.nodes[0].braid(&["replica", "add", "db", "three/tank"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync"]);
+    client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
+    drop(client);
+    // The first one dies, too. The third one opens it only with the first: of two both are needed, and the old one is none of them.
+    cluster.nodes[1].start_again();
+    cluster.nodes[0].kill();
+    let said = cluster.nodes[2].refused_any(&["volume", "attach", "db"]);
+    assert!(said.contains("one/tank"), "{said}");
+    cluster.nodes[0].start_again();
+    cluster.nodes[0].braid(&["volume", "attach", "db"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync"]);
+    assert_eq!(nodes_of(&cluster.nodes[0].json(&["volume", "show", "db"])), ["one", "three"]);
+    cluster.nodes[1].braid(&["replica", "delete", "db", "--yes", "--force"]);
+    cluster.nodes[0].braid(&["replica", "add", "db", "--witness", "two"]);
+    cluster.nodes[0].kill();
+    let taken = cluster.nodes[2].json(&["volume", "attach", "db"]);
+    assert_eq!(taken["state"], "serving", "{taken}");
+    cluster.nodes[2].export("db");
+    let mut client = cluster.client(2);
+    assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    assert!(client.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
+}
+
+#[test]
+fn a_replica_whose_disk_is_lost_is_made_anew_with_its_snapshots() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    for (block, name) in [(0, "monday"), (1, "tuesday")] {
+        client.write_fua(block * MIB, &noise(MIB, block)).expect("it is written");
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{name}")]);
+    }
+    // Its disk is gone, and nothing is left of the pool; there is another one.
+    cluster.nodes[2].kill();
+    let (disk, kept) = (cluster.nodes[2].folder.join("disk.img"), cluster.nodes[2].folder.join("kept.img"));
+    std::fs::rename(&disk, &kept).expect("it is there");
+    cluster.nodes[2].folder.sparse("new.img", 512 * MIB);
+    cluster.nodes[2].start_again();
+    let three = &cluster.nodes[2];
+    three.braid(&["pool", "create", "fresh", &three.folder.join("new.img")]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    let one = &cluster.nodes[0];
+    let load = Load::start(&cluster, 0);
+    let said = one.braid(&["replica", "rebuild", "db", "three", "--pool", "fresh", "--yes"]);
+    assert!(said.contains("the replica on three is being filled"), "{said}");
+    cluster.wait_for_states(0, &WHOLE);
+    load.end();
+    // In place, too, as it is whole.
+    one.braid(&["replica", "rebuild", "db", "two", "--yes"]);
+    cluster.wait_for_states(0, &WHOLE);
+    for name in ["db@monday", "db@tuesday"] {
+        let snapshot = one.json(&["snapshot", "show", name]);
+        let has = snapshot["replicas"].as_array().expect("replicas").iter().all(|replica| replica["has"] == true);
+        assert!(has, "{snapshot}");
+    }
+    drop(client);
+    one.braid(&["export", "remove", "db"]);
+    one.braid(&["volume", "detach", "db"]);
+    let first = the_same_everywhere(&cluster, &[0, 1]);
+    assert!(first[0] == noise(MIB, 0) && first[1] == noise(MIB, 1));
+    // Should the old disk be back, nothing of the replica is left on it.
+    cluster.nodes[2].kill();
+    std::fs::rename(&kept, &disk).expect("it is there");
+    cluster.nodes[2].start_again();
+    let three = &cluster.nodes[2];
+    wait_for("the old pool to be empty", || {
+        three.json(&["volume", "list", "tank"])["volumes"].as_array()?.is_empty().then_some(())
+    });
+    assert_eq!(three.json(&["replica", "show", "db"])["pool"], "fresh");
+}
+
+#[test]
+fn what_cannot_come_or_go_is_refused() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    let one = &cluster.nodes[0];
+    assert!(one.refused(2, &["replica", "add", "db", "three"]).contains("NODE/POOL"));
+    assert!(one.refused(3, &["replica", "add", "db", "nine/tank"]).contains("no node nine"));
+    assert!(one.refused(4, &["replica", "add", "db", "two/tank"]).contains("has a voter"));
+    assert!(one.refused(3, &["replica", "remove", "db", "nine", "--yes"]).contains("no replica and no witness"));
+    assert!(one.refused(2, &["replica", "rebuild", "db", "three", "--yes"]).contains("is a witness"));
+    assert!(cluster.nodes[1].refused_any(&["replica", "remove", "db", "one", "--yes"]).contains("knows no volume db"));
+    one.braid(&["replica", "remove", "db", "two", "--yes"]);
+    let said = one.refused_any(&["replica", "remove", "db", "one", "--yes"]);
+    assert!(said.contains("no other replica of volume db holds everything"), "{said}");
+    one.braid(&["replica", "remove", "db", "three", "--yes"]);
+    assert!(one.refused(4, &["replica", "remove", "db", "one", "--yes"]).contains("last voter"));
+    // A pool that is not there: nothing is left behind, and nothing has changed.
+    one.refused_any(&["replica", "add", "db", "two/nothing"]);
+    assert_eq!(nodes_of(&one.json(&["volume", "show", "db"])), ["one"]);
+    one.braid(&["replica", "add", "db", "two/tank"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync"]);
+}
