@@ -246,6 +246,12 @@ impl Fence {
         self.drained();
     }
 
+    /// Cuts these connections off, whosever they are: who may come again does.
+    pub fn sever(&mut self, which: impl Fn(ConnectionId) -> bool) {
+        self.cut(|connection| which(connection.id));
+        self.drained();
+    }
+
     /// A connection is closed; some of its I/O may be under way.
     pub fn closed(&mut self, id: ConnectionId) {
         self.connections.iter_mut().filter(|c| c.id == id).for_each(|c| c.open = false);

@@ -449,6 +449,29 @@ fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
 }
 
 #[test]
+fn who_is_removed_is_cut_off_and_others_go_on() {
+    let cluster = Cluster::of(&["one", "two", "three"]);
+    for (node, name) in [(1, "db"), (2, "other")] {
+        cluster.nodes[node].json(&["volume", "create", name, "64M", "--replicas", "one/tank"]);
+        cluster.nodes[node].export(name);
+    }
+    let mut client = cluster.client(1);
+    client.write(0, &noise(MIB, 1)).expect("it is written");
+    let mut other = Client::open(&cluster.nodes[2].nbd_socket("other"), "other").expect("it is exported");
+    cluster.nodes[0].braid(&["node", "remove", "two", "--yes"]);
+    // The one that has its connections already has them no more.
+    wait_for("the removed one to be cut off", || {
+        (cluster.nodes[0].json(&["replica", "show", "db"])["connections"] == 0).then_some(())
+    });
+    for at in 0..8 {
+        other.write(at * MIB, &noise(MIB, at)).expect("another one comes again");
+    }
+    other.flush().expect("it is flushed");
+    assert_eq!(cluster.nodes[2].json(&["volume", "show", "other"])["state"], "serving");
+    assert_eq!(cluster.nodes[0].json(&["replica", "show", "db"])["connections"], 0);
+}
+
+#[test]
 fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
     let mut cluster = Cluster::plain(&["one", "two"]);
     cluster.create("two/tank", &[]);

@@ -220,6 +220,9 @@ impl Nodes {
     /// A node was removed: its connections end, and nothing is expected of it any more.
     pub(super) fn is_gone(&self, line: &MemberNode) {
         self.forget(&line.uuid);
+        if let Some(control) = self.control() {
+            control.sever_replicas();
+        }
         self.trouble(&trouble(line), None);
         self.trouble(&clock_trouble(line), None);
         self.warn("node_removed", format!("node {} was removed from the cluster", line.name), &line.name);

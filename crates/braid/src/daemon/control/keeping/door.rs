@@ -44,6 +44,15 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Whether what is known of the array is of this keeper: one whose disks hang may outlive its end, and another one may keep the
+    /// same array by then, on another device.
+    fn is_served_by(&self, device: DeviceId) -> bool {
+        let tables = self.control.read();
+        tables.arrays.get(&self.uuid).and_then(|entry| entry.active()).is_some_and(|active| active.device == device)
+    }
+}
+
 impl MetaIo for Door {
     fn size_bytes(&self, leaf: LeafId) -> u64 {
         self.engine.size_bytes(leaf)
@@ -135,16 +144,23 @@ impl KeeperIo for Door {
         }
     }
 
-    fn note(&self, _device: DeviceId, note: Note) {
-        self.control.on_note(self.uuid, note);
+    fn note(&self, device: DeviceId, note: Note) {
+        if self.is_served_by(device) {
+            self.control.on_note(self.uuid, note);
+        }
     }
 
-    fn grown(&self, _device: DeviceId, regions: &Arc<RegionMap>) {
+    fn grown(&self, device: DeviceId, regions: &Arc<RegionMap>) {
+        if !self.is_served_by(device) {
+            return;
+        }
         let _ = self.control.with_keeping(self.uuid, |keeping| keeping.set_regions(regions));
     }
 
-    fn recorded(&self, _device: DeviceId, array: &Array) {
-        self.control.on_recorded(self.uuid, array);
+    fn recorded(&self, device: DeviceId, array: &Array) {
+        if self.is_served_by(device) {
+            self.control.on_recorded(self.uuid, array);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::daemon::errors::of_lifecycle;
 use board::Board;
 use braid_api::{ArrayState, ErrorDetail, Kind};
 use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered, UnreadableLines};
-use braid_engine::{LeafId, RegionMap, ShardId, lifecycle};
+use braid_engine::{DeviceId, LeafId, RegionMap, ShardId, lifecycle};
 use braid_format::JobKind;
 use door::{Asked, Door};
 pub use jobs::name_of;
@@ -201,7 +201,7 @@ impl Control {
             self.tell_lost_journal(uuid, &name, &disk);
             self.close_disks(failed.into_iter().map(|seat| seat.disk).collect()).await;
         }
-        self.run_keeper(uuid, keeper, door, leave);
+        self.run_keeper((uuid, device), keeper, door, leave);
         self.resume_check(uuid).await;
         if keep.force && parities > 0 {
             // Perhaps without what its journal held. Where a check goes on already, that is refused, and said.
@@ -213,7 +213,13 @@ impl Control {
 
     /// Runs a keeper in a task of its own. One that panics has left the array without anybody who looks after it: it is
     /// stopped at once, and shown as failed.
-    fn run_keeper(self: &Arc<Self>, uuid: Uuid, keeper: Keeper, door: Door, leave: oneshot::Sender<Kept>) {
+    fn run_keeper(
+        self: &Arc<Self>,
+        (uuid, device): (Uuid, DeviceId),
+        keeper: Keeper,
+        door: Door,
+        leave: oneshot::Sender<Kept>,
+    ) {
         let control = Arc::clone(self);
         let running = tokio::spawn(async move { keeper.run(&door).await });
         tokio::spawn(async move {
@@ -222,13 +228,18 @@ impl Control {
                 Ok(kept) => drop(leave.send(kept)),
                 Err(error) => {
                     drop(leave);
-                    control.on_keeper_lost(uuid, &error.to_string()).await;
+                    control.on_keeper_lost((uuid, device), &error.to_string()).await;
                 }
             }
         });
     }
 
-    async fn on_keeper_lost(self: &Arc<Self>, uuid: Uuid, why: &str) {
+    async fn on_keeper_lost(self: &Arc<Self>, (uuid, device): (Uuid, DeviceId), why: &str) {
+        let keeps = |active: &Active| active.device == device;
+        if !self.read().arrays.get(&uuid).and_then(ArrayEntry::active).is_some_and(keeps) {
+            // It had outlived its array's end.
+            return;
+        }
         let Some((entry, taken)) = self.take_active(uuid) else { return };
         let name = entry.name.clone();
         let message = format!("array {name} is stopped: its keeper has ended unexpectedly ({why})");

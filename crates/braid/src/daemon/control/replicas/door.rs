@@ -34,6 +34,8 @@ struct Visitor {
     pass: Weak<Pass>,
     /// The fence knows of I/O of it.
     begun: bool,
+    /// It is this node's own session, and no connection.
+    near: bool,
 }
 
 struct Inner {
@@ -277,6 +279,14 @@ impl Door {
         self.tell();
     }
 
+    /// Cuts off all who have come over a connection: whoever may come again does, with a later attempt.
+    pub fn sever(&self) {
+        self.with(|inner| {
+            let Inner { fence, visitors, .. } = inner;
+            fence.sever(|id| visitors.get(&id.0).is_some_and(|visitor| !visitor.near));
+        });
+    }
+
     /// What was to be made durable is, or could not be: then whoever asks is not answered, as if the node were away.
     fn written(&self, succeeded: bool) {
         self.with(|inner| {
@@ -364,6 +374,13 @@ impl Inner {
 
 impl Gate for Door {
     fn ask(&self, terms: &str) -> Result<Arc<Pass>, Denied> {
+        self.come(terms, false)
+    }
+}
+
+impl Door {
+    /// Somebody asks to be let in. `near`: without any connection, from this very process.
+    pub fn come(&self, terms: &str, near: bool) -> Result<Arc<Pass>, Denied> {
         let terms: Terms = terms.parse().map_err(Denied::Never)?;
         let me = Weak::clone(&self.me);
         self.with(|inner| {
@@ -390,7 +407,7 @@ impl Gate for Door {
             if begun {
                 pass.admit();
             }
-            inner.visitors.insert(number, Visitor { pass: Arc::downgrade(&pass), begun });
+            inner.visitors.insert(number, Visitor { pass: Arc::downgrade(&pass), begun, near });
             Ok(pass)
         })
     }

@@ -13,7 +13,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::{DeviceId, DeviceLayout, Node};
 use braid_geometry::BLOCK_BYTES;
 use braid_nbd::client::remote::Fenced;
-use braid_nbd::gate::{Denied, Gate, Pass, Standing};
+use braid_nbd::gate::{Denied, Pass, Standing};
 use braid_ring::{Disk, DiskSpec, tier_of};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ async fn let_in(door: &Arc<Door>, terms: &str, name: &str) -> Result<Arc<Pass>, 
     let refused = |kind: Kind, why: String| {
         ErrorDetail::new(kind, format!("replica {name} cannot be used: {why}")).with("replica", name)
     };
-    let pass = Gate::ask(&**door, terms).map_err(|denied| match denied {
+    let pass = door.come(terms, true).map_err(|denied| match denied {
         Denied::Never(why) => refused(Kind::Fenced, why),
         Denied::Now(why) => refused(Kind::Inactive, why),
     })?;

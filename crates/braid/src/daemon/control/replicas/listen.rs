@@ -41,6 +41,16 @@ impl Control {
         self.replicas_listen.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// Cuts off all connections to replicas, as somebody who has one may be let in no more: which of them are his nothing tells. The others
+    /// come again at once, and ask again what was not answered.
+    pub fn sever_replicas(&self) {
+        let tables = self.read();
+        let doors: Vec<_> =
+            tables.replicas.values().filter_map(|entry| Some(Arc::clone(&entry.ready()?.door))).collect();
+        drop(tables);
+        doors.iter().for_each(|door| door.sever());
+    }
+
     /// Offers them no more. Who is connected stays so: the replica decides.
     pub fn withdraw_replicas(&self) {
         if let Some(before) = self.replicas_listen.lock().unwrap_or_else(PoisonError::into_inner).take() {
