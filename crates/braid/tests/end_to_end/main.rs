@@ -68,6 +68,7 @@ mod replicas_from_afar;
 mod replicas_on_a_node;
 mod replicated;
 mod replicated_database;
+mod replicated_disks;
 mod replicated_returns;
 mod replicated_snapshots;
 mod returning;

@@ -130,9 +130,15 @@ pub fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
 
 /// The same of a volume of another size.
 pub fn content_of(daemon: &Daemon, bytes: u64) -> Vec<Vec<u8>> {
-    daemon.braid(&["snapshot", "create", "tank/db@all"]);
+    content_in(daemon, "tank", bytes)
+}
+
+/// The same of one in another pool.
+pub fn content_in(daemon: &Daemon, pool: &str, bytes: u64) -> Vec<Vec<u8>> {
+    let snapshot = format!("{pool}/db@all");
+    daemon.braid(&["snapshot", "create", &snapshot]);
     let socket = daemon.folder.join("all.nbd");
-    daemon.braid(&["export", "add", "tank/db@all", "--name", "all", "--nbd", &format!("unix:{socket}")]);
+    daemon.braid(&["export", "add", &snapshot, "--name", "all", "--nbd", &format!("unix:{socket}")]);
     let mut client = Client::open(&socket, "all").expect("it is exported");
     assert_eq!(client.size_bytes, bytes);
     (0..bytes / MIB).map(|at| client.read(at * MIB, MIB as usize).expect("it is read")).collect()
@@ -203,6 +209,12 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     for node in &cluster.nodes[1..] {
         assert!(content(node) == first, "a replica differs");
     }
+    // Its own replica is closed by itself, some time afterwards.
+    cluster.nodes[0].json(&["volume", "attach", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    cluster.nodes[0].stop();
+    let log = cluster.nodes[0].running.log();
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 #[test]
