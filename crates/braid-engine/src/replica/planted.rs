@@ -53,11 +53,23 @@ pub enum Planted {
     ChangeWithoutOld,
     /// A voter that has come anew under an old one's number counts for the time before.
     NewcomerKnowsPast,
+    /// A snapshot is taken while requests are under way.
+    SnapshotUnheld,
+    /// A snapshot gets its name, and is acknowledged, when one replica has it.
+    SnapshotOnOne,
+    /// Whoever opens the volume leaves snapshots as the controller before left them.
+    SnapshotsUnsettled,
+    /// A replica that comes back does not get the snapshots that it lacks.
+    SnapshotNotBrought,
+    /// A replica that comes back keeps the snapshots that were deleted.
+    DeletedSnapshotKept,
+    /// A replica that comes back takes writes before it has the snapshots that it lacks.
+    WrittenBeforeSnapshots,
 }
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 25] = [
+    pub const ALL: [Planted; 31] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -83,6 +95,12 @@ impl Planted {
         Planted::EpochForgotten,
         Planted::ChangeWithoutOld,
         Planted::NewcomerKnowsPast,
+        Planted::SnapshotUnheld,
+        Planted::SnapshotOnOne,
+        Planted::SnapshotsUnsettled,
+        Planted::SnapshotNotBrought,
+        Planted::DeletedSnapshotKept,
+        Planted::WrittenBeforeSnapshots,
     ];
 }
 

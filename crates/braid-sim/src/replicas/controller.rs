@@ -28,6 +28,10 @@ pub enum For {
     Survivors(u64),
     /// A copy of this number.
     Copy(u64),
+    /// A change of snapshots of this number.
+    Snapshot(u64),
+    /// Snapshots that are brought, under this number.
+    Bringing(u64),
     /// Nobody.
     Nobody,
 }
@@ -270,14 +274,14 @@ impl World {
                 }
                 self.send_again(c, voter);
             }
-            ToController::Done { id, io, value, dirty, boot } => {
+            ToController::Done { id, io, value, dirty, listed, boot } => {
                 let peer = &mut run.peers[node];
                 if peer.connection != Some(id) {
                     return;
                 }
                 (peer.progress_ns, peer.heard_ns) = (now, now);
                 if let Some((io, whom)) = peer.waiting.remove(&io) {
-                    self.done(c, voter, whom, Found { io, value, dirty, boot });
+                    self.done(c, voter, whom, Found { io, value, dirty, listed, boot });
                 }
             }
             ToController::Closed(id) => {

@@ -116,7 +116,7 @@ impl Copying {
                     left.remove(voter);
                 }
             }
-            Io::Clean(_) => {}
+            Io::Clean(_) | Io::Snapshot(_) => {}
         }
         Vec::new()
     }
@@ -230,6 +230,9 @@ impl World {
                 if let Some(fill) = &mut serving.fill {
                     fill.fail(voter);
                 }
+                if let Some(bringing) = &mut serving.bringing {
+                    bringing.fail(voter);
+                }
             }
         }
     }
@@ -238,6 +241,10 @@ impl World {
     pub fn lost_while_copied(&mut self, c: usize, voter: VoterId) {
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
+        if let Some(bringing) = serving.bringing.as_mut().filter(|bringing| bringing.target == voter) {
+            bringing.fail(voter);
+            run.peers[usize::from(voter.0)].forget();
+        }
         if let Some(fill) = &mut serving.fill
             && fill.targets.has(voter)
             && !serving.membership.in_sync().has(voter)

@@ -4,7 +4,10 @@
 //! it durable (a flush, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
 //! and is not certainly overwritten; what is read first then counts. Everything else is one order for ever.
 
+use std::collections::BTreeMap;
+
 use super::check::{Access, disorder};
+use super::snapshots::Known;
 
 /// A request of a client.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct History {
     pub opened: Vec<u64>,
     /// By node, when each of its boots ended.
     pub cuts: Vec<Vec<u64>>,
+    /// Snapshots that were to be taken, by number.
+    pub snapshots: BTreeMap<u64, Known>,
 }
 
 /// A write, with what became of it.
@@ -155,7 +160,7 @@ mod tests {
         let later = reads.iter().zip(0..).map(|(value, k)| request(None, Some(*value), 2, 110 + 10 * k));
         requests.extend(later);
         let cuts = cuts.into_iter().map(|cut| cut.into_iter().collect()).collect();
-        History { requests, opened: vec![1, 100], cuts }.violation(1).is_none()
+        History { requests, opened: vec![1, 100], cuts, ..History::default() }.violation(1).is_none()
     }
 
     #[test]

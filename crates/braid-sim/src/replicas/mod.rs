@@ -18,6 +18,7 @@ pub mod plant;
 pub mod required;
 mod seats;
 mod serving;
+mod snapshots;
 mod world;
 
 pub use crate::pools::{Counters, Outcome};

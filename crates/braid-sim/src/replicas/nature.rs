@@ -96,6 +96,8 @@ pub struct Nature {
     pub faults_ns: u64,
     /// Which ones.
     pub shares: Shares,
+    /// Snapshots are taken and deleted.
+    pub snapshots: bool,
 }
 
 impl Nature {
@@ -127,6 +129,7 @@ impl Nature {
             calm_ns: rng.between(1, 8) * SECOND,
             faults_ns: rng.between(30, 120) * SECOND,
             shares: Shares(shares),
+            snapshots: false,
         }
     }
 }

@@ -18,6 +18,25 @@ pub enum Io {
     Dirty,
     /// These are the same everywhere, and flushed.
     Clean(Vec<u16>),
+    /// To do with snapshots.
+    Snapshot(OfSnapshot),
+}
+
+/// What is done to a snapshot, by its number, on one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfSnapshot {
+    /// It is taken; it has no name so far.
+    Take(u64),
+    /// It gets its name.
+    Name(u64),
+    /// It loses its name.
+    Hide(u64),
+    /// It is no more.
+    Remove(u64),
+    /// Which there are.
+    List,
+    /// One block of it.
+    Read(u64, u16),
 }
 
 /// To a node.
@@ -41,7 +60,7 @@ pub enum ToController {
     /// A connection may be used.
     Met(ConnectionId, Uuid),
     /// What a read found, or which blocks are dirty; `boot` as the world counts them.
-    Done { id: ConnectionId, io: u64, value: u64, dirty: Vec<u16>, boot: u64 },
+    Done { id: ConnectionId, io: u64, value: u64, dirty: Vec<u16>, listed: Vec<(u64, bool)>, boot: u64 },
     /// A connection is no more.
     Closed(ConnectionId),
 }

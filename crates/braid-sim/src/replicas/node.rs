@@ -7,7 +7,7 @@ use braid_format::Uuid;
 use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
 
 use super::nature::MS;
-use super::net::{Io, ToController, ToNode};
+use super::net::{Io, OfSnapshot, ToController, ToNode};
 use super::world::{Event, World};
 use crate::rng::Rng;
 
@@ -22,12 +22,43 @@ pub struct Store {
     writes: u64,
     /// Durable before the data are begun.
     pub dirty: BTreeSet<u16>,
+    /// Durable: by number, and whether it has its name.
+    snapshots: BTreeMap<u64, (Vec<u64>, bool)>,
 }
 
 impl Store {
     /// What a read finds.
     pub fn read(&self, block: u16) -> u64 {
         self.cached.get(&block).unwrap_or(&self.durable[usize::from(block)]).1
+    }
+
+    /// A snapshot that has its name.
+    pub fn named(&self, id: u64) -> Option<Vec<u64>> {
+        self.snapshots.get(&id).filter(|(_, named)| *named).map(|(content, _)| content.clone())
+    }
+
+    /// Does what is done to a snapshot. What was done before stays so.
+    fn snapshot(&mut self, what: OfSnapshot) -> (u64, Vec<(u64, bool)>) {
+        match what {
+            OfSnapshot::Take(id) => {
+                let content = (0..self.durable.len() as u16).map(|block| self.read(block)).collect();
+                self.snapshots.entry(id).or_insert((content, false));
+            }
+            OfSnapshot::Name(id) | OfSnapshot::Hide(id) => {
+                if let Some((_, named)) = self.snapshots.get_mut(&id) {
+                    *named = matches!(what, OfSnapshot::Name(_));
+                }
+            }
+            OfSnapshot::Remove(id) => drop(self.snapshots.remove(&id)),
+            OfSnapshot::List => {
+                return (0, self.snapshots.iter().map(|(id, (_, named))| (*id, *named)).collect());
+            }
+            OfSnapshot::Read(id, block) => {
+                let content = self.snapshots.get(&id).map_or(0, |(content, _)| content[usize::from(block)]);
+                return (content, Vec::new());
+            }
+        }
+        (0, Vec::new())
     }
 
     fn write(&mut self, block: u16, value: u64) {
@@ -223,16 +254,17 @@ impl World {
     pub fn io_done(&mut self, node: usize, boot: u64, key: u64) {
         let host = &mut self.nodes[node];
         let Some(under) = host.under.remove(&key).filter(|_| host.boot == boot) else { return };
-        let (mut value, mut dirty) = (0, Vec::new());
+        let (mut value, mut dirty, mut listed) = (0, Vec::new(), Vec::new());
         match under.io {
             Io::Read(block) => value = host.store.read(block),
             Io::Write(block, value) => host.store.write(block, value),
             Io::Dirty => dirty = host.store.dirty.iter().copied().collect(),
             Io::Clean(_) => {}
+            Io::Snapshot(what) => (value, listed) = host.store.snapshot(what),
             Io::Flush => host.store.flushed(under.cached),
         }
         if let Some(controller) = host.connections.get(&under.id.0).copied() {
-            let done = ToController::Done { id: under.id, io: under.number, value, dirty, boot };
+            let done = ToController::Done { id: under.id, io: under.number, value, dirty, listed, boot };
             self.reply(controller, node, done);
         } else {
             self.counters.add("node", "I/O that ended without its connection", 1);
@@ -312,7 +344,15 @@ impl World {
         self.history.cuts[node].push(self.now_ns);
         (host.up, host.fence) = (false, None);
         host.connections.clear();
-        let under = std::mem::take(&mut host.under).into_values();
+        let under: Vec<Under> = std::mem::take(&mut host.under).into_values().collect();
+        for one in &under {
+            if let Io::Snapshot(what) = one.io
+                && self.rng.coin()
+            {
+                host.store.snapshot(what);
+            }
+        }
+        let under = under.into_iter();
         let writes = under.filter_map(|under| match under.io {
             Io::Write(block, value) => Some((block, value)),
             _ => None,

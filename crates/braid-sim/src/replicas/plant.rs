@@ -47,6 +47,12 @@ const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::ChangeWithoutOld, 7200, 2378),
     // Three changes, the last one begun and not voted for, with one voter cut off all the time: a test of the engine shows it.
     (Planted::NewcomerKnowsPast, 0, 0),
+    (Planted::SnapshotUnheld, 100, 15),
+    (Planted::SnapshotOnOne, 100, 18),
+    (Planted::SnapshotsUnsettled, 300, 91),
+    (Planted::SnapshotNotBrought, 100, 3),
+    (Planted::DeletedSnapshotKept, 100, 3),
+    (Planted::WrittenBeforeSnapshots, 100, 18),
 ];
 
 /// Every bug that is looked for, within how many seeds it is to be found, and one that may find it.

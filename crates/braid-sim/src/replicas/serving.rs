@@ -13,6 +13,7 @@ use super::history::Request;
 use super::nature::{MS, Nature};
 use super::net::{Io, ToNode};
 use super::seats::Wish;
+use super::snapshots::{Bringing, Change};
 use super::world::{Event, World};
 
 /// A request that was not answered yet.
@@ -40,6 +41,8 @@ pub struct Found {
     pub value: u64,
     /// Of a question for dirty blocks.
     pub dirty: Vec<u16>,
+    /// Of a question for snapshots.
+    pub listed: Vec<(u64, bool)>,
     /// Under which boot of the node.
     pub boot: u64,
 }
@@ -59,6 +62,14 @@ pub struct Serving {
     /// Counted up with each failure.
     pub round: u64,
     pub fill: Option<Copying>,
+    /// What is done to snapshots on all replicas.
+    pub change: Option<Change>,
+    /// What a replica that is back lacks of them.
+    pub bringing: Option<Bringing>,
+    /// What the replicas have of them was not looked at yet.
+    pub unsettled: bool,
+    /// When the next one is to be taken, or to be deleted.
+    pub snapshot_due_ns: u64,
     /// Blocks that were written since they were last said to be clean.
     touched: BTreeSet<u16>,
     /// It takes no requests any more, and is to let go.
@@ -78,6 +89,10 @@ impl Serving {
             locks: BTreeSet::new(),
             round: 0,
             fill: None,
+            change: None,
+            bringing: None,
+            unsettled: nature.snapshots,
+            snapshot_due_ns: 0,
             touched: (0..nature.blocks).collect(),
             stopping: false,
             released: 0,
@@ -91,10 +106,18 @@ impl Serving {
             && !settled.seating.is_joint()
             && self.membership.wanted() == Wanted::Nothing
             && self.wish.is_none()
+            && self.change.is_none()
+            && !self.unsettled
     }
 
     fn targets(&self) -> Voters {
-        self.membership.in_sync().or(self.fill.as_ref().map_or(Voters::NONE, Copying::targets))
+        let early = self.bringing.as_ref().map_or(Voters::NONE, Bringing::targets);
+        self.membership.in_sync().or(self.fill.as_ref().map_or(Voters::NONE, Copying::targets)).or(early)
+    }
+
+    /// No request is under way that reads or writes.
+    pub fn is_held(&self) -> bool {
+        !self.requests.iter().any(|open| open.begun && matches!(open.io, Io::Read(_) | Io::Write(..)))
     }
 }
 
@@ -166,6 +189,7 @@ impl World {
     /// Does what can be done, and says what the members want.
     pub fn serve(&mut self, c: usize) -> Wanted {
         self.survivors(c);
+        self.advance_snapshots(c);
         self.begin_requests(c);
         self.end_requests(c);
         self.advance_wish(c);
@@ -190,11 +214,12 @@ impl World {
         let Some(serving) = self.controllers[c].serving() else { return };
         let (targets, in_sync, readable) =
             (serving.targets(), serving.membership.in_sync(), serving.membership.readable());
+        let holds = serving.change.as_ref().is_some_and(Change::holds);
         let beside = VoterId(c as u8);
         let (mut asks, mut written) = (Vec::new(), Vec::new());
         for open in &mut serving.requests {
             if let (false, Io::Write(block, _) | Io::Read(block)) = (open.begun, &open.io) {
-                if !serving.locks.insert(*block) {
+                if holds || !serving.locks.insert(*block) {
                     continue;
                 }
                 if matches!(open.io, Io::Write(..)) {
@@ -288,7 +313,12 @@ impl World {
 
     /// An I/O is done.
     pub fn done(&mut self, c: usize, voter: VoterId, whom: For, found: Found) {
-        let Found { io, value, dirty, boot } = found;
+        match whom {
+            For::Snapshot(number) => return self.snapshot_done(c, voter, number, found),
+            For::Bringing(number) => return self.brought(c, voter, number, found),
+            _ => {}
+        }
+        let Found { io, value, dirty, boot, .. } = found;
         let Some(run) = &mut self.controllers[c].run else { return };
         match (&mut run.phase, whom) {
             (Phase::Serving(serving), For::Client(number)) => {
@@ -320,7 +350,8 @@ impl World {
         let number = self.number();
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
-        if serving.fill.is_some() || serving.membership.wanted() != Wanted::Nothing || serving.stopping {
+        let changes = serving.change.is_some() || serving.unsettled;
+        if serving.fill.is_some() || changes || serving.membership.wanted() != Wanted::Nothing || serving.stopping {
             return;
         }
         let settled = serving.membership.settled().in_sync;
@@ -328,8 +359,16 @@ impl World {
         let replicas = serving.membership.settled().seating.replicas;
         let stays = |voter: &VoterId| serving.wish != Some(Wish::Goes(*voter));
         let mut targets = replicas.without(settled).iter().filter(stays);
-        let Some(target) = targets.find(is_met) else { return };
-        let Some(source) = settled.iter().find(is_met) else { return };
+        let ends = targets.find(is_met).zip(settled.iter().find(is_met));
+        let Some((target, source)) = ends else {
+            serving.bringing = None;
+            return;
+        };
+        if self.nature.snapshots && !self.bring(c, source, target) {
+            return;
+        }
+        let Some(run) = &mut self.controllers[c].run else { return };
+        let Phase::Serving(serving) = &mut run.phase else { return };
         // What was asked of it before it was lost is not.
         run.peers[usize::from(target.0)].forget();
         serving.requests.iter_mut().for_each(|open| open.sent.remove(target));
@@ -344,7 +383,7 @@ impl World {
         let Some(run) = &mut self.controllers[c].run else { return };
         let (epoch, controller) = (run.epoch, run.uuid);
         let Phase::Serving(serving) = &mut run.phase else { return };
-        if !serving.stopping || !serving.requests.is_empty() {
+        if !serving.stopping || !serving.requests.is_empty() || serving.change.is_some() {
             return;
         }
         serving.released += 1;

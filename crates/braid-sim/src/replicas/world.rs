@@ -54,6 +54,8 @@ pub struct World {
     pub now_ns: u64,
     pub queue: EventQueue<Event>,
     pub rng: Rng,
+    /// What chance there is in snapshots.
+    pub of_snapshots: Rng,
     pub trace: Trace,
     pub counters: Counters,
     pub nature: Nature,
@@ -83,7 +85,9 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 impl World {
     fn new(seed: u64, options: &Options) -> World {
         let mut rng = Rng::new(seed);
-        let nature = Nature::draw(&mut rng);
+        // Of a stream of its own: seeds without snapshots stay what they are.
+        let mut snapshots = Rng::new(seed ^ 0x636f_7069_6573);
+        let nature = Nature { snapshots: snapshots.below(3) == 1, ..Nature::draw(&mut rng) };
         let seating = nature.seating;
         let voters = seating.voters.count() + nature.spares;
         let vote = Vote { lineage: 1, in_sync: seating.replicas, seating, ..Vote::default() };
@@ -119,6 +123,7 @@ impl World {
             now_ns: 0,
             queue: EventQueue::default(),
             rng,
+            of_snapshots: snapshots,
             trace: Trace::new(options.trace),
             counters: Counters::default(),
             nature,
@@ -288,5 +293,6 @@ impl World {
                 self.violation.get_or_insert(format!("block {block} is not the same on all replicas: {values:?}"));
             }
         }
+        self.compare_snapshots(in_sync);
     }
 }
