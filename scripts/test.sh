@@ -137,8 +137,8 @@ fuzz() {
     rm -rf "$found"
     return $status
 }
-# A third of the time the stories of two threads wait for disks.
-end_to_end() { RUST_TEST_THREADS=3 $cargo test "${everything[@]}" --test end_to_end --test allocations; }
+# Most of the time a story waits: for a disk, a lease, a time limit.
+end_to_end() { RUST_TEST_THREADS=5 $cargo test "${everything[@]}" --test end_to_end --test allocations; }
 # The program is there: the end-to-end tests had it built.
 package() { scripts/test-package.sh "$target/verify/braid"; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }

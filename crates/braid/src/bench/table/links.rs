@@ -1,7 +1,7 @@
 //! Replicas behind links of 1 Gbit/s: nodes in network namespaces, with a switch that shapes what goes to each.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
@@ -17,6 +17,9 @@ const RATE: u64 = 2000;
 /// How long it is away.
 const AWAY: Duration = Duration::from_secs(10);
 const VOLUME_MIB: u64 = 512;
+/// Of the volume of which a replica is made anew: snapshots, and what is written before each of them.
+const SNAPSHOTS: u64 = 5;
+const BETWEEN_MIB: u64 = 410;
 
 /// The namespaces, gone with this.
 struct Net(String);
@@ -100,7 +103,7 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
     let cluster = Cluster::start_in(
         NODES,
         false,
-        |_| vec!["mem:1G".to_owned()],
+        |_| vec!["mem:4G".to_owned()],
         |node| Some((net.of_node(node), address(node))),
     )?;
     let uri = cluster.volume("db", &format!("{VOLUME_MIB}M"), &[1, 2, 3])?;
@@ -117,21 +120,57 @@ pub fn measure(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()
     let detail = format!("{:.1} against {:.1} MB/s", median(&ours) / 1e6, median(&theirs) / 1e6);
     let what = "1 MiB sequential write, depth 16, to three replicas over links of 1 Gbit/s / iperf3 on one of them";
     found(Row::of_pairs(what, Target::AtLeast(0.95), &ours, &theirs, detail));
-    away(effort, &net, &cluster, &uri, found)
+    away(effort, &net, &cluster, &uri, found)?;
+    rebuild(effort, &net, &cluster, found)
+}
+
+fn state_of(cluster: &Cluster, volume: &str, voter: usize, expected: &str) -> Option<()> {
+    let shown = cluster.node(0).json(&["volume", "show", volume]).ok()?;
+    (shown["voters"][voter]["state"] == expected).then_some(())
+}
+
+/// What was written to a replica's disk in its session.
+fn written(cluster: &Cluster, replica: &str, volume: &str) -> anyhow::Result<f64> {
+    let activity = cluster.node(0).ask("/v1/activity")?;
+    let disks = activity["disks"].as_array().context("an activity without disks")?;
+    let is_it = |disk: &&serde_json::Value| disk["name"] == replica && disk["array"] == volume;
+    let disk = disks.iter().find(is_it).context("the replica is no disk")?;
+    disk["stats"]["written_bytes"].as_f64().context("no count of bytes")
+}
+
+/// A replica of 10 GiB, of which 2 GiB are allocated, in five snapshots, is made anew behind its link.
+fn rebuild(effort: &Effort, net: &Net, cluster: &Cluster, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+    let uri = cluster.volume("big", "10G", &[0, 1])?;
+    for round in 0..SNAPSHOTS {
+        let (from, span) = (format!("{}M", round * BETWEEN_MIB), format!("{BETWEEN_MIB}M"));
+        let count = BETWEEN_MIB.to_string();
+        let row = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "8", "--force"];
+        bench_anywhere(&[&row[..], &["--from", &from, "--span", &span, "--count", &count, &uri]].concat())?;
+        cluster.node(0).cli(&["snapshot", "create", &format!("big@s{round}")])?;
+    }
+    let allocated = (SNAPSHOTS * BETWEEN_MIB << 20) as f64;
+    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..effort.pairs.min(3) {
+        cluster.node(0).cli(&["replica", "rebuild", "big", "n2", "--yes"])?;
+        let begun = Instant::now();
+        super::child::wait_for("the replica to be made anew", || state_of(cluster, "big", 1, "in_sync"))?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let sent = written(cluster, "n2/tank", "big")?;
+        ratios.push(sent / allocated);
+        ours.push(sent / seconds);
+        theirs.push(net.iperf(1, effort.slice.as_secs().max(2))?);
+    }
+    let words = format!("{:.1} MB a second of link against {:.1}", median(&ours) / 1e6, median(&theirs) / 1e6);
+    let what = "a replica of 10 GiB with 2 GiB in 5 snapshots is made anew: bytes written to it / allocated";
+    found(Row::of_one(what, Target::AtMost(1.03), &ratios, format!("of {:.0} MB", allocated / 1e6)));
+    let what = "the same over a link of 1 Gbit/s: bytes a second / iperf3 on it";
+    found(Row::of_pairs(what, Target::AtLeast(0.9), &ours, &theirs, words));
+    Ok(())
 }
 
 /// What a replica is sent that was behind a link that was down.
 fn away(effort: &Effort, net: &Net, cluster: &Cluster, uri: &str, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
-    let state = |expected: &str| -> Option<()> {
-        let shown = cluster.node(0).json(&["volume", "show", "db"]).ok()?;
-        (shown["voters"][2]["state"] == expected).then_some(())
-    };
-    let written = || -> anyhow::Result<f64> {
-        let activity = cluster.node(0).ask("/v1/activity")?;
-        let disks = activity["disks"].as_array().context("an activity without disks")?;
-        let disk = disks.iter().find(|disk| disk["name"] == "n4/tank").context("the replica is no disk")?;
-        disk["stats"]["written_bytes"].as_f64().context("no count of bytes")
-    };
+    let state = |expected: &str| state_of(cluster, "db", 2, expected);
     let mut ratios = Vec::new();
     let mut words = String::new();
     for _ in 0..effort.pairs.min(3) {
@@ -143,7 +182,7 @@ fn away(effort: &Effort, net: &Net, cluster: &Cluster, uri: &str, found: &mut dy
         net.link(3, "up")?;
         super::child::wait_for("the replica to be in sync", || state("in_sync"))?;
         // The counters of a disk begin with its session.
-        let sent = written()?;
+        let sent = written(cluster, "n4/tank", "db")?;
         let blocks = (VOLUME_MIB << 8) as f64;
         let changed = blocks * (1.0 - (-(report.ios as f64) / blocks).exp()) * 4096.0;
         ratios.push(sent / changed);
