@@ -105,10 +105,10 @@ impl Membership {
         self.propose(in_sync, self.seating(), true);
     }
 
-    /// A replica holds everything, takes every write and is flushed. False: something else is being voted for; later, then.
+    /// A replica holds everything, takes every write and is flushed. False: something else is being voted for; later, then. Or it votes no more.
     #[must_use]
     pub fn promote(&mut self, voter: VoterId) -> bool {
-        if self.in_sync() != self.settled.in_sync || self.frozen {
+        if self.in_sync() != self.settled.in_sync || self.frozen || !self.seating().voters.has(voter) {
             return false;
         }
         let mut in_sync = self.settled.in_sync;
@@ -152,7 +152,9 @@ impl Membership {
     /// What a joint vote leads to.
     fn settle_seating(&mut self) {
         if self.proposal.is_none() && !self.frozen && self.settled.seating.is_joint() {
-            self.propose(self.settled.in_sync, self.settled.seating.settled(), false);
+            let seating = self.settled.seating.settled();
+            let in_sync = self.settled.in_sync.and(seating.voters);
+            self.propose(in_sync, seating, in_sync != self.settled.in_sync);
         }
     }
 

@@ -148,7 +148,7 @@ fn rebuild(effort: &Effort, net: &Net, cluster: &Cluster, found: &mut dyn FnMut(
         bench_anywhere(&[&row[..], &["--from", &from, "--span", &span, "--count", &count, &uri]].concat())?;
         cluster.node(0).cli(&["snapshot", "create", &format!("big@s{round}")])?;
     }
-    let allocated = (SNAPSHOTS * BETWEEN_MIB << 20) as f64;
+    let allocated = ((SNAPSHOTS * BETWEEN_MIB) << 20) as f64;
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..effort.pairs.min(3) {
         cluster.node(0).cli(&["replica", "rebuild", "big", "n2", "--yes"])?;

@@ -162,6 +162,12 @@ impl Control {
         let shown = self.replica(volume)?;
         let saved = self.read().replica(volume)?.saved.clone();
         let came = shown.register.as_ref().map(|register| register.since);
+        if since.is_some() && came.is_none() {
+            let message = format!("replica {} cannot say since when it votes", shown.name);
+            return Err(ErrorDetail::new(Kind::Inactive, message)
+                .with("replica", &shown.name)
+                .remedy(format!("braid replica show {}", shown.name)));
+        }
         if since.is_some() && came != since {
             let message = format!("replica {} is not the one that was meant: it has come at another time", shown.name);
             return Err(ErrorDetail::new(Kind::NotFound, message).with("replica", &shown.name));
@@ -175,6 +181,10 @@ impl Control {
         if let (Some(pool), Some(data)) = (saved.pool, saved.data) {
             if shown.state == ReplicaState::Waiting && self.reach(&pool.to_string()).is_err() {
                 return self.forget_replica(&saved, shown, force);
+            }
+            if force {
+                // Nobody could delete them any more once it votes no more.
+                self.remove_controllers_snapshots(pool, data).await?;
             }
             if self.has_snapshots_in(pool, data).await? {
                 let name = shown.data.clone().unwrap_or_default();

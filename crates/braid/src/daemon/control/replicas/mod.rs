@@ -156,8 +156,13 @@ impl Control {
             let uuid = tables.replica(volume)?.saved.volume;
             let Some(entry) = tables.replicas.get_mut(&uuid) else { return Ok(()) };
             let saved = &mut entry.saved;
-            if seating.version <= saved.version {
+            if seating.version < saved.version || seating.version == 0 {
                 return Ok(());
+            }
+            if seating.version == saved.version {
+                // Whoever noted it may not have come to the end of that.
+                drop(tables);
+                return self.save();
             }
             check_places(&saved.name, places)?;
             let missing =

@@ -5,17 +5,15 @@ use super::council::{ANSWER_MAX, Ballot, Unanswered};
 use super::words::{heard, said, unanswered};
 use braid_api::ReplicaAnswer;
 use braid_engine::DeviceLease;
-use braid_engine::replica::{Answer, Ask, VoterId, Voters};
+use braid_engine::replica::{Answer, Ask, VoterId};
 use hyper::Method;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 use uuid::Uuid;
 
 /// The nodes of a volume's voters: where they are is looked up with each question, as it may change.
 pub struct Ballots {
     pub(super) control: Weak<Control>,
     pub(super) volume: Uuid,
-    /// Voters that were found to be somewhere else than was thought.
-    pub(super) moved: Mutex<Voters>,
 }
 
 impl Ballot for Ballots {
@@ -35,15 +33,9 @@ impl Ballot for Ballots {
         let answer: ReplicaAnswer =
             serde_json::from_value(answer).map_err(|error| away(&format!("its answer is not understood: {error}")))?;
         if let ReplicaAnswer::Raised { before, places, version, .. } = &answer {
-            let moved = control.learn_places(self.volume, *version, places, Some(&before.vote.seating));
-            let mut all = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
-            *all = all.or(moved);
+            control.learn_places(self.volume, *version, places, Some(&before.vote.seating));
         }
         heard(answer)
-    }
-
-    fn take_moved(&self) -> Voters {
-        std::mem::take(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn now_ns(&self) -> u64 {

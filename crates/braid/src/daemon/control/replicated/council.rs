@@ -45,11 +45,6 @@ pub trait Ballot: Send + Sync + 'static {
 
     /// Answers may be given under this lease until then: tells the shards that keep some.
     fn renew(&self, lease: &DeviceLease, until_ns: u64);
-
-    /// The voters of whom the last answers said that they are somewhere else than was thought; said once.
-    fn take_moved(&self) -> Voters {
-        Voters::NONE
-    }
 }
 
 /// Somebody else has opened the volume, or it cannot be served any more.
@@ -74,6 +69,8 @@ struct State {
     seated: Voters,
     /// Counts the changes of voters.
     changes: u16,
+    /// How often each voter was found to be somewhere else, by number: what was asked of it before says nothing of it.
+    moves: [u32; VOTERS_MAX],
     /// Another controller has a higher epoch, or this one has let go.
     over: bool,
     let_go: bool,
@@ -141,6 +138,7 @@ impl<B: Ballot> Council<B> {
                 away: Default::default(),
                 seated: Voters::NONE,
                 changes: 0,
+                moves: [0; VOTERS_MAX],
                 over: false,
                 let_go: false,
                 released: Voters::NONE,
@@ -194,13 +192,14 @@ impl<B: Ballot> Council<B> {
         self.seat(all);
     }
 
-    /// These are somewhere else than was thought: whoever answered was somebody else.
+    /// These are somewhere else than was thought: whoever has answered was somebody else, and so is whoever answers a question of before.
     pub fn moved(&self, voters: Voters) {
         if voters.is_empty() {
             return;
         }
         let now = self.ballot.now_ns();
         let mut state = self.state();
+        voters.iter().for_each(|voter| state.moves[usize::from(voter.0)] += 1);
         if let Phase::Opening(opening) = &mut state.phase {
             voters.iter().for_each(|voter| opening.moved(voter, now));
             state.raised = state.raised.without(voters);
@@ -227,29 +226,37 @@ impl<B: Ballot> Council<B> {
         Seating::version_of(state.epoch, state.changes).ok_or(Overruled)
     }
 
-    /// Changes who votes: `next` is a beginning of a change of what [`Council::seating`] says. Waits until it counts, and those of before do
-    /// not any more. Given up, it goes on by itself once it has begun. False: it has not begun, as something else is voted for, or
-    /// a replica in sync would lose its vote.
+    /// Begins a change of who votes: `next` is a beginning of one of what [`Council::seating`] says. It goes on by itself then. False: it
+    /// has not begun, as something else is voted for, or a replica in sync would lose its vote.
     ///
     /// # Errors
-    /// Another controller is answered now.
-    pub async fn change(self: &Arc<Self>, next: Seating) -> Result<bool, Overruled> {
-        let mut changed = self.changed.subscribe();
+    /// Another controller is answered now; nothing has begun.
+    pub fn change(self: &Arc<Self>, next: &Seating) -> Result<bool, Overruled> {
         {
             let mut state = self.state();
             if state.over {
                 return Err(Overruled);
             }
             let Phase::Serving(membership) = &mut state.phase else { return Err(Overruled) };
-            if !membership.change(next) {
+            if !membership.change(*next) {
                 return Ok(false);
             }
             // Who comes is not the one that was there under its number.
             let new = next.voters.without(next.before);
             state.raised = state.raised.without(new);
+            state.refused = state.refused.without(new);
         }
         self.seat(next.all());
         self.tell();
+        Ok(true)
+    }
+
+    /// Waits until a change that has begun counts, and those of before do not any more.
+    ///
+    /// # Errors
+    /// Another controller is answered now.
+    pub async fn changed_to(&self, next: &Seating) -> Result<(), Overruled> {
+        let mut changed = self.changed.subscribe();
         loop {
             {
                 let state = self.state();
@@ -258,7 +265,7 @@ impl<B: Ballot> Council<B> {
                 }
                 let Phase::Serving(membership) = &state.phase else { return Err(Overruled) };
                 if membership.settled().seating == next.settled() {
-                    return Ok(true);
+                    return Ok(());
                 }
             }
             let _ = changed.changed().await;
@@ -559,12 +566,16 @@ impl<B: Ballot> Council<B> {
     async fn turn(&self, voter: VoterId) -> Option<Duration> {
         let Some((ask, _)) = self.question(voter) else { return Some(BEAT) };
         let asked_ns = self.ballot.now_ns();
+        let moves = self.state().moves[usize::from(voter.0)];
         let answer = match tokio::time::timeout(ANSWER_MAX, self.ballot.ask(voter, ask)).await {
             Ok(answer) => answer,
             Err(_) => Err(Unanswered::Away(format!("it did not answer within {} s", ANSWER_MAX.as_secs()))),
         };
         let answered = answer.is_ok();
-        self.moved(self.ballot.take_moved());
+        if self.state().moves[usize::from(voter.0)] != moves {
+            // It may have come from where the voter is no more.
+            return None;
+        }
         self.answered(voter, ask, asked_ns, answer);
         match self.question(voter) {
             Some((next, false)) if answered && next != ask => None,
@@ -635,7 +646,8 @@ impl<B: Ballot> Council<B> {
                         }
                         // Who votes no more is asked nothing.
                         if let Phase::Serving(membership) = &state.phase {
-                            state.raised = state.raised.and(membership.asked());
+                            let asked = membership.asked();
+                            (state.raised, state.refused) = (state.raised.and(asked), state.refused.and(asked));
                         }
                     }
                     (Answer::Released, _) => {

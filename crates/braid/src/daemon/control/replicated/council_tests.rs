@@ -225,25 +225,29 @@ async fn who_comes_back_finds_out_whether_it_is_his_still() {
     first.agree(chosen).await.unwrap();
     drop(first);
     let mine = Uuid::from_u128(1);
-    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(1));
+    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(1));
     room.go_away(&[0]);
-    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(1), "two of three are enough");
+    assert_eq!(
+        standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await,
+        Standing::Ours(1),
+        "two of three are enough"
+    );
     room.go_away(&[0, 1]);
-    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Unknown);
+    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Unknown);
     room.go_away(&[]);
     // One voter was raised by somebody who gave up: that is gone above.
     let raised = seat.ask(VoterId(2), Ask::Raise { epoch: 9, controller: Uuid::from_u128(5) }).await;
     assert!(matches!(raised, Ok(Answer::Raised { .. })));
-    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(9));
     // An epoch that this controller has raised and not noted is its own.
     for voter in [0, 1] {
         seat.ask(VoterId(voter), Ask::Raise { epoch: 2, controller: mine }).await.unwrap();
     }
-    assert_eq!(standing(&seat, Seating::of(3, 3), 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(9));
     let other = room.council(2);
     let chosen = other.open(Duration::ZERO).await.unwrap();
     other.agree(chosen).await.unwrap();
-    assert_eq!(standing(&seat, Seating::of(3, 3), 2, mine).await, Standing::Others);
+    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 2, mine).await, Standing::Others);
     assert!(!other.seen().over, "who serves is not disturbed");
 }
 
@@ -338,7 +342,8 @@ async fn a_voter_comes_and_another_one_goes() {
     let version = council.next_version().unwrap();
     let next = council.seating().with(VoterId(3), true, version).unwrap();
     room.make(3, Register { vote: Vote { seating: next, ..room.vote_of(0) }, since: version, ..Register::default() });
-    assert_eq!(council.change(next).await, Ok(true));
+    assert_eq!(council.change(&next), Ok(true));
+    assert_eq!(council.changed_to(&next).await, Ok(()));
     assert_eq!(council.seating(), next.settled());
     // With three of four there are enough for everything, and with two for what the four do.
     room.go_away(&[0, 1]);
@@ -348,9 +353,10 @@ async fn a_voter_comes_and_another_one_goes() {
     // One that is gone for ever has no say.
     room.go_away(&[0]);
     let gone = council.seating().without(VoterId(0), council.next_version().unwrap()).unwrap();
-    assert_eq!(council.change(gone).await, Ok(false), "it is in sync");
+    assert_eq!(council.change(&gone), Ok(false), "it is in sync");
     council.agree(voters(&[1, 2])).await.unwrap();
-    assert_eq!(council.change(gone).await, Ok(true));
+    assert_eq!(council.change(&gone), Ok(true));
+    assert_eq!(council.changed_to(&gone).await, Ok(()));
     council.let_go(Duration::from_secs(1)).await;
     // Whoever comes with the list that the volume was made with is told who votes.
     let again = Council::begin(Seat(Arc::clone(&room)), Seating::of(3, 3), Uuid::from_u128(2), 98, 0);
@@ -371,7 +377,8 @@ async fn a_change_that_too_few_hear_of_waits_and_whoever_comes_next_ends_it() {
     room.make(3, Register { vote: Vote { seating: next, ..room.vote_of(0) }, since: version, ..Register::default() });
     // Two of four hear of it, and of the three of before one: two are needed.
     *room.deaf.lock().unwrap() = voters(&[0, 1]);
-    let waits = tokio::time::timeout(Duration::from_secs(30), council.change(next)).await;
+    assert_eq!(council.change(&next), Ok(true));
+    let waits = tokio::time::timeout(Duration::from_secs(30), council.changed_to(&next)).await;
     assert!(waits.is_err() && council.seating() == Seating::of(3, 3));
     drop(council);
     *room.deaf.lock().unwrap() = Voters::NONE;
@@ -381,4 +388,23 @@ async fn a_change_that_too_few_hear_of_waits_and_whoever_comes_next_ends_it() {
     again.agree(chosen).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(again.seating(), next.settled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_of_an_old_place_says_nothing_of_the_new_one() {
+    let room = Room::of(3);
+    let first = room.council(1);
+    let chosen = first.open(Duration::ZERO).await.unwrap();
+    first.agree(chosen).await.unwrap();
+    first.let_go(Duration::from_secs(1)).await;
+    // Two of three are needed. The question to the third one is on its way when it is found to be somewhere else.
+    room.go_away(&[0]);
+    let second = room.council(2);
+    for _ in 0..40 {
+        second.moved(voters(&[2]));
+        tokio::time::sleep(Duration::from_micros(300)).await;
+    }
+    assert_eq!(second.seen().raised, voters(&[1]), "each answer was of a question of before");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(second.seen().raised, voters(&[1, 2]));
 }

@@ -11,6 +11,7 @@ use braid_api::{
     CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,
     ReplicatedVolume, Volume,
 };
+use braid_engine::replica::VoterId;
 use braid_format::{BLOCK_BYTES, Places};
 use hyper::Method;
 use std::collections::BTreeSet;
@@ -393,10 +394,15 @@ impl Control {
     pub(super) async fn remove_replicas(&self, volume: &SavedReplicated) -> Vec<String> {
         let mut left = Vec::new();
         let path = format!("/v1/replicas/{}?force=true", volume.uuid);
-        for voter in volume.voters.values() {
+        let seating = volume.seating().all();
+        for (number, voter) in &volume.voters {
             match self.nodes().call_within(MAKING_MAX, &voter.node, Method::DELETE, &path, None).await {
                 Ok(_) => {}
                 Err(error) if error.kind == Kind::NotFound => {}
+                // One that votes no more keeps nobody from anything.
+                Err(error) if !seating.has(VoterId(*number)) => {
+                    tracing::warn!("volume {}, which {} was a voter of: {}", volume.name, voter.node, error.message);
+                }
                 Err(error) => {
                     tracing::warn!("volume {}: {}", volume.name, error.message);
                     left.push(voter.node.clone());

@@ -7,7 +7,7 @@ use super::super::Control;
 use super::super::replicas::{seating_of, show_seating};
 use super::Voters;
 use super::saved::{SavedReplicated, SavedVoter};
-use braid_api::{Replica, ReplicaPlace, ReplicaSeating};
+use braid_api::{Replica, ReplicaPlace, ReplicaRegister, ReplicaSeating};
 use braid_engine::replica::{self, Seating, VoterId};
 use futures_util::future::join_all;
 use hyper::Method;
@@ -15,29 +15,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// While a volume cannot be opened: between two questions to all nodes where its voters are.
+/// While a volume is being opened: between two questions to all nodes where its voters are.
 const LOOKING: Duration = Duration::from_secs(5);
 
 impl Control {
-    /// Somebody says where the voters are, by which list, and by which he has voted. Gives those who are somewhere else than was thought.
+    /// Somebody says where the voters are, by which list, and by which he has voted. Whoever is opening the volume hears at once of those who
+    /// are somewhere else than was thought: nobody is asked anywhere between.
     pub(super) fn learn_places(
         &self,
         uuid: Uuid,
         version: u64,
         places: &[ReplicaPlace],
         vote: Option<&ReplicaSeating>,
-    ) -> replica::Voters {
+    ) {
         let mut tables = self.write();
-        let Some(volume) = tables.replicated.get_mut(&uuid) else { return replica::Voters::NONE };
+        let Some(volume) = tables.replicated.get_mut(&uuid) else { return };
         if version <= volume.seating.version || places.is_empty() {
-            return replica::Voters::NONE;
+            return;
         }
         let voters = SavedVoter::of_places(places);
         let moved = volume
             .voters
             .iter()
             .filter(|(number, voter)| voters.get(*number).is_some_and(|now| now.node != voter.node));
-        let moved = moved.map(|(number, _)| VoterId(*number)).collect();
+        let moved: replica::Voters = moved.map(|(number, _)| VoterId(*number)).collect();
         let bit = |(number, voter): (&u8, &SavedVoter), of_data: bool| {
             if voter.pool.is_some() || !of_data { 1u16.checked_shl(u32::from(*number)).unwrap_or(0) } else { 0 }
         };
@@ -52,33 +53,47 @@ impl Control {
             replicas: voters.iter().fold(0, |bits, voter| bits | bit(voter, true)),
         });
         volume.voters = voters;
-        moved
+        if let Some(council) = self.voters_of(uuid) {
+            council.moved(moved);
+        }
     }
 
-    /// Asks all nodes where the voters of a volume are.
-    pub(super) async fn ask_for_places(&self, uuid: Uuid) -> replica::Voters {
+    /// Asks all nodes where the voters of a volume are. Gives what they have of it.
+    pub(super) async fn ask_for_places(&self, uuid: Uuid) -> Vec<Replica> {
         let path = format!("/v1/replicas/{uuid}");
         let members = self.nodes().members();
         let answers = members.iter().map(|member| self.nodes().call(&member.name, Method::GET, &path, None));
-        let mut moved = replica::Voters::NONE;
-        for answer in join_all(answers).await.into_iter().flatten() {
-            if let Ok(said) = serde_json::from_value::<Replica>(answer) {
-                let vote = said.register.as_ref().map(|register| &register.vote.seating);
-                moved = moved.or(self.learn_places(uuid, said.version, &said.places, vote));
-            }
+        let answers = join_all(answers).await.into_iter().flatten();
+        let said: Vec<Replica> = answers.filter_map(|answer| serde_json::from_value(answer).ok()).collect();
+        for replica in &said {
+            let vote = replica.register.as_ref().map(|register| &register.vote.seating);
+            self.learn_places(uuid, replica.version, &replica.places, vote);
         }
-        moved
+        said
+    }
+
+    /// Notes who votes by the highest vote that any node has: what this one had noted may be a change that never began, or has ended. Gives
+    /// those who have come to vote, and were not raised by anybody yet.
+    pub(super) async fn go_by_votes(&self, uuid: Uuid) -> replica::Voters {
+        let said = self.ask_for_places(uuid).await;
+        let registers = || said.iter().filter_map(|replica| Some((replica, replica.register.as_ref()?)));
+        let votes = registers().map(|(_, register)| &register.vote).filter(|vote| vote.epoch > 0);
+        let newest = votes.max_by_key(|vote| (vote.epoch, vote.sequence));
+        let Some(seating) = newest.map(|vote| seating_of(&vote.seating)) else { return replica::Voters::NONE };
+        self.note_seating(uuid, &seating);
+        let is_new =
+            |register: &ReplicaRegister| register.epoch == 0 && register.since > 0 && register.since <= seating.version;
+        registers().filter(|(_, register)| is_new(register)).map(|(replica, _)| VoterId(replica.voter)).collect()
     }
 
     /// As long as a volume is being opened: asks now and then.
     pub(super) async fn look_for_voters(&self, uuid: Uuid, voters: &Arc<Voters>) {
         loop {
-            tokio::time::sleep(LOOKING).await;
-            let moved = self.ask_for_places(uuid).await;
-            voters.moved(moved);
+            self.ask_for_places(uuid).await;
             if let Some(volume) = self.read().replicated.get(&uuid) {
                 voters.seat(volume.seating().all());
             }
+            tokio::time::sleep(LOOKING).await;
         }
     }
 

@@ -23,8 +23,9 @@ pub enum Standing {
     Unknown,
 }
 
-/// Asks all voters whom they answer: whether it is this controller, whose last epoch was this one.
-pub async fn standing(ballot: &impl Ballot, seating: Seating, epoch: u64, controller: Uuid) -> Standing {
+/// Asks all voters whom they answer: whether it is this controller, whose last epoch was this one. `new`: those that have come to vote and were not
+/// raised by anybody yet.
+pub async fn standing(ballot: &impl Ballot, seating: Seating, new: Voters, epoch: u64, controller: Uuid) -> Standing {
     let ask = |voter: VoterId| async move {
         let beat = |epoch: u64| async move {
             let asked = tokio::time::timeout(ANSWER_MAX, ballot.ask(voter, Ask::Beat { epoch, controller })).await;
@@ -45,7 +46,8 @@ pub async fn standing(ballot: &impl Ballot, seating: Seating, epoch: u64, contro
     let who = |wanted: Result<(), bool>| -> Voters {
         said.iter().filter(|(_, (_, answer))| *answer == wanted).map(|(voter, _)| *voter).collect()
     };
-    let (ours, others) = (who(Ok(())), who(Err(true)));
+    // Whoever had opened the volume would have raised enough of those.
+    let (ours, others) = (who(Ok(())).or(new.and(who(Err(false)))), who(Err(true)));
     let open = |set: Voters| Quorums::of(set.count()).open;
     if seating.sets().all(|set| set.and(ours).count() >= open(set)) {
         Standing::Ours(said.iter().map(|(_, (epoch, _))| *epoch).max().unwrap_or(epoch))

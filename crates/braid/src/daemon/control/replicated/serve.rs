@@ -295,7 +295,7 @@ impl Control {
             Ok(lineage) => lineage,
             Err(error) => return Over::Again(error.message),
         };
-        let ballots = Ballots { control: Arc::downgrade(self), volume: uuid, moved: Default::default() };
+        let ballots = Ballots { control: Arc::downgrade(self), volume: uuid };
         let above = match self.may_open(uuid, attached, &ballots).await {
             Ok(above) => above,
             Err(over) => return over,
@@ -350,10 +350,11 @@ impl Control {
 
     /// Waits until it is known that nobody else has opened the volume since this node did; gives the epoch to go above.
     async fn may_open(&self, uuid: Uuid, attached: &Arc<Attached>, ballots: &Ballots) -> Result<u64, Over> {
+        let mut new = replica::Voters::NONE;
         loop {
             let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Err(Over::Ended) };
             let Some(epoch) = volume.after() else { return Ok(0) };
-            let asked = standing(ballots, volume.seating(), epoch, volume.controller);
+            let asked = standing(ballots, volume.seating(), new, epoch, volume.controller);
             let said = tokio::select! {
                 said = asked => said,
                 () = attached.wants_to_end() => return Err(Over::Ended),
@@ -362,9 +363,11 @@ impl Control {
                 Standing::Ours(above) => return Ok(above),
                 Standing::Others => return Err(Over::Overruled),
                 Standing::Unknown => {
-                    let why = "too few of its voters answer to say whether another node serves it";
-                    attached.set_trouble(Some(why.to_owned()));
-                    self.ask_for_places(uuid).await;
+                    attached.set_trouble(Some(format!(
+                        "too few of its voters answer to say whether another node serves it; if none does, braid volume attach {} goes above whoever did",
+                        volume.name
+                    )));
+                    new = self.go_by_votes(uuid).await;
                 }
             }
             tokio::select! {
@@ -461,7 +464,17 @@ impl Control {
                 () = attached.rolls_back.notified() => return Over::RolledBack,
                 () = tokio::time::sleep(EVERY) => {}
             }
-            let Some(volume) = self.read().replicated.get(&volume.uuid).cloned() else { return Over::Ended };
+            // A change that has ended by itself is noted, too.
+            let seating = voters.seating();
+            let before = self.read().replicated.get(&volume.uuid).map(SavedReplicated::seating);
+            let Some(volume) = self.note_seating(volume.uuid, &seating) else { return Over::Ended };
+            if before != Some(volume.seating()) {
+                self.save_or_warn();
+            }
+            if attached.leaving().is_some_and(|role| !seating.all().has(VoterId(role as u8))) {
+                attached.set_leaving(None);
+            }
+            self.give_roles(&volume).await;
             let out: Vec<u16> = {
                 let tables = self.read();
                 let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else {
@@ -473,7 +486,8 @@ impl Control {
                 let is_out = |state: MemberState| matches!(state, MemberState::Out | MemberState::Absent);
                 let (replicas, leaving) = (volume.replicas(), attached.leaving());
                 let members = active.label.members.iter().zip(0..);
-                let members = members.filter(|(_, role)| replicas.contains(role) && leaving != Some(*role));
+                let stays = |role: u16| seating.voters.has(VoterId(role as u8)) && leaving != Some(role);
+                let members = members.filter(|(_, role)| replicas.contains(role) && stays(*role));
                 members.filter(|(member, _)| is_out(member.state)).map(|(_, role)| role).collect()
             };
             // One that another node has raised, and left: it answers this one again in an epoch above that.

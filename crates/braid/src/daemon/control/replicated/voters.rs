@@ -17,9 +17,9 @@ use super::super::Control;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::limits::REPLICAS_MAX;
-use braid_api::{AddVoter, ErrorDetail, Kind, Replica, ReplicaChange, ReplicatedVolume};
+use braid_api::{AddVoter, ErrorDetail, Kind, PoolState, Replica, ReplicaChange, ReplicatedVolume};
 use braid_engine::keeper::Order;
-use braid_engine::replica::{Seating, VOTERS_MAX, VoterId};
+use braid_engine::replica::{Quorums, Seating, VOTERS_MAX, VoterId};
 use braid_format::MemberState;
 use hyper::Method;
 use std::sync::Arc;
@@ -82,13 +82,59 @@ impl Control {
                 .with("volume", name)
                 .remedy(format!("braid replica remove {name} {node}; braid replica add {name} --witness {node}")));
         }
-        // One that is made anew there has to answer: otherwise the volume would only have lost it.
-        self.nodes().call(node, Method::GET, "/v1/pools", None).await?;
-        let (voter, removed) = self.unseat_voter(name, node).await?;
+        // Where it is made anew has to be there: otherwise the volume would only have lost it.
+        let there = serving.volume.voters.get(&number).cloned().ok_or_else(|| over(name))?;
+        let there = SavedVoter { pool: pool.map(str::to_owned).or(there.pool), ..there };
+        self.pool_is_there(&there).await?;
+        let (_, removed) = self.unseat_voter(name, node).await?;
         removed?;
-        let voter = SavedVoter { pool: pool.map(str::to_owned).or(voter.pool), ..voter };
-        self.seat_voter(name, voter).await?;
+        let place = format!("{}/{}", there.node, there.pool.clone().unwrap_or_default());
+        self.seat_voter(name, there).await.map_err(|error| ErrorDetail {
+            message: format!("{}; what was there is removed, and out of volume {name}", error.message),
+            remedy: format!("{}; then braid replica add {name} {place}", error.remedy),
+            ..error
+        })?;
         self.replicated_volume(name)
+    }
+
+    async fn pool_is_there(&self, voter: &SavedVoter) -> Result<(), ErrorDetail> {
+        let answer = self.nodes().call(&voter.node, Method::GET, "/v1/pools", None).await?;
+        let list: braid_api::PoolList =
+            serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
+        let pool = voter.pool.as_deref().unwrap_or_default();
+        match list.pools.iter().find(|there| there.name == pool).map(|there| there.state) {
+            Some(PoolState::Active) => Ok(()),
+            Some(_) => {
+                Err(ErrorDetail::new(Kind::Inactive, format!("pool {pool} of node {} does not serve", voter.node))
+                    .with("pool", pool)
+                    .remedy(format!("braid pool show {pool} there; or another pool: --pool")))
+            }
+            None => Err(ErrorDetail::new(Kind::NotFound, format!("node {} has no pool {pool}", voter.node))
+                .with("pool", pool)
+                .remedy("braid pool list there; --pool names another one")),
+        }
+    }
+
+    /// Enough of those who are to vote have to answer: a change that too few hear of cannot be taken back, and holds the volume up.
+    fn enough_answer(&self, serving: &Serving, next: &Seating, new: Option<u8>) -> Result<(), ErrorDetail> {
+        let Serving { volume, voters, .. } = serving;
+        let seen = voters.seen();
+        let answers = |voter: &VoterId| {
+            Some(voter.0) == new || seen.raised.has(*voter) && seen.away[usize::from(voter.0)].is_none()
+        };
+        let silent: Vec<String> =
+            next.voters.iter().filter(|voter| !answers(voter)).map(|voter| volume.voter_name(voter.0)).collect();
+        let needed = Quorums::of(next.voters.count()).open;
+        if next.voters.count() - silent.len() >= needed {
+            return Ok(());
+        }
+        let (name, silent) = (&volume.name, silent.join(", "));
+        let message = format!(
+            "of the voters that volume {name} would have {needed} are needed, and these do not answer: {silent}"
+        );
+        Err(ErrorDetail::new(Kind::Incomplete, message).with("volume", name).remedy(format!(
+            "bring them back; or, if they are gone for ever, remove them first: braid replica remove {name} NODE"
+        )))
     }
 
     async fn seat_voter(self: &Arc<Self>, name: &str, voter: SavedVoter) -> Result<(), ErrorDetail> {
@@ -103,6 +149,7 @@ impl Control {
         let version = voters.next_version().map_err(|_| over(name))?;
         let full = || ErrorDetail::new(Kind::LimitReached, format!("volume {name} has no seat for another voter"));
         let next = seating.with(VoterId(number), voter.pool.is_some(), version).ok_or_else(full)?;
+        self.enough_answer(&serving, &next, Some(number))?;
         let mut places = volume.seated().map(|(number, voter)| (number, voter.clone())).collect::<Vec<_>>();
         places.push((number, voter));
         let listed = SavedReplicated {
@@ -113,7 +160,7 @@ impl Control {
         let in_sync = voters.seen().in_sync.bits();
         if let Err(error) = self.make_one(&listed, number, in_sync).await {
             // What a change left that never came to votes.
-            if error.kind != Kind::Exists || !self.remove_leftover(volume, &node).await {
+            if error.kind != Kind::Exists || !self.remove_leftover(&serving, &node).await {
                 return Err(error);
             }
             self.make_one(&listed, number, in_sync).await?;
@@ -143,10 +190,14 @@ impl Control {
         let role = u16::from(number);
         let voter = volume.voters.get(&number).cloned().ok_or_else(|| over(name))?;
         self.may_go(volume, number)?;
+        if let Some(next) = voters.seating().without(VoterId(number), u64::MAX) {
+            self.enough_answer(&serving, &next, None)?;
+        }
         // Known beforehand: once it is out its node may be asked no more.
         let since = self.replica_of(volume, number).await.ok().and_then(|replica| Some(replica.register?.since));
         attached.set_leaving(Some(role));
         let left = self.leave_replica_out(&serving, role).await;
+        let mut begun = false;
         let result = match left {
             Ok(()) => {
                 let version = voters.next_version().map_err(|_| over(name));
@@ -158,7 +209,10 @@ impl Control {
                             seating: super::super::replicas::show_seating(&next),
                             ..volume.clone()
                         };
-                        self.change_seating(&serving, &listed, next).await.map_err(|(error, _)| error)
+                        self.change_seating(&serving, &listed, next).await.map_err(|(error, has_begun)| {
+                            begun = has_begun;
+                            error
+                        })
                     }
                     Ok(None) => {
                         Err(ErrorDetail::new(Kind::InUse, format!("the voters of volume {name} are just changing"))
@@ -170,7 +224,10 @@ impl Control {
             }
             Err(error) => Err(error),
         };
-        attached.set_leaving(None);
+        // What has begun ends by itself: until then it is not brought back.
+        if !begun {
+            attached.set_leaving(None);
+        }
         result?;
         attached.forget_replica(role);
         self.narrow(volume).await;
@@ -279,9 +336,23 @@ impl Control {
         Ok(())
     }
 
-    /// Takes the last roles off the mirror which nobody has.
+    /// Gives each replica a role that has none.
+    pub(super) async fn give_roles(&self, volume: &SavedReplicated) {
+        let Some(last) = volume.replicas().last().copied() else { return };
+        if self.states(volume).len() <= usize::from(last)
+            && let Err(error) = self.widen(volume, last).await
+        {
+            tracing::info!("volume {}: {}", volume.name, error.message);
+        }
+    }
+
+    /// Takes the last roles off the mirror which nobody has, and no voter is to have.
     async fn narrow(&self, volume: &SavedReplicated) {
-        let last_is_empty = |states: &[MemberState]| states.len() > 1 && states.last() == Some(&MemberState::Absent);
+        let Some(volume) = &self.read().replicated.get(&volume.uuid).cloned() else { return };
+        let last_is_empty = |states: &[MemberState]| {
+            let last = states.len() as u16 - 1;
+            last > 0 && states.last() == Some(&MemberState::Absent) && volume.replicas().iter().all(|role| *role < last)
+        };
         while last_is_empty(&self.states(volume)) {
             let last = (self.states(volume).len() - 1) as u16;
             if let Err(error) = self.give_order(volume.uuid, Order::Narrow(last)).await {
@@ -309,7 +380,8 @@ impl Control {
         let snapshots = tokio::time::timeout(TURN_MAX, attached.snapshots.lock()).await;
         let _one_at_a_time = snapshots.map_err(|_| busy("its snapshots are just being changed"))?;
         if matches!(state(role), Some(MemberState::InSync | MemberState::Filling)) {
-            self.give_order(volume.uuid, Order::Fail(vec![role])).await?;
+            let failed = tokio::time::timeout(TURN_MAX, self.give_order(volume.uuid, Order::Fail(vec![role])));
+            failed.await.map_err(|_| busy("too few voters have agreed to leave the replica out"))??;
         }
         if state(role) == Some(MemberState::Out) {
             self.give_order(volume.uuid, Order::Remove(role)).await?;
@@ -352,26 +424,37 @@ impl Control {
         note(listed).map_err(|error| (error, false))?;
         let until = tokio::time::Instant::now() + VOTES_MAX;
         loop {
-            match tokio::time::timeout_at(until, voters.change(next)).await {
-                Ok(Ok(true)) => break,
+            let not_begun = match voters.change(&next) {
+                Ok(true) => break,
                 // Something else is being voted for.
-                Ok(Ok(false)) if tokio::time::Instant::now() < until => tokio::time::sleep(AGAIN).await,
-                Ok(Ok(false)) => {
-                    // What was noted names everybody who votes.
-                    let _ = note(volume);
+                Ok(false) if tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+                Ok(false) => {
                     let message = format!("the voters of volume {name} are busy with another vote");
                     let error = ErrorDetail::new(Kind::TimedOut, message).with("volume", name);
-                    return Err((error.remedy("try again when braid volume show says that all is well"), false));
+                    error.remedy(format!("try again when all of them answer: braid volume show {name}"))
                 }
-                Ok(Err(_)) => return Err((over(name), true)),
-                Err(_) => {
-                    let message = format!(
-                        "too few voters of volume {name} have agreed within {} s; the change goes on by itself when they answer",
-                        VOTES_MAX.as_secs()
-                    );
-                    let error = ErrorDetail::new(Kind::TimedOut, message).with("volume", name);
-                    return Err((error.remedy(format!("braid volume show {name} says who does not answer")), true));
-                }
+                Err(_) => over(name),
+            };
+            // What was noted names everybody who votes: it does no harm should this fail.
+            let _ = note(volume);
+            return Err((not_begun, false));
+        }
+        match tokio::time::timeout_at(until, voters.changed_to(&next)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err((over(name), true)),
+            Err(_) => {
+                let message = format!(
+                    "too few voters of volume {name} have agreed within {} s; the change goes on by itself when they answer",
+                    VOTES_MAX.as_secs()
+                );
+                let error = ErrorDetail::new(Kind::TimedOut, message).with("volume", name);
+                let remedy = format!(
+                    "braid volume show {name} says who does not answer; what a node has that votes no more then is removed there: braid replica delete {name} --force"
+                );
+                return Err((error.remedy(remedy), true));
             }
         }
         self.note_seating(uuid, &next.settled());
@@ -379,15 +462,22 @@ impl Control {
         Ok(())
     }
 
-    /// Removes what a change that never came to votes left on a node. False: what is there is none of that.
-    async fn remove_leftover(&self, volume: &SavedReplicated, node: &str) -> bool {
+    /// Removes what a change that never came to votes left on a node, or one that has ended. False: what is there is none of that.
+    async fn remove_leftover(&self, serving: &Serving, node: &str) -> bool {
+        let Serving { volume, voters, .. } = serving;
         let path = format!("/v1/replicas/{}", volume.uuid);
         let answer = self.nodes().call(node, Method::GET, &path, None).await;
         let Some(there) = answer.ok().and_then(|answer| serde_json::from_value::<Replica>(answer).ok()) else {
             return false;
         };
         match there.register {
-            Some(register) if register.epoch == 0 && register.since > 0 => {
+            // One that was raised by this controller, as it was on its list, and votes nowhere.
+            Some(register)
+                if register.since > 0
+                    && (register.epoch == 0
+                        || register.controller == Some(voters.session_of(VoterId(there.voter)).1.to_string()))
+                    && volume.seated().all(|(_, voter)| voter.node != node) =>
+            {
                 self.remove_there(volume, node, Some(register.since)).await.is_ok()
             }
             _ => false,
