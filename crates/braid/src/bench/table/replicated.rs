@@ -174,7 +174,7 @@ fn signal(process: u32, signal: &str) -> anyhow::Result<()> {
 /// A replica in memory over TCP, with everything above it, against fio's engine straight at such an export; TLS against none; and
 /// how many connections are best.
 pub fn over_tcp(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
-    let disk = |_: usize| vec!["mem:768M".to_owned()];
+    let disk = |_: usize| vec!["mem:1G".to_owned()];
     let (plain, tls) = (Cluster::start(2, false, disk)?, Cluster::start(2, true, disk)?);
     let uri = plain.volume("one", SIZE, &[1])?;
     let encrypted = tls.volume("one", SIZE, &[1])?;
