@@ -64,6 +64,9 @@ pub struct ReplicaPlace {
     /// The pool there; none: a witness.
     #[serde(default)]
     pub pool: Option<String>,
+    /// With which list of places it came; 0: with the volume.
+    #[serde(default)]
+    pub since: u64,
 }
 
 /// Who votes: one bit for each voter, the first one's the lowest.

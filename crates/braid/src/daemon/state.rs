@@ -94,6 +94,9 @@ pub struct SavedReplica {
     /// Where all voters of the volume are.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
+    /// With which list it came; 0: with the volume.
+    #[serde(default)]
+    pub since: u64,
     /// Which list of them this is: never an older one than that of the register's vote.
     #[serde(default)]
     pub version: u64,
@@ -391,7 +394,7 @@ pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail 
 
 #[cfg(test)]
 mod tests {
-    use super::super::control::replicated::saved::SavedVoter;
+    use super::super::control::replicated::saved::{SavedLeft, SavedVoter};
     use super::*;
     use braid_api::ReplicaSeating;
     use std::collections::BTreeMap;
@@ -468,7 +471,8 @@ mod tests {
                 size_bytes: 1 << 30,
                 head_bytes: 1 << 20,
                 tail_bytes: 1 << 20,
-                places: vec![ReplicaPlace { voter: 1, node: "node1".into(), pool: Some("tank".into()) }],
+                places: vec![ReplicaPlace { voter: 1, node: "node1".into(), pool: Some("tank".into()), since: 0 }],
+                since: 65536,
                 version: 65537,
                 volume_bytes: 1 << 30,
                 losses: Uuid::nil(),
@@ -480,13 +484,14 @@ mod tests {
                 uuid: Uuid::from_u128(9),
                 name: "db".into(),
                 size_bytes: 1 << 30,
-                voters: BTreeMap::from([(3, SavedVoter { node: "node1".into(), pool: None })]),
+                voters: BTreeMap::from([(3, SavedVoter { since: 7, ..SavedVoter::of("node1".into(), None) })]),
                 seating: ReplicaSeating { version: 65537, voters: 8, before: 1, replicas: 1 },
                 attached: true,
                 controller: Uuid::from_u128(10),
                 epoch: 3,
                 making: false,
                 from: None,
+                left: vec![SavedLeft { node: "node2".into(), since: 65536 }],
             }],
             checks: vec![SavedCheck {
                 array: Uuid::from_u128(2),

@@ -141,7 +141,10 @@ fn a_node_that_is_gone_for_ever_is_replaced_and_says_nothing_when_it_is_back() {
     cluster.nodes[0].braid(&["volume", "attach", "db"]);
     cluster.wait_for_states(0, &["in_sync", "in_sync"]);
     assert_eq!(nodes_of(&cluster.nodes[0].json(&["volume", "show", "db"])), ["one", "three"]);
-    cluster.nodes[1].braid(&["replica", "delete", "db", "--yes", "--force"]);
+    // Whoever serves the volume removes what it has, now that it answers.
+    wait_for("the old replica to be removed", || {
+        cluster.nodes[1].json(&["replica", "list"])["replicas"].as_array()?.is_empty().then_some(())
+    });
     cluster.nodes[0].braid(&["replica", "add", "db", "--witness", "two"]);
     cluster.nodes[0].kill();
     let taken = cluster.nodes[2].json(&["volume", "attach", "db"]);

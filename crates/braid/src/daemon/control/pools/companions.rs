@@ -6,7 +6,7 @@
 
 use super::super::Control;
 use super::super::tables::{Active, ArrayEntry, OpenDisk};
-use super::controllers::is_pending;
+use super::controllers::{is_controllers, is_pending};
 use super::create::unix_s;
 use super::members::Asked;
 use super::volumes::{Told, checked, find, room_for_volume, told};
@@ -180,14 +180,21 @@ impl Control {
         Ok(())
     }
 
-    /// Whether the data of a replica have snapshots.
+    /// Whether the data of a replica have snapshots; `controllers`: those of controllers count, too.
     ///
     /// # Errors
     /// The pool does not serve.
-    pub(in super::super) async fn has_snapshots_in(&self, pool: Uuid, volume: Uuid) -> Result<bool, ErrorDetail> {
+    pub(in super::super) async fn has_snapshots_in(
+        &self,
+        pool: Uuid,
+        volume: Uuid,
+        controllers: bool,
+    ) -> Result<bool, ErrorDetail> {
         let reach = self.reach(&pool.to_string())?;
         let asked = move |pool: &mut Pool| {
-            let of = |owner: &Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume && !is_pending(owner);
+            let is_snapshot = |owner: &Owner| owner.kind == OwnerKind::Snapshot && owner.volume == volume;
+            let counts = |owner: &Owner| !is_pending(owner) && (controllers || !is_controllers(owner.uuid));
+            let of = |owner: &Owner| is_snapshot(owner) && counts(owner);
             (PoolNext::Done, pool.state().owners.iter().any(of))
         };
         self.call(&reach, asked).await

@@ -123,6 +123,7 @@ impl Control {
             head_bytes: ask.head_bytes,
             tail_bytes: ask.tail_bytes,
             places: ask.places.clone(),
+            since: seating.version,
             version: seating.version,
             volume_bytes: ask.volume_bytes,
             losses: Uuid::nil(),
@@ -161,14 +162,7 @@ impl Control {
         self.is_open()?;
         let shown = self.replica(volume)?;
         let saved = self.read().replica(volume)?.saved.clone();
-        let came = shown.register.as_ref().map(|register| register.since);
-        if since.is_some() && came.is_none() {
-            let message = format!("replica {} cannot say since when it votes", shown.name);
-            return Err(ErrorDetail::new(Kind::Inactive, message)
-                .with("replica", &shown.name)
-                .remedy(format!("braid replica show {}", shown.name)));
-        }
-        if since.is_some() && came != since {
+        if since.is_some_and(|since| since != saved.since) {
             let message = format!("replica {} is not the one that was meant: it has come at another time", shown.name);
             return Err(ErrorDetail::new(Kind::NotFound, message).with("replica", &shown.name));
         }
@@ -182,11 +176,7 @@ impl Control {
             if shown.state == ReplicaState::Waiting && self.reach(&pool.to_string()).is_err() {
                 return self.forget_replica(&saved, shown, force);
             }
-            if force {
-                // Nobody could delete them any more once it votes no more.
-                self.remove_controllers_snapshots(pool, data).await?;
-            }
-            if self.has_snapshots_in(pool, data).await? {
+            if self.has_snapshots_in(pool, data, !force).await? {
                 let name = shown.data.clone().unwrap_or_default();
                 let message = format!("the data of replica {} have snapshots", shown.name);
                 return Err(ErrorDetail::new(Kind::InUse, message).with("replica", &shown.name).remedy(format!(
@@ -194,6 +184,10 @@ impl Control {
                 )));
             }
             self.refuse_exports_of_replica(data, &shown.name)?;
+            if force {
+                // Nobody could delete them any more once it votes no more.
+                self.remove_controllers_snapshots(pool, data).await?;
+            }
         }
         if !force && saved.formed {
             refuse_promised(&shown)?;

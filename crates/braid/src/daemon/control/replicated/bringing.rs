@@ -15,7 +15,7 @@ use super::decided::{Has, Verdict};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_engine::{DeviceId, DeviceIo, LeafId, MetaIo};
-use futures_util::future::try_join_all;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -155,13 +155,14 @@ impl Control {
             (range.start..end).step_by(PIECE_BYTES as usize).map(move |start| start..end.min(start + PIECE_BYTES))
         });
         let pieces: Vec<Range<u64>> = pieces.collect();
-        for some in pieces.chunks(PIECES) {
+        // So many at a time, and the next one as soon as one of them is done: the link is never without.
+        let all = stream::iter(pieces).map(|piece| async move {
             if self.read().arrays.get(&volume).is_none_or(|entry| entry.active().is_none()) {
                 return Err(stopped());
             }
-            try_join_all(some.iter().map(|piece| self.make_piece_equal(source, leaf, head_bytes, piece))).await?;
-        }
-        Ok(())
+            self.make_piece_equal(source, leaf, head_bytes, &piece).await
+        });
+        all.buffer_unordered(PIECES).try_collect::<()>().await
     }
 
     async fn make_piece_equal(

@@ -53,6 +53,7 @@ impl Control {
             epoch: 0,
             making: true,
             from: None,
+            left: Vec::new(),
         };
         self.make_replicated(volume).await
     }
@@ -290,13 +291,13 @@ impl Control {
             let Some((node, pool)) = replica.split_once('/') else {
                 return Err(invalid(format!("replica {replica:?} is not written NODE/POOL")));
             };
-            voters.push(SavedVoter { node: node.to_owned(), pool: Some(pool.to_owned()) });
+            voters.push(SavedVoter::of(node.to_owned(), Some(pool.to_owned())));
         }
         let members = self.nodes().members();
         if ask.count > 0 {
             voters = self.places_for(ask).await?;
         }
-        voters.extend(ask.witnesses.iter().map(|node| SavedVoter { node: node.clone(), pool: None }));
+        voters.extend(ask.witnesses.iter().map(|node| SavedVoter::of(node.clone(), None)));
         let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
         if replicas == 0 || voters.len() > REPLICAS_MAX {
             return Err(invalid(format!(
@@ -341,7 +342,7 @@ impl Control {
             let best =
                 list.pools.iter().filter(|pool| pool.state == PoolState::Active).max_by_key(|pool| pool.free_bytes);
             if let Some(pool) = best {
-                places.push((pool.free_bytes, SavedVoter { node: member.name, pool: Some(pool.name.clone()) }));
+                places.push((pool.free_bytes, SavedVoter::of(member.name, Some(pool.name.clone()))));
             }
         }
         let there = places.len();
@@ -536,6 +537,7 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
         epoch: 0,
         making: false,
         from: None,
+        left: Vec::new(),
     })
 }
 

@@ -34,6 +34,19 @@ pub struct SavedReplicated {
     /// The snapshot of another volume as which it began.
     #[serde(default)]
     pub from: Option<Uuid>,
+    /// What is to be removed on nodes that vote no more, or have come to no vote.
+    #[serde(default)]
+    pub left: Vec<SavedLeft>,
+}
+
+/// A voter that is none, on a node that could not be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedLeft {
+    /// The node.
+    pub node: String,
+    /// With which list of places it had come: another one there is not meant.
+    pub since: u64,
 }
 
 /// A replica or a witness, as it is remembered.
@@ -45,6 +58,9 @@ pub struct SavedVoter {
     /// The pool of its data; none: it is a witness.
     #[serde(default)]
     pub pool: Option<String>,
+    /// With which list of places it came; 0: with the volume.
+    #[serde(default)]
+    pub since: u64,
 }
 
 impl SavedReplicated {
@@ -57,7 +73,8 @@ impl SavedReplicated {
     pub fn numbered(voters: Vec<SavedVoter>) -> (BTreeMap<u8, SavedVoter>, ReplicaSeating) {
         let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
         let seating = show_seating(&Seating::of(voters.len(), replicas));
-        ((0..).zip(voters).collect(), seating)
+        let new = voters.into_iter().map(|voter| SavedVoter { since: 0, ..voter });
+        ((0..).zip(new).collect(), seating)
     }
 
     /// Who votes.
@@ -82,6 +99,7 @@ impl SavedReplicated {
             voter: *number,
             node: voter.node.clone(),
             pool: voter.pool.clone(),
+            since: voter.since,
         };
         self.voters.iter().map(place).collect()
     }
@@ -100,17 +118,26 @@ impl SavedReplicated {
     /// How its user writes a voter.
     pub fn voter_name(&self, number: u8) -> String {
         match self.voters.get(&number) {
-            Some(SavedVoter { node, pool: Some(pool) }) => format!("{node}/{pool}"),
-            Some(SavedVoter { node, pool: None }) => node.clone(),
+            Some(SavedVoter { node, pool: Some(pool), .. }) => format!("{node}/{pool}"),
+            Some(SavedVoter { node, pool: None, .. }) => node.clone(),
             None => format!("voter {number}"),
         }
     }
 }
 
 impl SavedVoter {
+    /// One that votes since the volume was made.
+    pub fn of(node: String, pool: Option<String>) -> SavedVoter {
+        SavedVoter { node, pool, since: 0 }
+    }
+
     /// Where they are, by number.
     pub fn of_places(places: &[ReplicaPlace]) -> BTreeMap<u8, SavedVoter> {
-        let voter = |place: &ReplicaPlace| SavedVoter { node: place.node.clone(), pool: place.pool.clone() };
+        let voter = |place: &ReplicaPlace| SavedVoter {
+            node: place.node.clone(),
+            pool: place.pool.clone(),
+            since: place.since,
+        };
         places.iter().map(|place| (place.voter, voter(place))).collect()
     }
 }

@@ -49,6 +49,8 @@ const ALL_MAX: Duration = Duration::from_secs(12);
 const ENDING_MAX: Duration = Duration::from_secs(8);
 /// So long a voter may answer another controller, which does not serve.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
+/// Between two tries to remove what is left on nodes that vote no more.
+const CLEARING: Duration = Duration::from_secs(10);
 /// Between two openings: at first, and at most.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(15);
@@ -457,6 +459,7 @@ impl Control {
         let mut returning: BTreeMap<u16, JoinHandle<()>> = BTreeMap::new();
         let mut refused_since: Option<Instant> = None;
         let mut settling: Option<JoinHandle<()>> = None;
+        let (mut clearing, mut cleared): (Option<JoinHandle<()>>, _) = (None, Instant::now());
         loop {
             tokio::select! {
                 () = attached.wants_to_end() => return Over::Ended,
@@ -475,6 +478,12 @@ impl Control {
                 attached.set_leaving(None);
             }
             self.give_roles(&volume).await;
+            let is_idle = clearing.as_ref().is_none_or(|task| task.is_finished());
+            if !volume.left.is_empty() && is_idle && cleared.elapsed() > CLEARING {
+                cleared = Instant::now();
+                let (control, volume) = (Arc::clone(self), volume.clone());
+                clearing = Some(tokio::spawn(async move { control.remove_left(&volume).await }));
+            }
             let out: Vec<u16> = {
                 let tables = self.read();
                 let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else {

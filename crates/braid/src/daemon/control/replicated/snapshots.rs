@@ -250,6 +250,7 @@ impl Control {
             epoch: 0,
             making: true,
             from: from.uuid.parse().ok(),
+            left: Vec::new(),
         };
         self.make_replicated(volume).await
     }

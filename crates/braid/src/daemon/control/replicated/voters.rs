@@ -11,10 +11,10 @@
 //! |---|---|
 //! | a replica is left out, by votes, and off the table of members | it comes back |
 //! | the list without it is voted for in the same two steps | whoever opens the volume ends the change |
-//! | it is removed on its node; where that does not answer it stays, and nobody asks it | it stays there |
+//! | it is removed on its node; where that does not answer, this is tried again as long as the volume is served here | it stays there |
 
 use super::super::Control;
-use super::saved::{SavedReplicated, SavedVoter};
+use super::saved::{SavedLeft, SavedReplicated, SavedVoter};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::limits::REPLICAS_MAX;
 use braid_api::{AddVoter, ErrorDetail, Kind, PoolState, Replica, ReplicaChange, ReplicatedVolume};
@@ -24,6 +24,7 @@ use braid_format::MemberState;
 use hyper::Method;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Longest that whoever asks waits for the votes of a change: then it goes on by itself.
 const VOTES_MAX: Duration = Duration::from_secs(20);
@@ -44,7 +45,7 @@ impl Control {
         let serving = self.serving(name)?;
         let attached = Arc::clone(&serving.attached);
         let _one_at_a_time = attached.seats.lock().await;
-        let voter = SavedVoter { node: ask.node.clone(), pool: ask.pool.clone() };
+        let voter = SavedVoter::of(ask.node.clone(), ask.pool.clone());
         self.seat_voter(name, voter).await?;
         self.replicated_volume(name)
     }
@@ -95,6 +96,33 @@ impl Control {
             ..error
         })?;
         self.replicated_volume(name)
+    }
+
+    /// Notes that something is to be removed on a node.
+    fn note_left(&self, uuid: Uuid, node: &str, since: u64) {
+        let left = SavedLeft { node: node.to_owned(), since };
+        if let Some(volume) = self.write().replicated.get_mut(&uuid)
+            && !volume.left.contains(&left)
+        {
+            volume.left.push(left);
+        }
+        self.save_or_warn();
+    }
+
+    /// Tries once to remove what is left on nodes that vote no more.
+    pub(super) async fn remove_left(&self, volume: &SavedReplicated) {
+        for left in volume.left.iter().filter(|left| volume.seated().all(|(_, voter)| voter.node != left.node)) {
+            if let Err(error) = self.remove_there(volume, &left.node, Some(left.since)).await {
+                tracing::debug!("what volume {} left on node {}: {}", volume.name, left.node, error.message);
+                continue;
+            }
+            let message = format!("what volume {} had left on node {} is removed", volume.name, left.node);
+            self.events().info("voter_cleared", message, &[("volume", &volume.name)]);
+            if let Some(volume) = self.write().replicated.get_mut(&volume.uuid) {
+                volume.left.retain(|other| other != left);
+            }
+            self.save_or_warn();
+        }
     }
 
     async fn pool_is_there(&self, voter: &SavedVoter) -> Result<(), ErrorDetail> {
@@ -151,7 +179,7 @@ impl Control {
         let next = seating.with(VoterId(number), voter.pool.is_some(), version).ok_or_else(full)?;
         self.enough_answer(&serving, &next, Some(number))?;
         let mut places = volume.seated().map(|(number, voter)| (number, voter.clone())).collect::<Vec<_>>();
-        places.push((number, voter));
+        places.push((number, SavedVoter { since: version, ..voter }));
         let listed = SavedReplicated {
             voters: places.into_iter().collect(),
             seating: super::super::replicas::show_seating(&next),
@@ -161,6 +189,10 @@ impl Control {
         if let Err(error) = self.make_one(&listed, number, in_sync).await {
             // What a change left that never came to votes.
             if error.kind != Kind::Exists || !self.remove_leftover(&serving, &node).await {
+                if matches!(error.kind, Kind::TimedOut | Kind::Unreachable) {
+                    // It may be made all the same.
+                    self.note_left(volume.uuid, &node, version);
+                }
                 return Err(error);
             }
             self.make_one(&listed, number, in_sync).await?;
@@ -193,8 +225,7 @@ impl Control {
         if let Some(next) = voters.seating().without(VoterId(number), u64::MAX) {
             self.enough_answer(&serving, &next, None)?;
         }
-        // Known beforehand: once it is out its node may be asked no more.
-        let since = self.replica_of(volume, number).await.ok().and_then(|replica| Some(replica.register?.since));
+        let since = voter.since;
         attached.set_leaving(Some(role));
         let left = self.leave_replica_out(&serving, role).await;
         let mut begun = false;
@@ -228,6 +259,9 @@ impl Control {
         if !begun {
             attached.set_leaving(None);
         }
+        if begun && result.is_err() {
+            self.note_left(volume.uuid, &voter.node, since);
+        }
         result?;
         attached.forget_replica(role);
         self.narrow(volume).await;
@@ -236,11 +270,14 @@ impl Control {
             format!("{shown} is no voter of volume {name} any more"),
             &[("volume", name)],
         );
-        let removed = self.remove_there(volume, node, since).await.map_err(|error| {
-            let message = format!("{shown} is out of volume {name} for good, but not removed there: {}", error.message);
-            ErrorDetail::new(error.kind, message)
-                .with("volume", name)
-                .remedy(format!("nobody asks it any more; there, once it can be: braid replica delete {name} --force"))
+        let removed = self.remove_there(volume, &voter.node, Some(since)).await.map_err(|error| {
+            self.note_left(volume.uuid, &voter.node, since);
+            let message =
+                format!("{shown} is out of volume {name} for good, but not removed there: {}", error.message);
+            ErrorDetail::new(error.kind, message).with("volume", name).remedy(format!(
+                "nobody asks it any more; if node {} is back one day it is removed there, or by hand: braid replica delete {name} --yes --force on it",
+                voter.node
+            ))
         });
         Ok((voter, removed))
     }
