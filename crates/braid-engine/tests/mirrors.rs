@@ -215,6 +215,38 @@ fn a_read_goes_to_another_member_and_the_trouble_is_told() {
     assert_eq!(rig.run(request(Op::Read, 0, 4096, 0)).unwrap_err().kind, ErrorKind::Io, "there is no other");
 }
 
+/// A server that is silent ends its I/O when nothing can come any more: the memory is free for another member. What the kernel holds of
+/// a disk that hangs it may yet fill: nobody else may.
+#[test]
+fn a_read_that_timed_out_goes_to_another_member_when_its_memory_is_free() {
+    for is_free in [true, false] {
+        let mut rig = rig(1);
+        rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
+        rig.disks.iter_mut().for_each(|disk| disk[..4096].fill(5));
+        rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+        let (shard, sink) = &mut rig.shards[0];
+        let silent = sink.queue.pop_front().unwrap();
+        if is_free {
+            shard.leaf_done(silent.cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
+        } else {
+            shard.leaf_late(silent.cookie, sink);
+        }
+        rig.settle(&mut Random(1));
+        let done = rig.done(0).remove(0);
+        assert_eq!((done.result.is_ok(), done.buffer_busy), (is_free, !is_free), "{done:?}");
+        let troubles = rig.troubles();
+        assert!(troubles.len() == 1 && troubles[0].is_fatal() && !troubles[0].is_frozen(), "{troubles:?}");
+        let other: Vec<u32> = rig.log.borrow().iter().map(|event| event.leaf).collect();
+        assert_eq!(other, if is_free { vec![1 - silent.leaf.0] } else { vec![] });
+        assert_eq!(rig.memory[0], if is_free { 5 } else { 0 });
+        let (shard, sink) = &mut rig.shards[0];
+        if !is_free {
+            shard.leaf_returned(silent.cookie, sink);
+        }
+        assert_eq!(rig.shards[0].0.slots_in_use(), 0);
+    }
+}
+
 /// The write of bits fails: the region is prepared anew without the member, and who waits for it goes on.
 #[test]
 fn a_failed_write_of_bits_begins_anew_with_the_next_layout() {

@@ -43,6 +43,7 @@ pub const REQUIRED: &[&str] = &[
     "fault.write error",
     "fault.flush error",
     "fault.hang",
+    "fault.silence",
     "fault.pull",
     "fault.label rot",
     "fault.label spoiled",

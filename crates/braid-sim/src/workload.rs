@@ -505,8 +505,9 @@ impl Workload {
             world.counters.add("failed", &format!("{:?}", error.kind));
             // Requests that had not been planned when their array was stopped.
             let stopped = error.kind == ErrorKind::NoDevice && self.stopping.contains(&device);
-            // A redundant array has always a member that is well: nothing may fail, but for a read of one that hangs.
-            let hangs = error.kind == ErrorKind::TimedOut && matches!(out.kind, Kind::Read { .. });
+            // A redundant array has always a member that is well: nothing may fail, but for a read into memory that one which hangs
+            // may yet fill.
+            let hangs = error.kind == ErrorKind::TimedOut && matches!(out.kind, Kind::Read { .. }) && out.late;
             let unreadable = match &out.kind {
                 Kind::Read { begun, .. } if error.kind == ErrorKind::Io => {
                     oracle.may_be_unreadable(device, *begun, out.asked.1, out.asked.2)

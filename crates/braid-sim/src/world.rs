@@ -320,8 +320,15 @@ impl World {
             // Nothing goes wrong.
         } else if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
-            self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
-            self.fault("hang");
+            if io.op == Op::Read && matches!(owner, Owner::Shard(..)) && self.rng.coin() {
+                // As of a server that is silent: the connection is closed, and nothing can come any more.
+                takes = TIME_LIMIT_NS;
+                running.result = Err(LeafError::of(ErrorKind::TimedOut));
+                self.fault("silence");
+            } else {
+                self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
+                self.fault("hang");
+            }
         } else {
             self.decide_result(&mut running);
         }

@@ -106,8 +106,8 @@ impl Shard {
         } else if op == Op::Read {
             slot.avoid = slot.avoid.with(role);
             slot.again = true;
-            if error.kind == ErrorKind::TimedOut && !reads_rows {
-                // The kernel may still fill the buffer: nobody else may.
+            if slot.late > 0 && !reads_rows {
+                // The kernel may still fill the buffer: nobody else may. What comes over a network is given up before that is told.
                 slot.error.get_or_insert(cause);
             }
         } else if !excused && !planted(Planted::HeldAnsweredAtOnce) {
