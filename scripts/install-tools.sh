@@ -8,7 +8,7 @@
 set -euo pipefail
 
 # program:package
-common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux ip:iproute2)
+common=(fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils taskset:util-linux ip:iproute2 nsenter:util-linux)
 tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils
     losetup:mount mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mkfs.vfat:dosfstools
     sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux

@@ -1,6 +1,7 @@
 //! Real file systems of the real kernel on an export: nbdfuse shows it as a file, a loop device as a disk.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::*;
@@ -59,6 +60,9 @@ impl Block {
             wait_for("umount", || {
                 command("umount").arg(&at).output().expect("it can be started").status.success().then_some(())
             });
+            // Who has a copy of all mounts, as `ip -n` for a moment, keeps it mounted until then.
+            let alone = || fs::File::options().read(true).custom_flags(libc::O_EXCL).open(&self.device).ok();
+            wait_for("the file system to let its device go", || alone().map(drop));
         }
     }
 }
