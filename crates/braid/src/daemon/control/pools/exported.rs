@@ -107,6 +107,12 @@ impl Control {
         }))
     }
 
+    /// How a volume that is served was published last.
+    pub(in super::super) fn layout_of_served(&self, pool: Uuid, volume: Uuid) -> Option<Arc<DeviceLayout>> {
+        let tables = self.read();
+        Some(Arc::clone(&tables.pools.get(&pool)?.served()?.volumes.get(&volume)?.layout))
+    }
+
     async fn publish_volume(&self, pool: &Reach, uuid: Uuid, volume: &AtHome) -> Result<ServedVolume, ErrorDetail> {
         let device = self.write().take_device(tier_of_pool(pool.key))?;
         let layout = match self.publish_size(pool, device, volume).await {

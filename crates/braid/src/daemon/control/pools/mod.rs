@@ -19,7 +19,7 @@ mod disks;
 mod exported;
 mod find;
 mod flatten;
-mod holes;
+pub(super) mod holes;
 mod jobs;
 mod labels;
 mod level;

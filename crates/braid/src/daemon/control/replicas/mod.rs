@@ -8,6 +8,7 @@ mod close;
 mod create;
 mod door;
 pub mod here;
+mod holes;
 mod listen;
 mod open;
 mod register;

@@ -2,6 +2,7 @@
 
 use super::door::{Door, Trouble};
 use super::here::Ground;
+use super::holes::ReplicaHoles;
 use super::register::{Found, Keeper, Place};
 use super::{Condition, Ready, ReplicaEntry, Standing, register_of};
 use crate::daemon::control::{Control, random_uuid};
@@ -11,6 +12,7 @@ use braid_engine::replica::Register;
 use braid_engine::{DeviceLayout, Node};
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec};
 use braid_nbd::ExportInfo;
+use braid_nbd::export::Allocation;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinHandle;
@@ -211,9 +213,12 @@ impl Control {
             self.write().give_device(device);
             return Err(crate::daemon::errors::of_ring(&error, &saved.name));
         }
+        let holes = saved.data.and_then(|data| self.layout_of_served(pool, data));
+        let holes = holes.map(|data| Arc::new(ReplicaHoles { data, head_bytes: saved.head_bytes }));
         let info = ExportInfo {
             block_bytes_min: BLOCK_BYTES as u32,
             description: format!("replica {} of {}", saved.name, saved.volume),
+            allocation: holes.map(|holes| holes as Arc<dyn Allocation>),
             tls: braid_nbd::ExportTls::Optional,
             uuid: Some(*saved.volume.as_bytes()),
             gate: Some(Arc::clone(door) as Arc<dyn braid_nbd::gate::Gate>),
