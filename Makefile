@@ -6,7 +6,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench sim fuzz deb static tools
+.PHONY: help demo test test-vm check bench sim fuzz deb static tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -16,6 +16,10 @@ demo: ## three disks of 50, 100 and 100 GiB become one of 250 GiB, exported and 
 
 test: ## everything: install what the tests need, then units, simulator, fuzz corpus, end to end, package
 	scripts/test.sh
+
+test-vm: ## against the real kernel, in a guest (VM_SCENARIOS="nbd" picks some; VM_LOGS=folder keeps the logs)
+	$(CARGO) build --locked --profile verify -p braid
+	scripts/test-vm.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/verify/braid" $(VM_SCENARIOS)
 
 check: ## format, lint, arrows between the crates
 	scripts/check.sh

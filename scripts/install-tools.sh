@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the programs which the tests (or the benchmarks) talk to are there.
 #
-#   scripts/install-tools.sh test|bench
+#   scripts/install-tools.sh test|bench|vm
 #
 # As root on Debian or Ubuntu, what is missing is installed; otherwise it is named, and this fails. What tests need that
 # is no package goes into a folder of the user's, BRAID_TOOLS, else ~/.cache/braid-tools.
@@ -16,11 +16,15 @@ tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-ut
     chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base
     xz:xz-utils iptables:iptables)
 benches=(iperf3:iperf3)
+# For the guest: what runs it, and what goes into it.
+guests=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod depmod:kmod xz:xz-utils strip:binutils
+    mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs lsblk:util-linux mount:mount)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;
     bench) wanted=("${common[@]}" "${benches[@]}") ;;
-    *) echo "usage: $0 test|bench" >&2; exit 2 ;;
+    vm) wanted=("${guests[@]}") ;;
+    *) echo "usage: $0 test|bench|vm" >&2; exit 2 ;;
 esac
 
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -132,8 +136,46 @@ install_postgresql() {
     rm -f "$place/of-the-tests-of-braid.conf" "$log"
 }
 
+# The guest's kernel and the programs for it whose packages would begin something on the host: unpacked, not installed.
+install_guest() {
+    local vm=$tools/vm packages folder name
+    [ -s "$vm/kernel-version" ] && return 0
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+        echo "the guest's kernel is Debian's package linux-image-6.12-amd64, which needs apt-get and dpkg-deb to be had" >&2
+        exit 1
+    fi
+    folder=$(mktemp -d)
+    echo "fetching: the guest's kernel"
+    # The lists of packages may be old, or not there at all.
+    kernel_package() { apt-cache depends linux-image-6.12-amd64 2>/dev/null | sed -nE 's/^ *Depends: (linux-image-6\.12.*)/\1/p'; }
+    fetch() {
+        name=$(kernel_package) && [ -n "$name" ] &&
+            (cd "$folder" && apt-get download -q "$name" nbd-client libnl-3-200 libnl-genl-3-200 >log 2>&1)
+    }
+    if ! fetch && ! { apt-get update -q >/dev/null 2>&1; fetch; }; then
+        cat "$folder/log" 2>/dev/null >&2 || true
+        rm -rf "$folder"
+        echo "could not fetch the guest's kernel (linux-image-6.12-amd64 of Debian 12's security archive): is there a network?" >&2
+        exit 1
+    fi
+    rm -rf "$vm"
+    mkdir -p "$vm/kernel" "$vm/packages"
+    for packages in "$folder"/*.deb; do
+        case "$packages" in
+            */linux-image-*) dpkg-deb -x "$packages" "$vm/kernel" ;;
+            *) dpkg-deb -x "$packages" "$vm/packages" ;;
+        esac
+    done
+    rm -rf "$folder"
+    name=$(ls "$vm/kernel/lib/modules")
+    depmod -b "$vm/kernel" "$name"
+    # Written last: a folder without it is begun anew.
+    echo "$name" >"$vm/kernel-version"
+}
+
 cd "$(dirname "$0")/.."
 install_programs
+[ "${1:-test}" = vm ] && install_guest
 if [ "${1:-test}" = test ]; then
     install_checkers
     install_promtool

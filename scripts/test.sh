@@ -140,6 +140,7 @@ fuzz() {
 # Most of the time a story waits: for a disk, a lease, a time limit.
 end_to_end() { RUST_TEST_THREADS=5 $cargo test "${everything[@]}" --test end_to_end --test allocations; }
 # The program is there: the end-to-end tests had it built.
+guest() { scripts/test-vm.sh "$target/verify/braid"; }
 package() { scripts/test-package.sh "$target/verify/braid"; }
 check() { CHECK_ARROWS=0 scripts/check.sh; }
 
@@ -153,6 +154,7 @@ stage planted 130 planted
 stage corpus 60 corpus
 stage fuzz 180 fuzz
 stage end-to-end 360 end_to_end
+stage guest 300 guest
 stage package 180 package
 stage check 120 check
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Runs Braid against the real kernel in a guest: its block layer, its NBD client, its file systems.
+#
+#   scripts/test-vm.sh BRAID [SCENARIO…]
+#
+# BRAID is the program to test. A scenario is a folder of tests/vm with `run.sh`, which runs in the guest, and `expected`,
+# which its results have to be, line by line. All scenarios run in one boot, one after the other, each with its own folder
+# and with the same two empty disks /dev/vda and /dev/vdb. What the guest printed is shown when one fails.
+#
+# The guest is qemu in software emulation, as machines that build seldom have /dev/kvm or the kernel's modules. Its kernel is
+# Debian's 6.12, unpacked and not installed, kept in BRAID_TOOLS, else ~/.cache/braid-tools. Nothing of the host is
+# shared but one folder for the results.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:/usr/sbin:/sbin"
+
+[ $# -ge 1 ] && [ -x "$1" ] || { echo "usage: $0 BRAID [SCENARIO…]" >&2; exit 2; }
+braid=$(realpath "$1")
+shift
+scenarios=("$@")
+[ ${#scenarios[@]} -gt 0 ] || mapfile -t scenarios < <(find tests/vm -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort)
+time_limit=${VM_SECONDS:-300}
+
+scripts/install-tools.sh vm
+tools=${BRAID_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/braid-tools}/vm
+kernel=$(cat "$tools/kernel-version")
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+share=$work/share
+mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,proc,sys,dev,run,tmp,etc,root,var,share,mnt,scenarios,"lib/modules/$kernel"} "$share"
+
+# Programs of the host with what they are linked to.
+export LD_LIBRARY_PATH="$tools/packages/lib/x86_64-linux-gnu:$tools/packages/usr/lib/x86_64-linux-gnu"
+add_program() { # from, to
+    install -D -m 0755 "$1" "$root/$2"
+    { ldd "$1" 2>/dev/null || true; } | sed -nE 's/.*(=> |^\s+)(\/[^ ]+) .*/\2/p' | while read -r library; do
+        # One folder for all of them, and the loader where programs ask for it.
+        case "$library" in
+            */ld-linux*) install -D -m 0755 "$library" "$root/lib64/$(basename "$library")" ;;
+            *) install -D -m 0755 "$library" "$root/lib/x86_64-linux-gnu/$(basename "$library")" ;;
+        esac
+    done
+}
+add_program "$(command -v busybox)" bin/busybox
+add_program "$braid" bin/braid
+strip --strip-debug "$root/bin/braid"
+add_program "$tools/packages/sbin/nbd-client" sbin/nbd-client
+for program in mkfs.ext4 fsck.ext4 mkfs.xfs xfs_repair mkfs.btrfs btrfs; do add_program "$(command -v $program)" sbin/$program; done
+for program in lsblk blkid mount umount; do add_program "$(command -v $program)" bin/$program; done
+[ -e /etc/mke2fs.conf ] && cp /etc/mke2fs.conf "$root/etc/"
+unset LD_LIBRARY_PATH
+
+# Modules, unpacked: busybox reads no xz.
+modules=(virtio_blk 9p 9pnet_virtio nbd ublk_drv ext4 xfs btrfs loop null_blk)
+for module in "${modules[@]}"; do
+    modprobe -d "$tools/kernel" -S "$kernel" --show-depends "$module" | sed -nE 's/^insmod ([^ ]+).*/\1/p'
+done | sort -u | while read -r path; do
+    to=$root/lib/modules/$kernel/${path##*/modules/"$kernel"/}
+    mkdir -p "$(dirname "$to")"
+    case "$path" in
+        *.xz) xz -dc "$path" >"${to%.xz}" ;;
+        *) cp "$path" "$to" ;;
+    esac
+done
+cp "$tools/kernel/lib/modules/$kernel"/modules.{builtin,builtin.modinfo,order} "$root/lib/modules/$kernel/"
+depmod -b "$root" "$kernel"
+
+cp tests/vm/init "$root/init"
+cp tests/vm/common.sh "$root/scenarios/"
+for scenario in "${scenarios[@]}"; do
+    [ -f "tests/vm/$scenario/run.sh" ] || { echo "there is no scenario $scenario in tests/vm" >&2; exit 2; }
+    cp -r "tests/vm/$scenario" "$root/scenarios/"
+    echo "$scenario"
+done >"$root/scenarios/order"
+(cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$work/initrd"
+truncate -s 1G "$work/a.img" "$work/b.img"
+
+started=$SECONDS
+# qemu ends with 0 whatever the guest did: only what it wrote counts. An end by the time limit is one without results.
+nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=multi,tb-size=1024 -m 3072 -smp 2 \
+    -nodefaults -no-user-config -display none -serial "file:$work/console" -no-reboot \
+    -kernel "$tools/kernel/boot/vmlinuz-$kernel" -initrd "$work/initrd" \
+    -append "console=ttyS0 panic=-1 mitigations=off nokaslr quiet" \
+    -drive "file=$work/a.img,format=raw,if=virtio,cache=writeback,discard=unmap" \
+    -drive "file=$work/b.img,format=raw,if=virtio,cache=writeback,discard=unmap" \
+    -virtfs "local,path=$share,mount_tag=share,security_model=none" </dev/null || true
+
+passed=0 failed=0
+for scenario in "${scenarios[@]}"; do
+    seconds=$(cat "$share/$scenario.seconds" 2>/dev/null || echo "?")
+    same=yes
+    diff -u "tests/vm/$scenario/expected" "$share/$scenario.results" >"$work/diff" 2>&1 || same=no
+    if [ "$(cat "$share/$scenario.status" 2>/dev/null)" = 0 ] && [ $same = yes ]; then
+        echo "scenario $scenario: ok ($seconds s)"
+        passed=$((passed + 1))
+        continue
+    fi
+    failed=$((failed + 1))
+    echo "scenario $scenario: FAILED (status $(cat "$share/$scenario.status" 2>/dev/null || echo 'none: it did not end'), $seconds s)"
+    echo "-- results against tests/vm/$scenario/expected"
+    cat "$work/diff"
+    echo "-- its log"
+    tail -n 150 "$share/$scenario.log" 2>/dev/null || echo "(none: it did not begin)"
+    echo "-- the guest's console"
+    tail -n 60 "$work/console" 2>/dev/null || true
+done
+[ -z "${VM_LOGS:-}" ] || { mkdir -p "$VM_LOGS" && cp -r "$share"/. "$work/console" "$VM_LOGS"/; }
+echo "guest: $passed passed, $failed failed, kernel $kernel, $((SECONDS - started)) s"
+# The sum of `make test` counts lines such as this one.
+echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed;"
+[ $failed = 0 ]

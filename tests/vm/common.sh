@@ -1,0 +1,43 @@
+# What scenarios share; each begins with `. /scenarios/common.sh`.
+
+# A line of the results.
+result() { echo "$*" | tee -a "$RESULTS"; }
+
+# Starts the daemon, with the state and the log of this scenario, and waits for it. Its process is $daemon.
+start_daemon() {
+    export BRAID_SOCKET=$PWD/braid.sock BRAID_STATE=$PWD/state
+    braid serve --shards 2 "$@" >>"$PWD/daemon.log" 2>&1 &
+    daemon=$!
+    for _ in $(seq 200); do
+        braid status >/dev/null 2>&1 && return 0
+        sleep 0.1
+    done
+    echo "the daemon does not answer"
+    cat "$PWD/daemon.log"
+    return 1
+}
+
+# Waits until an export can be used: after a start, its array comes first.
+await_export() {
+    for _ in $(seq 100); do
+        braid export show "$1" --json 2>/dev/null | grep -q '"state": "listening"' && return 0
+        sleep 0.1
+    done
+    echo "export $1 does not listen"
+    braid export show "$1"
+    return 1
+}
+
+# Fails with the daemon's log, which is part of the scenario's.
+trap 'status=$?; [ $status = 0 ] || { echo "-- the daemon:"; tail -n 60 "$PWD/daemon.log" 2>/dev/null; }; exit $status' EXIT
+
+# Files of known content below a folder, and their sums beside it.
+fill() { # folder, file with sums
+    mkdir -p "$1/many"
+    dd if=/dev/urandom of="$1/large" bs=1M count=24 conv=fsync 2>/dev/null
+    for i in $(seq 40); do dd if=/dev/urandom of="$1/many/$i" bs=3000 count=3 2>/dev/null; done
+    (cd "$1" && find . -type f | sort | xargs sha256sum) >"$2"
+}
+check() { # folder, file with sums
+    (cd "$1" && sha256sum -c -s "$2")
+}
