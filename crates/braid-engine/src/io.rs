@@ -71,6 +71,8 @@ impl Flags {
     pub const NO_UNMAP: Flags = Flags(2);
     /// Zero only if that is faster than writing; else fail with [`ErrorKind::Unsupported`].
     pub const FAST_ZERO: Flags = Flags(4);
+    /// Much of what is read may be holes: a disk far away is first asked where, and gives the rest. A hint.
+    pub const SPARSE: Flags = Flags(8);
 
     /// Whether every bit of `other` is set here.
     #[inline]
@@ -88,7 +90,12 @@ impl Flags {
 
 impl fmt::Debug for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(Flags::FUA, "FUA"), (Flags::NO_UNMAP, "NO_UNMAP"), (Flags::FAST_ZERO, "FAST_ZERO")];
+        let names = [
+            (Flags::FUA, "FUA"),
+            (Flags::NO_UNMAP, "NO_UNMAP"),
+            (Flags::FAST_ZERO, "FAST_ZERO"),
+            (Flags::SPARSE, "SPARSE"),
+        ];
         f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()
     }
 }

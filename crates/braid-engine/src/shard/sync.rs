@@ -323,7 +323,9 @@ impl Shard {
         let (generation, request) = (slot.generation, part.request);
         let io = |member: &MirrorMember, op: Op, at: u64, len: u64, buf: Buf| {
             let cookie = slots::cookie(index, generation, member.leaf);
-            LeafIo::simple(member.leaf, op, Flags::NONE, at, len, buf, cookie)
+            // All of a region is copied, however little of it was ever written.
+            let flags = if op == Op::Read { Flags::SPARSE } else { Flags::NONE };
+            LeafIo::simple(member.leaf, op, flags, at, len, buf, cookie)
         };
         let other = request.buf.add(request.len);
         let first = match part.stage {

@@ -175,3 +175,49 @@ fn a_pool_stands_on_an_export_of_qemu() {
         pools::check_zeros(&mut client, 96..128);
     }
 }
+
+/// Bytes that a server was asked to give, by its log.
+fn read_from(log: &str) -> u64 {
+    let log = std::fs::read_to_string(log).expect("a log");
+    let reads = log.lines().filter(|line| line.contains(" Read id="));
+    let counts = reads.filter_map(|line| line.split("count=0x").nth(1)?.split(' ').next());
+    counts.map(|count| u64::from_str_radix(count, 16).expect("a count")).sum()
+}
+
+#[test]
+fn a_member_is_filled_from_a_server_without_its_holes() {
+    let daemon = Daemon::start();
+    let (socket, log) = (daemon.folder.join("server.sock"), daemon.folder.join("server.log"));
+    let mut nbdkit = command("nbdkit");
+    let file = daemon.folder.sparse("server.img", 64 * MIB);
+    nbdkit.args(["-f", "-U", &socket, "--filter=log", "file", &file, &format!("logfile={log}")]);
+    let _server = Running::start(&daemon.folder, "server", &mut nbdkit);
+    wait_for("nbdkit's socket", || std::fs::metadata(&socket).ok());
+    let [lost, new] = ["lost", "new"].map(|name| daemon.folder.sparse(name, 64 * MIB));
+    daemon.array("data", "raid1", &[&lost, &format!("nbd+unix:///?socket={socket}")]);
+    // All of its regions are written to, and little of each.
+    let mut client = crate::nbd::Client::open(&daemon.nbd_socket("data"), "data").expect("it is exported");
+    let mut expected = vec![0; client.size_bytes as usize];
+    let mut written = 0;
+    for at in (0..client.size_bytes - MIB).step_by(512 << 10) {
+        let data = noise(48 * KIB, at + 1);
+        client.write(at + 100 * KIB, &data).expect("it is written");
+        expected[(at + 100 * KIB) as usize..][..data.len()].copy_from_slice(&data);
+        written += 48 * KIB;
+    }
+    client.flush().expect("it is flushed");
+    daemon.braid(&["array", "fail", "data", "0"]);
+    let before = read_from(&log);
+    daemon.braid(&["array", "add", "data", &new]);
+    wait_for("it to be filled", || {
+        (daemon.json(&["array", "show", "data"])["members"][0]["state"] == "in_sync").then_some(())
+    });
+    let read = read_from(&log) - before;
+    assert!(read >= written && read * 4 <= written * 5, "{read} bytes were read, {written} were written");
+    // What it has is right: nobody else is asked now.
+    daemon.braid(&["array", "fail", "data", "1"]);
+    for (at, part) in expected.chunks(MIB as usize).enumerate() {
+        let got = client.read(at as u64 * MIB, part.len()).expect("it is read");
+        assert!(got == part, "MiB {at}");
+    }
+}

@@ -41,7 +41,9 @@ impl Controller {
     }
 
     fn io(&self, leaf: LeafId, op: Op, offset: u64, len: u64, data: &[u8]) -> Result<Vec<u8>, ErrorKind> {
-        let done = self.handle.leaf_io(leaf, op, Flags::NONE, offset, len, data);
+        // As for a copy: what it does not have is not asked for.
+        let flags = if op == Op::Read { Flags::SPARSE } else { Flags::NONE };
+        let done = self.handle.leaf_io(leaf, op, flags, offset, len, data);
         self.runtime.block_on(done).map_err(|error| error.kind)
     }
 
@@ -64,6 +66,8 @@ fn a_replica_is_a_disk_until_another_controller_comes() {
     let data = noise(4 * MIB, 1);
     controller.write(leaf, MIB, &data).expect("it is written");
     controller.io(leaf, Op::Flush, 0, 0, &[]).expect("it is flushed");
+    let around = controller.io(leaf, Op::Read, 4 * MIB, 2 * MIB, &[]).expect("it is read");
+    assert!(around[..MIB as usize] == data[3 * MIB as usize..] && around[MIB as usize..].iter().all(|byte| *byte == 0));
     // The daemon dies: what is asked for meanwhile waits, and is done by the next one under the same boot.
     node.daemon.restart(true);
     let more = noise(MIB, 2);

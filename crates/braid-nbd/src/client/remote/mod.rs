@@ -14,6 +14,7 @@ mod secure;
 mod session;
 mod shared;
 mod slots;
+mod stretch;
 #[cfg(test)]
 mod tests;
 mod wire;

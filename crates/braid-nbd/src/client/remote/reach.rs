@@ -80,6 +80,7 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
         block_bytes,
         payload_bytes: u64::from(payload) / 4096 * 4096,
         flags: terms.flags & FLAGS,
+        allocation: terms.allocation.is_some(),
         replaceable: AtomicBool::new(false),
         lost: OnceLock::new(),
         unsettled: AtomicBool::new(false),
@@ -121,7 +122,7 @@ fn connect(
 ) -> Result<(Vec<Target>, Client), RingError> {
     let tls = trust.map(|trust| (Arc::clone(&trust.config), endpoint.tls_host()));
     let timeout_ms = OPENING.as_millis() as u64;
-    let config = ClientConfig { depth: 1, structured: false, extended: false, input_bytes: 64 << 10, timeout_ms };
+    let config = ClientConfig { depth: 1, structured: true, extended: false, input_bytes: 64 << 10, timeout_ms };
     let refused = |e: ClientError| {
         let (kind, remedy) = match &e {
             ClientError::Refused { code: option_reply::ERR_POLICY, .. } => {

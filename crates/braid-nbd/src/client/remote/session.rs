@@ -1,34 +1,30 @@
 //! One shard's connection to an export: greeting, requests, replies, and what becomes of them when it breaks. Sans-I/O, over
 //! [`Wire`].
 //!
-//! Replies are simple ones: each is sixteen bytes and, for a read that went well, its data. Of what comes in one receive the data
-//! are copied out; what is left of a long read is received where it is wanted.
+//! Of what comes in one receive the data of reads are copied out; what is left of a long one is received where it is wanted (`replies`).
 //!
 //! A connection that the server has ended is opened again, and what it had not answered is sent again. One that this side gives up
 //! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why. Of fenced disks each
 //! is opened again (`fenced`).
 
 mod losing;
+mod replies;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_engine::{Flags, Op};
 use braid_ring::{Cut, RemotePart};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::shared::{Loss, Shared};
 use super::slots::{SLOTS, Slots, State};
 use super::wire::Wire;
 use crate::client::ClientError;
-use crate::client::negotiate::{Negotiation, Wishes};
-use crate::codec::{
-    REQUEST_BYTES, RequestHeader, SIMPLE_BYTES, SIMPLE_REPLY_MAGIC, SimpleReply, command, command_flags, option_reply,
-    transmission_flags,
-};
+use crate::client::coverage::Coverage;
+use crate::client::negotiate::{Negotiated, Negotiation, Wishes};
+use crate::codec::{REQUEST_BYTES, RequestHeader, command, command_flags, option_reply, transmission_flags};
 
-/// From so many bytes of a read's data on, the rest of it is received where it is wanted.
-const DIRECT_BYTES: u64 = 16 << 10;
 /// Pieces of memory of one request.
 const PIECES_MAX: usize = 64;
 /// Bytes that are zeroed or discarded by one request: as many as a slow server does well within the limits below.
@@ -51,9 +47,6 @@ pub(super) const PATIENCE_OF_MANY_NS: u64 = 5000 * MS;
 pub(super) const FIRST_ATTEMPT: u64 = 1;
 /// Longest time to say goodbye.
 const GOODBYE_NS: u64 = 500 * MS;
-
-/// The protocol's number for a server that is going away.
-const SHUTDOWN: u32 = 108;
 
 enum Phase {
     /// There is no connection, and none is wanted or it is not time yet.
@@ -81,16 +74,33 @@ enum Why {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Header,
-    /// Data of a read, from its byte `at` on.
+    /// Data of a read, from byte `at` of its part to byte `end`. The last of the reply, or more follow.
     Data {
         slot: u16,
         at: u64,
+        end: u64,
+        last: bool,
     },
     /// The same, received where it is wanted; so many bytes were asked for.
     Direct {
         slot: u16,
         at: u64,
+        end: u64,
         asked: u64,
+        last: bool,
+    },
+    /// Extents, so many bytes; of what was asked about, or of something else.
+    Extents {
+        slot: u16,
+        left: u32,
+        wanted: bool,
+        last: bool,
+    },
+    /// Words for people, so many bytes.
+    Words {
+        slot: u16,
+        left: u32,
+        last: bool,
     },
 }
 
@@ -105,6 +115,10 @@ pub(super) struct Session {
     phase: Phase,
     slots: Slots,
     reading: Reading,
+    /// What was agreed on for this connection.
+    terms: Negotiated,
+    /// What of each slot's read has come, where a reply may have several chunks.
+    came: Box<[Coverage]>,
     /// Of the input, what was received and not looked at.
     start: usize,
     end: usize,
@@ -129,6 +143,8 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, lane: u32) -> Session {
         Session {
+            terms: Negotiated::default(),
+            came: vec![Coverage::default(); if shared.allocation { SLOTS } else { 0 }].into(),
             shared,
             lane,
             attempt: FIRST_ATTEMPT,
@@ -242,8 +258,8 @@ impl Session {
             },
             tls: self.shared.trust.is_some(),
             extended: false,
-            structured: false,
-            allocation: false,
+            structured: self.shared.allocation,
+            allocation: self.shared.allocation,
         };
         self.to_say.clear();
         self.phase = Phase::Greeting(Box::new(Negotiation::new(wishes)));
@@ -272,7 +288,7 @@ impl Session {
                         }
                         return self.lose(wire, Why::Refused);
                     }
-                    self.phase = Phase::Up;
+                    (self.phase, self.terms) = (Phase::Up, terms);
                     self.heard_ns = wire.now_ns();
                     return;
                 }
@@ -381,13 +397,16 @@ impl Session {
         let cookie = self.slots.cookie(index);
         let slot = &mut self.slots[index];
         (slot.in_send, slot.sent_ns) = (true, now_ns);
+        if slot.part.op == Op::Read {
+            return self.read_request(index, cookie);
+        }
+        let slot = &mut self.slots[index];
         let part = &slot.part;
         if slot.flushing || part.op == Op::Flush {
             slot.mark = self.shared.written.load(Ordering::Acquire);
             return RequestHeader::new(command::FLUSH, 0, cookie, 0, 0);
         }
         let (kind, mut flags) = match part.op {
-            Op::Read => (command::READ, 0),
             Op::Discard => (command::TRIM, 0),
             _ if data => (command::WRITE, 0),
             _ => (command::WRITE_ZEROES, 0),
@@ -426,9 +445,9 @@ impl Session {
             return;
         }
         self.receiving = match &mut self.reading {
-            Reading::Direct { slot, at, asked } => {
+            Reading::Direct { slot, at, end, asked, .. } => {
                 let part = &self.slots[*slot].part;
-                *asked = wire.receive_data(part, *at, part.len - *at);
+                *asked = wire.receive_data(part, *at, *end - *at);
                 *asked > 0
             }
             _ => wire.receive(self.end),
@@ -452,7 +471,7 @@ impl Session {
             self.shared.has_answered(self.heard_ns);
         }
         match self.reading {
-            Reading::Direct { slot, at, asked } => self.arrived(wire, slot, at, asked, result as u64),
+            Reading::Direct { .. } => self.arrived(wire, result as u64),
             _ => self.end += result as usize,
         }
         if matches!(self.phase, Phase::Greeting(_)) {
@@ -468,66 +487,6 @@ impl Session {
             (self.start, self.end) = (0, self.end - self.start);
         }
         self.listen(wire);
-    }
-
-    /// Data has been received where it is wanted.
-    fn arrived(&mut self, wire: &mut impl Wire, slot: u16, at: u64, asked: u64, got: u64) {
-        if got < asked {
-            return self.lose(wire, Why::Ended);
-        }
-        let at = at + got;
-        if at == self.slots[slot].part.len {
-            self.reading = Reading::Header;
-            self.answer(wire, slot, Ok(()));
-        } else {
-            self.reading = Reading::Direct { slot, at, asked: 0 };
-        }
-    }
-
-    /// Takes replies out of what was received.
-    fn parse(&mut self, wire: &mut impl Wire) {
-        while matches!(self.phase, Phase::Up) {
-            match self.reading {
-                Reading::Direct { .. } => return,
-                Reading::Data { slot, at } => {
-                    let part = self.slots[slot].part;
-                    let here = (part.len - at).min((self.end - self.start) as u64);
-                    wire.copy_data(&part, at, self.start, self.start + here as usize);
-                    self.start += here as usize;
-                    let at = at + here;
-                    if at == part.len {
-                        self.reading = Reading::Header;
-                        self.answer(wire, slot, Ok(()));
-                        continue;
-                    }
-                    let direct = part.len - at >= DIRECT_BYTES;
-                    self.reading =
-                        if direct { Reading::Direct { slot, at, asked: 0 } } else { Reading::Data { slot, at } };
-                    return;
-                }
-                Reading::Header => {
-                    let Ok((reply, _)) = SimpleReply::ref_from_prefix(wire.input(self.start, self.end)) else { return };
-                    let (magic, error, cookie) = (reply.magic.get(), reply.error.get(), reply.cookie.get());
-                    self.start += SIMPLE_BYTES;
-                    match self.slots.find(cookie) {
-                        Some(slot) if magic == SIMPLE_REPLY_MAGIC => self.replied(wire, slot, error),
-                        // Not the protocol: nothing that it says can be believed.
-                        _ => return self.lose(wire, Why::GivenUp),
-                    }
-                }
-            }
-        }
-    }
-
-    fn replied(&mut self, wire: &mut impl Wire, slot: u16, error: u32) {
-        let part = &self.slots[slot].part;
-        match error {
-            0 if part.op == Op::Read => self.reading = Reading::Data { slot, at: 0 },
-            0 => self.answer(wire, slot, Ok(())),
-            // It ends the connection: what was not done is tried again on the next.
-            SHUTDOWN => self.lose(wire, Why::Ended),
-            error => self.answer(wire, slot, Err(errno_of(error))),
-        }
     }
 
     /// The server has answered a slot.
@@ -569,17 +528,6 @@ impl Shared {
         let data_bytes = DATA_BYTES.min(self.payload_bytes);
         let zeroes = self.flags & transmission_flags::SEND_WRITE_ZEROES != 0;
         Cut { data_bytes, range_bytes: if zeroes { RANGE_BYTES } else { data_bytes }, pieces: PIECES_MAX }
-    }
-}
-
-/// The numbers of the protocol are Linux's, but for what they mean here.
-fn errno_of(error: u32) -> i32 {
-    match error {
-        1 => libc_errno::ROFS,
-        22 => libc_errno::INVAL,
-        28 => libc_errno::NOSPC,
-        95 => libc_errno::OPNOTSUPP,
-        _ => libc_errno::IO,
     }
 }
 

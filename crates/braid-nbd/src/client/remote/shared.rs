@@ -72,6 +72,8 @@ pub(super) struct Shared {
     /// Bytes of one request's data, at most.
     pub(super) payload_bytes: u64,
     pub(super) flags: u16,
+    /// It says which ranges are holes: replies are structured then.
+    pub(super) allocation: bool,
     /// Others hold what it does: it is rather lost than believed.
     pub(super) replaceable: AtomicBool,
     /// What the server has, or will have, is unknown, or it lets nobody in: nothing is asked of it any more. Why.

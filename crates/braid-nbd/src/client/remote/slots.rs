@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use braid_engine::{Flags, Op};
 use braid_ring::RemotePart;
 
+use super::stretch::Stretch;
+
 /// Requests in flight on one connection; as many as Braid's own server takes.
 pub(super) const SLOTS: usize = 256;
 
@@ -32,6 +34,8 @@ pub(super) struct Slot {
     pub(super) sent_ns: u64,
     /// Of a flush: what had been written when it was sent.
     pub(super) mark: u64,
+    /// Of a read: what of it is asked for.
+    pub(super) stretch: Stretch,
     count: u32,
 }
 
@@ -59,7 +63,8 @@ impl Slots {
     pub(super) fn new() -> Slots {
         let part = RemotePart { io: 0, op: Op::Flush, flags: Flags::NONE, offset: 0, len: 0, at: 0, start_ns: 0 };
         let (state, answer) = (State::Free, None);
-        let empty = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, count: 0 };
+        let (stretch, count) = (Stretch::default(), 0);
+        let empty = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, stretch, count };
         Slots {
             all: vec![empty; SLOTS].into(),
             free: (0..SLOTS as u16).rev().collect(),
@@ -86,7 +91,8 @@ impl Slots {
         let slot = &mut self.all[usize::from(index)];
         let count = slot.count.wrapping_add(1);
         let (state, answer) = (State::Unsent, None);
-        *slot = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, count };
+        let stretch = Stretch::of(&part);
+        *slot = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, stretch, count };
         Some(index)
     }
 

@@ -3,6 +3,7 @@
 
 mod fenced;
 mod secure;
+mod sparse;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -163,6 +164,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
         block_bytes: 512,
         payload_bytes: 32 << 20,
         flags: flags & FLAGS,
+        allocation: false,
         replaceable: AtomicBool::new(replaceable),
         lost: OnceLock::new(),
         unsettled: AtomicBool::new(false),
