@@ -14,6 +14,7 @@ use crate::map::Map;
 use crate::parts::PartJob;
 use crate::pending::Promise;
 use crate::pools::Served;
+use crate::port::Errand;
 use crate::requests::DeviceRequest;
 use crate::stats::LeafCounters;
 use crate::tier::Raise;
@@ -84,6 +85,8 @@ pub(crate) enum Control {
         frontend: usize,
         message: Box<dyn Any + Send>,
     },
+    /// An I/O of another shard, or one of this shard that another has carried out.
+    Errand(Errand),
     /// Of a disk of this tier.
     Meta(usize, Box<MetaRequest>),
     Request(Box<DeviceRequest>),

@@ -46,6 +46,10 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn connections(&self) -> usize {
         1
     }
+    /// It takes one connection at a time: the shard that has it carries the I/O of all others, too.
+    fn has_one_connection(&self) -> bool {
+        false
+    }
     /// What carries the I/O of one shard, by its number, to it. Called on that shard's thread, once.
     fn carrier(&self, shard: u32) -> Box<dyn Carrier>;
 }

@@ -16,7 +16,7 @@ use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
 use crate::net::Net;
 use crate::pools::Served;
-use crate::port::{Done, LEAF_TOKEN, Port};
+use crate::port::{Done, Errand, LEAF_TOKEN, Port};
 use crate::remote::Remotes;
 use crate::requests::{BELOW, CONTROL_PLANE};
 use crate::tier::{Duties, META_COOKIE, bare, tier_of, tier_of_cookie, tier_of_pool};
@@ -61,6 +61,7 @@ pub(crate) struct Runner {
     peers: Peers,
     /// Messages that found no room in their queue, in order.
     unsent: Vec<std::collections::VecDeque<TierMessage>>,
+    errands: Vec<(ShardId, Errand)>,
     events: Vec<Event>,
     mail: Vec<Control>,
     done: Vec<Done>,
@@ -94,6 +95,7 @@ impl Runner {
             link,
             unsent: peers.links.iter().map(|_| std::collections::VecDeque::with_capacity(256)).collect(),
             peers,
+            errands: Vec::new(),
             events: Vec::with_capacity(4096),
             mail: Vec::with_capacity(64),
             done: Vec::with_capacity(capacity),
@@ -134,6 +136,7 @@ impl Runner {
             self.each_frontend(|f, cx| f.end_of_batch(cx));
             self.housekeeping();
             self.remotes.work(&mut self.core);
+            self.send_errands();
             if self.stop != Stop::No && self.may_end() {
                 break;
             }
@@ -358,6 +361,12 @@ impl Runner {
                 Control::AddLeaf { id, disk, counters } => {
                     disk.faults.iter().for_each(|f| f.attach(&self.link.wake));
                     let shard = u32::from(self.core.id.0);
+                    let host = ShardId((id.0 % self.peers.links.len() as u32) as u16);
+                    if disk.remote().is_some_and(|remote| remote.has_one_connection()) && host != self.core.id {
+                        self.core.port.add_leaf(id, disk, counters);
+                        self.core.port.set_host(id, host);
+                        continue;
+                    }
                     let place = disk.remote().map(|remote| self.remotes.add(remote, shard));
                     if place == Some(None) {
                         // Without memory for it there is no such disk here: what is asked of it is refused.
@@ -408,6 +417,7 @@ impl Runner {
                         to.message(&mut Cx { core: &mut self.core, frontend: frontend as u16 }, message);
                     }
                 }
+                Control::Errand(errand) => self.core.port.on_errand(errand),
                 Control::Meta(tier, request) => {
                     if let Some(duties) = self.duties.get_mut(tier) {
                         duties.metas.add(request);
@@ -539,6 +549,16 @@ impl Runner {
         }
     }
 
+    /// Tells other shards of I/Os on disks with one connection.
+    fn send_errands(&mut self) {
+        self.core.port.swap_errands(&mut self.errands);
+        for (to, errand) in self.errands.drain(..) {
+            if !self.peers.links[usize::from(to.0)].send(Control::Errand(errand)) {
+                self.core.port.errand_fails(errand);
+            }
+        }
+    }
+
     /// Whether the thread may end: nothing is in flight, here or on any other shard.
     fn may_end(&mut self) -> bool {
         if let Stop::Draining(since) = self.stop {
@@ -600,7 +620,11 @@ impl Runner {
             gone.arrive();
         }
         let Core { port, net, .. } = self.core;
-        if port.issued() > 0 || net.busy() > 0 || self.duties.iter().any(|duties| duties.metas.has_memory()) {
+        if port.issued() > 0
+            || port.has_errands_away()
+            || net.busy() > 0
+            || self.duties.iter().any(|duties| duties.metas.has_memory())
+        {
             // A disk has not answered even now. What the kernel may still write to is never given back.
             for duties in &mut self.duties {
                 duties.jobs.lose();

@@ -1,6 +1,6 @@
 //! Leaf I/Os that take time: a slab of entries, and the lists that run through it.
 
-use braid_engine::{Buf, Cookie, Flags, LeafId, LeafIo, LeafResult, Op};
+use braid_engine::{Buf, Cookie, Flags, LeafId, LeafIo, LeafResult, Op, ShardId};
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -76,6 +76,8 @@ pub(super) struct Entry {
     pub(super) late: bool,
     /// In the list of those whose time limit runs.
     clocked: bool,
+    /// Of an I/O of another shard, whose disk has its connection here: which shard, and its entry there.
+    pub(super) guest_of: Option<(ShardId, u32)>,
 }
 
 const EMPTY: Entry = Entry {
@@ -110,6 +112,7 @@ const EMPTY: Entry = Entry {
     method: Method::Plain,
     late: false,
     clocked: false,
+    guest_of: None,
 };
 
 /// All entries. Memory for the most that there can be is reserved at start and touched as needed.
@@ -123,7 +126,13 @@ pub(super) struct Entries {
     /// Those that wait for the driver, first come first served.
     ready_head: u32,
     ready_tail: u32,
+    /// Those of other shards, and for how many of them there is room.
+    guests: usize,
+    guests_max: usize,
 }
+
+/// Room for so many I/Os of other shards is taken at a time.
+const GUESTS_STEP: usize = 1024;
 
 impl Entries {
     pub(super) fn new(most: usize) -> Entries {
@@ -135,6 +144,8 @@ impl Entries {
             newest: NONE,
             ready_head: NONE,
             ready_tail: NONE,
+            guests: 0,
+            guests_max: 0,
         }
     }
 
@@ -165,9 +176,22 @@ impl Entries {
         index
     }
 
+    /// An entry for an I/O of another shard, of which no limit of this one's engine knows.
+    pub(super) fn take_guest(&mut self, io: &LeafIo, now_ns: u64, of: (ShardId, u32)) -> u32 {
+        if self.guests == self.guests_max {
+            self.reserve(GUESTS_STEP);
+            self.guests_max += GUESTS_STEP;
+        }
+        self.guests += 1;
+        let index = self.take(io, now_ns);
+        self[index].guest_of = Some(of);
+        index
+    }
+
     pub(super) fn give(&mut self, index: u32) {
         self.stop_clock(index);
         let free = self.free;
+        self.guests -= usize::from(self[index].guest_of.is_some());
         let entry = &mut self[index];
         debug_assert_ne!(entry.state, State::Free);
         entry.state = State::Free;
@@ -253,5 +277,28 @@ impl std::ops::IndexMut<u32> for Entries {
     #[inline]
     fn index_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.all[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ios_of_other_shards_take_no_room_from_ones_own() {
+        let mut entries = Entries::new(2);
+        let guests = GUESTS_STEP as u32 + 10;
+        let taken: Vec<u32> = (0..guests).map(|k| entries.take_guest(&EMPTY.io, 1, (ShardId(3), k))).collect();
+        for _ in 0..2 {
+            entries.take(&EMPTY.io, 1);
+        }
+        assert_eq!((entries.used(), entries.guests), (guests + 2, guests as usize));
+        for (k, index) in taken.into_iter().enumerate() {
+            assert_eq!(entries[index].guest_of, Some((ShardId(3), k as u32)));
+            entries.give(index);
+        }
+        assert_eq!((entries.used(), entries.guests), (2, 0));
+        let own = entries.take(&EMPTY.io, 1);
+        assert_eq!(entries[own].guest_of, None, "nobody else's");
     }
 }

@@ -9,6 +9,7 @@
 
 mod below;
 mod entry;
+mod errands;
 mod errno;
 mod memory;
 mod remote;
@@ -28,6 +29,8 @@ use braid_engine::{
 
 use self::below::Below;
 use self::entry::{Entries, NONE, State};
+pub(crate) use self::errands::Errand;
+use self::errands::Errands;
 use self::memory::Iovecs;
 use self::remote::Lines;
 use crate::arena::Arena;
@@ -96,6 +99,8 @@ struct Leaf {
     hung_version: u64,
     /// Of what carries its I/O, if it is a disk on the other side of a network.
     place: u16,
+    /// Another shard that carries it.
+    host: Option<ShardId>,
 }
 
 impl Leaf {
@@ -116,6 +121,7 @@ impl Leaf {
             views: Vec::new(),
             hung_version: 0,
             place: 0,
+            host: None,
         }
     }
 
@@ -188,6 +194,7 @@ pub(crate) struct Port {
     mark: u64,
     below: Below,
     lines: Lines,
+    errands: Errands,
     time_limit_ns: u64,
     shard: ShardId,
     no_counters: Arc<LeafCounters>,
@@ -222,6 +229,7 @@ impl Port {
             mark: 0,
             below: Below::default(),
             lines: Lines::default(),
+            errands: Errands::default(),
             time_limit_ns: config.time_limit_ns,
             shard: config.shard,
             no_counters,
@@ -274,6 +282,7 @@ impl Port {
             disk: Some(disk),
             hung_version: 0,
             place: 0,
+            host: None,
         };
     }
 
@@ -522,6 +531,9 @@ impl Port {
         let (cookie, late, op, start_ns) = (entry.io.cookie, entry.late, entry.io.op, entry.start_ns);
         let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
         leaf.in_flight -= 1;
+        if let Some(guest_of) = entry.guest_of {
+            return self.errand_is_done(index, guest_of, result);
+        }
         leaf.counters.in_flight.sub(1);
         if late {
             self.returned.push(cookie);

@@ -37,10 +37,10 @@ impl Port {
         self.leaves[id.0 as usize].place = place;
     }
 
-    /// The place of a leaf's carrier, if it has one.
+    /// The place of a leaf's carrier, if it has one here.
     pub(crate) fn remote_of(&self, id: LeafId) -> Option<u16> {
         let leaf = &self.leaves[id.0 as usize];
-        let remote = leaf.disk.as_ref().is_some_and(|disk| disk.is_remote());
+        let remote = leaf.disk.as_ref().is_some_and(|disk| disk.is_remote()) && leaf.host.is_none();
         remote.then_some(leaf.place)
     }
 
@@ -69,7 +69,11 @@ impl Port {
             return self.finish(index, Ok(()));
         }
         (entry.state, entry.out, entry.done, entry.result, entry.link) = (State::Remote, 0, 0, Ok(()), NONE);
-        let place = self.leaves[entry.io.leaf.0 as usize].place;
+        let leaf = &self.leaves[entry.io.leaf.0 as usize];
+        if let Some(host) = leaf.host {
+            return self.send_errand(index, host);
+        }
+        let place = leaf.place;
         let line = &mut self.lines.all[usize::from(place)];
         let tail = std::mem::replace(&mut line.tail, index);
         match tail {

@@ -150,6 +150,60 @@ fn a_mirror_leaves_a_server_out_that_is_silent() {
     mirror_without_its_server(Signal::STOP, 9, ": its server ");
 }
 
+/// qemu-nbd that takes one connection at a time.
+fn qemu_for_one(folder: &Folder, socket: &str, file: &str) -> Running {
+    let _ = std::fs::remove_file(socket);
+    let mut qemu = command("qemu-nbd");
+    qemu.args(["--persistent", "--discard=unmap", "--format=raw", "--socket", socket, file]);
+    let running = Running::start(folder, "qemu", &mut qemu);
+    wait_for("qemu-nbd's socket", || std::fs::metadata(socket).ok());
+    running
+}
+
+#[test]
+fn all_shards_use_a_server_of_one_connection() {
+    let mut daemon = Daemon::start_in(Folder::new(), &["--shards", "3"]);
+    let (socket, file) = (daemon.folder.join("qemu.sock"), daemon.folder.sparse("qemu.img", 40 * MIB));
+    let mut qemu = qemu_for_one(&daemon.folder, &socket, &file);
+    let server = format!("nbd+unix:///?socket={socket}");
+    let local = daemon.folder.sparse("local", 40 * MIB);
+    let two = format!("{server}&connections=2");
+    let said = daemon.refused(1, &["array", "create", "two", "--level", "concat", &two]);
+    assert!(said.contains("used with one"), "{said}");
+    let uri = daemon.array("data", "raid0", &[&server, &local]);
+    let size = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
+    // More connections than shards: each shard has some of it to do.
+    let source = daemon.folder.noise("source", size, 3);
+    run("nbdcopy", &["--connections=6", "--requests=16", "--flush", &source, &uri]);
+    // It goes away, and what waits for it goes on when it is back.
+    qemu.kill();
+    let mut client = crate::nbd::Client::open(&daemon.nbd_socket("data"), "data").expect("it is exported");
+    let (changed, rest) = (noise(4 * MIB, 4), 4 * MIB as usize);
+    let late = std::thread::scope(|scope| {
+        let writes = scope.spawn(|| client.write_fua(0, &changed));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let waits = !writes.is_finished();
+        qemu = qemu_for_one(&daemon.folder, &socket, &file);
+        writes.join().expect("it ends").expect("it is written");
+        waits
+    });
+    assert!(late, "it was written to nobody");
+    assert!(client.read(0, rest).expect("it is read") == changed);
+    let source = std::fs::read(&source).expect("it is read");
+    for at in (rest..size as usize).step_by(MIB as usize) {
+        let end = (at + MIB as usize).min(size as usize);
+        assert!(client.read(at as u64, end - at).expect("it is read") == source[at..end], "byte {at}");
+    }
+    drop(client);
+    // Each of several has its own shard; a disk that is let go of is not held: the next one finds its connection free.
+    daemon.restart(false);
+    assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
+    daemon.braid(&["export", "remove", "data"]);
+    daemon.braid(&["array", "delete", "data", "--yes"]);
+    daemon.braid(&["array", "create", "again", "--level", "concat", "--force", "--yes", &server]);
+    drop(qemu);
+}
+
 #[test]
 fn a_pool_stands_on_an_export_of_qemu() {
     let mut daemon = Daemon::start();

@@ -31,6 +31,7 @@ use self::lane::Lanes;
 use self::reach::reach;
 use self::shared::Shared;
 use super::{ClientError, Endpoint};
+use crate::codec::transmission_flags;
 
 /// An export, and how it is used as a disk.
 #[derive(Clone, Debug)]
@@ -104,6 +105,10 @@ impl RemoteDisk for RemoteExport {
 
     fn connections(&self) -> usize {
         self.shared.connections as usize
+    }
+
+    fn has_one_connection(&self) -> bool {
+        self.shared.flags & transmission_flags::CAN_MULTI_CONN == 0
     }
 
     fn carrier(&self, shard: u32) -> Box<dyn Carrier> {

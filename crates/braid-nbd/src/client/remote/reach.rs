@@ -49,10 +49,11 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
     if options.write && terms.flags & transmission_flags::READ_ONLY != 0 {
         return unfit("is read-only".into(), "let its server export it for writing");
     }
-    if terms.flags & transmission_flags::CAN_MULTI_CONN == 0 {
+    let connections = config.connections.or(endpoint.connections).unwrap_or(CONNECTIONS);
+    if terms.flags & transmission_flags::CAN_MULTI_CONN == 0 && connections > 1 {
         return unfit(
             "does not say that several connections see the same (multi-conn)".into(),
-            "name a server that does, as nbdkit's file plugin or Braid",
+            "leave the number of connections out: it is used with one",
         );
     }
     let [least, _, payload] = terms.block_bytes.unwrap_or([1, 4096, PAYLOAD_BYTES_MAX]);
@@ -66,7 +67,6 @@ pub(super) fn reach(uri: &str, config: &RemoteConfig, options: OpenOptions) -> R
     if terms.size_bytes < u64::from(block_bytes) || terms.size_bytes > i64::MAX as u64 {
         return unfit(format!("is {} bytes long", terms.size_bytes), "let its server export something of a use");
     }
-    let connections = config.connections.or(endpoint.connections).unwrap_or(CONNECTIONS);
     // Other than a goodbye nothing is lost.
     let _ = client.disconnect();
     Ok(Shared {
