@@ -73,6 +73,8 @@ impl Flags {
     pub const FAST_ZERO: Flags = Flags(4);
     /// Much of what is read may be holes: a disk far away is first asked where, and gives the rest. A hint.
     pub const SPARSE: Flags = Flags(8);
+    /// Of a read of a leaf: another one holds the same, so that it may be given up with [`ErrorKind::Slow`] when it takes unusually long.
+    pub const OTHERS: Flags = Flags(16);
 
     /// Whether every bit of `other` is set here.
     #[inline]
@@ -95,6 +97,7 @@ impl fmt::Debug for Flags {
             (Flags::NO_UNMAP, "NO_UNMAP"),
             (Flags::FAST_ZERO, "FAST_ZERO"),
             (Flags::SPARSE, "SPARSE"),
+            (Flags::OTHERS, "OTHERS"),
         ];
         f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()
     }
@@ -186,6 +189,8 @@ pub enum ErrorKind {
     /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what stood
     /// there, until all of the row is written again. Or a block of a volume may be on a member of its pool that is absent.
     Unreadable,
+    /// Of a leaf and with [`Flags::OTHERS`] alone: it would have taken long, and was given up; nothing uses its memory any more.
+    Slow,
 }
 
 /// An error of one request: its kind, and where known the leaf and the place on it.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use braid_geometry::{CopyPlaces, Geometry, Piece};
+use braid_geometry::{CopyPlaces, Geometry, Level, Piece};
 
 use crate::io::LeafId;
 use crate::parity::{Parity, ParityNode};
 use crate::regions::{Plane, RegionMap};
+use crate::replica::VOTERS_MAX;
 
 /// What part a member plays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +157,14 @@ impl Mirrored {
         Some(role).filter(answers).or_else(|| successors.find(answers))
     }
 
+    /// Whether each byte can be read from several members, even without these.
+    pub fn has_readers(&self, avoid: Roles) -> bool {
+        let reads = |(role, member): &(usize, &MirrorMember)| member.role == Role::InSync && !avoid.has(*role);
+        let few = self.members.len() <= VOTERS_MAX;
+        few && self.geometry.spec().level == Level::Raid1
+            && self.members.iter().enumerate().filter(reads).nth(1).is_some()
+    }
+
     /// On whom a batch of the journal is to stand: as many members in sync as this, or all, of one zone. Zones lose their members
     /// independently of one another: two batches' copies in two zones could be lost together, and nothing else.
     pub fn batch_holders(&self, sequence: u64, copies: usize) -> Roles {
@@ -225,6 +234,12 @@ impl Roles {
     #[inline]
     pub fn has(self, role: usize) -> bool {
         self.0 & (1 << role) != 0
+    }
+
+    /// Without these.
+    #[must_use]
+    pub fn without(self, others: Roles) -> Roles {
+        Roles(self.0 & !others.0)
     }
 
     /// With this member.
@@ -326,7 +341,7 @@ impl Loads {
 
 #[cfg(test)]
 mod tests {
-    use braid_geometry::{Level, Spec};
+    use braid_geometry::Spec;
 
     use super::*;
 

@@ -204,6 +204,39 @@ fn who_cannot_do_what_others_have_done_is_left_out() {
     assert!(troubles.len() == 1 && troubles[0].leaf == io.leaf && troubles[0].is_fatal());
 }
 
+/// A member that is slow has not failed: others are asked before it, nobody is told, and it is waited for when no other is left.
+#[test]
+fn a_slow_member_is_asked_last() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = rig(1, &lease);
+    rig.disks.iter_mut().for_each(|disk| disk[..4096].fill(5));
+    let slow = |rig: &mut Rig, kind: ErrorKind| {
+        let (shard, sink) = &mut rig.shards[0];
+        let io = sink.queue.pop_front().unwrap();
+        shard.leaf_done(io.cookie, Err(LeafError::of(kind)), sink);
+        (io.leaf.0, io.flags)
+    };
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    let (first, flags) = slow(&mut rig, ErrorKind::Slow);
+    assert_eq!(flags, Flags::OTHERS);
+    // The other one fails: there is nobody but the first.
+    assert_eq!(slow(&mut rig, ErrorKind::Io), (1 - first, Flags::NONE));
+    assert_eq!(rig.shards[0].1.queue.front().map(|io| (io.leaf.0, io.flags)), Some((first, Flags::NONE)));
+    rig.answer(0, 0);
+    assert!(rig.done(0)[0].result.is_ok() && rig.memory[0] == 5);
+    let troubles = rig.troubles();
+    assert!(troubles.len() == 1 && u32::from(troubles[0].role) == 1 - first, "{troubles:?}");
+    // A write has nobody else, and neither has a read of a mirror with one member.
+    rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
+    assert!(rig.shards[0].1.queue.iter().all(|io| io.flags == Flags::NONE));
+    rig.settle(&mut Random(1));
+    rig.publish(0, Some(layout(2, &[Role::InSync, Role::Filling], &lease)));
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    assert_eq!(rig.shards[0].1.queue[0].flags, Flags::NONE);
+    rig.settle(&mut Random(1));
+    assert_eq!(rig.shards[0].0.slots_in_use(), 0);
+}
+
 /// The bytes that a member misses, of the first 64 KiB.
 fn missed_bytes(missed: &Arc<Missed>) -> u64 {
     missed.blocks().bytes(0, 64 * KIB)

@@ -50,6 +50,7 @@ impl Errno {
         match kind {
             ErrorKind::Io => "the disk reported an error",
             ErrorKind::Gone => "the disk is gone",
+            ErrorKind::Slow => "the disk is slow",
             ErrorKind::TimedOut => "the disk did not answer",
             ErrorKind::NoSpace => "no space left",
             ErrorKind::Invalid => "the device refused the range",

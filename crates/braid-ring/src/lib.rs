@@ -61,7 +61,9 @@ pub use parts::PARTS_MAX;
 pub use pending::Pending;
 pub use pools::PoolCallError;
 pub use port::LEAVES_MAX;
-pub use remote::{Carrier, Cut, INPUT_BYTES, OUTPUT_BYTES, REMOTE_CONNECTIONS_MAX, RemoteCx, RemoteDisk, RemotePart};
+pub use remote::{
+    Carrier, Cut, INPUT_BYTES, OUTPUT_BYTES, REMOTE_CONNECTIONS_MAX, RemoteCx, RemoteDisk, RemotePart, SLOW,
+};
 pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
 pub use shm::{SharedTail, TailFolder, TailName};
 pub use spec::{DiskSpec, FaultRules, SpecError};

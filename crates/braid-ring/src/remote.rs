@@ -25,6 +25,9 @@ pub const OUTPUT_BYTES: usize = 256 << 10;
 /// Connections that a carrier can have at a time.
 pub const REMOTE_CONNECTIONS_MAX: usize = 8;
 
+/// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk has it.
+pub const SLOW: i32 = libc::EINPROGRESS;
+
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
 /// In a token, above what has ended: on which connection.
@@ -168,6 +171,12 @@ impl RemoteCx<'_> {
     /// Ends the oldest I/O that waits; of its parts that were taken those go on.
     pub fn fail_waiting(&mut self, errno: i32) {
         self.core.port.fail_waiting(self.place, errno);
+    }
+
+    /// Ends, with [`SLOW`], the reads with [`Flags::OTHERS`] that wait since `until_ns` or before and of which something was not taken; of
+    /// their parts that were taken those go on. Since when the first of them has waited; none: there were none.
+    pub fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
+        self.core.port.give_up_reads(self.place, until_ns)
     }
 
     /// Gives a stream socket to the shard, connected or about to be; false when it has no room.

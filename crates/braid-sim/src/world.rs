@@ -318,6 +318,9 @@ impl World {
         let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
         if spared {
             // Nothing goes wrong.
+        } else if io.flags.has(Flags::OTHERS) && self.rng.below(16) == 0 {
+            running.result = Err(LeafError::of(ErrorKind::Slow));
+            self.counters.add("fault", "slow read");
         } else if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
             if io.op == Op::Read && matches!(owner, Owner::Shard(..)) && self.rng.coin() {

@@ -4,6 +4,7 @@
 use super::ranges::{hold, release};
 use super::waiting::{range_key, region_key};
 use super::{Shard, ShardMessage, slots};
+use crate::Roles;
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::plan::{Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
@@ -50,6 +51,10 @@ impl Shard {
             if op != Op::Write {
                 // FUA of operations without data is a flush of its own; a read has none.
                 flags = Flags(flags.0 & !Flags::FUA.0);
+            }
+            if op == Op::Read {
+                let others = layout.lease.is_some() && layout.mirror().is_some_and(|m| m.has_readers(slot.avoid));
+                flags = if others { Flags::OTHERS } else { Flags::NONE };
             }
             if layout.ordered {
                 if flags.has(Flags::FAST_ZERO) {
@@ -100,6 +105,11 @@ impl Shard {
                         // Nothing is left to wait for but, with FUA, a flush.
                         return self.advance(index, sink);
                     }
+                }
+                Step::Lost if !slot.slow().is_empty() => {
+                    // Those are left that were slow: they are waited for.
+                    slot.avoid = slot.avoid.without(slot.slow());
+                    slot.set_slow(Roles::NONE);
                 }
                 Step::Lost => {
                     slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));

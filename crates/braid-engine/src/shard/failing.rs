@@ -73,6 +73,13 @@ impl Shard {
             slot.error.get_or_insert(cause);
             return;
         };
+        if error.kind == ErrorKind::Slow {
+            // Another one is asked. Nothing is wrong, and nobody is told.
+            slot.avoid = slot.avoid.with(role);
+            slot.set_slow(slot.slow().with(role));
+            slot.again = true;
+            return;
+        }
         slot.cause.get_or_insert(cause);
         // The number that the member has in the layout of now.
         let now = match device.current.as_ref().and_then(|current| current.mirror()) {

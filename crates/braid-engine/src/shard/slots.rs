@@ -79,6 +79,8 @@ pub(crate) struct Slot {
     pub begun_ns: u64,
     /// Members that it does not read from any more.
     pub avoid: Roles,
+    /// Those of them that were only slow: see [`Slot::slow`].
+    slow: u16,
     /// Members that failed what changes them: it goes on when they are left out.
     pub failed: Roles,
     /// Why members failed.
@@ -127,6 +129,7 @@ impl Slot {
         self.alone = false;
         self.has_read = false;
         self.avoid = Roles::NONE;
+        self.slow = 0;
         self.failed = Roles::NONE;
         self.sync = NONE;
         self.work = NONE;
@@ -135,6 +138,15 @@ impl Slot {
         self.pool = NO_POOL;
         self.below.0 = NONE;
         self.changes = 0;
+    }
+
+    /// Members that were too slow to be read from. Those that may be are replicas, of which there are no more than voters.
+    pub fn slow(&self) -> Roles {
+        Roles(u128::from(self.slow))
+    }
+
+    pub fn set_slow(&mut self, slow: Roles) {
+        self.slow = slow.0 as u16;
     }
 
     /// Bytes of memory that the request's data take.
@@ -172,6 +184,7 @@ impl Slot {
         step: 0,
         begun_ns: 0,
         avoid: Roles::NONE,
+        slow: 0,
         failed: Roles::NONE,
         cause: None,
         sync: NONE,

@@ -100,6 +100,7 @@ impl Shard {
                         _ => roles,
                     };
                     (slot.failed, slot.avoid) = (now(slot.failed), now(slot.avoid));
+                    slot.set_slow(now(slot.slow()));
                 }
                 device.users += 1;
                 let old = std::mem::replace(&mut slot.version, version);

@@ -538,7 +538,8 @@ impl Port {
         if late {
             self.returned.push(cookie);
         } else {
-            if result.is_err() {
+            // What is only slow has not failed.
+            if result.is_err_and(|error| error.kind != ErrorKind::Slow) {
                 leaf.counters.errors.add(1);
             }
             leaf.counters.record(op as usize, self.now_ns.saturating_sub(start_ns));

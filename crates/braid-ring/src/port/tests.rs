@@ -11,6 +11,100 @@ use crate::wake::Wake;
 
 const LEAF: LeafId = LeafId(0);
 
+/// A disk that is far away, whose carrier is the test.
+struct Far;
+
+impl crate::remote::RemoteDisk for Far {
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+    fn logical_block_bytes(&self) -> u32 {
+        512
+    }
+    fn set_replaceable(&self, _replaceable: bool) {}
+    fn lost_because(&self) -> Option<&str> {
+        None
+    }
+    fn is_settled(&self) -> bool {
+        true
+    }
+    fn carrier(&self, _shard: u32) -> Box<dyn crate::remote::Carrier> {
+        unreachable!("the port has its place already")
+    }
+}
+
+/// Reads that others may answer leave the line wherever they stand in it; all else stays, in order, and everything is answered once.
+#[test]
+fn slow_reads_leave_the_line_of_a_remote_disk() {
+    use crate::remote::Cut;
+    let cut = Cut { data_bytes: 4096, range_bytes: 4096, pieces: 4 };
+    let mut random = 1u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    let (mut given_up, mut partly) = (0, 0);
+    for _ in 0..200 {
+        let mut bed = Bed::new("far");
+        let spec = DiskSpec::Remote { uri: "nbd://nowhere".into() };
+        bed.port.add_leaf(LEAF, Arc::new(Disk::of_remote(&spec, Arc::new(Far), true)), Arc::new(LeafCounters::new()));
+        bed.port.set_remote(LEAF, 0);
+        let (mut asked, mut taken, mut ended) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..60 {
+            bed.port.now_ns += 1;
+            match below(8) {
+                0..=2 if asked.len() < 60 => {
+                    let op = if below(4) == 0 { Op::Write } else { Op::Read };
+                    let flags = if op == Op::Read && below(2) == 0 { Flags::OTHERS } else { Flags::NONE };
+                    asked.push((op, flags, bed.port.now_ns));
+                    let cookie = Cookie(asked.len() as u64);
+                    bed.port.submit(&LeafIo::simple(LEAF, op, flags, 0, 8192, bed.at, cookie));
+                }
+                3..=4 => taken.extend(bed.port.take_part(0, &cut)),
+                5 if !taken.is_empty() => {
+                    let part = taken.swap_remove(below(taken.len() as u64) as usize);
+                    bed.port.part_done(part.io, Ok(()));
+                }
+                6 => {
+                    let until = bed.port.now_ns.saturating_sub(below(10));
+                    let out: Vec<u32> = taken.iter().map(|part| part.io).collect();
+                    if let Some(since) = bed.port.give_up_reads(0, until) {
+                        assert!(since <= until);
+                        partly += u64::from(out.iter().any(|io| bed.port.entries[*io].result.is_err()));
+                    }
+                }
+                _ => {}
+            }
+            ended.extend(bed.port.done.drain(..).map(|done| (done.cookie.0, done.result)));
+        }
+        // All that is left is taken, first come first served, and ends.
+        let mut last = 0;
+        while let Some(part) = bed.port.take_part(0, &cut) {
+            let cookie = bed.port.entries[part.io].io.cookie.0;
+            assert!(cookie >= last);
+            last = cookie;
+            taken.push(part);
+        }
+        assert_eq!(bed.port.waiting_since_ns(0), None);
+        taken.into_iter().for_each(|part| bed.port.part_done(part.io, Ok(())));
+        ended.extend(bed.port.done.drain(..).map(|done| (done.cookie.0, done.result)));
+        ended.sort_by_key(|(cookie, _)| *cookie);
+        assert_eq!(
+            ended.iter().map(|(cookie, _)| *cookie).collect::<Vec<_>>(),
+            (1..=asked.len() as u64).collect::<Vec<_>>()
+        );
+        for (cookie, result) in ended {
+            if let Err(error) = result {
+                let (op, flags, _) = asked[cookie as usize - 1];
+                assert_eq!((error.kind, op, flags), (ErrorKind::Slow, Op::Read, Flags::OTHERS));
+                given_up += 1;
+            }
+        }
+        assert_eq!(bed.port.leaves[0].in_flight, 0);
+    }
+    assert!(given_up > 300 && partly > 20, "{given_up} given up, {partly} of which something was under way");
+}
+
 /// A port with one file as its disk. Nothing reaches the file, as nobody calls [`Driver::turn`].
 struct Bed {
     port: Port,

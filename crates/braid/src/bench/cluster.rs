@@ -85,8 +85,16 @@ impl Cluster {
     /// # Errors
     /// A command fails.
     pub fn volume(&self, name: &str, size: &str, replicas: &[usize]) -> anyhow::Result<String> {
+        self.volume_with(name, size, replicas, &[])
+    }
+
+    /// The same, made with these words besides.
+    ///
+    /// # Errors
+    /// A command fails.
+    pub fn volume_with(&self, name: &str, size: &str, replicas: &[usize], more: &[&str]) -> anyhow::Result<String> {
         let places: Vec<String> = replicas.iter().map(|number| format!("n{}/{POOL}", number + 1)).collect();
-        self.nodes[0].cli(&["volume", "create", name, size, "--replicas", &places.join(",")])?;
+        self.nodes[0].cli(&[&["volume", "create", name, size, "--replicas", &places.join(",")], more].concat())?;
         self.export(name)
     }
 

@@ -507,3 +507,27 @@ fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
     assert!(cluster.client(1).read(MIB, MIB as usize).expect("it is read") == noise(MIB, 1));
     cluster.client(1).write_fua(2 * MIB, &noise(MIB, 2)).expect("it is written");
 }
+
+/// The node that serves it has no replica: whichever of the two is silent, what is read comes from the other one, and none is left out for
+/// that.
+#[test]
+fn a_read_goes_to_the_replica_that_answers_where_none_is_near() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("two/tank,three/tank", &["--witness", "one"]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    client.write_fua(0, &noise(MIB, 1)).expect("it is written");
+    for silent in [1, 2, 1, 2] {
+        let server = &cluster.nodes[silent].running;
+        server.signal(rustix::process::Signal::STOP);
+        // One after the other: whoever was read before is asked first.
+        let read: Vec<_> = (0..8).map(|at| client.read(at * 64 * KIB, 4096)).collect();
+        server.signal(rustix::process::Signal::CONT);
+        for (at, read) in read.into_iter().enumerate() {
+            assert!(read.expect("it is read")[..] == noise(MIB, 1)[at * 64 * 1024..][..4096]);
+        }
+    }
+    let states = cluster.states(0);
+    assert_eq!(states[..2], ["in_sync"; 2], "{states:?}");
+    assert!(!cluster.nodes[0].events().contains("member_dropped"), "{}", cluster.nodes[0].events());
+}

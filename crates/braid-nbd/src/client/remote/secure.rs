@@ -300,6 +300,9 @@ impl<W: Wire> Wire for Through<'_, W> {
     fn fail_waiting(&mut self, errno: i32) {
         self.wire.fail_waiting(errno);
     }
+    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
+        self.wire.give_up_reads(until_ns)
+    }
     fn dial(&mut self, target: &Target) -> bool {
         let secure = &mut *self.secure;
         // What TLS had to say on the connection before may be on its way yet.

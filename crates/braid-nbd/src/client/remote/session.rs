@@ -7,6 +7,7 @@
 //! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why. Of fenced disks each
 //! is opened again (`fenced`).
 
+mod leaving;
 mod losing;
 mod replies;
 
@@ -137,6 +138,12 @@ pub(super) struct Session {
     /// When it last answered on this lane.
     answered_ns: u64,
     next_look_ns: u64,
+    /// Likewise, for reads that are slow.
+    next_glance_ns: u64,
+    /// How long reads take of late, from when they were asked for; 0: nobody knows.
+    usual_read_ns: u64,
+    /// Since when a read that was given up has waited for a connection; none where one stands.
+    left_since_ns: Option<u64>,
     timer_ns: Option<u64>,
 }
 
@@ -165,6 +172,9 @@ impl Session {
             heard_ns: 0,
             answered_ns: 0,
             next_look_ns: 0,
+            next_glance_ns: 0,
+            usual_read_ns: 0,
+            left_since_ns: None,
             timer_ns: None,
         }
     }
@@ -180,6 +190,9 @@ impl Session {
         }
         if wire.now_ns() >= self.next_look_ns {
             self.look_at_the_clock(wire);
+        }
+        if self.may_leave_reads(wire) && wire.now_ns() >= self.next_glance_ns {
+            self.leave_slow_reads(wire);
         }
         match self.phase {
             Phase::Down if self.wants(wire) && wire.now_ns() >= self.retry_at_ns => self.dial(wire),
@@ -199,7 +212,7 @@ impl Session {
     }
 
     fn wants(&self, wire: &impl Wire) -> bool {
-        !self.slots.is_empty() || wire.waiting_since_ns().is_some()
+        !self.slots.is_empty() || self.left_since_ns.is_some() || wire.waiting_since_ns().is_some()
     }
 
     fn set_timer(&mut self, wire: &mut impl Wire) {
@@ -210,6 +223,9 @@ impl Session {
         let mut at = self.next_look_ns.max(now);
         if matches!(self.phase, Phase::Down) {
             at = at.min(self.retry_at_ns.max(now));
+        }
+        if self.may_leave_reads(wire) {
+            at = at.min(self.next_glance_ns.max(now));
         }
         if self.timer_ns.is_none_or(|set| set > at) && wire.timer_at(at) {
             self.timer_ns = Some(at);
@@ -290,6 +306,7 @@ impl Session {
                     }
                     (self.phase, self.terms) = (Phase::Up, terms);
                     self.heard_ns = wire.now_ns();
+                    self.left_since_ns = None;
                     return;
                 }
                 Ok((0, None)) => break,
@@ -468,6 +485,7 @@ impl Session {
         self.heard_ns = wire.now_ns();
         if matches!(self.phase, Phase::Up) {
             self.answered_ns = self.heard_ns;
+            self.left_since_ns = None;
             self.shared.has_answered(self.heard_ns);
         }
         match self.reading {
@@ -516,9 +534,12 @@ impl Session {
         } else if result.is_ok() && cached && slot.changes() && !(fua && slot.has_fua()) {
             self.shared.written.fetch_add(1, Ordering::AcqRel);
         }
-        let part = slot.part;
+        let (part, left) = (slot.part, slot.left);
         self.slots.give(index);
-        wire.done(&part, result);
+        if !left {
+            self.note_read(&part, wire.now_ns());
+            wire.done(&part, result);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Slot {
     pub(super) in_send: bool,
     /// What the server has answered before that.
     pub(super) answer: Option<Result<(), i32>>,
+    /// Nobody waits for it any more: what the server answers is thrown away.
+    pub(super) left: bool,
     /// When it was sent.
     pub(super) sent_ns: u64,
     /// Of a flush: what had been written when it was sent.
@@ -45,6 +47,11 @@ impl Slot {
         !matches!(self.part.op, Op::Read | Op::Flush)
     }
 
+    /// A read that may be given up.
+    pub(super) fn may_be_left(&self) -> bool {
+        self.part.op == Op::Read && self.part.flags.has(Flags::OTHERS) && !self.left
+    }
+
     pub(super) fn has_fua(&self) -> bool {
         self.part.op == Op::Write && self.part.flags.has(Flags::FUA)
     }
@@ -57,6 +64,8 @@ pub(super) struct Slots {
     pub(super) unsent: VecDeque<u16>,
     /// How many the server has.
     pub(super) sent: usize,
+    /// How many may be given up, and are waited for.
+    may_be_left: usize,
 }
 
 impl Slots {
@@ -64,12 +73,14 @@ impl Slots {
         let part = RemotePart { io: 0, op: Op::Flush, flags: Flags::NONE, offset: 0, len: 0, at: 0, start_ns: 0 };
         let (state, answer) = (State::Free, None);
         let (stretch, count) = (Stretch::default(), 0);
-        let empty = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, stretch, count };
+        let (flushing, in_send, left) = (false, false, false);
+        let empty = Slot { part, state, flushing, in_send, answer, left, sent_ns: 0, mark: 0, stretch, count };
         Slots {
             all: vec![empty; SLOTS].into(),
             free: (0..SLOTS as u16).rev().collect(),
             unsent: VecDeque::with_capacity(SLOTS),
             sent: 0,
+            may_be_left: 0,
         }
     }
 
@@ -92,13 +103,28 @@ impl Slots {
         let count = slot.count.wrapping_add(1);
         let (state, answer) = (State::Unsent, None);
         let stretch = Stretch::of(&part);
-        *slot = Slot { part, state, flushing: false, in_send: false, answer, sent_ns: 0, mark: 0, stretch, count };
+        let (flushing, in_send, left) = (false, false, false);
+        *slot = Slot { part, state, flushing, in_send, answer, left, sent_ns: 0, mark: 0, stretch, count };
+        self.may_be_left += usize::from(slot.may_be_left());
         Some(index)
     }
 
     pub(super) fn give(&mut self, index: u16) {
+        self.leave(index);
         self.set(index, State::Free);
         self.free.push(index);
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn leave(&mut self, index: u16) {
+        let slot = &mut self.all[usize::from(index)];
+        self.may_be_left -= usize::from(slot.may_be_left());
+        slot.left = true;
+    }
+
+    /// Whether any is waited for that may be given up.
+    pub(super) fn any_may_be_left(&self) -> bool {
+        self.may_be_left > 0
     }
 
     pub(super) fn set(&mut self, index: u16, state: State) {

@@ -73,6 +73,13 @@ impl Wire for Shard {
         let part = self.waiting.pop_front().unwrap();
         self.ended.push((part.io, Err(errno)));
     }
+    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
+        let slow = |part: &RemotePart| part.flags.has(Flags::OTHERS) && part.start_ns <= until_ns;
+        let since = self.waiting.iter().filter(|part| slow(part)).map(|part| part.start_ns).min();
+        self.ended.extend(self.waiting.iter().filter(|part| slow(part)).map(|part| (part.io, Err(braid_ring::SLOW))));
+        self.waiting.retain(|part| !slow(part));
+        since
+    }
     fn dial(&mut self, _target: &Target) -> bool {
         assert!(!self.open && self.receiving.is_none() && self.sending == 0, "one connection at a time");
         self.dialled += 1;

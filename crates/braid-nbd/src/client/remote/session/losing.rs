@@ -41,7 +41,9 @@ impl Session {
             self.shared.connection_ended(why == Why::GivenUp, writes);
         }
         for index in sent {
-            if why == Why::GivenUp {
+            if self.slots[index].left {
+                self.slots.give(index);
+            } else if why == Why::GivenUp {
                 let part = self.slots[index].part;
                 self.slots.give(index);
                 wire.done(&part, Err(libc_errno::TIMEDOUT));
@@ -83,6 +85,7 @@ impl Session {
         let held = held
             .map(|index| self.slots[index].part.start_ns)
             .chain(wire.waiting_since_ns().filter(|_| !self.others_stand))
+            .chain(self.left_since_ns.filter(|_| !self.others_stand))
             .min();
         if let Some(since) = held {
             // Neither a request nor a lane that never has an answer is waited for without end because others have theirs.
@@ -97,6 +100,7 @@ impl Session {
 
     /// Fails what is not with the server and was asked for at this time or before.
     pub(super) fn fail_held(&mut self, wire: &mut impl Wire, errno: i32, until_ns: u64) {
+        self.left_since_ns = self.left_since_ns.filter(|since| *since > until_ns);
         for _ in 0..self.slots.unsent.len() {
             let Some(index) = self.slots.unsent.pop_front() else { break };
             let part = self.slots[index].part;

@@ -87,14 +87,17 @@ impl Session {
     fn data(&mut self, wire: &mut impl Wire, slot: u16, (at, end): (u64, u64), last: bool) -> Next {
         let part = self.slots[slot].part;
         let here = (end - at).min((self.end - self.start) as u64);
-        wire.copy_data(&part, at, self.start, self.start + here as usize);
+        let left = self.slots[slot].left;
+        if !left {
+            wire.copy_data(&part, at, self.start, self.start + here as usize);
+        }
         self.start += here as usize;
         let at = at + here;
         if at == end {
             self.chunk_ended(wire, slot, last);
             return Next::On;
         }
-        let direct = end - at >= DIRECT_BYTES;
+        let direct = end - at >= DIRECT_BYTES && !left;
         self.reading = match direct {
             true => Reading::Direct { slot, at, end, asked: 0, last },
             false => Reading::Data { slot, at, end, last },
@@ -226,7 +229,7 @@ impl Session {
     }
 
     fn zero(&self, wire: &mut impl Wire, slot: u16, mut at: u64, end: u64) {
-        while at < end {
+        while at < end && !self.slots[slot].left {
             let step = (end - at).min(ZEROS.len() as u64);
             wire.put_data(&self.slots[slot].part, at, &ZEROS[..step as usize]);
             at += step;
@@ -275,6 +278,9 @@ impl Session {
 
     /// More of a read is asked for.
     fn again(&mut self, index: u16) {
+        if self.slots[index].left {
+            return self.slots.give(index);
+        }
         self.slots.set(index, State::Unsent);
         self.slots.unsent.push_back(index);
     }

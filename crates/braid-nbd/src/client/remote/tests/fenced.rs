@@ -120,6 +120,86 @@ fn a_replica_without_progress_is_lost() {
     }
 }
 
+const MS: u64 = SECOND / 1000;
+
+impl Bed {
+    /// Time, without anything else.
+    fn ticks(&mut self, ns: u64) {
+        self.shard.now_ns += ns;
+        self.session.timer(&mut self.shard);
+        self.work();
+    }
+}
+
+#[test]
+fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_thrown_away() {
+    let mut bed = Bed::fenced().stands();
+    // So long nobody knew what is usual, and then it is nothing.
+    let (read, other) = (bed.ask(Op::Read, Flags::OTHERS, 0, 40 << 10), bed.ask(Op::Read, Flags::NONE, 0, 512));
+    bed.sent();
+    bed.sent();
+    let cookies: Vec<u64> = bed.requests().iter().map(|request| request.2).collect();
+    bed.ticks(19 * MS);
+    assert_eq!(bed.shard.ended, []);
+    bed.ticks(10 * MS);
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))]);
+    // Its memory is somebody else's now.
+    bed.shard.memory.remove(&read);
+    bed.says(&Bed::reply(cookies[0], 0, &[9; 40 << 10]));
+    assert_eq!(bed.shard.ended, []);
+    bed.says(&Bed::reply(cookies[1], 0, &[3; 512]));
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(other, Ok(()))]);
+    // What has begun to come is waited for.
+    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 8192);
+    bed.sent();
+    let cookie = bed.requests()[0].2;
+    let all = Bed::reply(cookie, 0, &[4; 8192]);
+    bed.says(&all[..1000]);
+    bed.ticks(4 * SECOND);
+    assert_eq!(bed.shard.ended, []);
+    bed.says(&all[1000..]);
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Ok(()))]);
+    // That took long: a while is usual now.
+    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+    bed.sent();
+    bed.ticks(SECOND);
+    assert_eq!(bed.shard.ended, []);
+    let cookie = bed.requests()[0].2;
+    bed.says(&Bed::reply(cookie, 5, &[]));
+    assert_eq!((bed.shard.ended[0].0, bed.shard.ended[0].1.is_err(), bed.why()), (read, true, ""));
+}
+
+#[test]
+fn a_read_that_was_given_up_is_not_asked_again_and_a_server_that_answers_none_is_lost() {
+    // The connection breaks; the server is silent; or is not there.
+    for how in 0..3 {
+        let mut bed = if how == 2 { Bed::fenced() } else { Bed::fenced().stands() };
+        bed.shard.refuses = how == 2;
+        let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+        bed.sent();
+        bed.ticks(SECOND / 4);
+        assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))], "{how}");
+        bed.requests();
+        if how == 0 {
+            bed.breaks();
+            // One that is waited for brings the connection back.
+            let other = bed.ask(Op::Read, Flags::NONE, 4096, 512);
+            bed.passes(SECOND / 4);
+            bed.greets();
+            let [(0, 0, cookie, 4096, 512)] = bed.requests()[..] else { panic!("one read") };
+            bed.sent();
+            bed.says(&Bed::reply(cookie, 0, &[1; 512]));
+            assert_eq!((bed.why(), bed.shard.ended.as_slice()), ("", &[(other, Ok(()))][..]));
+            continue;
+        }
+        bed.passes(4 * SECOND + SECOND / 2);
+        assert_eq!(bed.why(), "", "{how}");
+        bed.passes(SECOND);
+        assert_eq!(bed.why(), "its server made no progress for too long", "{how}");
+        assert_eq!(bed.shard.ended, [], "{how}");
+    }
+}
+
 #[test]
 fn a_slow_replica_is_not_a_dead_one() {
     let mut bed = Bed::fenced().stands();
