@@ -2,7 +2,7 @@
 //!
 //! For each its data are made what the snapshot is, and the snapshot is taken there, under the same identity and name. What that is
 //! comes from the replica of this very node. Of the first one all that was ever written is compared, of the next ones what they differ
-//! in; what is equal is not sent.
+//! in; what is equal is not sent, and of what the other one has nothing of nothing is read over the link: it says so.
 //!
 //! The replica is out meanwhile, and stays so if this is broken off: where its data are changed here they differed from those of the others
 //! anyhow, so that it lacks them by the bitmap as well.
@@ -14,7 +14,7 @@ use super::create::around;
 use super::decided::{Has, Verdict};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
-use braid_engine::{DeviceId, DeviceIo, LeafId, MetaIo};
+use braid_engine::{DeviceId, DeviceIo, Flags, LeafId, Op};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,9 @@ use uuid::Uuid;
 
 /// Bytes that are compared at a time, and how many such pieces side by side.
 const PIECE_BYTES: u64 = 1 << 20;
-const PIECES: usize = 4;
+const PIECES: usize = 8;
+/// Runs of a piece that are written side by side.
+const RUNS: usize = 8;
 /// What is equal is known by so many bytes.
 const BLOCK_BYTES: usize = 4096;
 
@@ -178,11 +180,17 @@ impl Control {
             right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
         let failed =
             |error: braid_engine::LeafError| ErrorDetail::new(Kind::DiskError, format!("the replica: {error}"));
-        let there = self.meta.read(leaf, head_bytes + piece.start, len).await.map_err(failed)?;
-        for run in differing(&right, &there) {
-            let offset = head_bytes + piece.start + run.start as u64;
-            self.meta.write(leaf, offset, right[run].to_vec(), false).await.map_err(failed)?;
-        }
+        let offset = head_bytes + piece.start;
+        let there = self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, offset, len as u64, &[]).await.map_err(failed)?;
+        let writes = differing(&right, &there).into_iter().map(|run| {
+            let (at, len) = (offset + run.blocks.start as u64, run.blocks.len() as u64);
+            let (op, data) = match run.is_zero {
+                true => (Op::WriteZeroes, &[][..]),
+                false => (Op::Write, &right[run.blocks]),
+            };
+            self.ring.leaf_io(leaf, op, Flags::NONE, at, len, data)
+        });
+        stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map_err(failed)?;
         Ok(())
     }
 }
@@ -191,17 +199,24 @@ fn stopped() -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, "the volume is not served any more")
 }
 
-/// The runs of blocks in which two buffers differ.
-fn differing(right: &[u8], there: &[u8]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
+/// Blocks in which two buffers differ, one after the other.
+#[derive(PartialEq, Eq, Debug)]
+struct Run {
+    blocks: Range<usize>,
+    /// They are to be zeros: then no data are sent, and nothing is allocated for them.
+    is_zero: bool,
+}
+
+fn differing(right: &[u8], there: &[u8]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
     for (block, (one, other)) in right.chunks(BLOCK_BYTES).zip(there.chunks(BLOCK_BYTES)).enumerate() {
         if one == other {
             continue;
         }
-        let start = block * BLOCK_BYTES;
+        let (start, is_zero) = (block * BLOCK_BYTES, one.iter().all(|byte| *byte == 0));
         match runs.last_mut() {
-            Some(last) if last.end == start => last.end = start + one.len(),
-            _ => runs.push(start..start + one.len()),
+            Some(last) if last.blocks.end == start && last.is_zero == is_zero => last.blocks.end = start + one.len(),
+            _ => runs.push(Run { blocks: start..start + one.len(), is_zero }),
         }
     }
     runs
@@ -214,12 +229,16 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let mut there = vec![0; 10 * BLOCK_BYTES];
-        let right = there.clone();
+        let mut right = there.clone();
         assert!(differing(&right, &there).is_empty());
         for at in [0, 3 * BLOCK_BYTES - 1, 3 * BLOCK_BYTES, 10 * BLOCK_BYTES - 1] {
             there[at] = 1;
         }
-        let blocks = |first: usize, end: usize| first * BLOCK_BYTES..end * BLOCK_BYTES;
-        assert_eq!(differing(&right, &there), [blocks(0, 1), blocks(2, 4), blocks(9, 10)]);
+        let run = |first: usize, end: usize, is_zero| Run { blocks: first * BLOCK_BYTES..end * BLOCK_BYTES, is_zero };
+        assert_eq!(differing(&right, &there), [run(0, 1, true), run(2, 4, true), run(9, 10, true)]);
+        // What is zeros there in the end is not sent.
+        right[3 * BLOCK_BYTES + 7] = 5;
+        let expected = [run(0, 1, true), run(2, 3, true), run(3, 4, false), run(9, 10, true)];
+        assert_eq!(differing(&right, &there), expected);
     }
 }
