@@ -24,6 +24,7 @@ pub const ALL: &[Entry] = &[
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
     ("nbd_client", nbd_client),
+    ("fuse_ask", fuse_ask),
     ("sizes", sizes),
     ("disk_names", disk_names),
     ("api_bodies", api_bodies),
@@ -422,4 +423,9 @@ fn again<T>(
     let written = write(value).expect("a request can be written");
     let read = read(&written).expect("what was written can be read");
     assert_eq!(write(&read).expect("a request can be written"), written);
+}
+
+/// Messages of the kernel to the server of a file.
+pub fn fuse_ask(data: &[u8]) {
+    braid_fuse::ask::fuzz(data);
 }

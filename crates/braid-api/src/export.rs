@@ -66,9 +66,9 @@ pub struct Export {
     pub array: String,
     /// Its identity.
     pub array_uuid: String,
-    /// Where it listens: `unix:PATH` or `tcp:HOST:PORT`.
+    /// Where it is to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file.
     pub nbd: String,
-    /// The same as a URI for NBD clients.
+    /// The same as a URI for NBD clients; of a file `file://PATH`.
     pub uri: String,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -113,7 +113,7 @@ pub struct ExportList {
 pub struct AddExport {
     /// The array, by name or UUID; or a volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
-    /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`.
+    /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`; or `fuse:PATH` (absolute), which shows it as a file there.
     pub nbd: String,
     /// The export's name; absent: that of what is exported.
     #[serde(default)]

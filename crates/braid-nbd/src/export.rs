@@ -307,7 +307,7 @@ impl Export {
 
     /// What its requests have to wait for.
     #[inline]
-    pub(crate) fn throttle(&self) -> &Throttle {
+    pub fn throttle(&self) -> &Throttle {
         &self.throttle
     }
 
@@ -340,7 +340,8 @@ impl Export {
         self.refused.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, stats: &ExportStats) {
+    /// What clients have done meanwhile is added.
+    pub fn add(&self, stats: &ExportStats) {
         let s = stats;
         let values = [s.reads, s.writes, s.others, s.read_bytes, s.written_bytes, s.errors];
         for (count, value) in self.counts.iter().zip(values) {
@@ -350,14 +351,19 @@ impl Export {
         }
     }
 
+    /// One request of this class took so long.
+    pub fn took(&self, class: RequestClass, latency_ns: u64) {
+        self.latencies.batch().add(class, latency_ns);
+    }
+
     /// For the latencies of one batch of replies.
     #[inline]
     pub(crate) fn latencies(&self) -> Batch<'_> {
         self.latencies.batch()
     }
 
-    /// Takes one of the places for connections.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<OpenExport> {
+    /// Takes one of the places for connections; none is left: it is counted as refused.
+    pub fn open(self: &Arc<Self>) -> Option<OpenExport> {
         let max = self.limits().connections_max;
         let more = |n: u32| (n < max).then_some(n + 1);
         if self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {

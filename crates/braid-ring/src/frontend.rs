@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, Soon};
 
+use crate::channels::{ChannelId, MESSAGE_PIECES_MAX};
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
 use crate::tier::tier_of;
@@ -226,6 +227,53 @@ impl Cx<'_> {
     /// Shuts a socket down and closes it once its last `net_done` was given.
     pub fn close(&mut self, socket: SocketId) {
         self.core.net.close(socket, &mut self.core.port.driver);
+    }
+
+    /// Gives a file of messages, as `/dev/fuse` is one, to the shard.
+    ///
+    /// # Errors
+    /// Gives it back when the table is full ([`crate::CHANNELS_MAX`]) or the driver is not io_uring.
+    pub fn add_channel(&mut self, fd: OwnedFd) -> Result<ChannelId, OwnedFd> {
+        self.core.channels.add(fd, self.frontend, &self.core.port.driver)
+    }
+
+    /// Begins to wait until a channel has a message or an error; `net_done` tells. Of several channels to one source one
+    /// is told. False when it is closed, or waits already.
+    pub fn await_message(&mut self, channel: ChannelId, token: u64) -> bool {
+        debug_assert!(token < TAG_LIMIT);
+        self.core.channels.wait(channel, token, &mut self.core.port.driver)
+    }
+
+    /// Begins to read one message into pieces of the arena; `net_done` tells its bytes, or minus an error number (EAGAIN:
+    /// there is none). False when the channel is closed, or [`crate::CHANNEL_CALLS_MAX`] calls are under way.
+    ///
+    /// # Panics
+    /// When a piece is not in the arena, or there are more than [`MESSAGE_PIECES_MAX`].
+    pub fn read_message(&mut self, channel: ChannelId, pieces: &[SendPiece], token: u64) -> bool {
+        self.message_call(channel, false, pieces, token)
+    }
+
+    /// Begins to write one message, all of it at once. As [`Cx::read_message`].
+    ///
+    /// # Panics
+    /// As [`Cx::read_message`].
+    pub fn write_message(&mut self, channel: ChannelId, pieces: &[SendPiece], token: u64) -> bool {
+        self.message_call(channel, true, pieces, token)
+    }
+
+    fn message_call(&mut self, channel: ChannelId, is_write: bool, pieces: &[SendPiece], token: u64) -> bool {
+        debug_assert!(token < TAG_LIMIT);
+        assert!(!pieces.is_empty() && pieces.len() <= MESSAGE_PIECES_MAX, "1 to {MESSAGE_PIECES_MAX} pieces");
+        let arena = &self.core.port.arena;
+        let inside = |p: &SendPiece| arena.offset(p.buf, u64::from(p.len)).is_some();
+        assert!(pieces.iter().all(inside), "messages lie in the arena");
+        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
+        self.core.channels.call(channel, is_write, places, token, &mut self.core.port.driver)
+    }
+
+    /// Closes a channel once its last `net_done` was given. A wait ends at once.
+    pub fn close_channel(&mut self, channel: ChannelId) {
+        self.core.channels.close(channel, &mut self.core.port.driver);
     }
 
     /// Calls [`Frontend::timer`] at a time of [`Cx::now_ns`]'s clock. It cannot be taken back. False when the table is

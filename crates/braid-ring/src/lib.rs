@@ -17,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod arena;
+mod channels;
 mod devices;
 pub mod disk;
 pub mod driver;
@@ -48,6 +49,7 @@ mod timer;
 mod troubles;
 mod wake;
 
+pub use channels::{CHANNEL_CALLS_MAX, CHANNELS_MAX, ChannelId, MESSAGE_PIECES_MAX};
 pub use devices::RingDevices;
 pub use disk::{Disk, OpenOptions};
 pub use driver::{DriverInfo, DriverKind};

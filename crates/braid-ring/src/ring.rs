@@ -11,6 +11,7 @@ use braid_engine::{
 };
 
 use crate::arena::Arena;
+use crate::channels::Channels;
 use crate::devices::Sizes;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, DriverConfig, DriverInfo, DriverKind};
@@ -326,7 +327,8 @@ fn build(
     let port = Port::new(driver, arena, &port_config)?;
     let net = Net::new().map_err(no_memory)?;
     let engine = Shard::new(id, &config.limits, shared);
-    let core = Core { id, engine, upper: Vec::new(), port, net, timers: Timers::new() };
+    let channels = Channels::new();
+    let core = Core { id, engine, upper: Vec::new(), port, net, channels, timers: Timers::new() };
     Ok((Runner::new(core, frontends, peers, time_limit_ns.saturating_add(2_000_000_000)), info))
 }
 

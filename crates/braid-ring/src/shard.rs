@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard, ShardId, ShardMessage};
 use rtrb::{Consumer, Producer};
 
+use crate::channels::{CHANNEL_TOKEN, Channels};
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) upper: Vec<Shard>,
     pub(crate) port: Port,
     pub(crate) net: Net,
+    pub(crate) channels: Channels,
     pub(crate) timers: Timers,
 }
 
@@ -209,7 +211,14 @@ impl Runner {
         for event in events.drain(..) {
             if event.token & LEAF_TOKEN == LEAF_TOKEN && event.token >> 56 == LEAF_TOKEN >> 56 {
                 self.core.port.on_event(event);
-            } else if let Some(done) = self.core.net.on_event(event, &mut self.core.port.driver) {
+                continue;
+            }
+            let done = if event.token >> 56 == CHANNEL_TOKEN >> 56 {
+                self.core.channels.on_event(event)
+            } else {
+                self.core.net.on_event(event, &mut self.core.port.driver)
+            };
+            if let Some(done) = done {
                 let Some(frontend) = self.frontends.get_mut(usize::from(done.frontend)) else {
                     let place = done.frontend - FRONTENDS_MAX as u16;
                     self.remotes.event(&mut self.core, place, done.token, done.result);
@@ -566,6 +575,7 @@ impl Runner {
                 && self.core.upper.iter().all(|engine| engine.in_flight() == 0)
                 && self.core.port.in_flight() == 0
                 && self.core.net.sends() == 0
+                && self.core.channels.writes() == 0
                 && !self.duties.iter().any(|duties| duties.metas.has_waiting())
                 && !self.has_work();
             let overdue = self.core.port.now_ns.saturating_sub(since) >= self.stop_limit_ns;
@@ -573,7 +583,8 @@ impl Runner {
                 return false;
             }
             self.core.net.close_all(&mut self.core.port.driver);
-            if self.core.net.busy() > 0 && !overdue {
+            self.core.channels.close_all(&mut self.core.port.driver);
+            if (self.core.net.busy() > 0 || self.core.channels.busy() > 0) && !overdue {
                 return false;
             }
             self.rest();
@@ -608,6 +619,7 @@ impl Runner {
         }
         let core = &mut this.core;
         core.net.close_all(&mut core.port.driver);
+        core.channels.close_all(&mut core.port.driver);
     }
 
     /// Lets go of everything, or, if the kernel still has something, of as much as is safe.
@@ -619,10 +631,10 @@ impl Runner {
         for (_, gone) in self.removing {
             gone.arrive();
         }
-        let Core { port, net, .. } = self.core;
+        let Core { port, net, channels, .. } = self.core;
         if port.issued() > 0
             || port.has_errands_away()
-            || net.busy() > 0
+            || net.busy() + channels.busy() > 0
             || self.duties.iter().any(|duties| duties.metas.has_memory())
         {
             // A disk has not answered even now. What the kernel may still write to is never given back.
@@ -632,6 +644,7 @@ impl Runner {
                 duties.metas.lose();
             }
             std::mem::forget(net);
+            std::mem::forget(channels);
             self.remotes.lose();
             port.leak();
         }

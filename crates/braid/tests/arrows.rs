@@ -19,6 +19,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("braid-ring", &["braid-engine", "braid-geometry"]),
     ("braid-sim", &["braid-engine", "braid-geometry", "braid-parity", "braid-format"]),
     ("braid-nbd", &["braid-engine", "braid-ring"]),
+    // An export, its limits and its counters are the same, whoever offers it.
+    ("braid-fuse", &["braid-engine", "braid-ring", "braid-nbd"]),
     ("braid-api", &["braid-geometry"]),
     (
         "braid",
@@ -29,6 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "braid-engine",
             "braid-ring",
             "braid-nbd",
+            "braid-fuse",
             "braid-api",
             "braid-sim",
         ],

@@ -250,6 +250,13 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
         // A whole conversation with the server: it says more than its greeting of 18 bytes.
         "nbd_server" => braid_nbd::fuzz::converse(data, usize::MAX).len() > 18,
         // A reply's magic behind the byte of choices, or the server's greeting.
+        // A message of the kernel that asks for something there is.
+        "fuse_ask" => {
+            let message = data.get(2..).unwrap_or_default();
+            let (head, rest) = message.split_at(message.len().min(braid_fuse::wire::HEAD_BYTES));
+            let asked = braid_fuse::ask::read(head, rest, message.len()).map(|message| message.ask);
+            asked.is_ok_and(|ask| !matches!(ask, braid_fuse::ask::Ask::Refuse(_)))
+        }
         "nbd_client" => data.get(1..5).is_some_and(|w| w == [0x67, 0x44, 0x66, 0x98] || w == *b"NBDM"),
         other => panic!("{other} has no rule here: add one"),
     }

@@ -141,7 +141,7 @@ impl Libaio {
                 file.direct && self.unable.get(file.slot as usize) == Some(&false)
             }
             Job::Sync { file } => file.direct && self.can_sync,
-            Job::Allocate { .. } | Job::Recv { .. } | Job::Send { .. } => false,
+            _ => false,
         }
     }
 
@@ -282,7 +282,7 @@ fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
             (IOCB_CMD_PWRITE, file, offset, Some(memory), libc::RWF_NOWAIT | dsync)
         }
         Job::Sync { file } => (IOCB_CMD_FDSYNC, file, 0, None, 0),
-        Job::Allocate { .. } | Job::Recv { .. } | Job::Send { .. } => unreachable!("`is_for_kernel` keeps these away"),
+        _ => unreachable!("`is_for_kernel` keeps these away"),
     };
     iocb.aio_lio_opcode = opcode;
     (iocb.aio_buf, iocb.aio_nbytes) = match memory {

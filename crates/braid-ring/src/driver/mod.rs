@@ -136,6 +136,24 @@ pub(crate) enum Job {
         file: FileRef,
         message: *const libc::msghdr,
     },
+    /// Ends when a channel has a message, or an error; of several that wait for one source, one is told.
+    AwaitMessage {
+        file: FileRef,
+    },
+    /// Ends the wait of this token, and the wait has its own event.
+    EndWait {
+        token: u64,
+    },
+    ReadMessage {
+        file: FileRef,
+        iov: *const libc::iovec,
+        count: u32,
+    },
+    WriteMessage {
+        file: FileRef,
+        iov: *const libc::iovec,
+        count: u32,
+    },
 }
 
 /// A job that has ended.
@@ -237,6 +255,11 @@ impl Driver {
 
     /// Whether a receive or send on a socket that blocks waits by itself.
     pub(crate) fn waits_for_sockets(&self) -> bool {
+        matches!(self, Driver::Uring(_))
+    }
+
+    /// Whether it carries the jobs of channels.
+    pub(crate) fn has_channels(&self) -> bool {
         matches!(self, Driver::Uring(_))
     }
 

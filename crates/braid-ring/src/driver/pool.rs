@@ -295,7 +295,11 @@ fn file_of(job: &Job) -> FileRef {
         | Job::Sync { file }
         | Job::Allocate { file, .. }
         | Job::Recv { file, .. }
-        | Job::Send { file, .. } => file,
+        | Job::Send { file, .. }
+        | Job::AwaitMessage { file }
+        | Job::ReadMessage { file, .. }
+        | Job::WriteMessage { file, .. } => file,
+        Job::EndWait { .. } => FileRef::NONE,
     }
 }
 
@@ -321,6 +325,9 @@ unsafe fn carry_out(job: &Job) -> i32 {
             unsafe { libc::fallocate(file.fd, mode, offset as libc::off_t, len as libc::off_t) as isize }
         }
         Job::Recv { .. } | Job::Send { .. } => unreachable!("sockets never come to the pool"),
+        Job::AwaitMessage { .. } | Job::EndWait { .. } | Job::ReadMessage { .. } | Job::WriteMessage { .. } => {
+            unreachable!("only io_uring has channels")
+        }
     };
     if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
 }

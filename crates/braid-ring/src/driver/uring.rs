@@ -301,5 +301,13 @@ fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
             on_file!(file, |fd| opcode::SendMsg::new(fd, message).flags(flags).build())
         }
+        Job::AwaitMessage { file } => {
+            // Else each message would wake every shard, and all but one for nothing.
+            let events = (libc::POLLIN as u32) | libc::EPOLLEXCLUSIVE as u32;
+            on_file!(file, |fd| opcode::PollAdd::new(fd, events).build())
+        }
+        Job::EndWait { token } => opcode::PollRemove::new(token).build(),
+        Job::ReadMessage { file, iov, count } => on_file!(file, |fd| opcode::Readv::new(fd, iov, count).build()),
+        Job::WriteMessage { file, iov, count } => on_file!(file, |fd| opcode::Writev::new(fd, iov, count).build()),
     }
 }

@@ -193,6 +193,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid export add fast --nbd tcp:127.0.0.1:10809 --name fast-ro --read-only",
             "braid export add tank/db --nbd unix:/run/braid/db.sock",
             "braid export add tank/db@monday --nbd unix:/run/braid/db.sock",
+            "braid export add tank/db --fuse /srv/db.img --name db-file",
         ],
     ),
     ("export set", &["braid export set fast --max-connections 8 --limit iops=3000,bw=125M"]),

@@ -9,6 +9,7 @@ use braid_api::{
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Subcommand)]
@@ -33,8 +34,11 @@ pub struct AddArgs {
     #[arg(value_parser = export_name, value_name = "NAME")]
     array: String,
     /// Where to listen: unix:PATH or tcp:HOST:PORT (tcp:HOST is port 10809); several exports may share it
-    #[arg(long, value_name = "ADDRESS")]
-    nbd: String,
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "fuse")]
+    nbd: Option<String>,
+    /// Show it as a plain file here, an empty one or one that is not there yet
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nbd", "insecure", "tls", "allow"])]
+    fuse: Option<PathBuf>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -100,8 +104,11 @@ fn export_name(text: &str) -> Result<String, names::NameError> {
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Add(args) => {
-            let address = Address::parse(&args.nbd)?;
-            if let Address::Unix(path) = &address {
+            let address = match (args.fuse, args.nbd) {
+                (Some(file), _) => Address::Fuse(file),
+                (None, nbd) => Address::parse(&nbd.unwrap_or_default())?,
+            };
+            if let Address::Unix(path) | Address::Fuse(path) = &address {
                 args.ask.reach.refuse_relative(path)?;
             }
             let nbd = address.absolute()?.to_string();
@@ -175,7 +182,10 @@ fn added(export: &Export) -> String {
             export.reason.as_deref().unwrap_or("no reason known")
         ),
     };
-    let _ = writeln!(text, "try it with: nbdinfo '{}'", export.uri);
+    let _ = match export.nbd.strip_prefix("fuse:") {
+        Some(file) => writeln!(text, "make a block device of it with: losetup --find --show --direct-io=on '{file}'"),
+        None => writeln!(text, "try it with: nbdinfo '{}'", export.uri),
+    };
     text
 }
 

@@ -1,4 +1,4 @@
-//! Where exports listen: `unix:PATH` or `tcp:HOST:PORT`.
+//! Where exports are to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file.
 
 use braid_api::{ErrorDetail, Kind};
 use std::fmt;
@@ -10,9 +10,9 @@ pub const NBD_PORT: u16 = 10809;
 /// Longest path of a Unix socket, in bytes: what `sockaddr_un` has room for, less the zero at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-const EXAMPLE: &str = "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809";
+const EXAMPLE: &str = "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809, fuse:/srv/fast.img";
 
-/// An address that exports listen on.
+/// An address that exports are to be had at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A Unix socket.
@@ -24,6 +24,8 @@ pub enum Address {
         /// Its port.
         port: u16,
     },
+    /// A file, of one export.
+    Fuse(PathBuf),
 }
 
 impl Address {
@@ -46,8 +48,14 @@ impl Address {
             }
             return Ok(Address::Unix(PathBuf::from(path)));
         }
+        if let Some(path) = text.strip_prefix("fuse:") {
+            if path.is_empty() {
+                return Err(refused("has no path".to_owned()));
+            }
+            return Ok(Address::Fuse(PathBuf::from(path)));
+        }
         let Some(rest) = text.strip_prefix("tcp:") else {
-            return Err(refused("begins neither with unix: nor with tcp:".to_owned()));
+            return Err(refused("begins with none of unix:, tcp: and fuse:".to_owned()));
         };
         let (host, port) = split_port(rest).map_err(refused)?;
         Ok(Address::Tcp { host: host.to_owned(), port })
@@ -58,13 +66,16 @@ impl Address {
     /// # Errors
     /// [`Kind::InvalidArgument`] when the path is too long for a socket, or has no absolute form.
     pub fn absolute(self) -> Result<Address, ErrorDetail> {
-        let Address::Unix(path) = self else { return Ok(self) };
-        let absolute = std::path::absolute(&path).map_err(|error| {
+        let (Address::Unix(path) | Address::Fuse(path)) = &self else { return Ok(self) };
+        let absolute = std::path::absolute(path).map_err(|error| {
             ErrorDetail::new(
                 Kind::InvalidArgument,
                 format!("the path {} has no absolute form: {error}", path.display()),
             )
         })?;
+        if matches!(self, Address::Fuse(_)) {
+            return Ok(Address::Fuse(absolute));
+        }
         let bytes = absolute.as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
             return Err(ErrorDetail::new(
@@ -79,10 +90,11 @@ impl Address {
         Ok(Address::Unix(absolute))
     }
 
-    /// The address of one export there, as NBD clients write it; `tls`: only over TLS.
+    /// The address of one export there, as NBD clients write it, or that of a file; `tls`: only over TLS.
     pub fn uri(&self, export: &str, tls: bool) -> String {
         let s = if tls { "s" } else { "" };
         match self {
+            Address::Fuse(path) => format!("file://{}", escaped_path(path)),
             Address::Unix(path) => format!("nbd{s}+unix:///{}?socket={}", escaped(export), escaped_path(path)),
             Address::Tcp { host, port } => {
                 let host = bracketed(host);
@@ -160,6 +172,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Fuse(path) => write!(f, "fuse:{}", path.display()),
             Address::Tcp { host, port } => write!(f, "tcp:{}:{port}", bracketed(host)),
         }
     }
@@ -181,6 +194,7 @@ mod tests {
     fn addresses_are_read_and_shown() {
         check("unix:/run/x.sock", "unix:/run/x.sock", "nbd+unix:///a.b?socket=/run/x.sock");
         check("unix:/a b&c", "unix:/a b&c", "nbd+unix:///a.b?socket=/a%20b%26c");
+        check("fuse:/srv/a b.img", "fuse:/srv/a b.img", "file:///srv/a%20b.img");
         check("tcp:127.0.0.1:10809", "tcp:127.0.0.1:10809", "nbd://127.0.0.1/a.b");
         check("tcp:localhost", "tcp:localhost:10809", "nbd://localhost/a.b");
         check("tcp:[::1]:7", "tcp:[::1]:7", "nbd://[::1]:7/a.b");
@@ -193,6 +207,7 @@ mod tests {
             "",
             "/run/x",
             "unix:",
+            "fuse:",
             "tcp:",
             "tcp::7",
             "tcp:h:0",

@@ -27,6 +27,8 @@ const PATH_MAX: Duration = Duration::from_secs(5);
 const BACKLOG: i32 = 128;
 /// The frontend of the shards that serves NBD.
 pub const NBD_FRONTEND: usize = 0;
+/// The one that serves files.
+pub const FUSE_FRONTEND: usize = 1;
 
 /// A socket that listens.
 pub enum Socket {
@@ -80,6 +82,10 @@ pub async fn bind(address: &Address) -> Result<Socket, ErrorDetail> {
             Ok(Socket::Unix { listener, _path: path })
         }
         Address::Tcp { host, port } => bind_tcp(address, host, *port).await.map(Socket::Tcp),
+        Address::Fuse(_) => {
+            let message = format!("{address} is a file, and nothing can be listened on there");
+            Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("write unix:PATH or tcp:HOST:PORT"))
+        }
     }
 }
 

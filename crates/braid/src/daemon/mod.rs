@@ -28,6 +28,7 @@ use crate::config::{Config, LogFormat, SHARDS_MAX};
 use crate::places::Places;
 use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
+use braid_fuse::FuseFrontend;
 use braid_nbd::{EventQueue, ExportTable};
 
 use address::Address;
@@ -39,6 +40,8 @@ use control::Control;
 use encryption::{Encryption, NbdArgs};
 use panics::Panics;
 use state::StateFolder;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -145,6 +148,8 @@ fn size(text: &str) -> Result<u64, String> {
 /// Runs the daemon until it is told to end.
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    // Before anything else is opened: these have numbers that are told, not found.
+    let kept = braid_fuse::kept::take();
     let settings = Settings::of(args)?;
     log(&settings);
     let format = settings.log_format;
@@ -155,7 +160,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the control plane cannot start")?;
-    let result = runtime.block_on(serve(settings, started));
+    let result = runtime.block_on(serve(settings, started, kept));
     // A thread that hangs in a broken disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     // People read the error itself, as of any command; those who read a log of JSON find it there.
@@ -175,7 +180,7 @@ fn log(settings: &Settings) {
     };
 }
 
-async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode> {
+async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<OwnedFd>>) -> anyhow::Result<ExitCode> {
     // Taken before anything else, so that a signal during the start is not lost.
     let mut panics = Panics::watch();
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
@@ -211,6 +216,7 @@ async fn serve(settings: Settings, started: Instant) -> anyhow::Result<ExitCode>
         clients,
         started,
         settings.encryption.clone(),
+        kept,
     )?;
     if let Some(address) = &settings.replica_listen {
         control.listen_for_replicas(address, None).await?;
@@ -344,6 +350,7 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
         let nbd = NbdFrontend::new(nothing, Arc::clone(clients), ServerConfig::default());
         vec![
             Box::new(nbd) as Box<dyn Frontend>,
+            Box::new(FuseFrontend::new()),
             #[cfg(debug_assertions)]
             Box::new(panics::planted::Bomb),
         ]

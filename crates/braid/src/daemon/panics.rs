@@ -61,8 +61,8 @@ pub mod planted {
     use std::any::Any;
     use tokio::signal::unix::{SignalKind, signal};
 
-    /// Its place among the frontends of a shard, after NBD.
-    const FRONTEND: usize = 1;
+    /// Its place among the frontends of a shard, after those that serve.
+    const FRONTEND: usize = 2;
 
     /// Panics at the first message.
     pub struct Bomb;

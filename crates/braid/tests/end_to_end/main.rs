@@ -18,6 +18,7 @@ mod exports;
 mod faults;
 mod filesystems;
 mod floods;
+mod fuse;
 mod growing;
 mod hostile;
 mod json;

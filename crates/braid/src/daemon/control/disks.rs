@@ -129,6 +129,12 @@ impl Control {
     /// Refuses a disk that is a member of an active array, with its name: the lock alone could only say that this
     /// process has it.
     fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
+        if let Some(file) = spec.path().and_then(super::files::braids_file) {
+            let message = format!("disk {spec} is a file of Braid's own, {}: it would stand on itself", file.display());
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("disk", spec)
+                .remedy("name the volume itself (POOL/VOLUME), or export it over NBD to another daemon"));
+        }
         let Some(id) = spec.path().and_then(Identity::of) else { return Ok(()) };
         let tables = self.read();
         let of_pool = tables.pool_disks_open().find(|(_, _, disk)| disk.identity == Some(id));

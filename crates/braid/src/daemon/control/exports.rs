@@ -1,5 +1,6 @@
 //! Exports: letting clients use arrays, and taking that away again.
 
+use super::files;
 use super::holes::{Holes, UnwrittenRegions};
 use super::pools::Source;
 use super::tables::{ExportEntry, Listener, Serving, Tables};
@@ -37,7 +38,11 @@ impl Control {
             return Err(ErrorDetail::new(Kind::InvalidArgument, format!("the path of {address} is not absolute"))
                 .remedy("write it from the root, for example unix:/run/braid/fast.sock"));
         }
-        let address = address.absolute()?;
+        let address = match address.absolute()? {
+            Address::Fuse(path) => Address::Fuse(files::canonical(path).await?),
+            address => address,
+        };
+        let is_file = matches!(address, Address::Fuse(_));
         let is_tcp = matches!(address, Address::Tcp { .. });
         let tls = self.encryption.of_export(ask.tls, is_tcp)?;
         let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
@@ -66,6 +71,13 @@ impl Control {
                     taken(&name, other).remedy("give this one a name of its own with --name, or remove that one")
                 );
             }
+            let nbd = address.to_string();
+            if let Some(other) = tables.exports.values().find(|other| is_file && other.saved.nbd == nbd) {
+                let message = format!("{nbd} is the file of export {}", other.saved.name);
+                return Err(ErrorDetail::new(Kind::InUse, message)
+                    .with("export", &other.saved.name)
+                    .remedy("choose another path: each file is of one export"));
+            }
             if tables.exports.len() >= EXPORTS_MAX {
                 return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
                     .remedy("remove one first"));
@@ -76,7 +88,7 @@ impl Control {
                 array: uuid,
                 array_name: of,
                 pool,
-                nbd: address.to_string(),
+                nbd,
                 // Nobody writes to a snapshot.
                 read_only: ask.read_only || volume.as_ref().is_some_and(|volume| volume.is_snapshot),
                 insecure: ask.insecure,
@@ -90,6 +102,7 @@ impl Control {
         let serving = match self.listen(&saved).await {
             Ok(serving) => serving,
             Err(error) => {
+                self.forget_file(saved.uuid);
                 self.release(&listening, &saved).await;
                 return Err(error);
             }
@@ -98,6 +111,7 @@ impl Control {
         self.write().exports.insert(name.clone(), ExportEntry { saved: saved.clone(), serving });
         if let Err(error) = self.save() {
             self.silence(&name);
+            self.forget_file(saved.uuid);
             self.write().exports.remove(&name);
             self.release(&listening, &saved).await;
             return Err(error);
@@ -170,9 +184,11 @@ impl Control {
             }
             return Err(error);
         }
-        if let Some((table, _)) = offered {
+        if let Some((table, renamed)) = offered {
             table.remove(&old);
             self.tell_exports_changed();
+            let saved = self.read().export(new)?.saved.clone();
+            self.move_file(&saved, &renamed).await?;
         }
         self.events().info(
             "export_renamed",
@@ -226,15 +242,17 @@ impl Control {
     /// Takes an export away; its clients are disconnected.
     ///
     /// # Errors
-    /// [`Kind::NotFound`].
+    /// [`Kind::NotFound`]; it is a file that is in use.
     pub async fn remove_export(self: &Arc<Self>, name: &str) -> Result<Export, ErrorDetail> {
         self.is_open()?;
         let listening = self.listening.lock().await;
-        let (name, shown) = {
+        let (name, saved, shown) = {
             let tables = self.read();
             let entry = tables.export(name)?;
-            (entry.saved.name.clone(), view::show_export(&tables, entry))
+            (entry.saved.name.clone(), entry.saved.clone(), view::show_export(&tables, entry))
         };
+        self.unmount_file(&saved).await?;
+        self.forget_file(saved.uuid);
         self.silence(&name);
         let removed = self.write().exports.remove(&name);
         if let Some(removed) = removed {
@@ -340,6 +358,14 @@ impl Control {
         let offer = |table: &ExportTable| table.add(info).map_err(|error| not_offered(&error, &saved.name));
         if let Some(table) = known {
             return Ok(Serving::Listening(offer(&table)?));
+        }
+        if let Address::Fuse(path) = &address {
+            let table = Arc::new(ExportTable::new());
+            let export = offer(&table)?;
+            self.serve_file(saved, path, &export).await?;
+            let task = tokio::spawn(std::future::ready(())).abort_handle();
+            self.write().listeners.insert(address, Listener { table, task });
+            return Ok(Serving::Listening(export));
         }
         let socket = listen::bind(&address).await?;
         let table = Arc::new(ExportTable::new());
@@ -451,6 +477,7 @@ impl Control {
         let mut tables = self.write();
         let Some(entry) = tables.exports.get_mut(name) else { return };
         entry.serving = Serving::Waiting;
+        let uuid = entry.saved.uuid;
         let Ok(address) = Address::parse(&entry.saved.nbd) else { return };
         let Some(listener) = tables.listeners.get(&address) else { return };
         listener.table.remove(name);
@@ -460,6 +487,9 @@ impl Control {
             listener.task.abort();
         }
         drop(tables);
+        if matches!(address, Address::Fuse(_)) {
+            self.park_file(uuid);
+        }
         self.tell_exports_changed();
     }
 
@@ -491,6 +521,9 @@ impl Control {
         for name in names {
             self.silence(&name);
             let removed = self.write().exports.remove(&name);
+            if let Some(removed) = &removed {
+                self.forget_file(removed.saved.uuid);
+            }
             let (of, pool) = removed.map(|entry| (entry.saved.array_name, entry.saved.pool)).unwrap_or_default();
             let what = if pool.is_some() { "volume" } else { "array" };
             self.events().info(

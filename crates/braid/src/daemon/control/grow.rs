@@ -254,6 +254,8 @@ impl Control {
                 export.grow(active.size_bytes, holes.clone());
             }
         }
+        drop(tables);
+        self.look_at_files_of(uuid);
     }
 
     /// An array has grown.

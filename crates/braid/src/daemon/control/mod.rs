@@ -11,6 +11,7 @@ mod complaints;
 mod create;
 mod disks;
 mod exports;
+mod files;
 mod grow;
 mod guard;
 mod holes;
@@ -41,6 +42,7 @@ use complaints::Complaints;
 use guard::ReadTables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
@@ -66,6 +68,8 @@ pub struct Control {
     assembling: tokio::sync::Mutex<()>,
     /// Pools that are being changed, after which it is looked for members on their volumes again.
     awaited: Mutex<std::collections::BTreeSet<Uuid>>,
+    /// Exports that are files.
+    files: files::Files,
     /// One change of what is listened on at a time.
     listening: tokio::sync::Mutex<()>,
     events: Arc<Events>,
@@ -115,6 +119,7 @@ impl Control {
     ///
     /// # Errors
     /// The state cannot be read.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         ring: RingHandle,
         state: StateFolder,
@@ -123,6 +128,7 @@ impl Control {
         clients: Arc<EventQueue>,
         started: Instant,
         encryption: Encryption,
+        kept: BTreeMap<String, Vec<OwnedFd>>,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
         let nodes = Nodes::open(state.path())?;
@@ -135,6 +141,7 @@ impl Control {
             saving: Mutex::new(()),
             assembling: tokio::sync::Mutex::new(()),
             awaited: Mutex::default(),
+            files: files::Files::new(kept),
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
             nodes,

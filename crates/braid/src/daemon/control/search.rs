@@ -166,6 +166,10 @@ impl Control {
         let mut list = CandidateList { roots: &roots, devices: &devices, seen: open, found: Vec::new() };
         candidates.into_iter().for_each(|spec| list.add(spec, true));
         for device in devices.iter().filter(|device| device.holders.is_empty() && !device.read_only) {
+            // One that stands on an export of ours answers when that does, for which this search may be needed.
+            if super::files::braids_file(&device.path).is_some() {
+                continue;
+            }
             list.add(DiskSpec::Path(device.path.clone()), false);
         }
         (list.found, list.seen)

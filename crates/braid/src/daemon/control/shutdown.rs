@@ -82,6 +82,7 @@ impl Control {
         if !self.read().checks.is_empty() {
             self.save_or_warn();
         }
+        self.end_files();
         left.extend(self.kept_open());
         left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
         self.tell_of_clients();

@@ -34,6 +34,7 @@ impl Control {
             self.watch_waiting(&mut absent).await;
             self.watch_returning(&mut appeared).await;
             self.watch_unreadable();
+            self.watch_files().await;
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
                 self.save_checks();

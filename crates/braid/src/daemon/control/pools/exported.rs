@@ -200,6 +200,8 @@ impl Control {
                 export.resize(size_bytes, Some(Arc::clone(&holes)));
             }
         }
+        drop(tables);
+        self.look_at_files_of(volume);
     }
 
     /// Serves a volume or snapshot no more, if nothing exports it any more. An export that is being added is not in the tables yet: only who

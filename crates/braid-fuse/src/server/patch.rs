@@ -1,0 +1,171 @@
+//! What begins or ends within a block, step by step: the blocks at its ends are read, changed and written back. Whoever does this
+//! is alone ([`crate::order`]).
+
+use braid_engine::Op;
+
+/// What is done next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Nothing has been.
+    Begin,
+    /// It has claimed to be alone, and others have to end first.
+    Claimed,
+    /// In one go: it begins and ends with a block.
+    Whole,
+    /// Reads the block that it begins in.
+    ReadHead,
+    /// Writes that back.
+    WriteHead,
+    /// Reads the block that it ends in.
+    ReadTail,
+    /// Writes that back.
+    WriteTail,
+    /// Writes everything from the first block to the last.
+    WriteAll,
+    /// Zeroes the blocks between.
+    ZeroMiddle,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// A range of bytes that does not keep to blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Patch {
+    pub offset: u64,
+    pub end: u64,
+    pub block: u64,
+    /// It is zeroed, not written.
+    pub zero: bool,
+}
+
+impl Patch {
+    /// Where its first block begins.
+    pub fn low(&self) -> u64 {
+        self.offset - self.offset % self.block
+    }
+
+    /// Where its last block ends.
+    pub fn high(&self) -> u64 {
+        self.end.next_multiple_of(self.block)
+    }
+
+    /// Whether it keeps to blocks after all.
+    pub fn is_whole(&self) -> bool {
+        self.offset.is_multiple_of(self.block) && self.end.is_multiple_of(self.block)
+    }
+
+    fn is_one_block(&self) -> bool {
+        self.high() - self.low() == self.block
+    }
+
+    fn has_head(&self) -> bool {
+        !self.offset.is_multiple_of(self.block) || self.is_one_block()
+    }
+
+    fn has_tail(&self) -> bool {
+        !self.end.is_multiple_of(self.block) && !self.is_one_block()
+    }
+
+    /// The blocks that it covers wholly.
+    pub fn middle(&self) -> (u64, u64) {
+        let from = self.offset.next_multiple_of(self.block);
+        (from, (self.end - self.end % self.block).max(from))
+    }
+
+    /// Bytes of memory that it needs: all of what is written, or a block for each end.
+    pub fn memory_bytes(&self) -> usize {
+        if self.zero { 2 * self.block as usize } else { (self.high() - self.low()) as usize }
+    }
+
+    /// What comes after a step.
+    pub fn after(&self, step: Step) -> Step {
+        let order: &[(Step, bool)] = match self.zero {
+            true => &[
+                (Step::ReadHead, self.has_head()),
+                (Step::WriteHead, self.has_head()),
+                (Step::ReadTail, self.has_tail()),
+                (Step::WriteTail, self.has_tail()),
+                (Step::ZeroMiddle, self.middle().0 < self.middle().1),
+            ],
+            false => &[(Step::ReadHead, self.has_head()), (Step::ReadTail, self.has_tail()), (Step::WriteAll, true)],
+        };
+        let from = order.iter().position(|(it, _)| *it == step).map_or(0, |at| at + 1);
+        order[from..].iter().find(|(_, needed)| *needed).map_or(Step::Done, |(it, _)| *it)
+    }
+
+    /// What a step does: the operation, where, how many bytes, and from where in its memory.
+    pub fn request(&self, step: Step) -> (Op, u64, u64, u64) {
+        let (low, tail) = (self.low(), self.high() - self.block);
+        let tail_at = if self.zero { self.block } else { tail - low };
+        match step {
+            Step::ReadHead => (Op::Read, low, self.block, 0),
+            Step::WriteHead => (Op::Write, low, self.block, 0),
+            Step::ReadTail => (Op::Read, tail, self.block, tail_at),
+            Step::WriteTail => (Op::Write, tail, self.block, tail_at),
+            Step::WriteAll => (Op::Write, low, self.high() - low, 0),
+            _ => {
+                let (from, to) = self.middle();
+                (Op::WriteZeroes, from, to - from, 0)
+            }
+        }
+    }
+
+    /// The bytes of its memory that are zeroed once this step has read them.
+    pub fn cleared(&self, step: Step) -> Option<(usize, usize)> {
+        if !self.zero {
+            return None;
+        }
+        let within = |from: u64, to: u64| Some((from as usize, to as usize));
+        match step {
+            Step::ReadHead => within(self.offset - self.low(), self.block.min(self.end - self.low())),
+            Step::ReadTail => within(self.block, self.block + self.end - (self.high() - self.block)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Carries a patch out on memory, and looks at every byte.
+    #[test]
+    fn every_range_changes_its_bytes_and_no_others() {
+        const BLOCK: u64 = 8;
+        for zero in [false, true] {
+            for offset in 0..32u64 {
+                for end in offset + 1..=32 {
+                    let patch = Patch { offset, end, block: BLOCK, zero };
+                    if patch.is_whole() {
+                        continue;
+                    }
+                    let mut disk = [7u8; 32];
+                    let mut memory = vec![1u8; patch.memory_bytes()];
+                    let mut step = patch.after(Step::Begin);
+                    while step != Step::Done {
+                        let (op, at, len, from) = patch.request(step);
+                        assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) && len > 0);
+                        let (at, len, from) = (at as usize, len as usize, from as usize);
+                        if step == Step::WriteAll {
+                            let from = (offset - patch.low()) as usize;
+                            memory[from..from + (end - offset) as usize].fill(0);
+                        }
+                        match op {
+                            Op::Read => memory[from..from + len].copy_from_slice(&disk[at..at + len]),
+                            Op::Write => disk[at..at + len].copy_from_slice(&memory[from..from + len]),
+                            _ => disk[at..at + len].fill(0),
+                        }
+                        if let Some((from, to)) = patch.cleared(step) {
+                            memory[from..to].fill(0);
+                        }
+                        step = patch.after(step);
+                    }
+                    for (at, byte) in disk.iter().enumerate() {
+                        let inside = (offset..end).contains(&(at as u64));
+                        assert_eq!(*byte, if inside { 0 } else { 7 }, "{patch:?} at {at}");
+                    }
+                }
+            }
+        }
+    }
+}

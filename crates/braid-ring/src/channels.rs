@@ -1,0 +1,228 @@
+//! Files of frontends that carry messages: one read gives one message, one write takes one. `/dev/fuse` is such a file.
+//!
+//! A channel is opened without blocking. Whoever wants a message waits until there may be one, and then reads until there
+//! is none: several shards may have channels to one source, and each message goes to one of them. Only io_uring carries
+//! channels: the other drivers have nothing to wait with beside their sockets.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::driver::{Driver, Event, FileRef, Job};
+use crate::net::NetDone;
+
+/// Channels that a shard can hold at a time.
+pub const CHANNELS_MAX: u32 = 256;
+/// Reads and writes of one channel that can be under way at a time.
+pub const CHANNEL_CALLS_MAX: usize = 192;
+/// Most pieces of one message.
+pub const MESSAGE_PIECES_MAX: usize = 3;
+
+/// Kind of a driver's token; below it the channel's index and the call's.
+pub(crate) const CHANNEL_TOKEN: u64 = 4 << 56;
+const INDEX_SHIFT: u32 = 16;
+/// The call of a channel that waits for a message, and the one that ends that wait.
+const WAIT_CALL: u16 = CHANNEL_CALLS_MAX as u16;
+const UNWAIT_CALL: u16 = WAIT_CALL + 1;
+
+/// A file of messages that a frontend has given to its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChannelId {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Call {
+    token: u64,
+    is_write: bool,
+}
+
+struct Channel {
+    fd: Option<OwnedFd>,
+    generation: u32,
+    frontend: u16,
+    closing: bool,
+    /// The token of the wait for a message.
+    waiting: Option<u64>,
+    /// The end of that wait has been asked for, and has not been answered.
+    unwaiting: bool,
+    calls: Box<[Option<Call>]>,
+    free: Vec<u16>,
+    /// MESSAGE_PIECES_MAX for each call.
+    iovecs: Box<[libc::iovec]>,
+}
+
+/// All channels of a shard.
+pub(crate) struct Channels {
+    channels: Vec<Channel>,
+    free: Vec<u32>,
+    busy: u32,
+    writes: u32,
+}
+
+// SAFETY: the pointers in the iovecs are written before each call and followed by the kernel alone; they lead to the arena
+// of the shard on whose thread all of this lives.
+unsafe impl Send for Channels {}
+
+impl Channels {
+    pub(crate) fn new() -> Channels {
+        Channels { channels: Vec::new(), free: Vec::new(), busy: 0, writes: 0 }
+    }
+
+    /// Waits, reads and writes that have not ended.
+    pub(crate) fn busy(&self) -> u32 {
+        self.busy
+    }
+
+    /// Writes that have not ended.
+    pub(crate) fn writes(&self) -> u32 {
+        self.writes
+    }
+
+    pub(crate) fn add(&mut self, fd: OwnedFd, frontend: u16, driver: &Driver) -> Result<ChannelId, OwnedFd> {
+        if !driver.has_channels() || rustix::io::ioctl_fionbio(&fd, true).is_err() {
+            return Err(fd);
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.channels.len() < CHANNELS_MAX as usize => {
+                self.channels.push(Channel::vacant());
+                self.channels.len() as u32 - 1
+            }
+            None => return Err(fd),
+        };
+        let channel = &mut self.channels[index as usize];
+        channel.fd = Some(fd);
+        channel.frontend = frontend;
+        channel.closing = false;
+        Ok(ChannelId { index, generation: channel.generation })
+    }
+
+    /// The channel, unless it was closed.
+    fn get(&mut self, id: ChannelId) -> Option<&mut Channel> {
+        let channel = self.channels.get_mut(id.index as usize)?;
+        (channel.generation == id.generation && channel.fd.is_some() && !channel.closing).then_some(channel)
+    }
+
+    /// Begins to wait for a message. False when the channel is closed or waits already.
+    pub(crate) fn wait(&mut self, id: ChannelId, token: u64, driver: &mut Driver) -> bool {
+        let Some(channel) = self.get(id).filter(|channel| channel.waiting.is_none()) else { return false };
+        channel.waiting = Some(token);
+        let job = Job::AwaitMessage { file: channel.file() };
+        self.busy += 1;
+        // SAFETY: no memory is named; the file stays open until nothing is in flight on it.
+        unsafe { driver.push(token_of(id.index, WAIT_CALL), &job) };
+        true
+    }
+
+    /// Begins to read or to write one message. False when the channel is closed, or as much is under way as can be.
+    pub(crate) fn call(
+        &mut self,
+        id: ChannelId,
+        is_write: bool,
+        pieces: impl Iterator<Item = (u64, u32)>,
+        token: u64,
+        driver: &mut Driver,
+    ) -> bool {
+        let Some(channel) = self.get(id) else { return false };
+        let Some(call) = channel.free.pop() else { return false };
+        let first = usize::from(call) * MESSAGE_PIECES_MAX;
+        let mut count = 0;
+        for (addr, len) in pieces {
+            assert!(count < MESSAGE_PIECES_MAX, "at most {MESSAGE_PIECES_MAX} pieces in one message");
+            channel.iovecs[first + count] = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len as usize };
+            count += 1;
+        }
+        channel.calls[usize::from(call)] = Some(Call { token, is_write });
+        let (file, iov, count) = (channel.file(), &raw const channel.iovecs[first], count as u32);
+        let job = if is_write { Job::WriteMessage { file, iov, count } } else { Job::ReadMessage { file, iov, count } };
+        self.busy += 1;
+        self.writes += u32::from(is_write);
+        // SAFETY: the iovecs are this call's own, in memory that does not move, and stay until the event; the data lies in
+        // the arena, which the frontend leaves alone until then. The file stays open until nothing is in flight on it.
+        unsafe { driver.push(token_of(id.index, call), &job) };
+        true
+    }
+
+    /// Something has ended; what to tell the frontend, if anything.
+    pub(crate) fn on_event(&mut self, event: Event) -> Option<NetDone> {
+        let (index, call) = ((event.token >> INDEX_SHIFT) as u32 & 0xffff, event.token as u16);
+        let channel = &mut self.channels[index as usize];
+        let frontend = channel.frontend;
+        let token = match call {
+            WAIT_CALL => channel.waiting.take(),
+            UNWAIT_CALL => {
+                channel.unwaiting = false;
+                None
+            }
+            call => {
+                let ended = channel.calls[usize::from(call)].take().expect("an event comes only for what was begun");
+                channel.free.push(call);
+                self.writes -= u32::from(ended.is_write);
+                Some(ended.token)
+            }
+        };
+        self.busy -= 1;
+        self.release(index);
+        token.map(|token| NetDone { frontend, token, result: event.result })
+    }
+
+    /// Closes the channel, once nothing is in flight on it. A wait ends at once, and the frontend is told of it as of any end.
+    pub(crate) fn close(&mut self, id: ChannelId, driver: &mut Driver) {
+        let Some(channel) = self.get(id) else { return };
+        channel.closing = true;
+        if channel.waiting.is_some() {
+            channel.unwaiting = true;
+            self.busy += 1;
+            let job = Job::EndWait { token: token_of(id.index, WAIT_CALL) };
+            // SAFETY: nothing is named but a number.
+            unsafe { driver.push(token_of(id.index, UNWAIT_CALL), &job) };
+        }
+        self.release(id.index);
+    }
+
+    pub(crate) fn close_all(&mut self, driver: &mut Driver) {
+        for index in 0..self.channels.len() as u32 {
+            let generation = self.channels[index as usize].generation;
+            self.close(ChannelId { index, generation }, driver);
+        }
+    }
+
+    fn release(&mut self, index: u32) {
+        let channel = &mut self.channels[index as usize];
+        let idle = channel.waiting.is_none() && !channel.unwaiting && channel.free.len() == CHANNEL_CALLS_MAX;
+        if channel.closing && idle {
+            channel.fd = None;
+            channel.closing = false;
+            channel.generation = channel.generation.wrapping_add(1);
+            self.free.push(index);
+        }
+    }
+}
+
+impl Channel {
+    fn vacant() -> Channel {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Channel {
+            fd: None,
+            generation: 0,
+            frontend: 0,
+            closing: false,
+            waiting: None,
+            unwaiting: false,
+            calls: vec![None; CHANNEL_CALLS_MAX].into(),
+            free: (0..CHANNEL_CALLS_MAX as u16).rev().collect(),
+            iovecs: vec![empty; CHANNEL_CALLS_MAX * MESSAGE_PIECES_MAX].into(),
+        }
+    }
+
+    fn file(&self) -> FileRef {
+        let fd = self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        FileRef { fd, slot: FileRef::UNREGISTERED, direct: false }
+    }
+}
+
+fn token_of(index: u32, call: u16) -> u64 {
+    CHANNEL_TOKEN | u64::from(index) << INDEX_SHIFT | u64::from(call)
+}

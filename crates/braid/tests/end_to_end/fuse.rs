@@ -1,0 +1,235 @@
+//! Exports as files: any program reads and writes them, they outlive the daemon, and they go only when nobody uses them.
+
+use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::support::*;
+
+/// A daemon with a volume of 64 MiB, and where its file is going to be. What is left mounted goes with it.
+struct Rig {
+    file: String,
+    daemon: Daemon,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::of(Daemon::start())
+    }
+
+    fn of(daemon: Daemon) -> Rig {
+        need_root();
+        let disk = daemon.folder.sparse("a.img", 512 << 20);
+        daemon.braid(&["pool", "create", "tank", &disk, "--yes"]);
+        daemon.braid(&["volume", "create", "tank/db", "64M"]);
+        Rig { file: daemon.folder.join("db"), daemon }
+    }
+
+    fn export(&self, more: &[&str]) {
+        self.daemon.braid(&[&["export", "add", "tank/db", "--fuse", &self.file, "--name", "db"], more].concat());
+    }
+
+    fn open(&self) -> fs::File {
+        fs::File::options().read(true).write(true).open(&self.file).expect("it can be opened")
+    }
+
+    fn is_mounted(&self) -> bool {
+        fs::read_to_string("/proc/mounts").expect("mounts can be read").contains(&self.file)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = command("umount").args(["-l", &self.file]).output();
+        }
+    }
+}
+
+/// A loop device on a file.
+struct Loop(String);
+
+impl Loop {
+    fn on(file: &str) -> Loop {
+        Loop(run("losetup", &["--find", "--show", "--direct-io=on", file]).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = command("losetup").args(["--detach", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_volume_is_a_plain_file() {
+    let rig = Rig::new();
+    rig.export(&[]);
+    let file = rig.open();
+    assert_eq!(file.metadata().expect("it has attributes").len(), 64 << 20);
+    // Any offset and length; what lies around stays as it is.
+    let mut model = noise(1 << 20, 7);
+    file.write_all_at(&model, 0).expect("whole blocks");
+    for (offset, len) in [(1, 1), (4095, 2), (10_000, 70_001), (511, 4096), (8192, 4096), (300_000, 8192)] {
+        let bytes = noise(len as u64, offset as u64);
+        file.write_all_at(&bytes, offset as u64).expect("any range");
+        model[offset..offset + len].copy_from_slice(&bytes);
+    }
+    // A hole and a zeroed range read as zeros, to the byte.
+    for (option, offset, len) in [("--punch-hole", 100_001, 20_000), ("--zero-range", 500_000, 7)] {
+        run("fallocate", &[option, "--offset", &offset.to_string(), "--length", &len.to_string(), &rig.file]);
+        model[offset..offset + len].fill(0);
+    }
+    file.sync_all().expect("it can be flushed");
+    let mut back = vec![0; model.len()];
+    rig.open().read_exact_at(&mut back, 0).expect("it can be read");
+    assert!(back == model, "what was written is there, and nothing else has changed");
+    let mut odd = vec![0; 12_345];
+    file.read_exact_at(&mut odd, 777).expect("any range");
+    assert!(odd == model[777..777 + 12_345]);
+    // Its size is the volume's.
+    assert!(file.write_at(&[1], 64 << 20).is_err(), "nothing is behind its end");
+    assert!(file.set_len(1).is_err(), "it is not made shorter from here");
+    run("dd", &["if=/dev/zero", &format!("of={}", rig.file), "bs=4096", "count=1", "oflag=direct"]);
+    rig.daemon.braid(&["volume", "resize", "tank/db", "96M"]);
+    wait_for("the new size", || (file.metadata().expect("attributes").len() == 96 << 20).then_some(()));
+    file.write_all_at(b"more", (96 << 20) - 4).expect("there is more room");
+    let shown = rig.daemon.json(&["export", "show", "db"]);
+    assert_eq!((shown["state"].as_str(), shown["connections"].as_u64()), (Some("listening"), Some(1)), "{shown}");
+    assert_eq!(shown["nbd"], format!("fuse:{}", rig.file));
+    assert!(shown["stats"]["written_bytes"].as_u64() > Some(1 << 20) && shown["stats"]["errors"] == 1, "{shown}");
+    // It does not go while somebody has it, and a disk of ours it cannot be.
+    let refused = rig.daemon.refused(4, &["export", "remove", "db"]);
+    assert!(refused.contains("in use by process"), "{refused}");
+    let refused = rig.daemon.refused_any(&["pool", "create", "other", &rig.file, "--yes"]);
+    assert!(refused.contains("stand on itself"), "{refused}");
+    drop(file);
+    rig.daemon.braid(&["export", "remove", "db"]);
+    assert!(!rig.is_mounted());
+    assert_eq!(fs::metadata(&rig.file).expect("the empty file stays").len(), 0);
+    // Nothing is hidden under a mount.
+    fs::write(&rig.file, "precious").expect("it is an ordinary file");
+    let refused = rig.daemon.refused(4, &["export", "add", "tank/db", "--fuse", &rig.file]);
+    assert!(refused.contains("8 bytes"), "{refused}");
+    fs::remove_file(&rig.file).expect("it is an ordinary file");
+    // Read-only is read-only for everybody; whoever unmounts it by force is told of.
+    rig.export(&["--read-only"]);
+    assert!(fs::File::options().write(true).open(&rig.file).is_err());
+    run("umount", &["-l", &rig.file]);
+    let failed = || (rig.daemon.json(&["export", "show", "db"])["state"] == "failed").then_some(());
+    wait_for("the status to say so", failed);
+    assert!(rig.daemon.braid(&["export", "show", "db"]).contains("unmounted"));
+    rig.daemon.braid(&["export", "remove", "db"]);
+}
+
+/// What a service manager keeps for a daemon, by name.
+type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
+
+/// Plays the service manager: takes in what is to be kept, until its socket goes.
+fn manager(place: &str) -> Kept {
+    let socket = UnixDatagram::bind(place).expect("a socket can be made");
+    let kept = Kept::default();
+    let keeper = Arc::clone(&kept);
+    std::thread::spawn(move || {
+        loop {
+            let mut bytes = [0u8; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let Ok(got) = recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            else {
+                return;
+            };
+            let text = String::from_utf8_lossy(&bytes[..got.bytes]).into_owned();
+            let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_default().to_owned();
+            let mut kept = keeper.lock().expect("nobody panics with it");
+            let is_new = !kept.iter().any(|(other, _)| *other == name);
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(files) = message {
+                    // What is there already is not kept twice, as systemd does.
+                    files.filter(|_| is_new).for_each(|file| kept.push((name.clone(), file)));
+                }
+            }
+            if text.starts_with("FDSTOREREMOVE=1") {
+                kept.retain(|(other, _)| *other != name);
+            }
+        }
+    });
+    kept
+}
+
+/// Becomes the daemon, with descriptors of another process from number 3 on: the same open files, which opening them by
+/// `/proc` would not give.
+const LAUNCHER: &str = "
+import ctypes, fcntl, os, sys
+process = os.pidfd_open(int(sys.argv[1]))
+get = lambda number: ctypes.CDLL(None).syscall(438, process, int(number), 0)
+high = [fcntl.fcntl(get(number), fcntl.F_DUPFD_CLOEXEC, 100) for number in sys.argv[2].split(',') if number]
+for at, number in enumerate(high):
+    os.dup2(number, 3 + at)
+os.environ['LISTEN_PID'] = str(os.getpid())
+os.execv(sys.argv[3], sys.argv[3:])
+";
+
+/// `braid serve` as a service manager starts it: with what it has kept.
+fn managed(folder: &Folder, place: &str, kept: &Kept) -> Command {
+    let kept = kept.lock().expect("nobody panics with it");
+    let list = |text: &dyn Fn(&(String, OwnedFd)) -> String, between: &str| {
+        kept.iter().map(text).collect::<Vec<_>>().join(between)
+    };
+    let mut launcher = command("python3");
+    launcher.args(["-c", LAUNCHER, &std::process::id().to_string()]);
+    launcher.args([&list(&|(_, file)| file.as_raw_fd().to_string(), ","), BRAID, "serve"]);
+    places(&mut launcher, folder);
+    launcher.env("NOTIFY_SOCKET", place).env("LISTEN_FDS", kept.len().to_string());
+    launcher.env("LISTEN_FDNAMES", list(&|(name, _)| name.clone(), ":"));
+    launcher
+}
+
+#[test]
+fn a_file_outlives_its_daemon() {
+    need_root();
+    let folder = Folder::new();
+    let place = folder.join("notify");
+    let kept = manager(&place);
+    let mut first = managed(&folder, &place, &kept);
+    let mut rig = Rig::of(Daemon::start_with(folder, &mut first));
+    rig.export(&[]);
+    wait_for("the manager to have it", || (!kept.lock().expect("whole").is_empty()).then_some(()));
+    let device = Loop::on(&rig.file);
+    let mut fio = command("fio");
+    fio.args(["--name=v", "--rw=randwrite", "--bs=4k", "--iodepth=16", "--ioengine=libaio", "--direct=1"]);
+    fio.args([
+        "--size=48M",
+        "--io_size=48M",
+        "--rate_iops=4000",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_state_save=0",
+    ]);
+    let mut fio = Running::start(&rig.daemon.folder, "fio", fio.arg(format!("--filename={}", device.0)));
+    for kill in [true, true, false] {
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(fio.ended().is_none(), "it writes while the daemon goes: {}", fio.log());
+        if kill {
+            rig.daemon.kill();
+        } else {
+            rig.daemon.stop();
+        }
+        let mut next = managed(&rig.daemon.folder, &place, &kept);
+        rig.daemon.running = Running::start(&rig.daemon.folder, "daemon", &mut next);
+    }
+    let status = fio.wait();
+    assert!(status.success(), "no write failed, and all is there: {}", fio.log());
+    assert!(rig.daemon.running.log().contains("was taken over"), "{}", rig.daemon.running.log());
+    drop(device);
+    rig.daemon.braid(&["export", "remove", "db"]);
+    wait_for("the manager to let go of it", || kept.lock().expect("whole").is_empty().then_some(()));
+}
