@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::replicated::{Cluster, WHOLE, content};
+use crate::replicated::{Cluster, WHOLE, content, on_loopback};
 use crate::support::*;
 
 /// A client that writes and reads back, all the time; nothing fails.
@@ -221,8 +221,37 @@ fn what_cannot_come_or_go_is_refused() {
     one.braid(&["replica", "remove", "db", "three", "--yes"]);
     assert!(one.refused(4, &["replica", "remove", "db", "one", "--yes"]).contains("last voter"));
     // A pool that is not there: nothing is left behind, and nothing has changed.
+    let roles = || one.json(&["array", "show", "db"])["members"].as_array().expect("members").len();
+    let before = roles();
     one.refused_any(&["replica", "add", "db", "two/nothing"]);
+    assert_eq!(roles(), before);
     assert_eq!(nodes_of(&one.json(&["volume", "show", "db"])), ["one"]);
     one.braid(&["replica", "add", "db", "two/tank"]);
     cluster.wait_for_states(0, &["in_sync", "in_sync"]);
+}
+
+#[test]
+fn a_replica_is_removed_while_another_one_is_brought_snapshots() {
+    let start = |_: usize, folder: Folder| Daemon::start_in(folder, &["--shards", "2"]);
+    let cluster = Cluster::made_by(&["one", "two", "three"], start, |_| on_loopback(&["--data-plain"]));
+    let three = &cluster.nodes[2];
+    three.folder.sparse("slow.img", 512 * MIB);
+    let slow = format!("throttled({},bw=2M)", three.folder.join("slow.img"));
+    three.braid(&["pool", "create", "slow", &slow]);
+    cluster.create("one/tank,two/tank", &[]);
+    let one = &cluster.nodes[0];
+    one.export("db");
+    let mut client = cluster.client(0);
+    client.write(0, &noise(12 * MIB, 1)).expect("it is written");
+    one.braid(&["snapshot", "create", "db@monday"]);
+    one.braid(&["replica", "add", "db", "three/slow"]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let since = std::time::Instant::now();
+    one.braid(&["replica", "remove", "db", "two", "--yes"]);
+    let took = since.elapsed();
+    assert!(took.as_secs() < 4, "{took:?}");
+    assert!(!one.events().contains("has got snapshot"), "it was brought before");
+    assert_eq!(nodes_of(&one.json(&["volume", "show", "db"])), ["one", "three"]);
+    // It goes on with the other one.
+    wait_for("the snapshot to be brought", || one.events().contains("has got snapshot").then_some(()));
 }

@@ -12,12 +12,14 @@ use super::super::pools::DataOf;
 use super::super::tables::OpenDisk;
 use super::create::around;
 use super::decided::{Has, Verdict};
+use super::serve::Attached;
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_engine::{DeviceId, DeviceIo, Flags, LeafId, Op};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use uuid::Uuid;
 
 /// Bytes that are compared at a time, and how many such pieces side by side.
@@ -34,6 +36,23 @@ struct Missing {
     name: String,
     /// One that both have then, or that was brought just now.
     since: Option<Uuid>,
+}
+
+/// Somebody waits for what is brought: it is broken off, and begins again later with what is not equal then.
+pub(super) struct Waits<'a>(&'a Attached);
+
+impl Waits<'_> {
+    /// Until it is dropped.
+    pub(super) fn for_what_is_brought(attached: &Attached) -> Waits<'_> {
+        attached.waiting.fetch_add(1, Ordering::AcqRel);
+        Waits(attached)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Control {
@@ -82,7 +101,7 @@ impl Control {
             None => self.written_ranges(volume.uuid)?,
         };
         let source = self.open_snapshot(data, missing.uuid).await?;
-        let made = self.make_equal(volume.uuid, source, disk.leaf, &ranges).await;
+        let made = self.make_equal(serving, source, disk.leaf, &ranges).await;
         self.close_volume(missing.uuid).await;
         made.map_err(|error| ErrorDetail {
             message: format!(
@@ -145,7 +164,7 @@ impl Control {
     /// Writes to a replica's data whatever differs there from a device.
     async fn make_equal(
         &self,
-        volume: Uuid,
+        serving: &Serving,
         source: DeviceId,
         leaf: LeafId,
         ranges: &[Range<u64>],
@@ -159,7 +178,11 @@ impl Control {
         let pieces: Vec<Range<u64>> = pieces.collect();
         // So many at a time, and the next one as soon as one of them is done: the link is never without.
         let all = stream::iter(pieces).map(|piece| async move {
-            if self.read().arrays.get(&volume).is_none_or(|entry| entry.active().is_none()) {
+            if serving.attached.waiting.load(Ordering::Acquire) > 0 {
+                let message = "another replica is to go first: it goes on then";
+                return Err(ErrorDetail::new(Kind::InUse, message));
+            }
+            if self.read().arrays.get(&serving.volume.uuid).is_none_or(|entry| entry.active().is_none()) {
                 return Err(stopped());
             }
             self.make_piece_equal(source, leaf, head_bytes, &piece).await

@@ -30,7 +30,7 @@ use braid_engine::replica::{self, VoterId};
 use braid_format::{MemberId, MemberState};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -86,6 +86,8 @@ pub(super) struct Attached {
     pub(super) seats: tokio::sync::Mutex<()>,
     /// The replica that is to go.
     leaving: Mutex<Option<u16>>,
+    /// So many wait for snapshots that are being brought to a replica.
+    pub(super) waiting: AtomicU32,
     /// How many there are, as far as that is known.
     snapshot_count: Mutex<Option<u64>>,
 }
@@ -203,6 +205,7 @@ impl Control {
             rolls_back: tokio::sync::Notify::new(),
             unsettled: AtomicBool::new(false),
             seats: tokio::sync::Mutex::default(),
+            waiting: AtomicU32::new(0),
             leaving: Mutex::default(),
             snapshot_count: Mutex::default(),
         });

@@ -14,6 +14,7 @@
 //! | it is removed on its node; where that does not answer, this is tried again as long as the volume is served here | it stays there |
 
 use super::super::Control;
+use super::bringing::Waits;
 use super::saved::{SavedLeft, SavedReplicated, SavedVoter};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::limits::REPLICAS_MAX;
@@ -167,7 +168,17 @@ impl Control {
 
     async fn seat_voter(self: &Arc<Self>, name: &str, voter: SavedVoter) -> Result<(), ErrorDetail> {
         let serving = self.settled_serving(name).await?;
-        let Serving { volume, voters, .. } = &serving;
+        let seated = self.seat_one(&serving, voter).await;
+        if seated.is_err() {
+            // The mirror may have got a role for it.
+            self.narrow(&serving.volume).await;
+        }
+        seated
+    }
+
+    async fn seat_one(self: &Arc<Self>, serving: &Serving, voter: SavedVoter) -> Result<(), ErrorDetail> {
+        let Serving { volume, voters, .. } = serving;
+        let name = &volume.name;
         let (seating, node) = (voters.seating(), voter.node.clone());
         self.may_come(volume, &voter)?;
         let number = self.free_number(volume, &seating, voter.pool.is_some())?;
@@ -177,7 +188,7 @@ impl Control {
         let version = voters.next_version().map_err(|_| over(name))?;
         let full = || ErrorDetail::new(Kind::LimitReached, format!("volume {name} has no seat for another voter"));
         let next = seating.with(VoterId(number), voter.pool.is_some(), version).ok_or_else(full)?;
-        self.enough_answer(&serving, &next, Some(number))?;
+        self.enough_answer(serving, &next, Some(number))?;
         let mut places = volume.seated().map(|(number, voter)| (number, voter.clone())).collect::<Vec<_>>();
         places.push((number, SavedVoter { since: version, ..voter }));
         let listed = SavedReplicated {
@@ -188,7 +199,7 @@ impl Control {
         let in_sync = voters.seen().in_sync.bits();
         if let Err(error) = self.make_one(&listed, number, in_sync).await {
             // What a change left that never came to votes.
-            if error.kind != Kind::Exists || !self.remove_leftover(&serving, &node).await {
+            if error.kind != Kind::Exists || !self.remove_leftover(serving, &node).await {
                 if matches!(error.kind, Kind::TimedOut | Kind::Unreachable) {
                     // It may be made all the same.
                     self.note_left(volume.uuid, &node, version);
@@ -197,7 +208,7 @@ impl Control {
             }
             self.make_one(&listed, number, in_sync).await?;
         }
-        let changed = self.change_seating(&serving, &listed, next).await;
+        let changed = self.change_seating(serving, &listed, next).await;
         if let Err((error, begun)) = changed {
             if !begun {
                 let _ = self.remove_there(volume, &node, Some(version)).await;
@@ -412,10 +423,12 @@ impl Control {
                 .with("volume", &volume.name)
                 .remedy("try again when that is over")
         };
+        let waits = Waits::for_what_is_brought(attached);
         let returning = tokio::time::timeout(TURN_MAX, attached.returning.write()).await;
         let _nobody_returns = returning.map_err(|_| busy("a replica is just coming back"))?;
         let snapshots = tokio::time::timeout(TURN_MAX, attached.snapshots.lock()).await;
         let _one_at_a_time = snapshots.map_err(|_| busy("its snapshots are just being changed"))?;
+        drop(waits);
         if matches!(state(role), Some(MemberState::InSync | MemberState::Filling)) {
             let failed = tokio::time::timeout(TURN_MAX, self.give_order(volume.uuid, Order::Fail(vec![role])));
             failed.await.map_err(|_| busy("too few voters have agreed to leave the replica out"))??;
