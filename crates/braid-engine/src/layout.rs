@@ -9,7 +9,7 @@ use std::sync::Arc;
 use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
 
 use crate::device_lease::DeviceLease;
-use crate::io::LeafId;
+use crate::io::{DeviceId, LeafId};
 use crate::mirror::{MirrorNode, Mirrored, Roles, ShortMirror};
 use crate::missed::Missed;
 use crate::parity::Parity;
@@ -75,8 +75,10 @@ pub struct DeviceLayout {
     pub(crate) nodes: Box<[FlatNode]>,
     pub(crate) leaves: Box<[LeafId]>,
     pub(crate) ordered: bool,
-    /// It is replicated: see [`DeviceLayout::replicated`].
+    /// It is replicated: see [`DeviceLayout::replicated`]. Or a volume of a pool on such a one: see [`DeviceLayout::leased`].
     pub(crate) lease: Option<Arc<DeviceLease>>,
+    /// Of a volume: whose lease that is.
+    pub(crate) lessor: Option<DeviceId>,
     /// It is held: see [`DeviceLayout::held`].
     pub(crate) held: bool,
     /// What members that are out miss is noted here.
@@ -207,6 +209,7 @@ impl DeviceLayout {
             leaves: leaves.into(),
             ordered,
             lease: None,
+            lessor: None,
             held: false,
             missed: Box::default(),
             vacant: Roles::NONE,
@@ -214,17 +217,31 @@ impl DeviceLayout {
         }
     }
 
-    /// Makes it that of a volume whose members are on several nodes, others of which may be served from: requests are answered under
-    /// this lease only, and a read only when what it has seen is on all members that are in sync.
+    /// Makes it that of an array whose members are on several nodes, others of which may be served from: requests are answered under
+    /// this lease only, and a read only when what it has seen is on all members that are in sync. With parity every write goes into the
+    /// journal, also one of whole rows: the death of a node takes the controller and a member at the same time, and what was being written over must be readable
+    /// then.
     ///
     /// # Panics
-    /// When it is no array of copies.
+    /// When it is no redundant array.
     #[must_use]
     pub fn replicated(mut self, lease: Arc<DeviceLease>) -> DeviceLayout {
-        let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
-        assert!(copies, "only an array of copies is replicated");
+        assert!(self.mirror().is_some(), "only a redundant array is replicated");
         // The short way answers within the call.
         (self.lease, self.direct) = (Some(lease), Direct::No);
+        self
+    }
+
+    /// Makes it that of a volume of a pool on a device that is replicated, this one: it answers under the lease of that, also what the
+    /// pool knows by itself. Nothing is answered that is not committed: what the pool has in its memory nobody finds who serves it next on
+    /// another node.
+    ///
+    /// # Panics
+    /// When it is no volume.
+    #[must_use]
+    pub fn leased(mut self, lease: Arc<DeviceLease>, of: DeviceId) -> DeviceLayout {
+        assert!(self.volume().is_some(), "only a volume of a pool is leased");
+        (self.lease, self.lessor) = (Some(lease), Some(of));
         self
     }
 

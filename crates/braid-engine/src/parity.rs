@@ -121,6 +121,27 @@ impl Parity {
     }
 }
 
+impl Parity {
+    /// What of the range table those hold at least who write something of these bytes of the array: lines of a cell, or all rows of stripes.
+    pub fn written_under(&self, geometry: &Geometry, start: u64, end: u64) -> (u64, u64) {
+        let (first, last) = match (geometry.stripe_of(start), geometry.stripe_of(end.max(start + 1) - 1)) {
+            (Some(first), Some(last)) => (first, last),
+            _ => return (0, 0),
+        };
+        let (from, to) = (start - first.array_start, end.max(start + 1) - 1 - last.array_start);
+        let of_one = first.number == last.number && from / first.chunk_bytes == to / first.chunk_bytes;
+        if !of_one {
+            return (row_locked(first.number * self.per_stripe).0, row_locked((last.number + 1) * self.per_stripe).0);
+        }
+        let line = |at: u64| {
+            let at = at % first.chunk_bytes;
+            let (row, _) = row_locked(first.number * self.per_stripe + at / self.row_bytes);
+            row + at % self.row_bytes / BLOCK_BYTES * BLOCK_BYTES
+        };
+        (line(from), line(to) + BLOCK_BYTES)
+    }
+}
+
 /// What of the range table a row is: a block for each of its lines, at most 16, so that a row is one word of the table.
 pub(crate) fn row_locked(row: u64) -> (u64, u64) {
     const ROW_SHIFT: u32 = 16;

@@ -171,7 +171,10 @@ fn read_snapshot(world: &mut World) {
 }
 
 fn run(seed: u64, setup: Setup, faults: Faults, steps: u64) -> World {
-    let mut world = World::new(setup, seed);
+    run_in(World::new(setup, seed), seed, faults, steps)
+}
+
+fn run_in(mut world: World, seed: u64, faults: Faults, steps: u64) -> World {
     for _ in 0..1 + seed % 3 {
         world.create(None);
     }
@@ -351,6 +354,20 @@ fn disks_fail_and_hang() {
         add(&mut all, &run(seed, setup, faults, 3000));
     }
     tell(&all, &["Io", "TimedOut", "refused: TimedOut", "answered late", "snapshots of several", "power cuts"]);
+}
+
+/// A pool on a device of several nodes: whoever opens it elsewhere has nothing of the memory of who served it.
+#[test]
+fn what_is_answered_under_a_lease_is_there_for_others() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(16) {
+        let mut random = Random(seed ^ 0x1ea5);
+        let setup = Setup { members: vec![(Kind::Mirror, 20)], ..setup(&mut random, &[Kind::Mirror]) };
+        let mut world = World::new(setup, seed);
+        world.leased = true;
+        add(&mut all, &run_in(world, seed, Faults::default(), 2000));
+    }
+    tell(&all, &["taken over", "clones", "deletions"]);
 }
 
 /// Members with parity, whose rows are read, logged and gathered; a disk of them fails.

@@ -27,7 +27,6 @@ struct Arguments {
     /// Not a range of seeds of all levels: no reason to demand that every kind happens.
     restricted: bool,
     /// Levels were named.
-    #[cfg(feature = "planted")]
     levels: bool,
     #[cfg(feature = "planted")]
     hunt: bool,
@@ -63,11 +62,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 let kinds = value("--levels raid1")?;
                 let kinds: Result<_, _> = kinds.split(',').map(|name| of(name).ok_or_else(|| wrong(name))).collect();
                 parsed.options.kinds = kinds?;
-                #[cfg(feature = "planted")]
-                {
-                    parsed.levels = true;
-                }
-                parsed.restricted = true;
+                (parsed.levels, parsed.restricted) = (true, true);
             }
             #[cfg(feature = "planted")]
             "--plant" => {
@@ -110,7 +105,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.restricted = true;
             }
             "--replicated" => {
-                (parsed.options.replicated, parsed.options.kinds) = (true, vec![Kind::Raid1, Kind::Raid10]);
+                parsed.options.replicated = true;
+                if !parsed.levels {
+                    parsed.options.kinds = vec![Kind::Raid1, Kind::Raid10];
+                }
                 parsed.restricted = true;
             }
             "--trace" => parsed.options.print = true,

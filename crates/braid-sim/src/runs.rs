@@ -227,7 +227,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     // And of another one: seeds in which nothing answers under a lease stay what they are.
     let mut leases = Rng::new(seed ^ 0x6c65_6173);
     let tame = matches!(focus, Focus::Data | Focus::Failing | Focus::Members);
-    let replicated = mirrors && !rows && dooms.is_none() && (options.replicated || tame && leases.below(3) == 0);
+    let replicated = mirrors
+        && (!rows || options.replicated)
+        && dooms.is_none()
+        && (options.replicated || tame && leases.below(3) == 0);
     let focus = if replicated && !tame { *leases.pick(&[Focus::Failing, Focus::Members]) } else { focus };
     let drill = if let Focus::Drill(subject) = focus { Some(subject) } else { None };
     let with_journals = drawn || drill.is_some_and(Subject::is_of_journal);

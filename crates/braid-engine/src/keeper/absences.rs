@@ -74,16 +74,21 @@ fn add(words: &mut [u64], others: &[u64]) {
 }
 
 impl Keeper {
+    /// Whether it is noted what members miss: with parity, whose rows are written as a whole, dirty regions say it.
+    fn notes_absences(&self) -> bool {
+        self.options.lease.is_some() && !self.has_parity()
+    }
+
     /// Whether members were left out since a layout was published last, in an array in which it is noted what they miss.
     pub(super) fn has_lost_some(&self) -> bool {
         let served = |role: u16| self.published.get(usize::from(role)).is_some_and(|(_, role)| *role != Role::Out);
         let lost = |role: u16| self.array.state(role) == MemberState::Out && served(role);
-        self.options.lease.is_some() && (0..self.array.roles()).any(lost)
+        self.notes_absences() && (0..self.array.roles()).any(lost)
     }
 
     /// Notes from now on what those miss who are out, and were not when a layout was published last.
     pub(super) fn note_absences(&mut self) {
-        if self.options.lease.is_none() {
+        if !self.notes_absences() {
             return;
         }
         let label = self.array.label();

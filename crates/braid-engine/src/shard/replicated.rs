@@ -7,7 +7,8 @@
 //! longer, as it waits for blocks, each once, and not for all to be free together.
 //!
 //! **The lease.** What is answered was true at a moment in which nobody else can have served the volume: an I/O has ended before
-//! the lease is looked at. What is kept holds no range, so that nobody waits for the lease but whoever is to be answered.
+//! the lease is looked at. What is kept holds no range, so that nobody waits for the lease but whoever is to be answered. Volumes of a pool
+//! on such a device look at it, too, as the pool answers some things by itself: that a block is zeros, say.
 //!
 //! What fails is told at once. So is everything under way when the device is stopped or has failed: a write of then may be on one member
 //! only, with nobody left to see to it.
@@ -59,13 +60,34 @@ impl Shard {
         true
     }
 
+    /// The same of a request to a volume: where it may not be answered, it is kept until the lease of the array below is renewed.
+    pub(super) fn is_volume_kept(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = &mut self.slots[index];
+        let layout = self.devices.at(slot.device).layout(slot.version);
+        let (Some(lease), Some(lessor)) = (&layout.lease, layout.lessor) else { return false };
+        if lease.holds(sink.lease_ns()) {
+            return false;
+        }
+        if slot.held.0 < slot.held.1 {
+            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
+        }
+        self.waiting.park(&mut self.slots, index, lease_key(lessor));
+        true
+    }
+
     /// Whether a read waits for writes that were under way when it had all its data.
     fn awaits_writes(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index];
+        let mirror = self.devices.at(slot.device).layout(slot.version).mirror();
+        let parity = mirror.and_then(|mirror| Some((mirror, mirror.parity.as_deref()?)));
+        let (from, to) = match parity {
+            Some((mirror, parity)) => parity.written_under(&mirror.geometry, slot.start, slot.end),
+            None => (slot.start, slot.end),
+        };
         // Nothing of it is out: what the slot keeps of its last step is free for this.
         let mut awaited = match std::mem::replace(&mut slot.has_read, true) {
             true => Some(Awaited { at: slot.step, blocks: slot.awaits, since: slot.begun_ns }),
-            false if slot.start < slot.end => Some(Awaited::first(slot.start, slot.end)),
+            false if slot.start < slot.end => Some(Awaited::first(from, to)),
             false => {
                 slot.awaits = 0;
                 None
@@ -78,7 +100,7 @@ impl Shard {
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
                 return true;
             }
-            awaited = one.next(slot.end);
+            awaited = one.next(to);
         }
         false
     }

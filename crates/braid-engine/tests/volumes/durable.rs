@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use braid_engine::pool::{BLOCK_BYTES, Found, OpenPool, Pool, open};
 use braid_engine::{DeviceId, DeviceIo, IoError};
 
+use braid_format::Uuid;
+
 use super::oracle::Rule;
 use super::rig::{BLOCK, Kind};
 use super::world::{Heap, OWNER_SLOTS, POOL, World, now};
@@ -48,6 +50,19 @@ impl World {
             let image = self.rig.disks[disk].after_power_cut(&mut self.rig.random);
             images.push(image);
         }
+        self.check_images(images, Rule::Power, None);
+    }
+
+    /// Somebody else opens the pool now, who has the members as they are, and nothing of what stands in memory: everything that was acknowledged
+    /// is there, and what was read last.
+    pub fn check_taken_over(&mut self, now: u64, read: Option<(Uuid, u64, Vec<u64>)>) {
+        self.count("taken over");
+        let disk = |at: usize| self.rig.disks[self.rig.members[at].good()].bytes.clone();
+        let images = (0..self.rig.members.len()).map(disk).collect();
+        self.check_images(images, Rule::Read(now), read);
+    }
+
+    fn check_images(&mut self, images: Vec<Vec<u8>>, rule: Rule, read: Option<(Uuid, u64, Vec<u64>)>) {
         let copies = Copies(RefCell::new(images));
         let what = OpenPool {
             uuid: POOL,
@@ -65,15 +80,19 @@ impl World {
             let owner = owner.unwrap_or_else(|| panic!("{} is gone, {}", known.uuid, self.run));
             let words = read_all(&mut pool, owner, &images, known.blocks.len() as u64);
             for (k, word) in words.iter().enumerate() {
-                let rule = if known.read_only { Rule::Read(known.until) } else { Rule::Power };
+                let rule = if known.read_only { Rule::Read(known.until) } else { rule };
                 let allowed = known.blocks[k].admissible(known.until, rule);
                 assert!(
                     allowed.contains(word),
-                    "after loss of power block {k} of {} reads as {word:x}, not as one of {allowed:x?}: {:x?}, {}",
+                    "after {rule:?} block {k} of {} reads as {word:x}, not as one of {allowed:x?}: {:x?}, {}",
                     known.uuid,
                     known.blocks[k],
                     self.run
                 );
+            }
+            if let Some((_, first, seen)) = read.as_ref().filter(|(uuid, ..)| *uuid == known.uuid) {
+                let there = &words[*first as usize..][..seen.len()];
+                assert_eq!(there, seen, "what was read of {} is not there, {}", known.uuid, self.run);
             }
         }
     }

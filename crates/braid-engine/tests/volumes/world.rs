@@ -151,6 +151,8 @@ pub struct World {
     pub counts: BTreeMap<String, u64>,
     /// No write is refused for want of space.
     pub roomy: bool,
+    /// Its first member is replicated, and so its volumes answer under a lease.
+    pub leased: bool,
     /// The member that is to be empty.
     closed: Option<u8>,
     moved: u64,
@@ -195,6 +197,7 @@ impl World {
             done: Vec::new(),
             counts: BTreeMap::new(),
             roomy: false,
+            leased: false,
             closed: None,
             moved: 0,
             gone: false,
@@ -430,10 +433,11 @@ impl World {
             assert!(self.rig.hangs(), "nobody has that memory, {}", self.run);
             self.count("answered late");
         }
+        let mut read = Vec::new();
         match completion.result {
             Err(error) => self.check_error(&asked, error),
             Ok(()) => match asked.op {
-                Op::Read => self.check_read(&asked),
+                Op::Read => read = self.check_read(&asked),
                 Op::Flush => {
                     let known = self.known.get_mut(&asked.volume).expect("known");
                     if !known.read_only {
@@ -460,6 +464,11 @@ impl World {
         let durable = asked.op == Op::Flush || asked.flags.has(Flags::FUA) && asked.op != Op::Read;
         if durable && completion.result.is_ok() && self.rig.random.one_in(12) {
             self.check_durable();
+        }
+        if self.leased && completion.result.is_ok() && self.rig.random.one_in(8) {
+            // With nothing under way it is what was read, and nothing else.
+            let alone = asked.op == Op::Read && self.asked.is_empty();
+            self.check_taken_over(end, alone.then_some((asked.volume, asked.block, read)));
         }
     }
 
@@ -488,7 +497,8 @@ impl World {
         assert!(good, "{:?} of block {} failed: {error}, {}", asked.op, asked.block, self.run);
     }
 
-    fn check_read(&mut self, asked: &Asked) {
+    fn check_read(&mut self, asked: &Asked) -> Vec<u64> {
+        let mut words = Vec::new();
         let at = asked.buffer.expect("a read has memory") as u64 * REQUEST_BYTES;
         let known = self.known.get_mut(&asked.volume).expect("known");
         for k in 0..asked.blocks {
@@ -509,7 +519,9 @@ impl World {
                 // It stays so.
                 known.blocks[block as usize] = Block::of(word);
             }
+            words.push(word);
         }
+        words
     }
 
     // The end.

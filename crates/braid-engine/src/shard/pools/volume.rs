@@ -32,6 +32,8 @@ enum Stage {
     Discarding,
     /// All of it is to be durable.
     Committing,
+    /// It waits for a lease.
+    Kept,
 }
 
 /// What a request to a volume needs besides its slot.
@@ -127,8 +129,9 @@ impl Shard {
                     if let Some(PoolTold::Failed(kind)) = work.told.take() {
                         slot.error = Some(IoError::of(kind));
                     }
-                    return self.finish(index);
+                    return self.end_volume(index, sink);
                 }
+                Stage::Kept => return self.end_volume(index, sink),
                 Stage::Parts => work.stage = Stage::Start,
                 Stage::Start if slot.op == Op::Flush && planted(Planted::VolumeFlushSkipped) => {
                     return self.finish(index);
@@ -137,10 +140,11 @@ impl Shard {
                     return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
                 }
                 Stage::Start if slot.cursor >= slot.end => {
-                    if slot.flags.has(Flags::FUA) && work.commit {
+                    let (commits, fua) = (work.commit, slot.flags.has(Flags::FUA));
+                    if commits && (fua || self.is_leased(index)) {
                         return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
                     }
-                    return self.finish(index);
+                    return self.end_volume(index, sink);
                 }
                 Stage::Start => {
                     if self.volume_step(index, sink) {
@@ -150,6 +154,21 @@ impl Shard {
                 }
             }
         }
+    }
+
+    /// Answers it, unless it has to wait for a lease.
+    fn end_volume(&mut self, index: u32, sink: &mut impl LeafSink) {
+        if self.slots[index].error.is_none() && self.is_volume_kept(index, sink) {
+            self.pools.works[index as usize].stage = Stage::Kept;
+            return;
+        }
+        self.finish(index);
+    }
+
+    /// Whether the volume is of a pool on a device that is replicated: nothing is answered that is not committed.
+    fn is_leased(&self, index: u32) -> bool {
+        let slot = &self.slots[index];
+        self.devices.at(slot.device).layout(slot.version).lease.is_some()
     }
 
     /// One step. True: it may go on at once.
@@ -217,6 +236,7 @@ impl Shard {
     /// Begins parts for what is there already: what a read finds, what a write may write over. Returns how many, and moves the cursor.
     fn parts_step(&mut self, index: u32, sink: &mut impl LeafSink) -> u32 {
         let mut begun = 0;
+        let leased = self.is_leased(index);
         // Some end at once: the request goes on from here, not from there.
         self.slots[index].out += 1;
         while begun < STEP_PARTS_MAX {
@@ -234,11 +254,16 @@ impl Shard {
                 slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked)
             };
             let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-            let (place, len) = match volume.find(slot.cursor / BLOCK_BYTES, left) {
+            let found = volume.find(slot.cursor / BLOCK_BYTES, left);
+            // What says where a block is, or that it is zeros, may not be durable. Looked at after the block was found, as what says so is in the
+            // tail before.
+            let uncommitted = (leased || slot.op != Op::Read && slot.flags.has(Flags::FUA)) && volume.pool.is_hot();
+            let (place, len) = match found {
                 Found::Nothing { blocks } if slot.op == Op::Read => {
                     let len = u64::from(blocks) * BLOCK_BYTES;
                     sink.zero(buf, len);
                     self.slots[index].cursor += len;
+                    self.pools.works[index as usize].commit |= uncommitted;
                     continue;
                 }
                 Found::At { extent: ExtentId::IN_DOUBT, .. } => {
@@ -257,12 +282,11 @@ impl Shard {
             let mut flags = Flags(slot.flags.0 & !Flags::FAST_ZERO.0);
             if slot.op == Op::Read {
                 flags = Flags::NONE;
-            } else if flags.has(Flags::FUA) && volume.pool.is_hot() {
-                // What says that the block is there may not be durable: a commit makes both so. Looked at after the block was found, as
-                // what says so is in the tail before.
-                self.pools.works[index as usize].commit = true;
+            } else if uncommitted {
+                // A commit makes both so.
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
+            self.pools.works[index as usize].commit |= uncommitted;
             // A few are left for those who have been given places, and keep others waiting.
             if self.pools.parts_free.len() <= RUNS_MAX
                 || !self.begin_part(index, place, (slot.op, flags), len, buf, sink)

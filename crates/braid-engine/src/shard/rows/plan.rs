@@ -42,7 +42,8 @@ impl Shard {
         let mut ops = [RowOp::NONE; OPS_MAX];
         let mut end = slot.end;
         // Rows that are written whole are only marked, however wide they are.
-        let mut marks = !zeros && !slot.flags.has(Flags::FUA) && mirror.is_whole() && parity.node.lost.is_empty();
+        let may_mark = !zeros && !slot.flags.has(Flags::FUA) && layout.lease.is_none();
+        let mut marks = may_mark && mirror.is_whole() && parity.node.lost.is_empty();
         let (mut count, mut to, mut pages) = loop {
             let (count, to) = cut(&mirror.geometry, parity, marks, cursor, end, &mut ops);
             let (mut pages, mut ios, mut logged) = (0, 0, 0);
@@ -54,7 +55,7 @@ impl Shard {
                 };
                 op.how = how;
                 let covers = how == How::Full && op.len() == parity.row_bytes;
-                let marked = covers && !zeros && !slot.flags.has(Flags::FUA) && row.is_whole();
+                let marked = covers && may_mark && row.is_whole();
                 // A recovery must find all of what makes a row readable again.
                 op.logged = !marked || parity.node.lost.lines(op.row) != 0;
                 pages += row.pages(op, zeros);

@@ -211,7 +211,11 @@ impl World {
             size_bytes,
             read_only,
         }));
-        let (device, layout) = (served.device, Arc::new(DeviceLayout::new(served.version, 4096, &node)));
+        let mut layout = DeviceLayout::new(served.version, 4096, &node);
+        if self.leased {
+            layout = layout.leased(Arc::new(DeviceLease::new(u64::MAX)), self.devices[0].device);
+        }
+        let (device, layout) = (served.device, Arc::new(layout));
         for (shard, sink) in &mut self.rig.shards {
             shard.publish(device, Some(Arc::clone(&layout)), sink);
         }
