@@ -83,6 +83,13 @@ pub struct ReplicaSeating {
     pub before: u16,
     /// Which of all these have data.
     pub replicas: u16,
+    /// How many of them it takes to have everything, besides one: 0 of copies.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub further: u8,
+}
+
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 /// How a replica or witness does.
@@ -355,7 +362,7 @@ mod tests {
             r#"{"ask":"raise","epoch":3,"controller":"c"}"#,
             AskReplica::Raise { epoch: 3, controller: controller() },
         );
-        let seating = ReplicaSeating { version: 0, voters: 7, before: 0, replicas: 5 };
+        let seating = ReplicaSeating { version: 0, voters: 7, before: 0, replicas: 5, further: 0 };
         let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5, seating };
         check(
             r#"{"ask":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5,"seating":{"version":0,"voters":7,"before":0,"replicas":5}},"boot":null,"places":[]}"#,

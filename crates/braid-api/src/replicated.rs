@@ -21,8 +21,11 @@ pub struct CreateReplicated {
     /// Nodes that vote and keep no data.
     #[serde(default)]
     pub witnesses: Vec<String>,
+    /// The level of the array above its replicas: raid1 (the default), raid5, raid6.
+    #[serde(default)]
+    pub level: Option<String>,
     /// A snapshot of another volume of several nodes, which this node serves, as in `db@monday`: it begins as that is, on the nodes that have
-    /// it, and with that volume's witnesses. Size, replicas and witnesses are left out then.
+    /// it, and with that volume's witnesses. Size, level, replicas and witnesses are left out then.
     #[serde(default)]
     pub snapshot: Option<String>,
 }
@@ -137,6 +140,11 @@ pub struct ReplicatedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
+    /// The level of the array above its replicas: raid1, raid5, raid6.
+    pub level: String,
+    /// The pool above it that this node knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// How it does here.
     pub state: ReplicatedState,
     /// Counted up with each opening; 0 where it is not served here.

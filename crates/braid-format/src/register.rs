@@ -39,8 +39,9 @@ struct RawRegister {
     version: U64,
     since: U64,
     replicas: U16,
+    further: u8,
     /// Zero.
-    reserved: [u8; 3974],
+    reserved: [u8; 3973],
 }
 
 macro_rules! offsets {
@@ -50,7 +51,7 @@ macro_rules! offsets {
 }
 offsets!(RawRegister: magic 0, crc 4, volume 8, voter 24, released 25, in_sync 26, voters 28, before 30,
     generation 32, epoch 40, controller 48, boot 64, vote_epoch 80, vote_sequence 88, lineage 96, version 104, since 112,
-    replicas 120, reserved 122);
+    replicas 120, further 122, reserved 123);
 const _: () = assert!(size_of::<RawRegister>() == REGISTER_BYTES);
 /// Where the checksum stands.
 const CRC: std::ops::Range<usize> = 4..8;
@@ -88,6 +89,8 @@ pub struct StoredRegister {
     pub before: u16,
     /// Which of these have data.
     pub replicas: u16,
+    /// How many of them it takes to have everything, besides one.
+    pub further: u8,
     /// With which version of the list this voter came; 0: with the volume.
     pub since: u64,
 }
@@ -132,6 +135,7 @@ impl StoredRegister {
             (self.in_sync == 0, "nobody is in sync"),
             (self.in_sync & !all != 0, "somebody is in sync who is no voter"),
             (self.replicas & !all != 0, "somebody has data who is no voter"),
+            (u32::from(self.further) >= self.in_sync.count_ones(), "it takes more replicas than are in sync"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
@@ -156,6 +160,7 @@ impl StoredRegister {
         raw.voters.set(self.voters);
         raw.before.set(self.before);
         raw.replicas.set(self.replicas);
+        raw.further = self.further;
         raw.version.set(self.version);
         raw.since.set(self.since);
         raw.generation.set(self.generation);
@@ -181,7 +186,7 @@ impl StoredRegister {
         if crc32c::crc32c(&bytes[CRC.end..]) != raw.crc.get() {
             return Err(RegisterError::Checksum);
         }
-        if raw.reserved != [0; 3974] || raw.released > 1 {
+        if raw.reserved != [0; 3973] || raw.released > 1 {
             return Err(RegisterError::Sense("what is unused is not zero"));
         }
         let register = StoredRegister {
@@ -200,6 +205,7 @@ impl StoredRegister {
             voters: raw.voters.get(),
             before: raw.before.get(),
             replicas: raw.replicas.get(),
+            further: raw.further,
             since: raw.since.get(),
         };
         register.problem().map_or(Ok(register), |problem| Err(RegisterError::Sense(problem)))
@@ -239,6 +245,7 @@ mod tests {
         voters: 0b111,
         before: 0b1011,
         replicas: 0b1011,
+        further: 1,
         since: 0x0304,
     };
 
@@ -268,6 +275,7 @@ mod tests {
             voters: 0xffff,
             before: 0,
             replicas: 0xffff,
+            further: 15,
             since: 0,
             in_sync: 0xffff,
             ..REGISTER
@@ -288,7 +296,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         assert_eq!(changed(&|_| ()), Ok(REGISTER));
-        let cases: [(Edit<'_>, &str); 17] = [
+        let cases: [(Edit<'_>, &str); 18] = [
             (&|raw| raw.volume = [0; 16], "no volume"),
             (&|raw| raw.voters.set(0), "nobody votes"),
             (&|raw| raw.voter = 16, "its number"),
@@ -303,8 +311,9 @@ mod tests {
             (&|raw| raw.in_sync.set(0), "nobody is in sync"),
             (&|raw| raw.in_sync.set(0b10000), "in sync who is no voter"),
             (&|raw| raw.replicas.set(0b10000), "data who is no voter"),
+            (&|raw| raw.further = 2, "more replicas than are in sync"),
             (&|raw| raw.released = 2, "unused"),
-            (&|raw| raw.reserved[3973] = 1, "unused"),
+            (&|raw| raw.reserved[3972] = 1, "unused"),
             (&|raw| (raw.epoch.set(0), raw.controller = [0; 16]).0, "let go"),
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
@@ -331,8 +340,14 @@ mod tests {
 
     #[test]
     fn a_golden_register_means_what_it_meant() {
-        let bytes = include_bytes!("../../../tests/golden/register/register.bin");
-        assert_eq!(StoredRegister::decode(bytes), Ok(REGISTER));
-        assert!(REGISTER.encode() == *bytes, "it is not written alike");
+        let of_copies = StoredRegister { further: 0, ..REGISTER };
+        let golden = [
+            (of_copies, include_bytes!("../../../tests/golden/register/register.bin")),
+            (REGISTER, include_bytes!("../../../tests/golden/register/parity.bin")),
+        ];
+        for (register, bytes) in golden {
+            assert_eq!(StoredRegister::decode(bytes), Ok(register));
+            assert!(register.encode() == *bytes, "it is not written alike");
+        }
     }
 }

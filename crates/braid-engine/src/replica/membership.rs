@@ -23,7 +23,7 @@ pub enum Wanted {
     Flush(Voters),
     /// These voters are to be asked to take a vote, again and again until they answer.
     Cast(Vote, Voters),
-    /// No replica is left that holds everything: nothing may be written or answered. What voters remember stays as it is.
+    /// The replicas that are left do not hold everything: nothing may be written or answered. What voters remember stays as it is.
     Frozen,
 }
 
@@ -159,8 +159,10 @@ impl Membership {
     }
 
     fn propose(&mut self, in_sync: Voters, seating: Seating, drops: bool) {
-        // Of those that were in sync one must be left: who is being promoted counts once enough voters say so.
-        if in_sync.and(self.settled.in_sync).is_empty() {
+        // Of those that were in sync as many must be left as it takes to have everything: who is being promoted counts once enough voters
+        // say so.
+        let least = if planted(Planted::DroppedBelowLeast) { 1 } else { self.settled.seating.least() };
+        if in_sync.and(self.settled.in_sync).count() < least {
             self.frozen = true;
             return;
         }

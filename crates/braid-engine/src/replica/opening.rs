@@ -2,7 +2,8 @@
 //!
 //! 1. Raise the epoch on enough voters. From then on no other controller's I/O reaches a replica of theirs.
 //! 2. The highest vote among them says who is in sync. Those of them that were raised, and have not rebooted since, are
-//!    believed; where all that are in sync have rebooted, nobody knows better, and all are.
+//!    believed, if they have everything ([`Seating::least`]); where so many of those in sync have rebooted that the others, missing ones
+//!    included, cannot have everything, nobody knows better, and all are.
 //! 3. Wait until the lease of whoever was cut off has run out, unless he let go.
 //! 4. The replicas that are believed are flushed and made equal, by the caller.
 //! 5. Who is in sync is voted for in the new epoch. Once enough voters have it, and all that are in sync, the volume may be served. Where
@@ -24,7 +25,8 @@ pub enum Next {
     /// These voters are to take this vote, each under the boot that [`Opening::boot`] says. The others ([`Opening::unraised`]) are still to
     /// be asked: they may take it, too.
     Cast(Vote, Voters),
-    /// Enough were raised, and none of the replicas in sync is among them: these are missing. The others are still to be asked.
+    /// Enough were raised, and the replicas in sync among them do not have everything: of these some are missing. The others are still to be
+    /// asked.
     Missing(Ask, Voters, Voters),
     /// Until this moment somebody else may answer clients. The others are still to be asked.
     Wait(Ask, Voters, u64),
@@ -149,9 +151,11 @@ impl Opening {
         }
     }
 
-    /// Those of [`Next::MakeEqual`] that are flushed and hold the same. Nobody: it begins anew, and raises the same voters again.
+    /// Those of [`Next::MakeEqual`] that are flushed and hold the same. Fewer than have everything: it begins anew, and raises the same voters again.
     pub fn equal(&mut self, equal: Voters) {
-        let Some((winner, _)) = self.chosen.filter(|_| !equal.is_empty()) else { return self.refused(self.epoch) };
+        let enough = equal.count() >= self.seating().least() || planted(Planted::OpenedBelowLeast);
+        let chosen = self.chosen.filter(|_| enough && !equal.is_empty());
+        let Some((winner, _)) = chosen else { return self.refused(self.epoch) };
         let lineage = if equal == winner.in_sync { winner.lineage } else { self.lineage };
         self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating: self.seating() });
     }
@@ -249,7 +253,12 @@ impl Opening {
         }
         let here = in_sync.and(self.who_was_raised());
         let rebooted: Voters = here.iter().filter(|voter| self.has_rebooted(*voter)).collect();
-        if rebooted == in_sync || planted(Planted::RebootBelieved) { here } else { here.without(rebooted) }
+        let least = if planted(Planted::OpenedBelowLeast) { 1 } else { seating.least() };
+        // Not even with those that did not answer yet enough are left that have not.
+        let nobody_knows_better = in_sync.without(rebooted).count() < least;
+        let believed =
+            if nobody_knows_better || planted(Planted::RebootBelieved) { here } else { here.without(rebooted) };
+        if believed.count() < least { Voters::NONE } else { believed }
     }
 
     /// What the planted bug takes for a parting of ways.

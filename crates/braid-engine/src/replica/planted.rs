@@ -53,6 +53,10 @@ pub enum Planted {
     ChangeWithoutOld,
     /// A voter that has come anew under an old one's number counts for the time before.
     NewcomerKnowsPast,
+    /// A replica is dropped although those that are left do not have everything.
+    DroppedBelowLeast,
+    /// A volume is opened with replicas that do not have everything.
+    OpenedBelowLeast,
     /// A snapshot is taken while requests are under way.
     SnapshotUnheld,
     /// A snapshot gets its name, and is acknowledged, when one replica has it.
@@ -69,7 +73,7 @@ pub enum Planted {
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 31] = [
+    pub const ALL: [Planted; 33] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -95,6 +99,8 @@ impl Planted {
         Planted::EpochForgotten,
         Planted::ChangeWithoutOld,
         Planted::NewcomerKnowsPast,
+        Planted::DroppedBelowLeast,
+        Planted::OpenedBelowLeast,
         Planted::SnapshotUnheld,
         Planted::SnapshotOnOne,
         Planted::SnapshotsUnsettled,

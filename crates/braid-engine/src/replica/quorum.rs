@@ -132,12 +132,27 @@ pub struct Seating {
     pub before: Voters,
     /// Which of all these are replicas.
     pub replicas: Voters,
+    /// So many replicas besides one it takes to have everything ([`Seating::least`]): 0 of copies. It never changes.
+    pub further: u8,
 }
 
 impl Seating {
     /// That of a volume that is made: the first `replicas` of the first `voters` have data.
     pub fn of(voters: usize, replicas: usize) -> Seating {
         Seating { voters: Voters::first(voters), replicas: Voters::first(replicas), ..Seating::default() }
+    }
+
+    /// The same where it takes so many of the replicas to have everything, at least one: of an array with parity, its members less its
+    /// parities.
+    #[must_use]
+    pub fn taking(self, least: usize) -> Seating {
+        Seating { further: least.saturating_sub(1) as u8, ..self }
+    }
+
+    /// How many replicas it takes to have everything. With fewer of those in sync nothing can be served, so that none is dropped below
+    /// that, and no opening begins below it.
+    pub fn least(&self) -> usize {
+        1 + usize::from(self.further)
     }
 
     /// The version of the change with this number, below 65536, that a controller begins in its epoch. None: the epoch is beyond all that can be.

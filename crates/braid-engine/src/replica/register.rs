@@ -75,6 +75,7 @@ impl Register {
             voters: self.vote.seating.voters.bits(),
             before: self.vote.seating.before.bits(),
             replicas: self.vote.seating.replicas.bits(),
+            further: self.vote.seating.further,
             since: self.since,
         }
     }
@@ -92,6 +93,7 @@ impl Register {
                 voters: Voters::from_bits(stored.voters),
                 before: Voters::from_bits(stored.before),
                 replicas: Voters::from_bits(stored.replicas),
+                further: stored.further,
             },
         };
         let register = Register {

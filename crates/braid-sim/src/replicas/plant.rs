@@ -47,6 +47,8 @@ const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::ChangeWithoutOld, 7200, 2378),
     // Three changes, the last one begun and not voted for, with one voter cut off all the time: a test of the engine shows it.
     (Planted::NewcomerKnowsPast, 0, 0),
+    (Planted::DroppedBelowLeast, 100, 0),
+    (Planted::OpenedBelowLeast, 100, 0),
     (Planted::SnapshotUnheld, 100, 15),
     (Planted::SnapshotOnOne, 100, 18),
     (Planted::SnapshotsUnsettled, 300, 91),

@@ -45,7 +45,9 @@ impl World {
         }
         let version = Seating::version_of(epoch, *changes + 1).expect("epochs are small");
         match wish {
-            Wish::Goes(voter) if in_sync.has(voter) && in_sync.count() > 1 => self.failed(c, voter, "it is to go"),
+            Wish::Goes(voter) if in_sync.has(voter) && in_sync.count() > seating.least() => {
+                self.failed(c, voter, "it is to go")
+            }
             Wish::Goes(voter) => {
                 let last = in_sync.has(voter) || seating.voters.count() == 1;
                 let Some(next) = seating.without(voter, version).filter(|_| !last) else {

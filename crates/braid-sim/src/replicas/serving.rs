@@ -271,6 +271,11 @@ impl World {
             );
             return;
         }
+        let least = serving.membership.settled().seating.least();
+        if in_sync.count() < least {
+            let why = format!("controller {c} answers with {} replicas, and it takes {least}", in_sync.count());
+            self.violation.get_or_insert(why);
+        }
         let (done, rest) = std::mem::take(&mut serving.requests).into_iter().partition(is_done);
         serving.requests = rest;
         let whole = serving.is_whole();

@@ -87,7 +87,13 @@ impl World {
         let mut rng = Rng::new(seed);
         // Of a stream of its own: seeds without snapshots stay what they are.
         let mut snapshots = Rng::new(seed ^ 0x636f_7069_6573);
-        let nature = Nature { snapshots: snapshots.below(3) == 1, ..Nature::draw(&mut rng) };
+        let mut nature = Nature { snapshots: snapshots.below(3) == 1, ..Nature::draw(&mut rng) };
+        // The same: so many of them have everything together, as in an array with parity.
+        let mut levels = Rng::new(seed ^ 0x6c65_7665_6c73);
+        let replicas = nature.seating.replicas.count() as u64;
+        if replicas > 2 && levels.below(4) == 1 {
+            nature.seating = nature.seating.taking(levels.between(2, replicas - 1) as usize);
+        }
         let seating = nature.seating;
         let voters = seating.voters.count() + nature.spares;
         let vote = Vote { lineage: 1, in_sync: seating.replicas, seating, ..Vote::default() };
@@ -116,7 +122,8 @@ impl World {
                 known: seating,
             })
             .collect();
-        let history = History { cuts: vec![Vec::new(); voters], ..History::default() };
+        let further = usize::from(seating.further);
+        let history = History { cuts: vec![Vec::new(); voters], further, ..History::default() };
         let clients = vec![None; nature.clients];
         let links = (0..2 * voters).map(|_| Link::new()).collect();
         World {

@@ -44,15 +44,23 @@ pub async fn create(
     size_bytes: u64,
     replicas: Replicas,
     witnesses: Vec<String>,
+    level: Option<String>,
 ) -> anyhow::Result<()> {
     let (count, replicas) = match replicas {
         Replicas::Count(count) => (count, Vec::new()),
         Replicas::At(places) => (0, places),
     };
-    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, snapshot: None };
+    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, level, snapshot: None };
     let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
     output::show(ask.json, &volume, |volume| {
         let mut text = show(volume);
+        if volume.level != "raid1" {
+            let _ = writeln!(
+                text,
+                "a pool on it, which goes with it from node to node: braid pool create NAME {}",
+                volume.name
+            );
+        }
         if volume.voters.len() == 2 {
             text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and cannot be opened elsewhere; --witness NODE makes it three votes\n");
         }
@@ -153,7 +161,11 @@ pub fn show(volume: &ReplicatedVolume) -> String {
     line("volume", volume.name.clone());
     line("uuid", volume.uuid.clone());
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), output::thousands(volume.size_bytes)));
+    line("level", volume.level.clone());
     line("state", volume.state.word().to_owned());
+    if let Some(pool) = &volume.pool {
+        line("pool", pool.clone());
+    }
     for voter in &volume.voters {
         let what = if voter.pool.is_some() { "replica" } else { "witness" };
         let answers = match &voter.reason {

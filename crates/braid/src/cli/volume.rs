@@ -71,6 +71,9 @@ pub struct CreateArgs {
     /// A node that votes for a volume of several nodes and keeps no data of it; may be given several times
     #[arg(long, value_name = "NODE", requires = "replicas")]
     witness: Vec<String>,
+    /// How its replicas keep it: copies (raid1), or parts with one parity (raid5) or two (raid6)
+    #[arg(long, value_name = "LEVEL", requires = "replicas", value_parser = ["raid1", "raid5", "raid6"])]
+    level: Option<String>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -305,7 +308,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => {
             match args.replicas {
                 Some(replicas) if is_replicated(&args.name) => {
-                    replicated::create(&args.ask, args.name, args.size, replicas, args.witness).await?;
+                    replicated::create(&args.ask, args.name, args.size, replicas, args.witness, args.level).await?;
                     return Ok(ExitCode::SUCCESS);
                 }
                 Some(_) => return Err(wrong(&args.name, "a volume of several nodes has a name without a pool")),

@@ -485,7 +485,7 @@ mod tests {
                 name: "db".into(),
                 size_bytes: 1 << 30,
                 voters: BTreeMap::from([(3, SavedVoter { since: 7, ..SavedVoter::of("node1".into(), None) })]),
-                seating: ReplicaSeating { version: 65537, voters: 8, before: 1, replicas: 1 },
+                seating: ReplicaSeating { version: 65537, voters: 8, before: 1, replicas: 1, further: 0 },
                 attached: true,
                 controller: Uuid::from_u128(10),
                 epoch: 3,

@@ -70,6 +70,7 @@ mod replicas_on_a_node;
 mod replicated;
 mod replicated_database;
 mod replicated_disks;
+mod replicated_levels;
 mod replicated_returns;
 mod replicated_snapshots;
 mod returning;

@@ -353,4 +353,5 @@ fn a_lease_counts_from_the_moment_of_asking() {
     assert_eq!(lease.until_ns(joint.sets()), None);
 }
 
+mod levels;
 mod seats;

@@ -158,7 +158,7 @@ impl Control {
     }
 
     async fn delete_active(self: &Arc<Self>, uuid: Uuid, name: &str) -> Result<(), ErrorDetail> {
-        let Some(Deactivated { entry, disks, array }) = self.deactivate(uuid, false).await else { return Ok(()) };
+        let Some(Deactivated { entry, disks, array, .. }) = self.deactivate(uuid, false).await else { return Ok(()) };
         let deleted = match array {
             Some(Ended::Plain(array)) => array.lock().await.delete(&self.meta).await,
             Some(Ended::Kept(kept)) => {
@@ -219,13 +219,19 @@ impl Control {
     /// it, unless a disk hangs: then, after the time limit of an I/O, that disk is left to the shards, which close it
     /// when it answers. With `clean` its labels note that it stopped in order.
     pub(super) async fn deactivate(self: &Arc<Self>, uuid: Uuid, clean: bool) -> Option<Deactivated> {
+        let mut deactivated = self.take_down(uuid, clean).await?;
+        if let Some(device) = deactivated.device.take() {
+            self.write().give_device(device);
+        }
+        Some(deactivated)
+    }
+
+    /// The same, but that nobody else may get its device: what stands on it may begin something still, which fails.
+    pub(super) async fn take_down(self: &Arc<Self>, uuid: Uuid, clean: bool) -> Option<Deactivated> {
         let (entry, taken) = self.take_active(uuid)?;
         let mut drained = Box::pin(end_service(self.ring.clone(), taken.device, taken.handle.clone()));
         let mut ended = match tokio::time::timeout(DRAINING_MAX, &mut drained).await {
-            Ok(ended) => {
-                self.write().give_device(taken.device);
-                ended
-            }
+            Ok(ended) => ended,
             Err(_) => {
                 let message = format!(
                     "array {} stopped, but a disk of it still hangs; it becomes free when it answers, or when the daemon ends",
@@ -239,13 +245,13 @@ impl Control {
                     control.write().give_device(taken.device);
                     control.close_disks(taken.disks).await;
                 });
-                return Some(Deactivated { entry, disks: Vec::new(), array: None });
+                return Some(Deactivated { entry, disks: Vec::new(), array: None, device: None });
             }
         };
         if clean && let Some(ended) = &mut ended {
             self.mark_clean(&entry.name, &taken.disks, ended).await;
         }
-        Some(Deactivated { entry, disks: taken.disks, array: ended })
+        Some(Deactivated { entry, disks: taken.disks, array: ended, device: Some(taken.device) })
     }
 
     /// Lists an active array as stopped, and gives what belonged to it. One caller gets it.
@@ -291,6 +297,8 @@ pub(super) struct Deactivated {
     pub(super) disks: Vec<Arc<OpenDisk>>,
     /// Through which its labels are changed.
     pub(super) array: Option<Ended>,
+    /// What it was, where nobody else may get that yet.
+    pub(super) device: Option<DeviceId>,
 }
 
 /// An array that serves no more.

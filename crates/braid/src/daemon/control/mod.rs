@@ -452,6 +452,16 @@ impl Control {
         Ok(Claim { control: self, uuid })
     }
 
+    /// The same of the array above the replicas of a volume of several nodes, for a pool on it.
+    fn claim_carrier(&self, name: &str) -> Result<Claim<'_>, ErrorDetail> {
+        let uuid = self.read().array(name)?.uuid;
+        self.claim_found(uuid, "made a member of a pool").ok_or_else(|| {
+            ErrorDetail::new(Kind::InUse, format!("{name} is being changed"))
+                .with("volume", name)
+                .remedy("wait until that is done, and try again")
+        })
+    }
+
     /// The same of an array that was found and need not be listed yet; none while it is being changed already.
     fn claim_found(&self, uuid: Uuid, doing: &'static str) -> Option<Claim<'_>> {
         let mut tables = self.write();

@@ -144,7 +144,7 @@ impl Control {
             force: keep.force,
             clear_after_ns: CLEAR_AFTER_NS,
             lease: self.voters_of(uuid).map(|voters| Arc::clone(voters.lease())),
-            near: self.near_replica(uuid),
+            near: self.near_replica(uuid).filter(|_| parities == 0),
         };
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
         let door = Door::new(self, uuid, asked);

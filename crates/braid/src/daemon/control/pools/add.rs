@@ -58,6 +58,11 @@ impl Control {
                 .with("pool", &pool.name)
                 .remedy("put several disks into an array, and add that"));
         }
+        self.read().refuse_carried(
+            pool.uuid,
+            "it goes from node to node, and has no other members",
+            "make a pool of its own of them: braid pool create",
+        )?;
         self.refuse_remote_under_replicas(&pool, &asked)?;
         let mut taken = self.take_members(Some(&pool), &asked, "added to a pool").await?;
         let done = match self.look_at_candidates(&pool, &taken.seats, ask.force).await {

@@ -305,7 +305,7 @@ impl Control {
         of.map(|export| export.saved.name.clone()).collect()
     }
 
-    fn remove_exports_of_pool(&self, listening: &Listens<'_>, pool: Uuid) {
+    pub(super) fn remove_exports_of_pool(&self, listening: &Listens<'_>, pool: Uuid) {
         let volumes: std::collections::BTreeSet<Uuid> = {
             let tables = self.read();
             let of = tables.exports.values().filter(|export| export.saved.pool == Some(pool));

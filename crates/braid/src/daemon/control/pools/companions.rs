@@ -64,6 +64,11 @@ impl Control {
     pub(in super::super) fn pool_for_replica(&self, pool: &str) -> Result<(Uuid, String), ErrorDetail> {
         let reach = self.reach(pool)?;
         self.refuse_closing_pool(reach.uuid)?;
+        self.read().refuse_carried(
+            reach.uuid,
+            "it keeps no replicas of others",
+            "use a pool of disks of this machine",
+        )?;
         let remote = {
             let tables = self.read();
             let parts = tables.pools.get(&reach.uuid).and_then(|entry| entry.served()).map(|served| &served.parts);

@@ -236,6 +236,11 @@ impl Control {
         let listening = self.listening.lock().await;
         let Located { pool, uuid, name } = self.locate(text, OwnerKind::Volume).await?;
         self.refuse_closing_pool(pool.uuid)?;
+        self.read().refuse_carried(
+            pool.uuid,
+            "its volumes are no disks of arrays and pools, which stay where they are when it goes to another node",
+            "export the volume (braid export add), and use the export",
+        )?;
         let in_use = |who: String, remedy: String| {
             Err(ErrorDetail::new(Kind::InUse, format!("volume {name} is {who}")).with("volume", &name).remedy(remedy))
         };

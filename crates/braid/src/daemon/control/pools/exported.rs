@@ -152,7 +152,11 @@ impl Control {
             size_bytes: volume.size_bytes,
             read_only: volume.read_only,
         }));
-        let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES, &node));
+        let layout = DeviceLayout::new(version, BLOCK_BYTES, &node);
+        let layout = Arc::new(match self.lease_of(pool.uuid) {
+            Some((lease, of)) => layout.leased(lease, of),
+            None => layout,
+        });
         // It counts from now on. What began before may wait for a disk that hangs: who lets a volume grow need not.
         let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout)));
         let Ok(published) = tokio::time::timeout(RELEASING_MAX, published).await else { return Ok((layout, false)) };

@@ -468,6 +468,12 @@ impl Control {
             if tables.pools.contains_key(&uuid) {
                 continue;
             }
+            let carrier = tables.pool_arrays.iter().find(|saved| saved.pool == uuid).map(|saved| saved.array);
+            if let Some(carrier) = carrier.filter(|array| tables.replicated.contains_key(array)) {
+                let condition = Condition::Idle(tables.waits_for(carrier));
+                tables.pools.insert(uuid, PoolEntry { uuid, name, label: None, condition });
+                continue;
+            }
             let seen = tables.last_seen_of(uuid);
             let attention = seen.iter().map(|(member, seen)| {
                 let trouble = troubles.get(seen).map(|t| format!(" ({})", t.message)).unwrap_or_default();

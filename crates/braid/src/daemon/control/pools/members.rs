@@ -75,6 +75,7 @@ impl Control {
         })??;
         let arrays = self.take_arrays(asked, done).await?;
         let uuids: Vec<Uuid> = arrays.iter().map(|array| array.uuid).collect();
+        self.refuse_beside_carrier(&uuids, asked.len() + usize::from(pool.is_some()))?;
         let tier = self.read().refuse_other_tier(pool, &uuids)?;
         let disks = self.open_disks(&specs, &absent).await?;
         match self.seat_members(asked, &disks, &arrays, tier).await {
@@ -99,7 +100,12 @@ impl Control {
         let mut arrays = Vec::new();
         let mut claims = Vec::new();
         for name in asked.iter().filter_map(Asked::array) {
-            claims.push((name, self.claim(name, "made a member of a pool")?));
+            let claimed = if self.is_carrier(name) {
+                self.claim_carrier(name)?
+            } else {
+                self.claim(name, "made a member of a pool")?
+            };
+            claims.push((name, claimed));
         }
         // An export that began before is in the tables by then; what begins later sees the claim.
         drop(self.listening.lock().await);

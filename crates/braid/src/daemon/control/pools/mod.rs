@@ -8,6 +8,7 @@
 
 mod add;
 mod awaited;
+mod carried;
 mod check;
 mod close;
 mod compact;

@@ -56,7 +56,9 @@ impl Control {
         let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
         let boot = tails.boot();
         let same_boot = self.read().pool_boots.get(&uuid) == Some(&boot);
-        let tail_missed = tails.missed() && !newest.clean && same_boot;
+        // On a volume of several nodes all that was acknowledged is committed.
+        let carried = self.read().carrier(parts.iter()).is_some();
+        let tail_missed = tails.missed() && !newest.clean && same_boot && !carried;
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
         let parts = take_back(&io, parts, back).await.map_err(failed)?;

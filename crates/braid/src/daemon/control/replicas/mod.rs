@@ -258,15 +258,15 @@ fn vote_of(vote: &ReplicaVote) -> Vote {
 
 /// Who votes, as the engine takes it.
 pub fn seating_of(seating: &ReplicaSeating) -> Seating {
-    let ReplicaSeating { version, voters, before, replicas } = *seating;
+    let ReplicaSeating { version, voters, before, replicas, further } = *seating;
     let [voters, before, replicas] = [voters, before, replicas].map(Voters::from_bits);
-    Seating { version, voters, before, replicas }
+    Seating { version, voters, before, replicas, further }
 }
 
 /// Who votes, in the API's words.
 pub fn show_seating(seating: &Seating) -> ReplicaSeating {
-    let Seating { version, voters, before, replicas } = seating;
-    ReplicaSeating { version: *version, voters: voters.bits(), before: before.bits(), replicas: replicas.bits() }
+    let Seating { version, voters, before, replicas, further } = *seating;
+    ReplicaSeating { version, voters: voters.bits(), before: before.bits(), replicas: replicas.bits(), further }
 }
 
 /// A list of places that can be remembered.

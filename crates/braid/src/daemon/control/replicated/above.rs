@@ -32,7 +32,7 @@ impl Control {
         let invalid = |error: &dyn std::fmt::Display| ErrorDetail::new(Kind::InvalidArgument, error.to_string());
         let request = CreateRequest {
             name: Name::new(&volume.name).map_err(|error| invalid(&error))?,
-            spec: Spec { copies: if disks.len() == 1 { 1 } else { 2 }, ..Spec::new(Level::Raid1) },
+            spec: spec_of(volume, disks.len()),
             leaves: disks.iter().map(|disk| disk.leaf).collect(),
             uuid: volume.uuid,
             member_ids,
@@ -72,6 +72,15 @@ impl Control {
         let started = lifecycle::start(meta, &found, options).await;
         let array = started.map_err(|error| of_lifecycle(&error, &volume.name, &Control::name_in(disks)))?;
         Ok((array, clean))
+    }
+}
+
+/// What the array above so many replicas is.
+fn spec_of(volume: &SavedReplicated, replicas: usize) -> Spec {
+    match replicas - volume.least() {
+        _ if volume.is_of_copies() => Spec { copies: if replicas == 1 { 1 } else { 2 }, ..Spec::new(Level::Raid1) },
+        1 => Spec::new(Level::Raid5),
+        _ => Spec::new(Level::Raid6),
     }
 }
 

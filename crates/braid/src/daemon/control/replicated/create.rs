@@ -13,6 +13,7 @@ use braid_api::{
 };
 use braid_engine::replica::VoterId;
 use braid_format::{BLOCK_BYTES, Places};
+use braid_geometry::{CHUNK_BYTES_DEFAULT, Level};
 use hyper::Method;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,12 +41,16 @@ impl Control {
         check_name(&ask.name)?;
         let _name = self.claim_name(&ask.name)?;
         self.name_of_no_replicated(&ask.name)?;
-        check_size(&ask)?;
-        let (voters, seating) = SavedReplicated::numbered(self.voters_for(&ask).await?);
+        let level = level_of(&ask)?;
+        let voters = self.voters_for(&ask).await?;
+        let least = least_of(&ask, level, voters.iter().filter(|voter| voter.pool.is_some()).count())?;
+        let size_bytes = whole_size(&ask, least)?;
+        let (voters, mut seating) = SavedReplicated::numbered(voters);
+        seating.further = least as u8 - 1;
         let volume = SavedReplicated {
             uuid: random_uuid()?,
             name: ask.name.clone(),
-            size_bytes: ask.size_bytes,
+            size_bytes,
             voters,
             seating,
             attached: true,
@@ -160,6 +165,7 @@ impl Control {
         let volume = self.find_replicated(name)?;
         self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "their clients are cut off, and they wait")?;
+        self.refuse_exported_above(&volume, force)?;
         if !self.replicated.all().contains_key(&volume.uuid) && !volume.attached {
             return Err(ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node"))
                 .with("volume", name)
@@ -185,6 +191,9 @@ impl Control {
         let volume = self.find_replicated(name)?;
         self.refuse_being_made(&volume)?;
         self.refuse_replicated_exported(&volume, force, "they are removed")?;
+        if !force {
+            self.refuse_pool_above(&volume, "deleted")?;
+        }
         let shown = self.replicated_volume(&volume.uuid.to_string())?;
         self.refuse_used(&volume, force).await?;
         self.end_replicated(volume.uuid).await;
@@ -197,6 +206,7 @@ impl Control {
             ));
         }
         self.remove_exports_of(volume.uuid).await;
+        self.forget_carried(volume.uuid, None).await;
         self.write().replicated.remove(&volume.uuid);
         self.save_or_warn();
         self.events().info(
@@ -366,7 +376,7 @@ impl Control {
 
     /// Makes a replica or witness where the volume's list says. `in_sync`: by the vote that it begins with.
     pub(super) async fn make_one(&self, volume: &SavedReplicated, number: u8, in_sync: u16) -> Result<(), ErrorDetail> {
-        let (head_bytes, tail_bytes) = around(volume.size_bytes);
+        let (head_bytes, tail_bytes) = around(volume.replica_bytes());
         let Some(voter) = volume.voters.get(&number) else { return Ok(()) };
         let is_replica = voter.pool.is_some();
         let only = |bytes: u64| if is_replica { bytes } else { 0 };
@@ -378,7 +388,7 @@ impl Control {
             in_sync,
             lineage: 0,
             pool: voter.pool.clone(),
-            size_bytes: only(volume.size_bytes),
+            size_bytes: only(volume.replica_bytes()),
             head_bytes: only(head_bytes),
             tail_bytes: only(tail_bytes),
             places: volume.places(),
@@ -428,6 +438,7 @@ impl Control {
         loop {
             let serves = self.read().arrays.get(&uuid).is_some_and(|entry| entry.active().is_some());
             if serves && !attached.has_ended() {
+                attached.carries(until).await;
                 return self.replicated_volume(&uuid.to_string());
             }
             let over = tokio::time::Instant::now() >= until;
@@ -486,6 +497,22 @@ impl Control {
             .remedy("wait until that is done"))
     }
 
+    fn refuse_exported_above(&self, volume: &SavedReplicated, force: bool) -> Result<(), ErrorDetail> {
+        if force { Ok(()) } else { self.refuse_exported_carried(volume.uuid, &volume.name) }
+    }
+
+    /// Refuses what a pool that stands on the volume would not outlive, or would not see.
+    pub(super) fn refuse_pool_above(&self, volume: &SavedReplicated, done: &str) -> Result<(), ErrorDetail> {
+        let Some((_, pool)) = self.read().pool_carried(volume.uuid) else { return Ok(()) };
+        Err(ErrorDetail::new(
+            Kind::InUse,
+            format!("pool {pool} stands on volume {}, which so cannot be {done}", volume.name),
+        )
+        .with("volume", &volume.name)
+        .with("pool", &pool)
+        .remedy(format!("braid pool delete {pool} where the volume is served, if nothing of it is needed any more")))
+    }
+
     fn refuse_replicated_exported(
         &self,
         volume: &SavedReplicated,
@@ -522,6 +549,7 @@ fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
             .iter()
             .filter(|(_, voter)| voter.pool.is_some())
             .fold(0, |bits, (number, _)| bits | 1 << number),
+        further: vote.map_or(0, |vote| vote.further),
     });
     if voters.is_empty() || seating_of(&seating).all().iter().any(|voter| !voters.contains_key(&voter.0)) {
         return Err(unknown());
@@ -546,12 +574,46 @@ fn replicas_of(volume: &SavedReplicated) -> String {
     names.join(", ")
 }
 
-fn check_size(ask: &CreateReplicated) -> Result<(), ErrorDetail> {
-    let (head, tail) = around(ask.size_bytes);
-    let whole = ask.size_bytes.checked_add(head + tail);
+/// The level that is asked for.
+fn level_of(ask: &CreateReplicated) -> Result<Level, ErrorDetail> {
+    let Some(text) = &ask.level else { return Ok(Level::Raid1) };
+    match text.parse() {
+        Ok(level @ (Level::Raid1 | Level::Raid5 | Level::Raid6)) => Ok(level),
+        _ => Err(ErrorDetail::new(Kind::InvalidArgument, format!("volumes of several nodes cannot be {text:?}"))
+            .with("volume", &ask.name)
+            .remedy("use raid1 (copies), raid5 or raid6")),
+    }
+}
+
+/// How many replicas it takes to have everything.
+fn least_of(ask: &CreateReplicated, level: Level, replicas: usize) -> Result<usize, ErrorDetail> {
+    let parities = usize::from(level.parity());
+    if parities == 0 {
+        return Ok(1);
+    }
+    // With two of them a parity is a copy.
+    match replicas.checked_sub(parities).filter(|least| *least > 1) {
+        Some(least) => Ok(least),
+        None => Err(ErrorDetail::new(
+            Kind::InvalidArgument,
+            format!("{level} takes {} replicas at least, and these are {replicas}", parities + 2),
+        )
+        .with("volume", &ask.name)
+        .remedy("name more, or keep copies: --level raid1")),
+    }
+}
+
+/// Its size: with parity as much more as makes each replica whole chunks.
+fn whole_size(ask: &CreateReplicated, least: usize) -> Result<u64, ErrorDetail> {
+    let unit = if least == 1 { 1 } else { least as u64 * CHUNK_BYTES_DEFAULT };
+    let size = ask.size_bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
+    let each = size / least as u64;
+    let (head, tail) = around(each);
+    let whole = each.checked_add(head + tail);
     let fits = whole.and_then(|whole| Places::for_device(whole).ok());
-    if ask.size_bytes.is_multiple_of(BLOCK_BYTES) && fits.is_some_and(|places| places.data.bytes == ask.size_bytes) {
-        return Ok(());
+    let fits = fits.is_some_and(|places| places.data.bytes == each);
+    if ask.size_bytes > 0 && ask.size_bytes.is_multiple_of(BLOCK_BYTES) && fits {
+        return Ok(size);
     }
     let message = format!("volume {}: {} bytes are no size of a volume", ask.name, ask.size_bytes);
     Err(ErrorDetail::new(Kind::InvalidArgument, message)

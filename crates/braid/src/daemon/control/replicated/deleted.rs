@@ -80,6 +80,7 @@ impl Control {
         }
         self.end_replicated(volume.uuid).await;
         self.remove_exports_of(volume.uuid).await;
+        self.forget_carried(volume.uuid, None).await;
         self.write().replicated.remove(&volume.uuid);
         self.note_gone(volume.uuid, Vec::new());
         self.save_or_warn();

@@ -51,6 +51,7 @@ impl Control {
             voters: voters.iter().fold(0, |bits, voter| bits | bit(voter, false)),
             before: 0,
             replicas: voters.iter().fold(0, |bits, voter| bits | bit(voter, true)),
+            further: volume.seating.further,
         });
         volume.voters = voters;
         if let Some(council) = self.voters_of(uuid) {

@@ -58,6 +58,8 @@ impl Control {
         };
         let serving = self.serving(name)?;
         let Serving { volume, attached, .. } = &serving;
+        self.refuse_no_copies(volume)?;
+        self.refuse_pool_above(volume, "rolled back")?;
         // Who comes back now would be gone again in a moment.
         let returning = tokio::time::timeout(RETURNING_MAX, attached.returning.write()).await;
         let nobody_returns = returning.map_err(|_| {

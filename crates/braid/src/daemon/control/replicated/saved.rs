@@ -77,6 +77,21 @@ impl SavedReplicated {
         ((0..).zip(new).collect(), seating)
     }
 
+    /// How many replicas it takes to have everything: with one, each has.
+    pub fn least(&self) -> usize {
+        self.seating().least()
+    }
+
+    /// Whether each replica has everything: all else keeps parity.
+    pub fn is_of_copies(&self) -> bool {
+        self.seating.further == 0
+    }
+
+    /// Bytes of the data of each replica.
+    pub fn replica_bytes(&self) -> u64 {
+        self.size_bytes / self.least() as u64
+    }
+
     /// Who votes.
     pub fn seating(&self) -> Seating {
         seating_of(&self.seating)

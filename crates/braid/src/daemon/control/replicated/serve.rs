@@ -47,6 +47,8 @@ const OTHERS_MAX: Duration = Duration::from_secs(2);
 const ALL_MAX: Duration = Duration::from_secs(12);
 /// Longest that an end waits for voters that are away.
 const ENDING_MAX: Duration = Duration::from_secs(8);
+/// Longest that the pool on a volume is waited for once everything that it asks for fails.
+const CARRIED_MAX: Duration = Duration::from_secs(40);
 /// So long a voter may answer another controller, which does not serve.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// Between two tries to remove what is left on nodes that vote no more.
@@ -65,6 +67,8 @@ pub(super) struct Attached {
     end: watch::Sender<bool>,
     /// It has ended.
     ended: watch::Sender<bool>,
+    /// The pool on it was opened, or there is none, or it cannot be.
+    carried: watch::Sender<bool>,
     /// The session that was begun last.
     session: AtomicU64,
     /// The boots under which replicas were let in last, by number.
@@ -182,6 +186,12 @@ impl Attached {
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until the pool on it was opened, if there is one; not beyond this moment.
+    pub(super) async fn carries(&self, until: Instant) {
+        let mut carried = self.carried.subscribe();
+        let _ = tokio::time::timeout_at(until, carried.wait_for(|carried| *carried)).await;
+    }
+
     async fn wants_to_end(&self) {
         // Never closed as long as this lives.
         let _ = self.end.subscribe().wait_for(|end| *end).await;
@@ -195,6 +205,7 @@ impl Control {
             voters: Mutex::default(),
             end: watch::Sender::new(false),
             ended: watch::Sender::new(false),
+            carried: watch::Sender::new(false),
             session: AtomicU64::new(0),
             boots: Mutex::default(),
             trouble: Mutex::default(),
@@ -343,9 +354,16 @@ impl Control {
             return Over::Again(error.message);
         }
         attached.set_trouble(None);
+        let (control, opening) = (Arc::clone(self), Arc::clone(attached));
+        opening.carried.send_replace(false);
+        // Not waited for: it needs the lease, and that may go at any time.
+        tokio::spawn(async move {
+            control.open_carried(uuid).await;
+            opening.carried.send_replace(true);
+        });
         self.events().info("volume_attached", format!("volume {} is served", volume.name), &[("volume", &volume.name)]);
         let over = self.tend_replicated(&volume, attached, &voters).await;
-        self.stop_replicated(&volume, &voters, matches!(over, Over::Ended | Over::RolledBack)).await;
+        self.stop_replicated(&volume, attached, &voters, matches!(over, Over::Ended | Over::RolledBack)).await;
         if !matches!(over, Over::RolledBack) {
             // Who brings snapshots to a replica sees that this is over, and lets go of the one that it reads.
             drop(tokio::time::timeout(LETTING_GO_MAX, attached.snapshots.lock()).await);
@@ -418,12 +436,12 @@ impl Control {
         };
         match &started {
             Ok(_) if new => attached.set_snapshots(0),
-            Ok((array, _)) => {
+            Ok((array, _)) if volume.is_of_copies() => {
                 let in_sync = array.members().filter(|member| member.state == MemberState::InSync);
                 let roles: Vec<u16> = in_sync.map(|member| member.role).collect();
                 self.settle_at_opening(volume, attached, voters, &roles).await;
             }
-            Err(_) => {}
+            _ => {}
         }
         let kept = match started {
             Ok((array, clean)) => self.keep(array, &disks, Keep { clean, force: false }).await,
@@ -559,7 +577,10 @@ impl Control {
         // Asked for after it was opened: under no older boot than this.
         let boot = voters.session_of(voter).2;
         let kept = attached.boots().get(&voter.0) == Some(&boot);
-        let taken = {
+        let taken = if !volume.is_of_copies() {
+            // There are no snapshots of all of them.
+            self.take_back_replica(volume.uuid, role, &disk, kept, false).await
+        } else {
             let serving = Serving::new(volume, attached, voters);
             // Until it takes writes: it is to have all that there are then.
             let _one_at_a_time = attached.snapshots.lock().await;
@@ -614,15 +635,46 @@ impl Control {
     }
 
     /// Ends the service of the array, then lets go. `clean`: it ends because somebody wants it to.
-    async fn stop_replicated(self: &Arc<Self>, volume: &SavedReplicated, voters: &Arc<Voters>, clean: bool) {
+    async fn stop_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+        clean: bool,
+    ) {
         // Before anything fails: clients hear nothing of it, and come back.
         self.silence_exports(volume.uuid).await;
+        self.silence_carried(volume.uuid).await;
+        let (control, opening, uuid) = (Arc::clone(self), Arc::clone(attached), volume.uuid);
+        let mut carried = tokio::spawn(async move {
+            // Never closed as long as it lives.
+            let _ = opening.carried.subscribe().wait_for(|carried| *carried).await;
+            control.close_carried(uuid).await;
+        });
+        if clean && tokio::time::timeout(ENDING_MAX, &mut carried).await.is_err() {
+            tracing::warn!(
+                "volume {}: the pool on it was not closed in time; the next opening does the rest",
+                volume.name
+            );
+        }
         let given_up = Arc::clone(voters);
         let watch = tokio::spawn(async move {
             tokio::time::sleep(ENDING_MAX).await;
             given_up.give_up();
         });
-        if let Some(Deactivated { entry, disks, array }) = self.deactivate(volume.uuid, false).await {
+        if let Some(Deactivated { entry, disks, array, device }) = self.take_down(volume.uuid, false).await {
+            // Whatever the pool waited for has failed by now, or a disk hangs: then nobody gets that device before the daemon ends.
+            let closing = async {
+                if !carried.is_finished() {
+                    let _ = carried.await;
+                }
+                // Whoever was just making one has met that.
+                self.close_carried(volume.uuid).await;
+            };
+            let closed = tokio::time::timeout(CARRIED_MAX, closing).await.is_ok();
+            if let Some(device) = device.filter(|_| closed) {
+                self.write().give_device(device);
+            }
             if let Some(mut ended @ Ended::Kept(_)) = array
                 && clean
             {

@@ -79,6 +79,7 @@ impl Control {
         let (volume, own) = split(text)?;
         let own = name_for_all(own)?.to_string();
         let serving = self.serving(volume)?;
+        self.refuse_no_copies(&serving.volume)?;
         let _one_at_a_time = serving.attached.snapshots.lock().await;
         let listed = self.listed_surely(&serving).await?;
         if listed.named(&own).is_some() {
@@ -212,17 +213,20 @@ impl Control {
         text: &str,
         ask: &CreateReplicated,
     ) -> Result<ReplicatedVolume, ErrorDetail> {
-        if (ask.size_bytes, ask.count) != (0, 0) || !ask.replicas.is_empty() || !ask.witnesses.is_empty() {
-            let message = "what begins as a snapshot has that one's size, replicas and witnesses";
+        let named = !ask.replicas.is_empty() || !ask.witnesses.is_empty() || ask.level.is_some();
+        if (ask.size_bytes, ask.count) != (0, 0) || named {
+            let message = "what begins as a snapshot has that one's size, level, replicas and witnesses";
             return Err(ErrorDetail::new(Kind::InvalidArgument, message)
                 .with("volume", &ask.name)
-                .remedy("leave out size_bytes, replicas, count and witnesses"));
+                .remedy("leave out size_bytes, level, replicas, count and witnesses"));
         }
         let (source, own) = split(text)?;
         check_name(&ask.name)?;
         let _name = self.claim_name(&ask.name)?;
         self.name_of_no_replicated(&ask.name)?;
         let serving = self.serving(source)?;
+        self.refuse_no_copies(&serving.volume)?;
+        self.refuse_pool_above(&serving.volume, "cloned")?;
         // Until it is there the snapshot stays.
         let _one_at_a_time = serving.attached.snapshots.lock().await;
         let listed = self.listed_surely(&serving).await?;
@@ -253,6 +257,18 @@ impl Control {
             left: Vec::new(),
         };
         self.make_replicated(volume).await
+    }
+
+    /// Refuses what there is of copies alone.
+    pub(super) fn refuse_no_copies(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+        if volume.is_of_copies() {
+            return Ok(());
+        }
+        let name = &volume.name;
+        let message = format!("volume {name} keeps parity, and no replica has all of it: it has no snapshots itself");
+        Err(ErrorDetail::new(Kind::InvalidArgument, message)
+            .with("volume", name)
+            .remedy(format!("make a pool on it (braid pool create POOL {name}): its volumes have")))
     }
 
     /// What only the node can do that serves a volume.

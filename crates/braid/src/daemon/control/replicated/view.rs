@@ -6,6 +6,7 @@ use super::saved::SavedReplicated;
 use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
 use braid_engine::replica::{self, VoterId};
 use braid_format::MemberState;
+use braid_geometry::Level;
 use std::time::Duration;
 
 impl Control {
@@ -113,6 +114,8 @@ impl Control {
             uuid: volume.uuid.to_string(),
             name: volume.name.clone(),
             size_bytes: volume.size_bytes,
+            level: level_of(volume, active).name().to_owned(),
+            pool: tables.pool_carried(volume.uuid).map(|(_, pool)| pool),
             state,
             epoch: seen.as_ref().map_or(0, |seen| seen.epoch),
             voters,
@@ -120,6 +123,18 @@ impl Control {
             snapshots: attached.as_ref().and_then(|attached| attached.snapshot_count()),
             attention,
         }
+    }
+}
+
+/// Where it is served its label says so; else how many replicas there are, and how many it takes. One that is just replaced is none of them.
+fn level_of(volume: &SavedReplicated, active: Option<&Active>) -> Level {
+    if let Some(active) = active {
+        return active.label.spec.level;
+    }
+    match volume.replicas().len().saturating_sub(volume.least()) {
+        _ if volume.is_of_copies() => Level::Raid1,
+        0 | 1 => Level::Raid5,
+        _ => Level::Raid6,
     }
 }
 

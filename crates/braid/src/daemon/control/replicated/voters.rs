@@ -342,10 +342,14 @@ impl Control {
         }
         let states = self.states(volume);
         let in_sync = |role: u16| states.get(usize::from(role)) == Some(&MemberState::InSync);
-        let others = volume.replicas().into_iter().any(|role| role != u16::from(number) && in_sync(role));
-        if volume.replicas().contains(&u16::from(number)) && !others {
-            let message =
-                format!("no other replica of volume {name} holds everything: without {shown} its data are lost");
+        let others = volume.replicas().into_iter().filter(|role| *role != u16::from(number) && in_sync(*role)).count();
+        if volume.replicas().contains(&u16::from(number)) && others < volume.least() {
+            let message = match volume.least() {
+                1 => format!("no other replica of volume {name} holds everything: without {shown} its data are lost"),
+                least => format!(
+                    "of the other replicas of volume {name} {others} are in sync, and it takes {least} to have everything: without {shown} its data are lost"
+                ),
+            };
             return Err(ErrorDetail::new(Kind::Incomplete, message)
                 .with("volume", name)
                 .remedy("wait until another one is in sync: braid volume show"));
@@ -364,7 +368,9 @@ impl Control {
         let states = self.states(volume);
         let is_free = |number: &u8| {
             let role = states.get(usize::from(*number));
-            !seating.all().has(VoterId(*number))
+            // With parity the number of members is fixed: one takes the place of another.
+            let fits = !is_replica || volume.is_of_copies() || role.is_some();
+            fits && !seating.all().has(VoterId(*number))
                 && (!is_replica || role.is_none_or(|state| *state == MemberState::Absent))
         };
         let mut all = 0..VOTERS_MAX as u8;
@@ -397,6 +403,9 @@ impl Control {
     /// Takes the last roles off the mirror which nobody has, and no voter is to have.
     async fn narrow(&self, volume: &SavedReplicated) {
         let Some(volume) = &self.read().replicated.get(&volume.uuid).cloned() else { return };
+        if !volume.is_of_copies() {
+            return;
+        }
         let last_is_empty = |states: &[MemberState]| {
             let last = states.len() as u16 - 1;
             last > 0 && states.last() == Some(&MemberState::Absent) && volume.replicas().iter().all(|role| *role < last)
