@@ -69,11 +69,15 @@ pub enum Planted {
     DeletedSnapshotKept,
     /// A replica that comes back takes writes before it has the snapshots that it lacks.
     WrittenBeforeSnapshots,
+    /// A replica is rolled back while others are in sync.
+    RolledBackBesideOthers,
+    /// What a rollback changed is not among what a replica that comes back has to get.
+    RollbackNotDirty,
 }
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 33] = [
+    pub const ALL: [Planted; 35] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -107,6 +111,8 @@ impl Planted {
         Planted::SnapshotNotBrought,
         Planted::DeletedSnapshotKept,
         Planted::WrittenBeforeSnapshots,
+        Planted::RolledBackBesideOthers,
+        Planted::RollbackNotDirty,
     ];
 }
 

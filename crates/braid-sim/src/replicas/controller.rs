@@ -11,6 +11,7 @@ use braid_format::Uuid;
 use super::copying::Copying;
 use super::nature::{MS, SECOND};
 use super::net::{Io, ToController, ToNode};
+use super::rollback::Rollback;
 use super::serving::{Found, Serving};
 use super::world::{Event, World};
 
@@ -32,6 +33,8 @@ pub enum For {
     Snapshot(u64),
     /// Snapshots that are brought, under this number.
     Bringing(u64),
+    /// A rollback of this number.
+    Rollback(u64),
     /// Nobody.
     Nobody,
 }
@@ -96,6 +99,8 @@ pub struct Run {
     pub phase: Phase,
     begun_ns: u64,
     refusals: u32,
+    /// This replica is being rolled back.
+    pub rolls_back: Option<VoterId>,
     /// Since when it knows of a higher epoch.
     fenced_ns: Option<u64>,
 }
@@ -118,6 +123,8 @@ pub struct Controller {
     pub wanted: bool,
     /// Who votes, as it remembers.
     pub known: Seating,
+    /// What is to be done at the next opening.
+    pub rolls_back: Option<Rollback>,
 }
 
 impl Controller {
@@ -177,6 +184,7 @@ impl World {
             phase: Phase::Opening(Box::new(opening), None),
             begun_ns: now,
             refusals: 0,
+            rolls_back: None,
             fenced_ns: None,
         });
         self.ask_voters(c);
@@ -317,6 +325,7 @@ impl World {
                             (run.epoch, run.raised, *copying) = (opening.epoch(), Voters::NONE, None);
                             run.lease = Lease::default();
                             run.refusals += 1;
+                            run.rolls_back = None;
                             let nodes = run.peers.len();
                             run.peers = (0..nodes).map(|_| Peer::default()).collect();
                         }
@@ -404,6 +413,11 @@ impl World {
             Next::Missing(..) => self.counters.add("opening", "replicas are missing", 1),
             Next::MakeEqual(chosen) => match copying {
                 None => {
+                    if !self.is_rolled_back(c, chosen) {
+                        return;
+                    }
+                    let Some(run) = &mut self.controllers[c].run else { return };
+                    let Phase::Opening(opening, _) = &mut run.phase else { return };
                     opening.choose(chosen);
                     let number = self.number();
                     let copies = Copying::equal(number, chosen);
@@ -466,7 +480,7 @@ impl World {
             let Some(run) = &mut self.controllers[c].run else { return };
             let used = match &run.phase {
                 Phase::Opening(_, Some(copying)) => copying.has(voter),
-                Phase::Opening(_, None) => false,
+                Phase::Opening(_, None) => run.rolls_back == Some(voter),
                 Phase::Serving(serving) => {
                     serving.membership.seating().replicas.has(voter) || serving.membership.in_sync().has(voter)
                 }

@@ -177,7 +177,7 @@ impl World {
         }
         self.stop(c, "it died");
         let controller = &mut self.controllers[c];
-        controller.up = false;
+        (controller.up, controller.rolls_back) = (false, None);
         controller.life += 1;
         self.ends(100 * MS, 15 * SECOND, End::Death(c));
     }

@@ -16,6 +16,7 @@ mod node;
 #[cfg(feature = "planted")]
 pub mod plant;
 pub mod required;
+mod rollback;
 mod seats;
 mod serving;
 mod snapshots;

@@ -37,6 +37,8 @@ pub enum OfSnapshot {
     List,
     /// One block of it.
     Read(u64, u16),
+    /// The replica is as it is again, by the rollback of this number. The answer is 1, where there is that snapshot.
+    Rollback(u64, u64),
 }
 
 /// To a node.

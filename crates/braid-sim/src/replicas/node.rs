@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Register, RegisterOf, Vote};
+use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Planted, Register, RegisterOf, Vote, planted};
 use braid_format::Uuid;
 use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
 
 use super::nature::MS;
 use super::net::{Io, OfSnapshot, ToController, ToNode};
+use super::rollback::rolled_back;
 use super::world::{Event, World};
 use crate::rng::Rng;
 
@@ -53,12 +54,32 @@ impl Store {
             OfSnapshot::List => {
                 return (0, self.snapshots.iter().map(|(id, (_, named))| (*id, *named)).collect());
             }
+            OfSnapshot::Rollback(id, mark) => {
+                let there = self.snapshots.contains_key(&id);
+                if there {
+                    self.roll_back(mark);
+                }
+                return (u64::from(there), Vec::new());
+            }
             OfSnapshot::Read(id, block) => {
                 let content = self.snapshots.get(&id).map_or(0, |(content, _)| content[usize::from(block)]);
                 return (content, Vec::new());
             }
         }
         (0, Vec::new())
+    }
+
+    /// All of it is durable in one step.
+    fn roll_back(&mut self, mark: u64) {
+        self.cached.clear();
+        let blocks = self.durable.len() as u16;
+        for block in 0..blocks {
+            self.writes += 1;
+            self.durable[usize::from(block)] = (self.writes, rolled_back(mark, block));
+        }
+        if !planted(Planted::RollbackNotDirty) {
+            self.dirty = (0..blocks).collect();
+        }
     }
 
     fn write(&mut self, block: u16, value: u64) {

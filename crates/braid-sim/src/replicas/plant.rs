@@ -51,10 +51,12 @@ const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::OpenedBelowLeast, 100, 0),
     (Planted::SnapshotUnheld, 100, 15),
     (Planted::SnapshotOnOne, 100, 18),
-    (Planted::SnapshotsUnsettled, 300, 91),
+    (Planted::SnapshotsUnsettled, 3000, 1003),
     (Planted::SnapshotNotBrought, 100, 3),
     (Planted::DeletedSnapshotKept, 100, 3),
     (Planted::WrittenBeforeSnapshots, 100, 18),
+    (Planted::RolledBackBesideOthers, 100, 15),
+    (Planted::RollbackNotDirty, 350, 106),
 ];
 
 /// Every bug that is looked for, within how many seeds it is to be found, and one that may find it.

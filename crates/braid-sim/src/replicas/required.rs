@@ -41,6 +41,7 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("node", "torn registers"),
     ("opening", "replicas are missing"),
     ("opening", "waits for a lease"),
+    ("rollback", "done"),
     ("snapshots", "brought"),
     ("snapshots", "deleted"),
     ("snapshots", "settled"),

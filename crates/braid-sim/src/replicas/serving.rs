@@ -12,6 +12,7 @@ use super::copying::Copying;
 use super::history::Request;
 use super::nature::{MS, Nature};
 use super::net::{Io, ToNode};
+use super::rollback::Rollback;
 use super::seats::Wish;
 use super::snapshots::{Bringing, Change};
 use super::world::{Event, World};
@@ -64,6 +65,8 @@ pub struct Serving {
     pub fill: Option<Copying>,
     /// What is done to snapshots on all replicas.
     pub change: Option<Change>,
+    /// It is to become as a snapshot is.
+    pub rollback: Option<Rollback>,
     /// What a replica that is back lacks of them.
     pub bringing: Option<Bringing>,
     /// What the replicas have of them was not looked at yet.
@@ -90,6 +93,7 @@ impl Serving {
             round: 0,
             fill: None,
             change: None,
+            rollback: None,
             bringing: None,
             unsettled: nature.snapshots,
             snapshot_due_ns: 0,
@@ -107,6 +111,7 @@ impl Serving {
             && self.membership.wanted() == Wanted::Nothing
             && self.wish.is_none()
             && self.change.is_none()
+            && self.rollback.is_none()
             && !self.unsettled
     }
 
@@ -193,6 +198,7 @@ impl World {
         self.begin_requests(c);
         self.end_requests(c);
         self.advance_wish(c);
+        self.advance_rollback(c);
         self.begin_fill(c);
         self.advance_fill(c);
         self.let_go(c);
@@ -321,6 +327,7 @@ impl World {
         match whom {
             For::Snapshot(number) => return self.snapshot_done(c, voter, number, found),
             For::Bringing(number) => return self.brought(c, voter, number, found),
+            For::Rollback(mark) => return self.was_rolled_back(c, voter, mark, &found),
             _ => {}
         }
         let Found { io, value, dirty, boot, .. } = found;
@@ -355,7 +362,7 @@ impl World {
         let number = self.number();
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
-        let changes = serving.change.is_some() || serving.unsettled;
+        let changes = serving.change.is_some() || serving.rollback.is_some() || serving.unsettled;
         if serving.fill.is_some() || changes || serving.membership.wanted() != Wanted::Nothing || serving.stopping {
             return;
         }
@@ -393,6 +400,7 @@ impl World {
         }
         serving.released += 1;
         let last = serving.released > 3;
+        let rollback = serving.rollback.filter(|_| last);
         for node in 0..self.nodes.len() {
             let number = self.number();
             self.send(c, node, ToNode::Ask(number, Ask::Release { epoch, controller }));
@@ -400,6 +408,7 @@ impl World {
         if last {
             self.counters.add("controller", "handovers", 1);
             self.stop(c, "it was told to");
+            self.closed_to_roll_back(c, rollback);
         }
     }
 }

@@ -11,6 +11,7 @@ use braid_engine::replica::{Planted, VoterId, Voters, Wanted, planted};
 use super::controller::{For, Phase};
 use super::nature::SECOND;
 use super::net::{Io, OfSnapshot};
+use super::rollback::Rollback;
 use super::serving::{Found, Serving};
 use super::world::World;
 
@@ -153,7 +154,7 @@ impl World {
         let in_sync = serving.membership.in_sync();
         let is_held = serving.is_held();
         let Some(change) = &mut serving.change else {
-            if !rests || serving.fill.is_some() || serving.bringing.is_some() {
+            if !rests || serving.fill.is_some() || serving.bringing.is_some() || serving.rollback.is_some() {
                 return false;
             }
             if serving.unsettled {
@@ -250,6 +251,16 @@ impl World {
     fn begin_change(&mut self, c: usize, number: u64, in_sync: Voters) -> bool {
         let there: Vec<u64> =
             self.history.snapshots.iter().filter(|(_, known)| known.state == State::There).map(|(id, _)| *id).collect();
+        if !there.is_empty() && in_sync.count() > 1 && self.of_snapshots.below(3) == 0 {
+            let id = *self.of_snapshots.pick(&there);
+            let keep = in_sync.iter().nth(self.of_snapshots.index(in_sync.count())).unwrap_or(VoterId(0));
+            let rollback = Rollback { id, keep, mark: number };
+            self.event(format_args!("{c} is to roll back: {rollback:?}"));
+            if let Some(serving) = self.controllers[c].serving() {
+                serving.rollback = Some(rollback);
+            }
+            return false;
+        }
         let deletes = !there.is_empty() && (there.len() > 2 || self.of_snapshots.below(3) == 0);
         let (id, stage) = if deletes { (*self.of_snapshots.pick(&there), Stage::Hide) } else { (number, Stage::Hold) };
         if deletes && let Some(known) = self.history.snapshots.get_mut(&id) {

@@ -120,6 +120,7 @@ impl World {
                 told: false,
                 wanted: true,
                 known: seating,
+                rolls_back: None,
             })
             .collect();
         let further = usize::from(seating.further);
