@@ -1,7 +1,8 @@
 //! Files of frontends that carry messages: one read gives one message, one write takes one. `/dev/fuse` is such a file.
 //!
 //! A channel is opened without blocking. Whoever wants a message waits until there may be one, and then reads until there
-//! is none: several shards may have channels to one source, and each message goes to one of them. Only io_uring carries
+//! is none: several shards may have channels to one source, and each message goes to one of them. Reading is an ordinary
+//! system call, which never waits: in the ring a read that finds nothing would wait there, and keep its memory. Only io_uring carries
 //! channels: the other drivers have nothing to wait with beside their sockets.
 
 #![allow(unsafe_code)]
@@ -13,7 +14,7 @@ use crate::net::NetDone;
 
 /// Channels that a shard can hold at a time.
 pub const CHANNELS_MAX: u32 = 256;
-/// Reads and writes of one channel that can be under way at a time.
+/// Writes of one channel that can be under way at a time.
 pub const CHANNEL_CALLS_MAX: usize = 192;
 /// Most pieces of one message.
 pub const MESSAGE_PIECES_MAX: usize = 3;
@@ -32,12 +33,6 @@ pub struct ChannelId {
     generation: u32,
 }
 
-#[derive(Clone, Copy)]
-struct Call {
-    token: u64,
-    is_write: bool,
-}
-
 struct Channel {
     fd: Option<OwnedFd>,
     generation: u32,
@@ -47,7 +42,8 @@ struct Channel {
     waiting: Option<u64>,
     /// The end of that wait has been asked for, and has not been answered.
     unwaiting: bool,
-    calls: Box<[Option<Call>]>,
+    /// Writes: what they are told by.
+    calls: Box<[Option<u64>]>,
     free: Vec<u16>,
     /// MESSAGE_PIECES_MAX for each call.
     iovecs: Box<[libc::iovec]>,
@@ -70,7 +66,7 @@ impl Channels {
         Channels { channels: Vec::new(), free: Vec::new(), busy: 0, writes: 0 }
     }
 
-    /// Waits, reads and writes that have not ended.
+    /// Waits and writes that have not ended.
     pub(crate) fn busy(&self) -> u32 {
         self.busy
     }
@@ -116,11 +112,26 @@ impl Channels {
         true
     }
 
-    /// Begins to read or to write one message. False when the channel is closed, or as much is under way as can be.
-    pub(crate) fn call(
+    /// Reads one message, if there is one: its bytes, or minus an error number. None when the channel is closed. The memory
+    /// is the arena's, as the caller has checked, and nobody else's.
+    pub(crate) fn read(&mut self, id: ChannelId, pieces: impl Iterator<Item = (u64, u32)>) -> Option<i32> {
+        let file = self.get(id)?.file();
+        let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MESSAGE_PIECES_MAX];
+        let mut count = 0;
+        for (addr, len) in pieces {
+            iovecs[count] = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len as usize };
+            count += 1;
+        }
+        // SAFETY: the iovecs lead to memory of the arena that its owner leaves alone until this returns.
+        let read = unsafe { libc::readv(file.fd, iovecs.as_ptr(), count as i32) };
+        let failed = || -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        Some(if read < 0 { failed() } else { read as i32 })
+    }
+
+    /// Begins to write one message. False when the channel is closed, or as much is under way as can be.
+    pub(crate) fn write(
         &mut self,
         id: ChannelId,
-        is_write: bool,
         pieces: impl Iterator<Item = (u64, u32)>,
         token: u64,
         driver: &mut Driver,
@@ -134,11 +145,11 @@ impl Channels {
             channel.iovecs[first + count] = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len as usize };
             count += 1;
         }
-        channel.calls[usize::from(call)] = Some(Call { token, is_write });
+        channel.calls[usize::from(call)] = Some(token);
         let (file, iov, count) = (channel.file(), &raw const channel.iovecs[first], count as u32);
-        let job = if is_write { Job::WriteMessage { file, iov, count } } else { Job::ReadMessage { file, iov, count } };
+        let job = Job::WriteMessage { file, iov, count };
         self.busy += 1;
-        self.writes += u32::from(is_write);
+        self.writes += 1;
         // SAFETY: the iovecs are this call's own, in memory that does not move, and stay until the event; the data lies in
         // the arena, which the frontend leaves alone until then. The file stays open until nothing is in flight on it.
         unsafe { driver.push(token_of(id.index, call), &job) };
@@ -159,8 +170,8 @@ impl Channels {
             call => {
                 let ended = channel.calls[usize::from(call)].take().expect("an event comes only for what was begun");
                 channel.free.push(call);
-                self.writes -= u32::from(ended.is_write);
-                Some(ended.token)
+                self.writes -= 1;
+                Some(ended)
             }
         };
         self.busy -= 1;

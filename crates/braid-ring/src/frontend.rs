@@ -244,31 +244,33 @@ impl Cx<'_> {
         self.core.channels.wait(channel, token, &mut self.core.port.driver)
     }
 
-    /// Begins to read one message into pieces of the arena; `net_done` tells its bytes, or minus an error number (EAGAIN:
-    /// there is none). False when the channel is closed, or [`crate::CHANNEL_CALLS_MAX`] calls are under way.
+    /// Reads one message into pieces of the arena: its bytes, or minus an error number (EAGAIN: there is none). None when
+    /// the channel is closed.
     ///
     /// # Panics
     /// When a piece is not in the arena, or there are more than [`MESSAGE_PIECES_MAX`].
-    pub fn read_message(&mut self, channel: ChannelId, pieces: &[SendPiece], token: u64) -> bool {
-        self.message_call(channel, false, pieces, token)
+    pub fn read_message(&mut self, channel: ChannelId, pieces: &[SendPiece]) -> Option<i32> {
+        self.check_message(pieces);
+        self.core.channels.read(channel, pieces.iter().map(|p| (p.buf.addr, p.len)))
     }
 
-    /// Begins to write one message, all of it at once. As [`Cx::read_message`].
+    /// Begins to write one message, all of it at once; `net_done` tells. False when the channel is closed, or
+    /// [`crate::CHANNEL_CALLS_MAX`] writes are under way.
     ///
     /// # Panics
     /// As [`Cx::read_message`].
     pub fn write_message(&mut self, channel: ChannelId, pieces: &[SendPiece], token: u64) -> bool {
-        self.message_call(channel, true, pieces, token)
+        debug_assert!(token < TAG_LIMIT);
+        self.check_message(pieces);
+        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
+        self.core.channels.write(channel, places, token, &mut self.core.port.driver)
     }
 
-    fn message_call(&mut self, channel: ChannelId, is_write: bool, pieces: &[SendPiece], token: u64) -> bool {
-        debug_assert!(token < TAG_LIMIT);
+    fn check_message(&self, pieces: &[SendPiece]) {
         assert!(!pieces.is_empty() && pieces.len() <= MESSAGE_PIECES_MAX, "1 to {MESSAGE_PIECES_MAX} pieces");
         let arena = &self.core.port.arena;
         let inside = |p: &SendPiece| arena.offset(p.buf, u64::from(p.len)).is_some();
         assert!(pieces.iter().all(inside), "messages lie in the arena");
-        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
-        self.core.channels.call(channel, is_write, places, token, &mut self.core.port.driver)
     }
 
     /// Closes a channel once its last `net_done` was given. A wait ends at once.

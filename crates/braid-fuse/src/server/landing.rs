@@ -15,7 +15,7 @@ const STEP_BYTES: u32 = 4096;
 
 struct Landing {
     buf: Buf,
-    /// Lanes and messages that have it.
+    /// Messages that have it, and the lane that the next one comes by.
     users: u32,
 }
 
@@ -58,8 +58,6 @@ impl Landings {
 pub(super) struct Lane {
     landing: Option<u16>,
     used: u32,
-    /// A message is on its way.
-    pub(super) busy: bool,
 }
 
 impl Lane {

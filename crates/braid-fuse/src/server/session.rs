@@ -17,21 +17,20 @@ use crate::wire::{DATA_BYTES_MAX, HEAD_BYTES};
 
 /// Messages of one file on one shard that may be unanswered at a time; more wait in the kernel.
 pub(super) const SLOTS_MAX: usize = 128;
-/// Messages that may be on their way from the kernel at a time.
-const LANES: usize = 4;
+/// Messages that are read before others of the shard have their turn.
+const MESSAGES_A_TURN: usize = 32;
 /// Room for a slot's head as it comes, and for the head of its answer.
 const ROOM_BYTES: usize = 256;
 const ANSWER_AT: usize = 128;
 /// Until memory, or room in the engine, is asked for again.
 const AGAIN_NS: u64 = 1_000_000;
 
-const _: () = assert!(SLOTS_MAX + LANES <= CHANNEL_CALLS_MAX);
+const _: () = assert!(SLOTS_MAX <= CHANNEL_CALLS_MAX);
 
 /// Kinds of tokens.
 const KIND_AWAIT: u64 = 1;
-const KIND_READ: u64 = 2;
-const KIND_ANSWER: u64 = 3;
-const KIND_TIMER: u64 = 4;
+const KIND_ANSWER: u64 = 2;
+const KIND_TIMER: u64 = 3;
 
 /// What waits, and for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +71,6 @@ pub(super) struct Slot {
     pub tag: u64,
     /// The file's size when it was first looked at.
     pub size_bytes: Option<u64>,
-    lane: u8,
 }
 
 const VACANT: Slot = Slot {
@@ -92,7 +90,6 @@ const VACANT: Slot = Slot {
     again: false,
     tag: 0,
     size_bytes: None,
-    lane: 0,
 };
 
 /// One file on one shard.
@@ -105,11 +102,7 @@ pub(super) struct Session {
     rooms: Buf,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    lanes: [Lane; LANES],
-    /// Messages on their way.
-    reading: usize,
-    /// So many may be.
-    lanes_used: usize,
+    lane: Lane,
     /// There may be messages.
     hungry: bool,
     awaiting: bool,
@@ -142,9 +135,7 @@ impl Session {
             rooms,
             slots: vec![VACANT; SLOTS_MAX].into(),
             free: (0..SLOTS_MAX as u16).rev().collect(),
-            lanes: Default::default(),
-            reading: 0,
-            lanes_used: 1,
+            lane: Lane::default(),
             hungry: false,
             awaiting: false,
             stopping: false,
@@ -175,25 +166,29 @@ impl Session {
         cx.memory(self.room(slot).add(ANSWER_AT as u64), ROOM_BYTES - ANSWER_AT)
     }
 
-    /// Begins to read messages, as many at a time as it is worth.
+    /// Reads messages until there are none, or others have to have their turn.
     fn read_more(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
-        while self.reading < self.lanes_used && !self.free.is_empty() {
-            let Some(at) = self.lanes.iter().position(|lane| !lane.busy) else { return };
-            let Some(data) = self.lanes[at].room(cx, &mut shared.landings) else {
+        for _ in 0..MESSAGES_A_TURN {
+            if self.free.is_empty() || !self.hungry {
+                return;
+            }
+            let Some(data) = self.lane.room(cx, &mut shared.landings) else {
                 return self.arm(cx, cx.now_ns() + AGAIN_NS);
             };
             let Some(slot) = self.free.pop() else { return };
-            *self.slot(slot) = Slot { data, lane: at as u8, ..VACANT };
+            *self.slot(slot) = Slot { data, ..VACANT };
             let head = SendPiece { buf: self.room(slot), len: HEAD_BYTES as u32 };
-            let begun = cx.read_message(
-                self.channel,
-                &[head, SendPiece { buf: data, len: DATA_BYTES_MAX }],
-                self.token(slot, KIND_READ),
-            );
-            debug_assert!(begun, "an open channel has room for every slot");
-            self.lanes[at].busy = true;
-            self.reading += 1;
+            let read = cx.read_message(self.channel, &[head, SendPiece { buf: data, len: DATA_BYTES_MAX }]);
+            let read = read.unwrap_or(-libc::ENODEV);
+            if let Ok(len) = usize::try_from(read) {
+                self.came(cx, shared, slot, len);
+            } else {
+                self.free.push(slot);
+                self.not_read(-read);
+            }
         }
+        // Should there be more, waiting for it ends at once.
+        self.hungry = false;
     }
 
     pub fn net_done(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, kind: u64, slot: u16, result: i32) {
@@ -201,18 +196,6 @@ impl Session {
             KIND_AWAIT => {
                 self.awaiting = false;
                 self.hungry = result >= 0 || result == -libc::EINTR;
-            }
-            KIND_READ => {
-                let lane = usize::from(self.slot(slot).lane);
-                self.lanes[lane].busy = false;
-                self.reading -= 1;
-                match usize::try_from(result) {
-                    Ok(len) => self.came(cx, shared, slot, len),
-                    Err(_) => {
-                        self.free.push(slot);
-                        self.not_read(-result);
-                    }
-                }
             }
             KIND_ANSWER => {
                 if result == -libc::ENODEV {
@@ -242,9 +225,6 @@ impl Session {
     }
 
     fn came(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, len: usize) {
-        if self.reading + 1 >= self.lanes_used {
-            self.lanes_used = (self.lanes_used * 2).min(LANES);
-        }
         let now_ns = cx.now_ns();
         let data = self.slot(slot).data;
         let beyond = len.saturating_sub(HEAD_BYTES).min(DATA_BYTES_MAX as usize);
@@ -258,9 +238,8 @@ impl Session {
             self.free.push(slot);
             return self.ended();
         };
-        let lane = usize::from(self.slot(slot).lane);
         let landing = match message.ask {
-            Ask::Write { len, .. } if len > 0 => Some(self.lanes[lane].keep(&mut shared.landings, len)),
+            Ask::Write { len, .. } if len > 0 => Some(self.lane.keep(&mut shared.landings, len)),
             _ => None,
         };
         let it = self.slot(slot);
@@ -380,10 +359,11 @@ impl Session {
         }
         if self.hungry {
             self.read_more(cx, shared);
-        } else if self.reading == 0 {
-            self.lanes_used = 1;
-            self.lanes.iter_mut().for_each(|lane| lane.rest(cx, &mut shared.landings));
-            if !self.awaiting {
+        }
+        if !self.hungry {
+            self.lane.rest(cx, &mut shared.landings);
+            // With no slot left it is heard once one is free.
+            if !self.awaiting && !self.free.is_empty() && !self.stopping {
                 self.awaiting = cx.await_message(self.channel, self.token(0, KIND_AWAIT));
             }
         }
@@ -391,10 +371,8 @@ impl Session {
     }
 
     fn leave(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
-        if self.reading == 0 {
-            self.lanes.iter_mut().for_each(|lane| lane.rest(cx, &mut shared.landings));
-        }
-        if !self.closed && self.reading == 0 && self.free.len() == SLOTS_MAX {
+        self.lane.rest(cx, &mut shared.landings);
+        if !self.closed && self.free.len() == SLOTS_MAX {
             self.closed = true;
             cx.close_channel(self.channel);
         }

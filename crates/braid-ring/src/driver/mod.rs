@@ -144,11 +144,6 @@ pub(crate) enum Job {
     EndWait {
         token: u64,
     },
-    ReadMessage {
-        file: FileRef,
-        iov: *const libc::iovec,
-        count: u32,
-    },
     WriteMessage {
         file: FileRef,
         iov: *const libc::iovec,

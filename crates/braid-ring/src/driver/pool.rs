@@ -297,7 +297,6 @@ fn file_of(job: &Job) -> FileRef {
         | Job::Recv { file, .. }
         | Job::Send { file, .. }
         | Job::AwaitMessage { file }
-        | Job::ReadMessage { file, .. }
         | Job::WriteMessage { file, .. } => file,
         Job::EndWait { .. } => FileRef::NONE,
     }
@@ -325,7 +324,7 @@ unsafe fn carry_out(job: &Job) -> i32 {
             unsafe { libc::fallocate(file.fd, mode, offset as libc::off_t, len as libc::off_t) as isize }
         }
         Job::Recv { .. } | Job::Send { .. } => unreachable!("sockets never come to the pool"),
-        Job::AwaitMessage { .. } | Job::EndWait { .. } | Job::ReadMessage { .. } | Job::WriteMessage { .. } => {
+        Job::AwaitMessage { .. } | Job::EndWait { .. } | Job::WriteMessage { .. } => {
             unreachable!("only io_uring has channels")
         }
     };

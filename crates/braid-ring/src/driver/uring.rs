@@ -306,8 +306,7 @@ fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
             let events = (libc::POLLIN as u32) | libc::EPOLLEXCLUSIVE as u32;
             on_file!(file, |fd| opcode::PollAdd::new(fd, events).build())
         }
-        Job::EndWait { token } => opcode::PollRemove::new(token).build(),
-        Job::ReadMessage { file, iov, count } => on_file!(file, |fd| opcode::Readv::new(fd, iov, count).build()),
+        Job::EndWait { token } => opcode::AsyncCancel::new(token).build(),
         Job::WriteMessage { file, iov, count } => on_file!(file, |fd| opcode::Writev::new(fd, iov, count).build()),
     }
 }

@@ -130,6 +130,39 @@ fn a_volume_is_a_plain_file() {
     rig.daemon.braid(&["export", "remove", "db"]);
 }
 
+#[test]
+fn whoever_uses_a_file_waits_while_its_array_is_stopped() {
+    need_root();
+    let daemon = Daemon::start();
+    let (disks, file) = (
+        [daemon.folder.sparse("a.img", 32 << 20), daemon.folder.sparse("b.img", 32 << 20)],
+        daemon.folder.join("safe"),
+    );
+    daemon.array("safe", "raid1", &[&disks[0], &disks[1]]);
+    daemon.braid(&["export", "add", "safe", "--fuse", &file, "--name", "file"]);
+    let open = fs::File::options().read(true).write(true).open(&file).expect("it can be opened");
+    open.write_all_at(&[7; 4096], 0).expect("it serves");
+    daemon.refused(4, &["array", "stop", "safe"]);
+    for _ in 0..2 {
+        daemon.braid(&["array", "stop", "safe", "--force"]);
+        let ours = open.try_clone().expect("a file can be opened twice");
+        let reading = std::thread::spawn(move || {
+            let mut back = [0; 4096];
+            ours.read_exact_at(&mut back, 0).expect("it waits, and is answered");
+            back
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!reading.is_finished(), "nobody can answer it");
+        daemon.braid(&["array", "assemble", "safe"]);
+        assert_eq!(daemon.json(&["export", "show", "file"])["state"], "listening");
+        assert_eq!(reading.join().expect("it has read"), [7; 4096]);
+    }
+    // What goes for good takes the file with it; who has it open gets errors.
+    daemon.braid(&["array", "delete", "safe", "--yes", "--force"]);
+    assert!(open.read_at(&mut [0; 512], 0).is_err());
+    assert!(!fs::read_to_string("/proc/mounts").expect("mounts can be read").contains(&file));
+}
+
 /// What a service manager keeps for a daemon, by name.
 type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
 
