@@ -6,6 +6,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use braid_engine::SyncKind;
@@ -33,7 +34,9 @@ fn bed(driver: DriverKind, leaf_timeout_ms: u64) -> Bed {
 
 /// Two files, two disks in memory, one of each. Bits stand behind the data, so a disk is a little longer.
 fn on_both(driver: DriverKind, test: impl Fn(&mut Bed, [LeafId; 2])) {
-    let folder = Folder::new(&format!("one-engine-{driver}"));
+    // Several tests at a time come here.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let folder = Folder::new(&format!("one-engine-{driver}-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
     let mut bed = bed(driver, 30_000);
     let file = |name: &str| format!("file:{},size=9M", folder.path(name));
     let mem = || "mem:9M".to_string();
