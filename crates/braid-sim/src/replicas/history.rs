@@ -1,7 +1,7 @@
 //! What clients asked and saw, and what of it had to last.
 //!
-//! A write that was acknowledged may be lost in one way: of the replicas that were in sync then fewer are left than have everything
-//! (one of copies) that have not rebooted since, before anything made it durable (a flush, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
+//! A write that was acknowledged may be lost in one way: each replica that was in sync then has rebooted since, before anything made
+//! it durable (a flush, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
 //! and is not certainly overwritten; what is read first then counts. Everything else is one order for ever.
 
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ pub struct Request {
 /// Everything that happened that clients could know of, and when nodes lost power.
 #[derive(Default)]
 pub struct History {
-    /// How many replicas it takes to have everything, besides one.
-    pub further: usize,
+    /// As it takes several replicas to have everything, what is written is durable at once: nothing is ever lost.
+    pub logs: bool,
     /// By number.
     pub requests: Vec<Request>,
     /// When each opening of the volume was complete.
@@ -79,11 +79,8 @@ impl History {
     fn fate<'a>(&self, request: &'a Request, reads: &[&Request], flushes: &[&Request]) -> Fate<'a> {
         let ended = request.ended.unwrap_or(u64::MAX);
         let gone = |(node, boot): &(usize, u64)| self.cuts[*node].get(*boot as usize).copied();
-        let mut cuts: Vec<u64> = request.holders.iter().filter_map(gone).collect();
-        cuts.sort_unstable();
-        // With this one too few are left.
-        let last = request.holders.len().saturating_sub(self.further + 1);
-        let lost = cuts.get(last).map(|cut| ended.max(*cut)).filter(|_| request.ended.is_some());
+        let lost = request.holders.iter().map(gone).try_fold(ended, |last, cut| Some(last.max(cut?)));
+        let lost = lost.filter(|_| request.ended.is_some() && !self.logs);
         let after = flushes.iter().filter(|flush| flush.opened == request.opened && flush.begun > ended);
         let flushed = after.filter_map(|flush| flush.ended).min();
         let opened = self.opened.iter().copied().filter(|at| *at > ended && lost.is_none_or(|lost| *at < lost)).min();

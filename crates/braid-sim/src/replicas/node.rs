@@ -278,7 +278,14 @@ impl World {
         let (mut value, mut dirty, mut listed) = (0, Vec::new(), Vec::new());
         match under.io {
             Io::Read(block) => value = host.store.read(block),
-            Io::Write(block, value) => host.store.write(block, value),
+            Io::Write(block, value) => {
+                host.store.write(block, value);
+                if self.nature.seating.further > 0 {
+                    // With parity all that is written is in a journal, durable, before it is answered.
+                    let cached = host.store.cached.clone();
+                    host.store.flushed(cached);
+                }
+            }
             Io::Dirty => dirty = host.store.dirty.iter().copied().collect(),
             Io::Clean(_) => {}
             Io::Snapshot(what) => (value, listed) = host.store.snapshot(what),

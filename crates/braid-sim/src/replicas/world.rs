@@ -123,8 +123,7 @@ impl World {
                 rolls_back: None,
             })
             .collect();
-        let further = usize::from(seating.further);
-        let history = History { cuts: vec![Vec::new(); voters], further, ..History::default() };
+        let history = History { cuts: vec![Vec::new(); voters], logs: seating.further > 0, ..History::default() };
         let clients = vec![None; nature.clients];
         let links = (0..2 * voters).map(|_| Link::new()).collect();
         World {
