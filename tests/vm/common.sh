@@ -28,9 +28,6 @@ await_export() {
     return 1
 }
 
-# Fails with the daemon's log, which is part of the scenario's.
-trap 'status=$?; [ $status = 0 ] || { echo "-- the daemon:"; tail -n 60 "$PWD/daemon.log" 2>/dev/null; }; exit $status' EXIT
-
 # Files of known content below a folder, and their sums beside it.
 fill() { # folder, file with sums
     mkdir -p "$1/many"

@@ -66,9 +66,10 @@ pub struct Export {
     pub array: String,
     /// Its identity.
     pub array_uuid: String,
-    /// Where it is to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file.
+    /// Where it is to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
+    /// device.
     pub nbd: String,
-    /// The same as a URI for NBD clients; of a file `file://PATH`.
+    /// The same as a URI for NBD clients; of a file `file://PATH`, of a block device its path.
     pub uri: String,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -113,7 +114,8 @@ pub struct ExportList {
 pub struct AddExport {
     /// The array, by name or UUID; or a volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
-    /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`; or `fuse:PATH` (absolute), which shows it as a file there.
+    /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`; or `fuse:PATH` (absolute), which shows it as a file there; or
+    /// `ublk:` with, if wanted, `,queues=N` and `,depth=N`: it becomes the block device `/dev/braid/NAME`.
     pub nbd: String,
     /// The export's name; absent: that of what is exported.
     #[serde(default)]

@@ -358,7 +358,7 @@ impl Export {
 
     /// For the latencies of one batch of replies.
     #[inline]
-    pub(crate) fn latencies(&self) -> Batch<'_> {
+    pub fn latencies(&self) -> Batch<'_> {
         self.latencies.batch()
     }
 

@@ -73,12 +73,13 @@ struct Run {
 
 /// Latencies of one batch of replies. Neighbours mostly fall into one bucket, and all shards share the counts: so there
 /// is one addition for each run of them, the last when this is dropped.
-pub(crate) struct Batch<'a> {
+pub struct Batch<'a> {
     to: &'a Latencies,
     runs: [Run; CLASSES],
 }
 
 impl Batch<'_> {
+    /// One more request of this class was answered, after so long.
     #[inline]
     pub fn add(&mut self, class: RequestClass, latency_ns: u64) {
         let bucket = bucket_of(latency_ns);

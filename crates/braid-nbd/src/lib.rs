@@ -29,5 +29,5 @@ pub mod transmission;
 pub use errno::Errno;
 pub use event::{Cause, EventQueue, NbdEvent};
 pub use export::{Export, ExportError, ExportInfo, ExportLimits, ExportStats, ExportTable, ExportTls};
-pub use latency::RequestClass;
+pub use latency::{Batch as LatencyBatch, RequestClass};
 pub use network::Network;

@@ -1,11 +1,13 @@
 //! What lives on a shard beside the engine: servers of exports, load generators. And what it may ask for.
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, Soon};
 
 use crate::channels::{ChannelId, MESSAGE_PIECES_MAX};
+use crate::commands::{SHORT_COMMAND_BYTES, token_of};
+use crate::driver::Job;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
 use crate::tier::tier_of;
@@ -34,6 +36,8 @@ pub trait Frontend: Send + 'static {
     fn released(&mut self, _cx: &mut Cx<'_>, _tag: u64) {}
     /// A receive or send has ended: with its bytes (0 received: end of stream), or minus an error number.
     fn net_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
+    /// A command of a file ([`Cx::command`]) has ended: with what the file answered, or minus an error number.
+    fn command_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
     /// A timer has rung.
     fn timer(&mut self, _cx: &mut Cx<'_>, _token: u64) {}
     /// Somebody has posted a message.
@@ -43,6 +47,11 @@ pub trait Frontend: Send + 'static {
     /// The ring stops: begin nothing new. The shard ends when nothing is in flight; sockets left open
     /// are shut down then.
     fn stop(&mut self, _cx: &mut Cx<'_>) {}
+    /// After a stop: whether the kernel uses no memory that a command of this frontend named. The shard waits for it. Commands
+    /// that only wait for something are no reason.
+    fn is_quiet(&mut self, _cx: &mut Cx<'_>) -> bool {
+        true
+    }
 }
 
 /// Memory of a disk, lent to be sent from.
@@ -276,6 +285,36 @@ impl Cx<'_> {
     /// Closes a channel once its last `net_done` was given. A wait ends at once.
     pub fn close_channel(&mut self, channel: ChannelId) {
         self.core.channels.close(channel, &mut self.core.port.driver);
+    }
+
+    /// Begins a command of a file's own; [`Frontend::command_done`] tells its answer. False: this driver has none.
+    ///
+    /// # Safety
+    /// The file stays open, and what the bytes name (memory, above all) stays as the file wants it, until the file is done
+    /// with it.
+    #[allow(unsafe_code)]
+    pub unsafe fn command(
+        &mut self,
+        file: BorrowedFd<'_>,
+        code: u32,
+        bytes: [u8; SHORT_COMMAND_BYTES],
+        token: u64,
+    ) -> bool {
+        debug_assert!(token < TAG_LIMIT);
+        if !self.core.port.driver.has_commands() {
+            return false;
+        }
+        let job = Job::Command { fd: file.as_raw_fd(), code, bytes };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.core.port.driver.push(token_of(self.frontend, token), &job) };
+        true
+    }
+
+    /// How many commands, and other calls of this shard, were ever begun, and how many of them the kernel has looked at: what it
+    /// copies at a command's beginning it has copied.
+    pub fn commands(&mut self) -> (u64, u64) {
+        let driver = &mut self.core.port.driver;
+        (driver.pushed(), driver.begun())
     }
 
     /// Calls [`Frontend::timer`] at a time of [`Cx::now_ns`]'s clock. It cannot be taken back. False when the table is

@@ -18,6 +18,7 @@
 
 pub mod arena;
 mod channels;
+mod commands;
 mod devices;
 pub mod disk;
 pub mod driver;
@@ -50,6 +51,7 @@ mod troubles;
 mod wake;
 
 pub use channels::{CHANNEL_CALLS_MAX, CHANNELS_MAX, ChannelId, MESSAGE_PIECES_MAX};
+pub use commands::{COMMAND_BYTES_MAX, SHORT_COMMAND_BYTES, command};
 pub use devices::RingDevices;
 pub use disk::{Disk, OpenOptions};
 pub use driver::{DriverInfo, DriverKind};

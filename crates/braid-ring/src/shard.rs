@@ -12,6 +12,7 @@ use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard,
 use rtrb::{Consumer, Producer};
 
 use crate::channels::{CHANNEL_TOKEN, Channels};
+use crate::commands;
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
@@ -211,6 +212,11 @@ impl Runner {
         for event in events.drain(..) {
             if event.token & LEAF_TOKEN == LEAF_TOKEN && event.token >> 56 == LEAF_TOKEN >> 56 {
                 self.core.port.on_event(event);
+                continue;
+            }
+            if let Some((frontend, token)) = commands::split(&event) {
+                let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };
+                self.frontends[frontend].command_done(&mut cx, token, event.result);
                 continue;
             }
             let done = if event.token >> 56 == CHANNEL_TOKEN >> 56 {
@@ -577,7 +583,8 @@ impl Runner {
                 && self.core.net.sends() == 0
                 && self.core.channels.writes() == 0
                 && !self.duties.iter().any(|duties| duties.metas.has_waiting())
-                && !self.has_work();
+                && !self.has_work()
+                && self.frontends_are_quiet();
             let overdue = self.core.port.now_ns.saturating_sub(since) >= self.stop_limit_ns;
             if !quiet && !overdue {
                 return false;
@@ -590,6 +597,12 @@ impl Runner {
             self.rest();
         }
         self.peers.restless.load(Ordering::Acquire) == 0
+    }
+
+    fn frontends_are_quiet(&mut self) -> bool {
+        let mut quiet = true;
+        self.each_frontend(|f, cx| quiet &= f.is_quiet(cx));
+        quiet
     }
 
     /// Tells the other shards that this one is not needed for its own sake any more.

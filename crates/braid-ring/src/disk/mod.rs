@@ -312,3 +312,9 @@ impl std::fmt::Debug for Disk {
         f.debug_struct("Disk").field("spec", &self.spec.to_string()).field("size_bytes", &self.size_bytes()).finish()
     }
 }
+
+/// Who has a block device for itself, in words; none: nobody, or that is not to be seen from here.
+pub fn holder_of(path: &std::path::Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    holder::of_block_device(std::fs::metadata(path).ok()?.rdev())
+}

@@ -20,6 +20,7 @@ mod uring;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use crate::commands::SHORT_COMMAND_BYTES;
 use crate::error::{RingError, RingErrorKind};
 use crate::wake::Wake;
 
@@ -149,6 +150,12 @@ pub(crate) enum Job {
         iov: *const libc::iovec,
         count: u32,
     },
+    /// A command of the file's own. Only io_uring has them.
+    Command {
+        fd: RawFd,
+        code: u32,
+        bytes: [u8; SHORT_COMMAND_BYTES],
+    },
 }
 
 /// A job that has ended.
@@ -256,6 +263,27 @@ impl Driver {
     /// Whether it carries the jobs of channels.
     pub(crate) fn has_channels(&self) -> bool {
         matches!(self, Driver::Uring(_))
+    }
+
+    /// Whether it carries commands of files.
+    pub(crate) fn has_commands(&self) -> bool {
+        matches!(self, Driver::Uring(_))
+    }
+
+    /// How many jobs the kernel has begun with, of all that were ever pushed: it is done with what it copies at their beginning.
+    pub(crate) fn begun(&mut self) -> u64 {
+        match self {
+            Driver::Uring(d) => d.begun(),
+            Driver::Libaio(_) | Driver::Threads(_) => 0,
+        }
+    }
+
+    /// How many jobs were ever pushed.
+    pub(crate) fn pushed(&self) -> u64 {
+        match self {
+            Driver::Uring(d) => d.pushed(),
+            Driver::Libaio(_) | Driver::Threads(_) => 0,
+        }
     }
 
     /// A socket's number and descriptor; false when it cannot be watched.

@@ -298,7 +298,7 @@ fn file_of(job: &Job) -> FileRef {
         | Job::Send { file, .. }
         | Job::AwaitMessage { file }
         | Job::WriteMessage { file, .. } => file,
-        Job::EndWait { .. } => FileRef::NONE,
+        Job::EndWait { .. } | Job::Command { .. } => FileRef::NONE,
     }
 }
 
@@ -327,6 +327,7 @@ unsafe fn carry_out(job: &Job) -> i32 {
         Job::AwaitMessage { .. } | Job::EndWait { .. } | Job::WriteMessage { .. } => {
             unreachable!("only io_uring has channels")
         }
+        Job::Command { .. } => unreachable!("only io_uring has commands of files"),
     };
     if returned < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { returned as i32 }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Uring {
     has_buffers: bool,
     /// An `enter` is due although nothing new was pushed: an earlier one could not take everything.
     unfinished: bool,
+    /// Entries that were ever put into the queue.
+    pushed: u64,
 }
 
 impl Uring {
@@ -55,8 +57,14 @@ impl Uring {
             unregistered_because: why,
             registered_files: files,
         };
-        let mut uring =
-            Uring { ring, wake: Arc::clone(&config.wake), files, has_buffers: buffer_bytes > 0, unfinished: false };
+        let mut uring = Uring {
+            ring,
+            wake: Arc::clone(&config.wake),
+            files,
+            has_buffers: buffer_bytes > 0,
+            unfinished: false,
+            pushed: 0,
+        };
         uring.watch_wake();
         Ok((uring, info))
     }
@@ -93,6 +101,7 @@ impl Uring {
         loop {
             // SAFETY: the memory of jobs stays valid by `push`'s contract; the poll of the eventfd has none.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                self.pushed += 1;
                 return;
             }
             // Full: hand everything to the kernel, which consumes entries even if it has no time for them yet.
@@ -103,6 +112,14 @@ impl Uring {
                 std::thread::yield_now();
             }
         }
+    }
+
+    pub(crate) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    pub(crate) fn begun(&mut self) -> u64 {
+        self.pushed - self.ring.submission().len() as u64
     }
 
     fn enter(&mut self, want: u32, timeout: Option<&Timespec>) -> io::Result<usize> {
@@ -308,5 +325,6 @@ fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
         }
         Job::EndWait { token } => opcode::AsyncCancel::new(token).build(),
         Job::WriteMessage { file, iov, count } => on_file!(file, |fd| opcode::Writev::new(fd, iov, count).build()),
+        Job::Command { fd, code, bytes } => opcode::UringCmd16::new(Fd(fd), code).cmd(bytes).build(),
     }
 }

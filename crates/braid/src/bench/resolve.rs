@@ -59,7 +59,8 @@ fn choose(name: &str, exports: Vec<Export>, writes: bool) -> Result<Option<Expor
     let of_array = |export: &Export| export.array == name || export.array_uuid == name;
     let mut candidates: Vec<Export> = match exports.iter().find(|export| is_it(export)) {
         Some(export) => vec![export.clone()],
-        None => exports.into_iter().filter(of_array).collect(),
+        // What is a block device is no server: as such it is named by its path.
+        None => exports.into_iter().filter(|export| of_array(export) && !export.nbd.starts_with("ublk:")).collect(),
     };
     if candidates.is_empty() {
         return Ok(None);

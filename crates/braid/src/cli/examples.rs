@@ -192,6 +192,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid export add fast --nbd unix:/run/braid/fast.sock",
             "braid export add fast --nbd tcp:127.0.0.1:10809 --name fast-ro --read-only",
             "braid export add tank/db --nbd unix:/run/braid/db.sock",
+            "braid export add tank/db --ublk --queues 2 --depth 256",
             "braid export add tank/db@monday --nbd unix:/run/braid/db.sock",
             "braid export add tank/db --fuse /srv/db.img --name db-file",
         ],

@@ -2,7 +2,7 @@
 
 use super::export_limits::LimitArgs;
 use super::{Ask, output, segment};
-use crate::daemon::address::Address;
+use crate::daemon::address::{Address, DEPTH_DEFAULT};
 use braid_api::{
     AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport, names,
 };
@@ -34,11 +34,20 @@ pub struct AddArgs {
     #[arg(value_parser = export_name, value_name = "NAME")]
     array: String,
     /// Where to listen: unix:PATH or tcp:HOST:PORT (tcp:HOST is port 10809); several exports may share it
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "fuse")]
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["fuse", "ublk"])]
     nbd: Option<String>,
     /// Show it as a plain file here, an empty one or one that is not there yet
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nbd", "insecure", "tls", "allow"])]
     fuse: Option<PathBuf>,
+    /// As a block device of this machine, /dev/braid/EXPORT, by the kernel's ublk driver
+    #[arg(long, conflicts_with_all = ["nbd", "fuse"])]
+    ublk: bool,
+    /// Queues of the block device [default: one for each shard of the daemon]
+    #[arg(long, value_name = "NUMBER", requires = "ublk", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    queues: Option<u16>,
+    /// Requests of each queue at a time, from 1 to 4096 [default: 128]
+    #[arg(long, value_name = "NUMBER", requires = "ublk", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: Option<u16>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -106,7 +115,12 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Add(args) => {
             let address = match (args.fuse, args.nbd) {
                 (Some(file), _) => Address::Fuse(file),
-                (None, nbd) => Address::parse(&nbd.unwrap_or_default())?,
+                (None, Some(nbd)) => Address::parse(&nbd)?,
+                (None, None) => Address::Ublk {
+                    path: PathBuf::new(),
+                    queues: args.queues.unwrap_or(0),
+                    depth: args.depth.unwrap_or(DEPTH_DEFAULT),
+                },
             };
             if let Address::Unix(path) | Address::Fuse(path) = &address {
                 args.ask.reach.refuse_relative(path)?;
@@ -169,10 +183,18 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether it is one, and not listened on.
+fn is_block_device(export: &Export) -> bool {
+    export.nbd.starts_with("ublk:")
+}
+
 fn added(export: &Export) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = match export.state {
+        ExportState::Listening if is_block_device(export) => {
+            writeln!(text, "export {} is the block device {}", export.name, export.uri)
+        }
         ExportState::Listening => writeln!(text, "export {} is listening: {}", export.name, export.uri),
         _ => writeln!(
             text,
@@ -184,6 +206,7 @@ fn added(export: &Export) -> String {
     };
     let _ = match export.nbd.strip_prefix("fuse:") {
         Some(file) => writeln!(text, "make a block device of it with: losetup --find --show --direct-io=on '{file}'"),
+        None if is_block_device(export) => writeln!(text, "try it with: lsblk -t '{}'", export.uri),
         None => writeln!(text, "try it with: nbdinfo '{}'", export.uri),
     };
     text
@@ -226,8 +249,10 @@ fn show(export: &Export) -> String {
     if let Some(bytes) = export.size_bytes {
         line("size", format!("{} ({} bytes)", format_size(bytes), output::thousands(bytes)));
     }
-    line("tls", export.tls.word().to_owned());
-    line("clients", format!("{} of {}", export.connections, export.connections_max));
+    if !is_block_device(export) {
+        line("tls", export.tls.word().to_owned());
+        line("clients", format!("{} of {}", export.connections, export.connections_max));
+    }
     if !export.allow.is_empty() {
         line("allowed", export.allow.join(", "));
     }

@@ -1,4 +1,5 @@
-//! Where exports are to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file.
+//! Where exports are to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
+//! device.
 
 use braid_api::{ErrorDetail, Kind};
 use std::fmt;
@@ -10,7 +11,14 @@ pub const NBD_PORT: u16 = 10809;
 /// Longest path of a Unix socket, in bytes: what `sockaddr_un` has room for, less the zero at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-const EXAMPLE: &str = "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809, fuse:/srv/fast.img";
+const EXAMPLE: &str =
+    "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809, fuse:/srv/fast.img, ublk:";
+
+/// Where the stable paths of block devices are.
+pub const BLOCK_FOLDER: &str = "/dev/braid";
+
+/// Requests of a queue where nothing is said of them.
+pub const DEPTH_DEFAULT: u16 = 128;
 
 /// An address that exports are to be had at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +34,15 @@ pub enum Address {
     },
     /// A file, of one export.
     Fuse(PathBuf),
+    /// A block device of this machine.
+    Ublk {
+        /// Its stable path; empty: by the export's name.
+        path: PathBuf,
+        /// Its queues; 0: one for each shard.
+        queues: u16,
+        /// Requests of each at a time.
+        depth: u16,
+    },
 }
 
 impl Address {
@@ -54,8 +71,11 @@ impl Address {
             }
             return Ok(Address::Fuse(PathBuf::from(path)));
         }
+        if let Some(rest) = text.strip_prefix("ublk:") {
+            return block_device(rest).map_err(refused);
+        }
         let Some(rest) = text.strip_prefix("tcp:") else {
-            return Err(refused("begins with none of unix:, tcp: and fuse:".to_owned()));
+            return Err(refused("begins with none of unix:, tcp:, fuse: and ublk:".to_owned()));
         };
         let (host, port) = split_port(rest).map_err(refused)?;
         Ok(Address::Tcp { host: host.to_owned(), port })
@@ -90,11 +110,12 @@ impl Address {
         Ok(Address::Unix(absolute))
     }
 
-    /// The address of one export there, as NBD clients write it, or that of a file; `tls`: only over TLS.
+    /// The address of one export there, as NBD clients write it, or that of a file, or a block device's path; `tls`: only over TLS.
     pub fn uri(&self, export: &str, tls: bool) -> String {
         let s = if tls { "s" } else { "" };
         match self {
             Address::Fuse(path) => format!("file://{}", escaped_path(path)),
+            Address::Ublk { path, .. } => path.display().to_string(),
             Address::Unix(path) => format!("nbd{s}+unix:///{}?socket={}", escaped(export), escaped_path(path)),
             Address::Tcp { host, port } => {
                 let host = bracketed(host);
@@ -105,6 +126,29 @@ impl Address {
             }
         }
     }
+}
+
+/// `PATH,queues=N,depth=N`, each of which may be left out.
+fn block_device(rest: &str) -> Result<Address, String> {
+    let mut words = rest.split(',');
+    let path = words.next().unwrap_or_default();
+    let inside = path.strip_prefix(BLOCK_FOLDER).and_then(|name| name.strip_prefix('/'));
+    if !path.is_empty() && inside.is_none_or(|name| braid_api::names::check_export_name(name).is_err()) {
+        return Err(format!("has a path that is not {BLOCK_FOLDER}/ and the name of an export"));
+    }
+    let (mut queues, mut depth) = (0, DEPTH_DEFAULT);
+    for word in words {
+        let (what, most, to) = match word.split_once('=') {
+            Some(("queues", number)) => (number, braid_ublk::abi::QUEUES_MAX, &mut queues),
+            Some(("depth", number)) => (number, braid_ublk::abi::QUEUE_DEPTH_MAX, &mut depth),
+            _ => return Err(format!("has {word:?}, which is neither queues= nor depth=")),
+        };
+        *to = match what.parse() {
+            Ok(number) if (1..=most).contains(&number) => number,
+            _ => return Err(format!("has {word:?}, and that is a number from 1 to {most}")),
+        };
+    }
+    Ok(Address::Ublk { path: PathBuf::from(path), queues, depth })
 }
 
 fn split_port(rest: &str) -> Result<(&str, u16), String> {
@@ -174,6 +218,13 @@ impl fmt::Display for Address {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
             Address::Fuse(path) => write!(f, "fuse:{}", path.display()),
             Address::Tcp { host, port } => write!(f, "tcp:{}:{port}", bracketed(host)),
+            Address::Ublk { path, queues, depth } => {
+                write!(f, "ublk:{}", path.display())?;
+                if *queues > 0 {
+                    write!(f, ",queues={queues}")?;
+                }
+                write!(f, ",depth={depth}")
+            }
         }
     }
 }
@@ -219,10 +270,28 @@ mod tests {
             "tcp:a b:1",
             "unix:/a\0b",
             "tcp:[]:1",
+            "ublk:/dev/sda",
+            "ublk:/dev/braid/../sda",
+            "ublk:,queues=0",
+            "ublk:,depth=4097",
+            "ublk:,speed=1",
         ] {
             let error = Address::parse(wrong).expect_err(wrong);
             assert_eq!(error.kind, Kind::InvalidArgument);
             assert!(error.remedy.contains("unix:/"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn block_devices_are_read_and_shown() {
+        for (text, shown) in [
+            ("ublk:", "ublk:,depth=128"),
+            ("ublk:/dev/braid/tank/db,queues=2", "ublk:/dev/braid/tank/db,queues=2,depth=128"),
+            ("ublk:,depth=4096", "ublk:,depth=4096"),
+        ] {
+            let address = Address::parse(text).expect(text);
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(Address::parse(shown).expect("what is shown is read back"), address);
         }
     }
 

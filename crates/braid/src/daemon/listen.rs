@@ -29,6 +29,8 @@ const BACKLOG: i32 = 128;
 pub const NBD_FRONTEND: usize = 0;
 /// The one that serves files.
 pub const FUSE_FRONTEND: usize = 1;
+/// Of the server of block devices.
+pub const UBLK_FRONTEND: usize = 2;
 
 /// A socket that listens.
 pub enum Socket {
@@ -85,6 +87,9 @@ pub async fn bind(address: &Address) -> Result<Socket, ErrorDetail> {
         Address::Fuse(_) => {
             let message = format!("{address} is a file, and nothing can be listened on there");
             Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("write unix:PATH or tcp:HOST:PORT"))
+        }
+        Address::Ublk { .. } => {
+            Err(ErrorDetail::new(Kind::Internal, format!("{address} is a block device, which nobody connects to")))
         }
     }
 }

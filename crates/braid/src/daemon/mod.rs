@@ -35,6 +35,7 @@ use address::Address;
 use api::{ApiArgs, ApiSettings};
 use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
+use braid_ublk::UblkFrontend;
 use clap::Args;
 use control::Control;
 use encryption::{Encryption, NbdArgs};
@@ -351,6 +352,7 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
         vec![
             Box::new(nbd) as Box<dyn Frontend>,
             Box::new(FuseFrontend::new()),
+            Box::new(UblkFrontend::new()),
             #[cfg(debug_assertions)]
             Box::new(panics::planted::Bomb),
         ]

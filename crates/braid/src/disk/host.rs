@@ -179,7 +179,8 @@ impl Roots {
     pub fn block_devices(&self) -> Vec<BlockDevice> {
         let mut devices = Vec::new();
         for name in names(&self.sys.join("block")) {
-            if name.starts_with("ram") || name.starts_with("zram") {
+            // What is served from user space may wait for this very daemon: whoever reads it then waits for ever.
+            if name.starts_with("ram") || name.starts_with("zram") || name.starts_with("ublkb") {
                 continue;
             }
             let folder = self.sys.join("block").join(&name);

@@ -137,6 +137,10 @@ impl Control {
             refuse_exported(entry, &tables.exports_of(claim.uuid), force, "they are removed")?;
             (self.show_array(&tables, entry), entry.active().is_some())
         };
+        {
+            let listening = self.listening.lock().await;
+            self.end_blocks(&listening, |saved| saved.array == claim.uuid).await?;
+        }
         if active {
             self.silence_exports(claim.uuid).await;
             self.delete_active(claim.uuid, &shown.name).await?;

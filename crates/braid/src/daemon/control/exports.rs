@@ -44,6 +44,9 @@ impl Control {
         };
         let is_file = matches!(address, Address::Fuse(_));
         let is_tcp = matches!(address, Address::Tcp { .. });
+        if matches!(address, Address::Ublk { .. }) {
+            refuse_of_network(&ask)?;
+        }
         let tls = self.encryption.of_export(ask.tls, is_tcp)?;
         let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
         let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
@@ -58,7 +61,7 @@ impl Control {
                 self.refuse_last_on(&volume.name)?;
             }
         }
-        let saved = {
+        let (name, uuid, of, pool) = {
             let tables = self.read();
             let (uuid, of, pool) = match &volume {
                 Some(volume) => (volume.uuid, volume.name.clone(), Some(volume.pool)),
@@ -82,22 +85,24 @@ impl Control {
                 return Err(ErrorDetail::new(Kind::LimitReached, format!("there are {EXPORTS_MAX} exports already"))
                     .remedy("remove one first"));
             }
-            SavedExport {
-                name,
-                uuid: random_uuid()?,
-                array: uuid,
-                array_name: of,
-                pool,
-                nbd,
-                // Nobody writes to a snapshot.
-                read_only: ask.read_only || volume.as_ref().is_some_and(|volume| volume.is_snapshot),
-                insecure: ask.insecure,
-                tls,
-                allow,
-                connections_max,
-                iops_max: no_limit(ask.iops_max),
-                bandwidth_bytes_max: no_limit(ask.bandwidth_bytes_max),
-            }
+            (name, uuid, of, pool)
+        };
+        let address = self.whole_block_address(address, &name)?;
+        let saved = SavedExport {
+            name,
+            uuid: random_uuid()?,
+            array: uuid,
+            array_name: of,
+            pool,
+            nbd: address.to_string(),
+            // Nobody writes to a snapshot.
+            read_only: ask.read_only || volume.as_ref().is_some_and(|volume| volume.is_snapshot),
+            insecure: ask.insecure,
+            tls,
+            allow,
+            connections_max,
+            iops_max: no_limit(ask.iops_max),
+            bandwidth_bytes_max: no_limit(ask.bandwidth_bytes_max),
         };
         let serving = match self.listen(&saved).await {
             Ok(serving) => serving,
@@ -112,6 +117,7 @@ impl Control {
         if let Err(error) = self.save() {
             self.silence(&name);
             self.forget_file(saved.uuid);
+            self.abandon_block(&saved);
             self.write().exports.remove(&name);
             self.release(&listening, &saved).await;
             return Err(error);
@@ -242,7 +248,7 @@ impl Control {
     /// Takes an export away; its clients are disconnected.
     ///
     /// # Errors
-    /// [`Kind::NotFound`]; it is a file that is in use.
+    /// [`Kind::NotFound`]; it is a file or a block device that is in use.
     pub async fn remove_export(self: &Arc<Self>, name: &str) -> Result<Export, ErrorDetail> {
         self.is_open()?;
         let listening = self.listening.lock().await;
@@ -253,6 +259,7 @@ impl Control {
         };
         self.unmount_file(&saved).await?;
         self.forget_file(saved.uuid);
+        self.end_blocks(&listening, |saved| saved.name == name).await?;
         self.silence(&name);
         let removed = self.write().exports.remove(&name);
         if let Some(removed) = removed {
@@ -346,7 +353,8 @@ impl Control {
                 shared_throttle: source.throttle,
                 ..ExportInfo::new(saved.name.clone(), source.device, source.size_bytes)
             };
-            if !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
+            let is_listener = !matches!(address, Address::Ublk { .. });
+            if is_listener && !tables.listeners.contains_key(&address) && tables.listeners.len() >= LISTENERS_MAX {
                 return Err(ErrorDetail::new(
                     Kind::LimitReached,
                     format!("{LISTENERS_MAX} addresses are listened on already"),
@@ -355,6 +363,9 @@ impl Control {
             }
             (info, tables.listeners.get(&address).map(|listener| Arc::clone(&listener.table)))
         };
+        if matches!(address, Address::Ublk { .. }) {
+            return self.serve_block(saved, address, info).await;
+        }
         let offer = |table: &ExportTable| table.add(info).map_err(|error| not_offered(&error, &saved.name));
         if let Some(table) = known {
             return Ok(Serving::Listening(offer(&table)?));
@@ -479,6 +490,11 @@ impl Control {
         entry.serving = Serving::Waiting;
         let uuid = entry.saved.uuid;
         let Ok(address) = Address::parse(&entry.saved.nbd) else { return };
+        if matches!(address, Address::Ublk { .. }) {
+            let saved = entry.saved.clone();
+            drop(tables);
+            return self.put_block_aside(&saved);
+        }
         let Some(listener) = tables.listeners.get(&address) else { return };
         listener.table.remove(name);
         if listener.table.list().is_empty()
@@ -523,6 +539,7 @@ impl Control {
             let removed = self.write().exports.remove(&name);
             if let Some(removed) = &removed {
                 self.forget_file(removed.saved.uuid);
+                self.abandon_block(&removed.saved);
             }
             let (of, pool) = removed.map(|entry| (entry.saved.array_name, entry.saved.pool)).unwrap_or_default();
             let what = if pool.is_some() { "volume" } else { "array" };
@@ -532,6 +549,24 @@ impl Control {
                 &[("export", &name)],
             );
         }
+    }
+}
+
+/// Refuses what only means something for clients that connect.
+fn refuse_of_network(ask: &AddExport) -> Result<(), ErrorDetail> {
+    let asked = [
+        (ask.tls.is_some_and(|tls| tls != ExportTls::Off), "TLS"),
+        (!ask.allow.is_empty(), "networks to be allowed"),
+        (ask.connections_max.is_some(), "connections"),
+        (ask.insecure, "listening where others reach it"),
+    ];
+    match asked.iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => {
+            let message = format!("a block device of this machine knows nothing of {what}");
+            Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .remedy("leave that out: who may open it is decided by the mode and owner of its file"))
+        }
+        None => Ok(()),
     }
 }
 

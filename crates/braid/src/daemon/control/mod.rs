@@ -6,6 +6,7 @@
 //! array that it belongs to.
 
 mod assemble;
+mod blocks;
 mod change;
 mod complaints;
 mod create;
@@ -70,6 +71,8 @@ pub struct Control {
     awaited: Mutex<std::collections::BTreeSet<Uuid>>,
     /// Exports that are files.
     files: files::Files,
+    /// Block devices of exports, by the export's identity.
+    blocks: blocks::Blocks,
     /// One change of what is listened on at a time.
     listening: tokio::sync::Mutex<()>,
     events: Arc<Events>,
@@ -142,6 +145,7 @@ impl Control {
             assembling: tokio::sync::Mutex::new(()),
             awaited: Mutex::default(),
             files: files::Files::new(kept),
+            blocks: blocks::Blocks::default(),
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
             nodes,

@@ -1,0 +1,71 @@
+# A mirror as a block device with two queues: a file system on it lives through daemons that are killed and stopped, and the
+# device is removed only when nobody uses it.
+. /scenarios/common.sh
+modprobe ext4
+start_daemon
+braid array create fast --level raid1 /dev/vda /dev/vdb --yes
+if braid export add fast --ublk 2>refused; then result "added without a driver"; fi
+grep -q 'modprobe ublk_drv' refused && result "without the driver: refused, with the way out"
+
+modprobe ublk_drv
+braid export add fast --ublk --queues 3 2>refused || grep -q -- '--shards' refused && result "more queues than shards: refused"
+braid export add fast --ublk --queues 2 --depth 64
+disk=/dev/braid/fast
+result "path: $(readlink $disk)"
+braid export show fast
+sys=/sys/block/ublkb0
+result "size: $(($(cat $sys/size) * 512 == $(braid export show fast --json | sed -nE 's/.*"size_bytes": ?([0-9]+).*/\1/p')))"
+result "queues: $(ls $sys/mq | wc -l), depth: $(cat $sys/mq/0/nr_tags)"
+result "cache: $(cat $sys/queue/write_cache), fua: $(cat $sys/queue/fua), rotational: $(cat $sys/queue/rotational)"
+result "blocks: $(cat $sys/queue/logical_block_size) $(cat $sys/queue/physical_block_size), longest: $(cat $sys/queue/max_hw_sectors_kb) KiB"
+result "discard: $(cat $sys/queue/discard_granularity) $(cat $sys/queue/discard_max_hw_bytes)"
+
+mkfs.ext4 -q -F $disk
+mkdir -p mnt
+mount $disk mnt
+fill mnt "$PWD/sums"
+fstrim mnt && result "trimmed"
+braid export remove fast 2>refused || grep -q "mounted on" refused && result "removal while mounted: refused"
+braid array delete fast --yes --force 2>refused || grep -q "mounted on" refused && result "deletion while mounted: refused"
+
+# Killed under load, three times. Those who write notice a pause.
+for round in 1 2 3; do
+    dd if=/dev/urandom of=mnt/load$round bs=64k count=200 conv=fsync 2>/dev/null &
+    writer=$!
+    sleep 0.3
+    kill -9 $daemon
+    wait $daemon 2>/dev/null || true
+    start_daemon
+    await_export fast
+    wait $writer && result "killed, round $round: the writer noticed nothing"
+    (cd mnt && sha256sum load$round) >>sums
+done
+readlink $disk
+
+# Ended in order, and started again.
+kill -TERM $daemon
+wait $daemon || true
+start_daemon
+await_export fast
+echo 3 >/proc/sys/vm/drop_caches
+check mnt "$PWD/sums" && result "every byte as written"
+
+# Its array is stopped below it, and is back: who reads meanwhile waits.
+braid array stop fast --force >/dev/null
+(echo 3 >/proc/sys/vm/drop_caches; cat mnt/large >/dev/null && echo went on >reader) &
+sleep 1
+[ -e reader ] && result "a reader of a stopped array was answered"
+braid array assemble fast >/dev/null
+wait $!
+result "a reader of a stopped array: $(cat reader)"
+
+umount mnt
+fsck.ext4 -fn $disk >/dev/null && result "checked: clean"
+dd if=/dev/zero of=$disk bs=1M count=4 oflag=direct 2>/dev/null
+blkdiscard $disk && [ "$(dd if=$disk bs=1M count=8 2>/dev/null | tr -d '\0' | wc -c)" = 0 ] && result "discarded: zeroes"
+braid export remove fast
+result "left behind: $(ls /dev/ublkb0 /dev/ublkc0 $disk 2>/dev/null | wc -l)"
+
+braid export add fast --ublk --read-only --name ro
+dd if=/dev/zero of=/dev/braid/ro bs=4096 count=1 oflag=direct 2>/dev/null || result "read-only: writes are refused"
+braid export remove ro
