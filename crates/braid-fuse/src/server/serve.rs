@@ -233,11 +233,15 @@ impl Session {
         if step == Step::Done {
             return self.changed(cx, shared, slot, &patch);
         }
+        let (op, at, len, from) = patch.request(step);
+        // A disk that hangs may have kept the memory of the step before, which went well without it.
+        if op != Op::WriteZeroes && self.own(cx, slot, &patch).is_none() {
+            return;
+        }
         let (own, data) = (self.slot(slot).own, self.slot(slot).data);
         if step == Step::WriteAll {
             cx.copy(data, own.add(patch.offset - patch.low()), (patch.end - patch.offset) as usize);
         }
-        let (op, at, len, from) = patch.request(step);
         let buf = if op == Op::WriteZeroes { Buf::NONE } else { own.add(from) };
         let flags = match op {
             Op::Read => Flags::NONE,
