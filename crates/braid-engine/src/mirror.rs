@@ -7,7 +7,9 @@ use braid_geometry::{CopyPlaces, Geometry, Level, Piece};
 use crate::io::LeafId;
 use crate::parity::{Parity, ParityNode};
 use crate::regions::{Plane, RegionMap};
-use crate::replica::VOTERS_MAX;
+
+/// Of how many members it is known at most that they are slow: as many as a request notes ([`Roles`] of its first ones).
+pub(crate) const SLOW_MAX: usize = u16::BITS as usize;
 
 /// What part a member plays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,7 +162,7 @@ impl Mirrored {
     /// Whether each byte can be read from several members, even without these.
     pub fn has_readers(&self, avoid: Roles) -> bool {
         let reads = |(role, member): &(usize, &MirrorMember)| member.role == Role::InSync && !avoid.has(*role);
-        let few = self.members.len() <= VOTERS_MAX;
+        let few = self.members.len() <= SLOW_MAX;
         few && self.geometry.spec().level == Level::Raid1
             && self.members.iter().enumerate().filter(reads).nth(1).is_some()
     }

@@ -36,11 +36,11 @@ pub(crate) fn split(event: &Event) -> Option<(usize, u64)> {
 /// One command with up to 80 bytes, carried out before this returns: on a small ring of its own. Not for shards.
 ///
 /// # Errors
-/// What the file answered it with; `TimedOut` when it has not ended in time (it is cancelled then, as far as the file lets it); or
-/// io_uring is not to be had.
+/// What the file answered it with; `TimedOut` when it has not ended in time: it is cancelled then, as far as the file lets it, and may
+/// go on; or io_uring is not to be had.
 ///
 /// # Safety
-/// What the command's bytes name (memory, above all) is as the file wants it, until this returns.
+/// What the command's bytes name (memory, above all) is as the file wants it, until this returns; with `TimedOut`, for ever.
 pub unsafe fn command(
     fd: BorrowedFd<'_>,
     code: u32,
@@ -57,13 +57,14 @@ pub unsafe fn command(
         waited = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit));
     }
     let Some(answer) = ring.completion().next() else {
-        // Memory that the command names is the caller's: the kernel must be done with it.
         let all = io_uring::types::CancelBuilder::any();
         let _ = ring.submitter().register_sync_cancel(Some(Timespec::new().sec(2)), all);
-        return Err(match waited {
-            Err(error) if error.raw_os_error() != Some(libc::ETIME) => error,
-            _ => io::Error::new(io::ErrorKind::TimedOut, "it did not end in time"),
-        });
+        let why = match waited {
+            Err(error) if error.raw_os_error() != Some(libc::ETIME) => format!(": {error}"),
+            _ => String::new(),
+        };
+        // Also when the wait itself has failed: the kernel may have the command.
+        return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end in time{why}")));
     };
     if answer.result() < 0 { Err(io::Error::from_raw_os_error(-answer.result())) } else { Ok(answer.result()) }
 }

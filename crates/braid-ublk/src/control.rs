@@ -38,12 +38,18 @@ struct Driver(File);
 
 impl Speak for Driver {
     fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer {
-        let command = ControlCommand { addr: data.as_mut_ptr() as u64, len: data.len() as u16, ..command };
+        let mut own = data.to_vec();
+        let command = ControlCommand { addr: own.as_mut_ptr() as u64, len: own.len() as u16, ..command };
         let mut payload = [0; braid_ring::COMMAND_BYTES_MAX];
         payload[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
-        // SAFETY: the driver reads and writes `len` bytes at `addr`, which are those of `data`, borrowed for all of the call;
-        // bytes have no invalid values. `command` does not return before the driver has ended.
-        unsafe { braid_ring::command(self.0.as_fd(), code, &payload, COMMAND_MAX) }
+        // SAFETY: the driver reads and writes `len` bytes at `addr`, which are those of `own`; bytes have no invalid values. Should the
+        // driver not have ended, that memory is never given back.
+        let answer = unsafe { braid_ring::command(self.0.as_fd(), code, &payload, COMMAND_MAX) };
+        match &answer {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => std::mem::forget(own),
+            _ => data.copy_from_slice(&own),
+        }
+        answer
     }
 }
 

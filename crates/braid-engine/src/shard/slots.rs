@@ -140,7 +140,7 @@ impl Slot {
         self.changes = 0;
     }
 
-    /// Members that were too slow to be read from. Those that may be are replicas, of which there are no more than voters.
+    /// Members that were too slow to be read from, of the first [`crate::mirror::SLOW_MAX`].
     pub fn slow(&self) -> Roles {
         Roles(u128::from(self.slow))
     }

@@ -29,54 +29,54 @@ impl Session {
         self.slot(slot).wait = Wait::Not;
         match self.slot(slot).ask {
             Ask::Read { .. } | Ask::Write { .. } | Ask::Zero { .. } | Ask::Fsync => self.data(cx, shared, slot),
-            _ => self.about(cx, shared, slot),
+            _ => self.about(cx, slot),
         }
     }
 
     /// What has nothing to do with data.
-    fn about(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
+    fn about(&mut self, cx: &mut Cx<'_>, slot: u16) {
         let ask = self.slot(slot).ask;
         match ask {
-            Ask::Init { minor, flags } => self.init(cx, shared, slot, minor, flags),
-            Ask::GetAttr => self.attr(cx, shared, slot),
-            Ask::SetAttr { ownership: true, .. } => self.fail(cx, shared, slot, libc::EPERM),
+            Ask::Init { minor, flags } => self.init(cx, slot, minor, flags),
+            Ask::GetAttr => self.attr(cx, slot),
+            Ask::SetAttr { ownership: true, .. } => self.fail(cx, slot, libc::EPERM),
             // Opening with O_TRUNC, which leaves a device as it is, cannot be told from `truncate` to nothing.
-            Ask::SetAttr { size: Some((0, false)), .. } => self.attr(cx, shared, slot),
+            Ask::SetAttr { size: Some((0, false)), .. } => self.attr(cx, slot),
             Ask::SetAttr { size: Some((size, _)), .. } if size != self.file.export().size_bytes() => {
-                self.fail(cx, shared, slot, libc::EPERM);
+                self.fail(cx, slot, libc::EPERM);
             }
-            Ask::SetAttr { .. } => self.attr(cx, shared, slot),
+            Ask::SetAttr { .. } => self.attr(cx, slot),
             Ask::Open { write } => {
                 if write && self.file.export().info().read_only {
-                    return self.fail(cx, shared, slot, libc::EROFS);
+                    return self.fail(cx, slot, libc::EROFS);
                 }
                 match self.file.open() {
                     Some(fh) => {
                         let open_flags = open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
-                        self.answer(cx, shared, slot, &OpenOut { fh, open_flags, backing_id: 0 });
+                        self.answer(cx, slot, &OpenOut { fh, open_flags, backing_id: 0 });
                     }
-                    None => self.fail(cx, shared, slot, libc::EBUSY),
+                    None => self.fail(cx, slot, libc::EBUSY),
                 }
             }
             Ask::Release { fh } => {
                 self.file.close(fh);
-                self.done(cx, shared, slot, 0, None);
+                self.done(cx, slot, 0, None);
             }
             Ask::Statfs => {
                 let blocks = self.file.export().size_bytes() / 4096;
                 let out =
                     StatfsOut { blocks, files: 1, bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() };
-                self.answer(cx, shared, slot, &out);
+                self.answer(cx, slot, &out);
             }
-            Ask::Refuse(errno) => self.fail(cx, shared, slot, errno),
+            Ask::Refuse(errno) => self.fail(cx, slot, errno),
             _ => debug_assert!(false, "it has been served elsewhere"),
         }
     }
 
-    fn init(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, minor: u32, flags: u64) {
+    fn init(&mut self, cx: &mut Cx<'_>, slot: u16, minor: u32, flags: u64) {
         use init_flags::{ASYNC_DIO, ASYNC_READ, BIG_WRITES, HAS_RESEND, INIT_EXT, MAX_PAGES};
         if minor < MINOR_MIN {
-            return self.fail(cx, shared, slot, libc::EPROTO);
+            return self.fail(cx, slot, libc::EPROTO);
         }
         let agreed = flags & (ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES | INIT_EXT | HAS_RESEND);
         self.file.set_resends(agreed & HAS_RESEND != 0);
@@ -92,13 +92,13 @@ impl Session {
             max_pages: (DATA_BYTES_MAX / 4096) as u16,
             ..InitOut::default()
         };
-        self.answer(cx, shared, slot, &out);
+        self.answer(cx, slot, &out);
     }
 
-    fn attr(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
+    fn attr(&mut self, cx: &mut Cx<'_>, slot: u16) {
         // They are valid for no time, so that another size shows at once.
         let out = AttrOut { attr: self.file.attr(), ..AttrOut::default() };
-        self.answer(cx, shared, slot, &out);
+        self.answer(cx, slot, &out);
     }
 
     fn data(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
@@ -112,7 +112,7 @@ impl Session {
             Ask::Read { offset, len } => {
                 let end = (offset + u64::from(len)).min(size);
                 if offset >= end {
-                    return self.done(cx, shared, slot, 0, None);
+                    return self.done(cx, slot, 0, None);
                 }
                 let patch = self.patch(offset, end, false);
                 if let Some(own) = self.own(cx, slot, &patch) {
@@ -121,12 +121,12 @@ impl Session {
                     self.submit(cx, shared, slot, Op::Read, Flags::NONE, range, own);
                 }
             }
-            Ask::Write { .. } | Ask::Zero { .. } if read_only => self.fail(cx, shared, slot, libc::EROFS),
+            Ask::Write { .. } | Ask::Zero { .. } if read_only => self.fail(cx, slot, libc::EROFS),
             Ask::Write { offset, len, fua } => {
                 let end = (offset + u64::from(len)).min(size);
                 if offset >= end {
                     let errno = if len == 0 { 0 } else { libc::ENOSPC };
-                    return self.fail(cx, shared, slot, errno);
+                    return self.fail(cx, slot, errno);
                 }
                 let flags = if fua { Flags::FUA } else { Flags::NONE };
                 self.change(cx, shared, slot, self.patch(offset, end, false), flags);
@@ -135,10 +135,10 @@ impl Session {
                 let end = offset + len;
                 if end > size && !keep_size {
                     // It would become longer.
-                    return self.fail(cx, shared, slot, libc::EPERM);
+                    return self.fail(cx, slot, libc::EPERM);
                 }
                 if offset >= end.min(size) {
-                    return self.done(cx, shared, slot, 0, None);
+                    return self.done(cx, slot, 0, None);
                 }
                 let flags = if keep { Flags::NO_UNMAP } else { Flags::NONE };
                 self.change(cx, shared, slot, self.patch(offset, end.min(size), true), flags);
@@ -231,7 +231,7 @@ impl Session {
     fn step(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, flags: Flags) {
         let step = self.slot(slot).step;
         if step == Step::Done {
-            return self.changed(cx, shared, slot, &patch);
+            return self.changed(cx, slot, &patch);
         }
         let (op, at, len, from) = patch.request(step);
         // A disk that hangs may have kept the memory of the step before, which went well without it.
@@ -299,7 +299,7 @@ impl Session {
                 let there = (self.slot(slot).own_bytes as u64).saturating_sub(skip);
                 let len = u64::from(len).min(there) as u32;
                 let data = SendPiece { buf: self.slot(slot).own.add(skip), len };
-                self.done(cx, shared, slot, 0, Some(data));
+                self.done(cx, slot, 0, Some(data));
             }
             Ask::Write { offset, len, fua } => {
                 let patch = self.patch(offset, (offset + u64::from(len)).min(size), false);
@@ -311,13 +311,13 @@ impl Session {
                 let flags = if keep { Flags::NO_UNMAP } else { Flags::NONE };
                 self.go_on(cx, shared, slot, patch, step, flags);
             }
-            _ => self.done(cx, shared, slot, 0, None),
+            _ => self.done(cx, slot, 0, None),
         }
     }
 
     fn go_on(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, step: Step, flags: Flags) {
         if step == Step::Whole {
-            return self.changed(cx, shared, slot, &patch);
+            return self.changed(cx, slot, &patch);
         }
         if let Some((from, to)) = patch.cleared(step) {
             let own = self.slot(slot).own;
@@ -328,12 +328,12 @@ impl Session {
     }
 
     /// All of it has changed.
-    fn changed(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: &Patch) {
+    fn changed(&mut self, cx: &mut Cx<'_>, slot: u16, patch: &Patch) {
         match patch.zero {
-            true => self.done(cx, shared, slot, 0, None),
+            true => self.done(cx, slot, 0, None),
             false => {
                 let size = (patch.end - patch.offset) as u32;
-                self.answer(cx, shared, slot, &WriteOut { size, padding: 0 });
+                self.answer(cx, slot, &WriteOut { size, padding: 0 });
             }
         }
     }
@@ -343,43 +343,35 @@ impl Session {
             // What it is of has just been stopped: whoever serves the connection next gets it again.
             return self.drop_unanswered(cx, shared, slot);
         }
-        self.fail(cx, shared, slot, errno_of(error.kind));
+        self.fail(cx, slot, errno_of(error.kind));
     }
 
     /// Leaves a message to whoever serves the connection next; where the kernel does not give it again, it fails.
     pub(super) fn drop_unanswered(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
         self.slot(slot).wait = Wait::Not;
         if !self.file.resends() && !self.file.is_gone() {
-            return self.fail(cx, shared, slot, libc::EIO);
+            return self.fail(cx, slot, libc::EIO);
         }
         self.let_go(slot);
         self.vacate(cx, shared, slot);
     }
 
-    fn fail(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, errno: i32) {
-        self.done(cx, shared, slot, -errno, None);
+    fn fail(&mut self, cx: &mut Cx<'_>, slot: u16, errno: i32) {
+        self.done(cx, slot, -errno, None);
     }
 
-    fn answer<T: IntoBytes + Immutable>(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, body: &T) {
+    fn answer<T: IntoBytes + Immutable>(&mut self, cx: &mut Cx<'_>, slot: u16, body: &T) {
         let bytes = body.as_bytes();
         self.answer_room(cx, slot)[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
-        self.finish(cx, shared, slot, 0, bytes.len(), None);
+        self.finish(cx, slot, 0, bytes.len(), None);
     }
 
     /// Answers without a body, or with data.
-    fn done(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, error: i32, data: Option<SendPiece>) {
-        self.finish(cx, shared, slot, error, 0, data);
+    fn done(&mut self, cx: &mut Cx<'_>, slot: u16, error: i32, data: Option<SendPiece>) {
+        self.finish(cx, slot, error, 0, data);
     }
 
-    fn finish(
-        &mut self,
-        cx: &mut Cx<'_>,
-        shared: &mut Shared,
-        slot: u16,
-        error: i32,
-        body_bytes: usize,
-        data: Option<SendPiece>,
-    ) {
+    fn finish(&mut self, cx: &mut Cx<'_>, slot: u16, error: i32, body_bytes: usize, data: Option<SendPiece>) {
         self.let_go(slot);
         self.count(cx, slot, error);
         let data = data.filter(|_| error == 0);
@@ -387,7 +379,6 @@ impl Session {
         let len = head_bytes as u32 + data.map_or(0, |data| data.len);
         let header = OutHeader { len, error, unique: self.slot(slot).unique };
         self.answer_room(cx, slot)[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-        let _ = shared;
         self.send(cx, slot, head_bytes, data);
     }
 
