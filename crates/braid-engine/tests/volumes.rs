@@ -10,7 +10,7 @@ mod volumes {
 }
 
 use braid_engine::pool::{ExtentId, Pool};
-use braid_engine::{Flags, Limits, Op};
+use braid_engine::{DeviceLease, Flags, Limits, Op};
 use volumes::rig::{Faults, Kind, Random};
 use volumes::world::{Setup, World};
 
@@ -354,6 +354,29 @@ fn disks_fail_and_hang() {
         add(&mut all, &run(seed, setup, faults, 3000));
     }
     tell(&all, &["Io", "TimedOut", "refused: TimedOut", "answered late", "snapshots of several", "power cuts"]);
+}
+
+/// Whoever is cut off answers nothing: not what it would read from its members, and not what the pool knows by itself.
+#[test]
+fn without_a_lease_a_volume_answers_nothing_until_it_is_renewed() {
+    for (seed, op) in (0..).zip([Op::Read, Op::Write, Op::WriteZeroes, Op::Discard, Op::Flush]) {
+        let mut random = Random(seed);
+        let setup = Setup { members: vec![(Kind::Mirror, 20)], ..setup(&mut random, &[Kind::Mirror]) };
+        let mut world = World::new(setup, seed);
+        (world.leased, world.lease) = (true, std::sync::Arc::new(DeviceLease::new(0)));
+        world.create(None);
+        world.settle();
+        let volume = world.ready(false)[0];
+        world.serve(volume);
+        // Nothing was ever written there: no disk is needed to know that.
+        let blocks = if op == Op::Flush { 0 } else { 8 };
+        assert!(world.ask(0, volume, op, Flags::NONE, 0, blocks));
+        while world.step() {}
+        assert_eq!(world.unanswered(), 1, "{op:?} was answered without a lease");
+        world.renew();
+        world.settle();
+        world.end();
+    }
 }
 
 /// A pool on a device of several nodes: whoever opens it elsewhere has nothing of the memory of who served it.

@@ -153,6 +153,8 @@ pub struct World {
     pub roomy: bool,
     /// Its first member is replicated, and so its volumes answer under a lease.
     pub leased: bool,
+    /// That lease.
+    pub lease: Arc<DeviceLease>,
     /// The member that is to be empty.
     closed: Option<u8>,
     moved: u64,
@@ -198,6 +200,7 @@ impl World {
             counts: BTreeMap::new(),
             roomy: false,
             leased: false,
+            lease: Arc::new(DeviceLease::new(u64::MAX)),
             closed: None,
             moved: 0,
             gone: false,
@@ -525,6 +528,21 @@ impl World {
     }
 
     // The end.
+
+    /// How many requests are not answered.
+    pub fn unanswered(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// The lease holds for ever from now on, and all shards hear of it.
+    pub fn renew(&mut self) {
+        assert!(self.lease.renew(u64::MAX), "somebody waits for it");
+        let of = self.devices[0].device;
+        for (shard, sink) in &mut self.rig.shards {
+            shard.renewed(of, sink);
+        }
+        self.rig.after();
+    }
 
     /// Everything that is under way ends; disks may keep what they were late with.
     pub fn settle(&mut self) {

@@ -213,7 +213,7 @@ impl World {
         }));
         let mut layout = DeviceLayout::new(served.version, 4096, &node);
         if self.leased {
-            layout = layout.leased(Arc::new(DeviceLease::new(u64::MAX)), self.devices[0].device);
+            layout = layout.leased(Arc::clone(&self.lease), self.devices[0].device);
         }
         let (device, layout) = (served.device, Arc::new(layout));
         for (shard, sink) in &mut self.rig.shards {
