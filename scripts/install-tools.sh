@@ -18,7 +18,7 @@ tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-ut
 benches=(iperf3:iperf3)
 # For the guest: what runs it, and what goes into it.
 guests=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod depmod:kmod xz:xz-utils strip:binutils
-    mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs lsblk:util-linux mount:mount)
+    mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs lsblk:util-linux mount:mount fio:fio)
 
 case "${1:-test}" in
     test) wanted=("${common[@]}" "${tests[@]}") ;;
@@ -136,41 +136,56 @@ install_postgresql() {
     rm -f "$place/of-the-tests-of-braid.conf" "$log"
 }
 
-# The guest's kernel and the programs for it whose packages would begin something on the host: unpacked, not installed.
-install_guest() {
-    local vm=$tools/vm packages folder name
-    [ -s "$vm/kernel-version" ] && return 0
+# Programs for the guest whose packages would begin something on the host, and what they need beyond Debian's own base.
+guest_packages=(nbd-client libnl-3-200 libnl-genl-3-200 mdadm lvm2 dmsetup libdevmapper1.02.1 libdevmapper-event1.02.1
+    libaio1 libedit2 libbsd0 libmd0)
+
+kernel_package() { apt-cache depends linux-image-6.12-amd64 2>/dev/null | sed -nE 's/^ *Depends: (linux-image-6\.12.*)/\1/p'; }
+
+# Packages into a folder; their lists may be old, or not there at all.
+fetch_packages() { # folder, what to call it, package…
+    local folder=$1 what=$2
+    shift 2
     if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-        echo "the guest's kernel is Debian's package linux-image-6.12-amd64, which needs apt-get and dpkg-deb to be had" >&2
+        echo "$what comes in Debian's packages, which need apt-get and dpkg-deb to be had" >&2
         exit 1
     fi
-    folder=$(mktemp -d)
-    echo "fetching: the guest's kernel"
-    # The lists of packages may be old, or not there at all.
-    kernel_package() { apt-cache depends linux-image-6.12-amd64 2>/dev/null | sed -nE 's/^ *Depends: (linux-image-6\.12.*)/\1/p'; }
-    fetch() {
-        name=$(kernel_package) && [ -n "$name" ] &&
-            (cd "$folder" && apt-get download -q "$name" nbd-client libnl-3-200 libnl-genl-3-200 >log 2>&1)
-    }
-    if ! fetch && ! { apt-get update -q >/dev/null 2>&1; fetch; }; then
-        cat "$folder/log" 2>/dev/null >&2 || true
+    echo "fetching: $what"
+    if ! (cd "$folder" && { apt-get download -q "$@" || { apt-get update -q && apt-get download -q "$@"; }; } >log 2>&1); then
+        cat "$folder/log" >&2
         rm -rf "$folder"
-        echo "could not fetch the guest's kernel (linux-image-6.12-amd64 of Debian 12's security archive): is there a network?" >&2
+        echo "could not fetch $what ($*): is there a network?" >&2
         exit 1
     fi
-    rm -rf "$vm"
-    mkdir -p "$vm/kernel" "$vm/packages"
-    for packages in "$folder"/*.deb; do
-        case "$packages" in
-            */linux-image-*) dpkg-deb -x "$packages" "$vm/kernel" ;;
-            *) dpkg-deb -x "$packages" "$vm/packages" ;;
-        esac
-    done
-    rm -rf "$folder"
-    name=$(ls "$vm/kernel/lib/modules")
-    depmod -b "$vm/kernel" "$name"
-    # Written last: a folder without it is begun anew.
-    echo "$name" >"$vm/kernel-version"
+}
+
+# The guest's kernel and the programs for it: unpacked, not installed.
+install_guest() {
+    local vm=$tools/vm package folder name
+    if [ ! -s "$vm/kernel-version" ]; then
+        command -v apt-cache >/dev/null && { [ -n "$(kernel_package)" ] || apt-get update -q >/dev/null 2>&1; }
+        name=$(kernel_package || true)
+        folder=$(mktemp -d)
+        # Without a name, the message says what was looked for.
+        fetch_packages "$folder" "the guest's kernel" "${name:-linux-image-6.12-amd64}"
+        rm -rf "$vm/kernel"
+        mkdir -p "$vm/kernel"
+        dpkg-deb -x "$folder"/linux-image-*.deb "$vm/kernel"
+        rm -rf "$folder"
+        name=$(ls "$vm/kernel/lib/modules")
+        depmod -b "$vm/kernel" "$name"
+        # Written last: a folder without it is begun anew.
+        echo "$name" >"$vm/kernel-version"
+    fi
+    if [ "$(cat "$vm/packages/list" 2>/dev/null)" != "${guest_packages[*]}" ]; then
+        folder=$(mktemp -d)
+        fetch_packages "$folder" "programs for the guest" "${guest_packages[@]}"
+        rm -rf "$vm/packages"
+        mkdir -p "$vm/packages"
+        for package in "$folder"/*.deb; do dpkg-deb -x "$package" "$vm/packages"; done
+        rm -rf "$folder"
+        echo "${guest_packages[*]}" >"$vm/packages/list"
+    fi
 }
 
 cd "$(dirname "$0")/.."

@@ -5,7 +5,7 @@
 #
 # BRAID is the program to test. A scenario is a folder of tests/vm with `run.sh`, which runs in the guest, and `expected`,
 # which its results have to be, line by line. All scenarios run in one boot, one after the other, each with its own folder
-# and with the same two empty disks /dev/vda and /dev/vdb. What the guest printed is shown when one fails.
+# and with the same six empty disks of 1 GiB, /dev/vda to /dev/vdf. What the guest printed is shown when one fails.
 #
 # The guest is qemu in software emulation, as machines that build seldom have /dev/kvm or the kernel's modules. Its kernel is
 # Debian's 6.12, unpacked and not installed, kept in BRAID_TOOLS, else ~/.cache/braid-tools. Nothing of the host is
@@ -29,31 +29,48 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 share=$work/share
-mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,proc,sys,dev,run,tmp,etc,root,var,share,mnt,scenarios,"lib/modules/$kernel"} "$share"
+programs=$work/programs
+mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,proc,sys,dev,run,tmp,etc,root,var,share,mnt,programs,scenarios,"lib/modules/$kernel"} \
+    "$programs"/{bin,sbin,lib,lib64} "$share"
 
-# Programs of the host with what they are linked to.
+# Programs of the host with what they are linked to. They are on a disk of their own, read as needed: fio alone is linked to
+# 130 MB, which would have to be unpacked at each boot.
 export LD_LIBRARY_PATH="$tools/packages/lib/x86_64-linux-gnu:$tools/packages/usr/lib/x86_64-linux-gnu"
 add_program() { # from, to
-    install -D -m 0755 "$1" "$root/$2"
-    { ldd "$1" 2>/dev/null || true; } | sed -nE 's/.*(=> |^\s+)(\/[^ ]+) .*/\2/p' | while read -r library; do
+    local libraries library
+    install -m 0755 "$1" "$programs/$2"
+    libraries=$(ldd "$1" 2>/dev/null || true)
+    if grep -q 'not found' <<<"$libraries"; then
+        echo "what $1 is linked to is not all there:" >&2
+        grep 'not found' <<<"$libraries" >&2
+        exit 1
+    fi
+    sed -nE 's/.*(=> |^\s+)(\/[^ ]+) .*/\2/p' <<<"$libraries" | while read -r library; do
         # One folder for all of them, and the loader where programs ask for it.
         case "$library" in
-            */ld-linux*) install -D -m 0755 "$library" "$root/lib64/$(basename "$library")" ;;
-            *) install -D -m 0755 "$library" "$root/lib/x86_64-linux-gnu/$(basename "$library")" ;;
+            */ld-linux*) cp -uL "$library" "$programs/lib64/" ;;
+            *) cp -uL "$library" "$programs/lib/" ;;
         esac
     done
 }
-add_program "$(command -v busybox)" bin/busybox
+cp "$(command -v busybox)" "$root/bin/busybox"
+ln -s /programs/lib64 "$root/lib64"
+ln -s /programs/lib "$root/lib/x86_64-linux-gnu"
 add_program "$braid" bin/braid
-strip --strip-debug "$root/bin/braid"
-add_program "$tools/packages/sbin/nbd-client" sbin/nbd-client
-for program in mkfs.ext4 fsck.ext4 mkfs.xfs xfs_repair mkfs.btrfs btrfs; do add_program "$(command -v $program)" sbin/$program; done
-for program in lsblk blkid mount umount; do add_program "$(command -v $program)" bin/$program; done
+strip --strip-debug "$programs/bin/braid"
+for program in nbd-client mdadm lvm dmsetup; do add_program "$tools/packages/sbin/$program" sbin/$program; done
+for program in pvs pvcreate vgs vgcreate vgchange vgremove lvs lvcreate lvextend lvremove; do ln -s lvm "$programs/sbin/$program"; done
+for program in mkfs.ext4 fsck.ext4 mkfs.xfs xfs_repair mkfs.btrfs btrfs blockdev wipefs; do add_program "$(command -v $program)" sbin/$program; done
+for program in fio lsblk blkid mount umount; do add_program "$(command -v $program)" bin/$program; done
 [ -e /etc/mke2fs.conf ] && cp /etc/mke2fs.conf "$root/etc/"
 unset LD_LIBRARY_PATH
+truncate -s 1G "$work/programs.img"
+mkfs.ext4 -q -O ^has_journal -d "$programs" "$work/programs.img"
+rm -rf "$programs"
 
 # Modules, unpacked: busybox reads no xz.
-modules=(virtio_blk 9p 9pnet_virtio nbd ublk_drv ext4 xfs btrfs loop null_blk)
+modules=(virtio_blk 9p 9pnet_virtio nbd ublk_drv ext4 xfs btrfs loop null_blk
+    md-mod raid0 raid1 raid10 raid456 dm-mod dm-flakey dm-log-writes dm-snapshot)
 for module in "${modules[@]}"; do
     modprobe -d "$tools/kernel" -S "$kernel" --show-depends "$module" | sed -nE 's/^insmod ([^ ]+).*/\1/p'
 done | sort -u | while read -r path; do
@@ -75,7 +92,15 @@ for scenario in "${scenarios[@]}"; do
     echo "$scenario"
 done >"$root/scenarios/order"
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$work/initrd"
-truncate -s 1G "$work/a.img" "$work/b.img"
+disks=()
+add_disk() { # name, options
+    disks+=(-drive "file=$work/$1.img,format=raw,if=none,id=$1,cache=writeback,$2" -device "virtio-blk-pci,drive=$1,serial=$1")
+}
+for disk in a b c d e f; do
+    truncate -s 1G "$work/$disk.img"
+    add_disk $disk discard=unmap
+done
+add_disk programs readonly=on
 
 started=$SECONDS
 # Without no_timer_check a busy host makes the kernel believe that its timer is broken.
@@ -84,8 +109,7 @@ nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu max -accel tcg,th
     -nodefaults -no-user-config -display none -serial "file:$work/console" -no-reboot \
     -kernel "$tools/kernel/boot/vmlinuz-$kernel" -initrd "$work/initrd" \
     -append "console=ttyS0 panic=-1 mitigations=off nokaslr no_timer_check quiet" \
-    -drive "file=$work/a.img,format=raw,if=virtio,cache=writeback,discard=unmap" \
-    -drive "file=$work/b.img,format=raw,if=virtio,cache=writeback,discard=unmap" \
+    "${disks[@]}" \
     -virtfs "local,path=$share,mount_tag=share,security_model=none" </dev/null || true
 
 passed=0 failed=0

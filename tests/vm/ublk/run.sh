@@ -2,6 +2,7 @@
 # device is removed only when nobody uses it.
 . /scenarios/common.sh
 modprobe ext4
+modprobe -r ublk_drv 2>/dev/null || true
 start_daemon
 braid array create fast --level raid1 /dev/vda /dev/vdb --yes
 if braid export add fast --ublk 2>refused; then result "added without a driver"; fi
