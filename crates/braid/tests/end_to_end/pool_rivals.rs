@@ -1,6 +1,6 @@
 //! Commands at the same moment, and arrays under pools: nobody gets what is somebody else's.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::pools::{BLOCK, check, client, export, free, names, pool, socket, write};
 use crate::support::*;
@@ -113,16 +113,15 @@ fn a_pool_that_is_deleted_while_its_disk_is_slow_keeps_no_other_export_waiting()
     // Some ten seconds in flight; the client is cut off, and what it asked for goes on.
     let writing = std::thread::spawn(move || slow.write(0, &noise(24 * MIB, 1)));
     std::thread::sleep(Duration::from_millis(500));
-    let begun = Instant::now();
     let delete = ["pool", "delete", "tank", "--force", "--yes"];
     let mut deletion = Running::start(&daemon.folder, "deletion", &mut daemon.command(&delete));
     std::thread::sleep(Duration::from_millis(500));
     export(&daemon, "other/v");
-    let (took, over) = (begun.elapsed(), deletion.ended().is_some());
+    let over = deletion.ended().is_some();
     client(&daemon, "other/v").write(0, &noise(BLOCK, 3)).expect("it writes");
     let refused = daemon.any(&["export", "add", "tank/v", "--nbd", &format!("unix:{}", socket(&daemon))]);
     assert!(!refused.status.success(), "nobody begins to use what is being deleted");
-    assert!(!over && took < Duration::from_secs(5), "deletion over: {over}; {took:?}");
+    assert!(!over, "the other pool was used while it waited");
     assert!(deletion.wait().success(), "{}", deletion.log());
     let _ = writing.join();
     assert_eq!(daemon.json(&["status"])["pools"]["total"], 1);

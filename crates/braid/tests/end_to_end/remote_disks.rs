@@ -4,7 +4,6 @@ use crate::pools;
 use crate::support::*;
 use rustix::process::Signal;
 use std::process::Command;
-use std::time::Instant;
 
 /// A server that serves a file, and can be killed and started again.
 pub struct Server {
@@ -119,35 +118,32 @@ fn a_daemon_does_not_stand_on_itself() {
     assert!(said.contains("check its address"), "{said}");
 }
 
-/// A mirror of a disk here and one there, fio on it in mid-write; the server stops by `signal`. Longest wait for the mirror to leave
-/// it out.
-fn mirror_without_its_server(signal: Signal, seconds: u64, why: &str) {
+/// A mirror of a disk here and one there, fio on it in mid-write; the server stops by `signal`. How soon the mirror leaves it out is
+/// for tests in virtual time.
+fn mirror_without_its_server(signal: Signal) {
     let daemon = Daemon::start();
     let server = Server::start(&daemon.folder, "server", 40 * MIB);
     let local = daemon.folder.sparse("local", 40 * MIB);
     let uri = daemon.array("data", "raid1", &[&local, &server.uri()]);
     let fio = writer(&daemon.folder, &uri);
     wait_for("data to flow", || (written(&daemon) > 2 * MIB).then_some(()));
-    let since = Instant::now();
     server.running.signal(signal);
     wait_for("the member to be left out", || {
         (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "out").then_some(())
     });
-    let took = since.elapsed();
-    assert!(took.as_secs() < seconds, "{took:?}");
     succeeds(fio);
     let events = daemon.events();
-    assert!(events.contains(why), "{events}");
+    assert!(events.contains(": its server "), "{events}");
 }
 
 #[test]
 fn a_mirror_leaves_a_server_out_that_died_in_mid_write() {
-    mirror_without_its_server(Signal::KILL, 4, ": its server ");
+    mirror_without_its_server(Signal::KILL);
 }
 
 #[test]
 fn a_mirror_leaves_a_server_out_that_is_silent() {
-    mirror_without_its_server(Signal::STOP, 9, ": its server ");
+    mirror_without_its_server(Signal::STOP);
 }
 
 /// qemu-nbd that takes one connection at a time.

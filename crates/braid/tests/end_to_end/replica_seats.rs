@@ -246,10 +246,7 @@ fn a_replica_is_removed_while_another_one_is_brought_snapshots() {
     one.braid(&["snapshot", "create", "db@monday"]);
     one.braid(&["replica", "add", "db", "three/slow"]);
     std::thread::sleep(std::time::Duration::from_millis(500));
-    let since = std::time::Instant::now();
     one.braid(&["replica", "remove", "db", "two", "--yes"]);
-    let took = since.elapsed();
-    assert!(took.as_secs() < 4, "{took:?}");
     assert!(!one.events().contains("has got snapshot"), "it was brought before");
     assert_eq!(nodes_of(&one.json(&["volume", "show", "db"])), ["one", "three"]);
     // It goes on with the other one.

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -443,16 +443,13 @@ fn a_raise_waits_for_what_a_disk_has() {
     let mut first = node.open(&node.name(1, FIRST, 1, 0, 1)).expect("it is the controller's");
     all_but_one(&mut first);
     // A later attempt of the same lane waits in its handshake, and another lane does not.
-    let begun = Instant::now();
     thread::scope(|scope| {
         let again = scope.spawn(|| node.open(&node.name(1, FIRST, 1, 0, 2)).expect("it is let in"));
         assert!(is_cut(&mut first), "at once");
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         node.open(&node.name(1, FIRST, 1, 1, 1)).expect("another lane");
-        assert!(!again.is_finished());
+        assert!(!again.is_finished(), "the disk has a write");
         again.join().expect("it does not panic");
     });
-    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}: the disk had a write", begun.elapsed());
 }
 
 #[test]
