@@ -26,6 +26,7 @@ mod replicas;
 mod replicated;
 mod stats;
 mod status;
+mod upgrade;
 
 pub use activity::*;
 pub use array::*;
@@ -43,3 +44,4 @@ pub use replicas::*;
 pub use replicated::*;
 pub use stats::*;
 pub use status::*;
+pub use upgrade::*;

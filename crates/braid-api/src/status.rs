@@ -1,6 +1,6 @@
 //! The daemon as a whole.
 
-use crate::Limits;
+use crate::{Limits, Upgraded};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -81,6 +81,9 @@ pub struct Status {
     pub disks: Tally,
     /// Clients connected now.
     pub connections: u64,
+    /// Its last upgrade; absent where it was started.
+    #[serde(default)]
+    pub upgrade: Option<Upgraded>,
     /// What needs attention; empty when all is well.
     pub attention: Vec<Attention>,
     /// The limits of this build.

@@ -27,6 +27,7 @@ pub mod error;
 mod faults;
 pub mod frontend;
 mod jobs;
+pub mod kept;
 mod link;
 mod map;
 mod meta;

@@ -12,6 +12,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid serve",
             "braid serve --config ./braid.toml",
             "braid serve --state ./state --socket ./braid.sock --log-level debug",
+            "braid serve --upgrade",
         ],
     ),
     (

@@ -5,7 +5,7 @@ use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
     ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, Node, NodeList, Pool, PoolChecked, PoolList,
-    Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Volume, VolumeList,
+    Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -14,6 +14,7 @@ use utoipa::{OpenApi, ToSchema};
 
 /// Each command with `--json`, and the schema of what it prints. Where an option changes that, it is named with it.
 pub const COMMANDS: &[(&str, &str)] = &[
+    ("serve --upgrade", "Upgraded"),
     ("status", "Status"),
     ("status --check", "AttentionList"),
     ("status --limits", "Limits"),
@@ -214,6 +215,7 @@ struct PlanMap {
     SnapshotDiff,
     SnapshotList,
     Status,
+    Upgraded,
     Volume,
     VolumeList,
     super::disk::Wiped,

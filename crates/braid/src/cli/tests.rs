@@ -87,7 +87,7 @@ fn reference() -> String {
         "# The command line\n\n\
          Made from the program itself; a test keeps it so (`BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli` writes it anew).\n\n\
          Every command takes `--help`, and `--json` for one JSON document on standard output; then errors are printed there, too, in the\n\
-         shape of the API; what the documents look like says `docs/json.md`. `braid serve` answers nobody: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
+         shape of the API; what the documents look like says `docs/json.md`. `braid serve` answers nobody, but for `--upgrade`: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
          `KB MB GB TB PB` powers of 1000.\n\n\
          ## Exit status\n\n| status | meaning |\n|---|---|\n",
     );

@@ -4,6 +4,7 @@ mod nodes;
 mod pools;
 mod replicas;
 mod replicated;
+mod upgrade;
 
 use super::control::Control;
 use super::describe::Everywhere;
@@ -104,6 +105,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/cluster/join", post(nodes::join_cluster))
         .route("/v1/cluster/admit", post(nodes::admit))
         .route("/v1/cluster/table", post(nodes::exchange))
+        .route("/v1/upgrade", post(upgrade::upgrade))
         .route("/v1/events", get(events))
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
@@ -205,6 +207,7 @@ pub fn router(control: Arc<Control>) -> Router {
         nodes::join_cluster,
         nodes::admit,
         nodes::exchange,
+        upgrade::upgrade,
         events,
         metrics
     ),
@@ -753,6 +756,7 @@ mod tests {
             include_str!("control/watch.rs"),
             include_str!("nodes/join.rs"),
             include_str!("nodes/tend.rs"),
+            include_str!("upgrade/mod.rs"),
             include_str!("control/pools/close.rs"),
             include_str!("control/pools/create.rs"),
             include_str!("control/pools/find.rs"),

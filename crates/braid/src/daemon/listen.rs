@@ -12,7 +12,7 @@ use rustix::fs::{Gid, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,6 +92,38 @@ pub async fn bind(address: &Address) -> Result<Socket, ErrorDetail> {
             Err(ErrorDetail::new(Kind::Internal, format!("{address} is a block device, which nobody connects to")))
         }
     }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Unix { listener, .. } => listener.as_fd(),
+            Socket::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Goes on with a socket that the daemon before has left at an address; none: it is of no use.
+pub fn resume(address: &Address, left: OwnedFd) -> Option<Socket> {
+    let socket = match address {
+        Address::Unix(path) => {
+            let (listener, path) = resume_unix(path, left)?;
+            Socket::Unix { listener: tokio::net::UnixListener::from_std(listener).ok()?, _path: path }
+        }
+        _ => Socket::Tcp(resume_tcp(left)?),
+    };
+    Some(socket)
+}
+
+/// The same of one on a path, which has to be there still.
+pub fn resume_unix(path: &Path, left: OwnedFd) -> Option<(std::os::unix::net::UnixListener, SocketPath)> {
+    let found = std::fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+    Some((left.into(), SocketPath { path: path.to_owned(), inode: Some((found.dev(), found.ino())) }))
+}
+
+/// The same of one on a port.
+pub fn resume_tcp(left: OwnedFd) -> Option<tokio::net::TcpListener> {
+    tokio::net::TcpListener::from_std(left.into()).ok()
 }
 
 /// Takes the path of a Unix socket. What a daemon that died left there is replaced; anything else is not.
@@ -234,10 +266,10 @@ pub struct Door {
 }
 
 /// Accepts clients for ever and hands them to the shards in turn.
-pub async fn accept(socket: Socket, door: Door, ring: RingHandle) {
+pub async fn accept(socket: Arc<Socket>, door: Door, ring: RingHandle) {
     let next = AtomicUsize::new(0);
     loop {
-        let accepted = match &socket {
+        let accepted = match &*socket {
             Socket::Unix { listener, .. } => accept_unix(listener).await,
             Socket::Tcp(listener) => accept_tcp(listener).await,
         };

@@ -22,6 +22,7 @@ mod notify;
 mod panics;
 
 pub mod state;
+mod upgrade;
 
 use crate::cli::failure;
 use crate::config::{Config, LogFormat, SHARDS_MAX};
@@ -34,6 +35,7 @@ use braid_nbd::{EventQueue, ExportTable};
 use address::Address;
 use api::{ApiArgs, ApiSettings};
 use braid_nbd::server::{NbdFrontend, ServerConfig};
+use braid_ring::kept::Kept;
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use braid_ublk::UblkFrontend;
 use clap::Args;
@@ -41,14 +43,14 @@ use control::Control;
 use encryption::{Encryption, NbdArgs};
 use panics::Panics;
 use state::StateFolder;
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
+use upgrade::Handover;
 
 /// Most shards that the daemon starts by itself.
 const SHARDS_DEFAULT_MAX: usize = 8;
@@ -101,6 +103,17 @@ pub struct ServeArgs {
     /// How much is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<LevelFilter>,
+    /// Have the daemon that runs become this program: in its own process, with its own options, while its sockets and files stay
+    ///
+    /// It is tried before anything stops: a program that would not start with the configuration and state of that daemon is refused.
+    #[arg(long, conflicts_with_all = ["state", "shards", "driver", "buffers", "log_format", "log_level"])]
+    upgrade: bool,
+    /// Print one JSON document instead of text
+    #[arg(long, requires = "upgrade")]
+    json: bool,
+    /// Only say whether it would start: configuration and state are read, and nothing is touched
+    #[arg(long, hide = true)]
+    check: bool,
     #[command(flatten)]
     nbd: NbdArgs,
     #[command(flatten)]
@@ -148,9 +161,20 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Runs the daemon until it is told to end.
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    if args.upgrade {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("the runtime of the command cannot start")?;
+        return runtime.block_on(upgrade::ask::run(args.socket.as_deref(), args.json));
+    }
     let started = Instant::now();
+    if args.check {
+        check(&Settings::of(args)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Of the program that an upgrade has made of this process, the kernel knows the number of a descriptor only.
+    let _ = rustix::thread::set_name(c"braid");
     // Before anything else is opened: these have numbers that are told, not found.
-    let kept = braid_fuse::kept::take();
+    let kept = braid_ring::kept::take();
     let settings = Settings::of(args)?;
     log(&settings);
     let format = settings.log_format;
@@ -164,11 +188,35 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let result = runtime.block_on(serve(settings, started, kept));
     // A thread that hangs in a broken disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
+    let result = result.and_then(|end| match end {
+        End::Over(status) => Ok(status),
+        // It returns only where it could not be done.
+        End::Upgrade(handover) => {
+            Err(anyhow::Error::from(handover.replace()).context("the daemon cannot be started again"))
+        }
+    });
     // People read the error itself, as of any command; those who read a log of JSON find it there.
     if let (Err(error), LogFormat::Json) = (&result, format) {
         tracing::error!("the daemon ends: {}", failure::detail(error).message);
     }
     result
+}
+
+/// How the daemon ends.
+enum End {
+    Over(ExitCode),
+    Upgrade(Handover),
+}
+
+/// Says whether a daemon would start with these settings, as far as can be said without touching anything.
+fn check(settings: &Settings) -> Result<(), ErrorDetail> {
+    StateFolder::read(&settings.places.state)?;
+    nodes::check(&settings.places.state)?;
+    if let Some(api) = &settings.api {
+        api.check()?;
+    }
+    upgrade::trial();
+    Ok(())
 }
 
 fn log(settings: &Settings) {
@@ -181,7 +229,7 @@ fn log(settings: &Settings) {
     };
 }
 
-async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<OwnedFd>>) -> anyhow::Result<ExitCode> {
+async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::Result<End> {
     // Taken before anything else, so that a signal during the start is not lost.
     let mut panics = Panics::watch();
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
@@ -198,10 +246,16 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
     if let Some(folder) = socket.parent() {
         make_socket_folder(folder)?;
     }
-    let (listener, socket_path) = listen::bind_unix(&socket)?;
+    let left_as = format!("socket:{}", socket.display());
+    let left = kept.remove(&left_as).and_then(|mut left| listen::resume_unix(&socket, left.pop()?));
+    let (listener, socket_path) = match left {
+        Some(left) => left,
+        None => listen::bind_unix(&socket)?,
+    };
     let listener = tokio::net::UnixListener::from_std(listener).context("the API's socket cannot be watched")?;
+    let listener = Arc::new(listener);
     let network = match &settings.api {
-        Some(api) => Some(api.open().await?),
+        Some(api) => Some(api.open(&mut kept).await?),
         None => None,
     };
 
@@ -218,7 +272,9 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
         started,
         settings.encryption.clone(),
         kept,
+        upgrade::Before::read(),
     )?;
+    control.upgrades().note(left_as, Arc::downgrade(&listener) as _);
     if let Some(address) = &settings.replica_listen {
         control.listen_for_replicas(address, None).await?;
     }
@@ -231,6 +287,9 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
         control.on_network(address, Arc::clone(&network.refusals));
         serving.spawn(api::keep_fresh(Arc::clone(&control), Arc::clone(&network.tls), Arc::clone(&network.access)));
         let door = network.door();
+        if let Some(api) = &settings.api {
+            control.upgrades().note(api.left_as(), Arc::downgrade(&network.listener) as _);
+        }
         serving.spawn(api::listen::over_network(network.listener, door, app.clone(), control.stopping()));
         tracing::info!("the API is on the network, with TLS: https://{address}");
     }
@@ -243,14 +302,20 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
         tokio::spawn(async move {
             control.start().await;
             control.begin_all_replicated();
+            control.end_upgrade();
             notify::tell(notify::READY);
             tokio::spawn(Arc::clone(&control).forget_deleted());
             control.clear_half_made().await;
         })
     };
+    let mut handover = None;
     let reason = tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+        candidate = control.upgrades().ordered() => {
+            handover = Some(Handover::begin(control.upgrades(), candidate));
+            "an upgrade"
+        }
         ended = serving.join_next() => {
             return Err(ErrorDetail::new(Kind::Internal, format!("the API ended by itself: {ended:?}")).into());
         }
@@ -261,7 +326,10 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
         }
     };
     tracing::info!("{reason}: the daemon ends");
-    notify::tell(notify::STOPPING);
+    match handover {
+        Some(_) => notify::tell_reloading(),
+        None => notify::tell(notify::STOPPING),
+    }
     control.begin_stop();
     let left = tokio::select! {
         left = control.stop(start) => left,
@@ -274,16 +342,27 @@ async fn serve(settings: Settings, started: Instant, kept: BTreeMap<String, Vec<
         serving.abort_all();
     }
     end_ring(ring, &left).await?;
+    // Somebody wants it to end, after all: everything has.
+    let is_to_end = std::future::poll_fn(|cx| Poll::Ready(terminate.poll_recv(cx).is_ready())).await;
+    if let Some(mut handover) = handover.filter(|_| !is_to_end) {
+        for what in &left {
+            tracing::error!("{what}");
+        }
+        handover.add_files(control.hand_over_files());
+        // It is the next one's.
+        std::mem::forget(socket_path);
+        return Ok(End::Upgrade(handover));
+    }
     drop(socket_path);
     if left.is_empty() {
         tracing::info!("the daemon has ended");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(End::Over(ExitCode::SUCCESS));
     }
     for what in &left {
         tracing::error!("{what}");
     }
     tracing::error!("the daemon ends without that; no harm is done to what was acknowledged");
-    Ok(ExitCode::FAILURE)
+    Ok(End::Over(ExitCode::FAILURE))
 }
 
 /// A terminal that is closed, or somebody who wants files to be read anew, sends SIGHUP: neither is a reason to cut off clients.

@@ -25,6 +25,13 @@ pub fn tell(state: &str) {
     }
 }
 
+/// Says that the daemon is about to become another build of itself, which tells when it is ready.
+pub fn tell_reloading() {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now_us = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+}
+
 /// Whether there is a service manager that may keep something.
 pub fn has_manager() -> bool {
     place().is_some()

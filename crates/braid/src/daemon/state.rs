@@ -243,6 +243,10 @@ pub struct StateFolder {
     _lock: File,
 }
 
+fn file_of(folder: &Path) -> PathBuf {
+    folder.join("state.json")
+}
+
 impl StateFolder {
     /// Makes the folder if it is absent, and locks it.
     ///
@@ -295,7 +299,7 @@ impl StateFolder {
     }
 
     fn file(&self) -> PathBuf {
-        self.path.join("state.json")
+        file_of(&self.path)
     }
 
     /// Reads the state; a folder without one has the empty state.
@@ -303,7 +307,15 @@ impl StateFolder {
     /// # Errors
     /// The file cannot be read, is damaged, or was written by another version.
     pub fn load(&self) -> Result<State, ErrorDetail> {
-        let path = self.file();
+        StateFolder::read(&self.path)
+    }
+
+    /// The same of a folder that may be another daemon's.
+    ///
+    /// # Errors
+    /// As [`StateFolder::load`].
+    pub fn read(folder: &Path) -> Result<State, ErrorDetail> {
+        let path = file_of(folder);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => {

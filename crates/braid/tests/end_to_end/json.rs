@@ -63,6 +63,7 @@ fn every_command_prints_what_its_schema_says() {
         ("plan", &["plan", "50G", "100G"]),
         ("plan", &["plan", "50G", "100G", "100G"]),
         ("plan --map", &["plan", "--map", "--level", "raid10", "50G", "100G", "100G"]),
+        ("serve --upgrade", &["serve", "--upgrade"]),
         ("status", &["status"]),
         ("status --check", &["status", "--check"]),
         ("status --limits", &["status", "--limits"]),

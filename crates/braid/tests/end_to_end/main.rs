@@ -80,5 +80,6 @@ mod support;
 mod terminal;
 mod the_demo;
 mod unreadable;
+mod upgrades;
 mod volume_arrays;
 mod widths;

@@ -49,7 +49,7 @@ const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
 /// The API on the network.
 pub struct Network {
     /// Where it listens.
-    pub listener: TcpListener,
+    pub listener: Arc<TcpListener>,
     /// Its certificate and key.
     pub tls: Arc<ServerTls>,
     /// Who may come in.
@@ -159,7 +159,7 @@ impl Drop for Stranger {
 }
 
 /// Serves clients of the socket until the daemon stops.
-pub async fn over_socket(listener: UnixListener, router: Router, mut stopping: watch::Receiver<bool>) {
+pub async fn over_socket(listener: Arc<UnixListener>, router: Router, mut stopping: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(API_CLIENTS_MAX));
     let connections = GracefulShutdown::new();
     let service = TowerToHyperService::new(router);
@@ -182,7 +182,7 @@ pub async fn over_socket(listener: UnixListener, router: Router, mut stopping: w
 }
 
 /// Serves clients of the network until the daemon stops.
-pub async fn over_network(listener: TcpListener, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
+pub async fn over_network(listener: Arc<TcpListener>, door: Door, router: Router, mut stopping: watch::Receiver<bool>) {
     let (show, refusals) = (Arc::clone(&door.show), Arc::clone(&door.refusals));
     let places = Arc::new(Semaphore::new(API_NETWORK_CLIENTS_MAX));
     let connections = GracefulShutdown::new();

@@ -9,9 +9,11 @@ pub mod listen;
 use crate::config::Config;
 use crate::daemon::control::Control;
 use crate::daemon::expiry;
+use crate::daemon::listen::resume_tcp;
 use crate::tls::{ClientCertificates, ServerFiles, ServerTls};
 use access::Access;
 use braid_api::{Attention, ErrorDetail, Kind};
+use braid_ring::kept::Kept;
 use clap::Args;
 use listen::{Network, Refusals};
 use std::net::{IpAddr, SocketAddr};
@@ -136,15 +138,40 @@ impl ApiSettings {
         Ok(Some(ApiSettings { listen, tls, token_file, read_token_file }))
     }
 
+    /// What its socket is left under to the next daemon.
+    pub fn left_as(&self) -> String {
+        format!("api:{}:{}", self.listen.host, self.listen.port)
+    }
+
+    /// Reads the files, and takes no address.
+    ///
+    /// # Errors
+    /// A file is not as it should be.
+    pub fn check(&self) -> Result<(), ErrorDetail> {
+        ServerTls::load(self.tls.clone())?;
+        Access::load(self.token_file.as_deref(), self.read_token_file.as_deref())?;
+        Ok(())
+    }
+
     /// Reads the files and takes the address.
     ///
     /// # Errors
     /// A file is not as it should be; the address is taken or none of this machine's.
-    pub async fn open(&self) -> Result<Network, ErrorDetail> {
+    pub async fn open(&self, kept: &mut Kept) -> Result<Network, ErrorDetail> {
         let tls = ServerTls::load(self.tls.clone())?;
         let access = Access::load(self.token_file.as_deref(), self.read_token_file.as_deref())?;
-        let listener = self.listen.bind().await?;
-        Ok(Network { listener, tls: Arc::new(tls), access: Arc::new(access), refusals: Arc::new(Refusals::default()) })
+        // What the daemon before has left there goes on.
+        let left = kept.remove(&self.left_as()).and_then(|mut left| left.pop());
+        let listener = match left.and_then(resume_tcp) {
+            Some(listener) => listener,
+            None => self.listen.bind().await?,
+        };
+        Ok(Network {
+            listener: Arc::new(listener),
+            tls: Arc::new(tls),
+            access: Arc::new(access),
+            refusals: Arc::new(Refusals::default()),
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use super::pools::Source;
 use super::tables::{ExportEntry, Listener, Serving, Tables};
 use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
-use crate::daemon::listen::{self, Door, NBD_FRONTEND};
+use crate::daemon::listen::{self, Door, NBD_FRONTEND, Socket};
 use crate::daemon::state::SavedExport;
 use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORT_NETWORKS_MAX, EXPORTS_MAX, LISTENERS_MAX};
 use braid_api::names;
@@ -378,7 +378,7 @@ impl Control {
             self.write().listeners.insert(address, Listener { table, task });
             return Ok(Serving::Listening(export));
         }
-        let socket = listen::bind(&address).await?;
+        let socket = self.socket_at(&address).await?;
         let table = Arc::new(ExportTable::new());
         let export = offer(&table)?;
         // Exports that come to this address later may want TLS, too.
@@ -388,6 +388,19 @@ impl Control {
         let listener = Listener { table, task: task.abort_handle() };
         self.write().listeners.insert(address, listener);
         Ok(Serving::Listening(export))
+    }
+
+    /// Takes an address: what the daemon before has left there goes on, and so does this one's in the next.
+    pub(in crate::daemon::control) async fn socket_at(&self, address: &Address) -> Result<Arc<Socket>, ErrorDetail> {
+        let name = address.to_string();
+        let left = self.upgrades.take(&name).and_then(|left| listen::resume(address, left));
+        let socket = match left {
+            Some(socket) => socket,
+            None => listen::bind(address).await?,
+        };
+        let socket = Arc::new(socket);
+        self.upgrades.note(name, Arc::downgrade(&socket) as _);
+        Ok(socket)
     }
 
     /// The volume or snapshot that is to be exported; none where the text names an array.

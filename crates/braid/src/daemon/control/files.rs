@@ -14,6 +14,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::ShardId;
 use braid_fuse::{Attach, Detach, FuseFile, Look, mount};
 use braid_nbd::Export;
+use braid_ring::kept::Kept;
 use braid_ring::{CHANNELS_MAX, DriverKind};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -41,7 +42,7 @@ const USERS_NAMED: usize = 3;
 pub struct Files {
     mounts: Mutex<BTreeMap<Uuid, Mounted>>,
     /// What an earlier daemon has left with the service manager, by name.
-    kept: Mutex<BTreeMap<String, Vec<OwnedFd>>>,
+    kept: Mutex<Kept>,
 }
 
 struct Mounted {
@@ -58,7 +59,7 @@ struct Mounted {
 
 impl Files {
     /// What an earlier daemon has left.
-    pub fn new(kept: BTreeMap<String, Vec<OwnedFd>>) -> Files {
+    pub fn new(kept: Kept) -> Files {
         Files { kept: Mutex::new(kept), ..Files::default() }
     }
 
@@ -72,6 +73,11 @@ impl Files {
         let name = kept.keys().find(|name| look_of(name, export).is_some())?.clone();
         Some((look_of(&name, export)?, kept.remove(&name)?))
     }
+}
+
+/// What was kept of files, and the rest of it.
+pub fn apart(kept: Kept) -> (Kept, Kept) {
+    kept.into_iter().partition(|(name, _)| name.starts_with(KEPT))
 }
 
 /// The source of an export's mount, as the table of mounts shows it.
@@ -202,7 +208,7 @@ impl Control {
         }
         let kept = self.files.take_kept(saved.uuid);
         if let Some((look, channels)) = kept {
-            if over.is_none() || mount::resend(&channels[0]).is_err() {
+            if over.is_none() || !is_alive(&channels[0]) {
                 notify::forget(&kept_name(saved.uuid, &look));
                 drop(channels);
                 return self.mount_anew(saved, path, export, over.is_some()).await;
@@ -404,6 +410,19 @@ impl Control {
         }
     }
 
+    /// The daemon becomes another build: channels of its files, by what they are kept under, which stay mounted. Shards have answered what
+    /// they had taken in.
+    pub fn hand_over_files(&self) -> Vec<(String, OwnedFd)> {
+        let mounts = std::mem::take(&mut *self.files.mounts());
+        let going_on = mounts.into_iter().filter(|(_, mounted)| !mounted.unmounted);
+        going_on
+            .flat_map(|(uuid, mounted)| {
+                let name = kept_name(uuid, &mounted.look);
+                mounted.channels.into_iter().map(move |channel| (name.clone(), channel))
+            })
+            .collect()
+    }
+
     /// The daemon ends: what no service manager keeps is unmounted; who uses it gets errors from then on.
     pub(super) fn end_files(&self) {
         for (uuid, mounted) in std::mem::take(&mut *self.files.mounts()) {
@@ -417,6 +436,15 @@ impl Control {
                 let _ = mount::unmount_from(&mounted.path, true);
             }
         }
+    }
+}
+
+/// Whether a connection that was left is still one. Kernels before Linux 6.9 give nothing again, and have been left with nothing that is
+/// unanswered.
+fn is_alive(channel: &OwnedFd) -> bool {
+    match mount::resend(channel) {
+        Err(error) => error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()),
+        Ok(()) => true,
     }
 }
 

@@ -31,6 +31,7 @@ use super::api::listen::Refusals;
 use super::events::Events;
 use super::nodes::Nodes;
 use super::state::StateFolder;
+use super::upgrade::{Before, Upgrades};
 use crate::daemon::encryption::Encryption;
 use braid_api::{
     Activity, Array, ArrayActivity, ArrayList, ArrayState, Attention, DiskActivity, DiskList, DiskState, ErrorDetail,
@@ -38,12 +39,12 @@ use braid_api::{
 };
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::{EventQueue, ExportTable};
+use braid_ring::kept::Kept;
 use braid_ring::{RingHandle, RingMeta};
 use complaints::Complaints;
 use guard::ReadTables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
@@ -69,6 +70,8 @@ pub struct Control {
     assembling: tokio::sync::Mutex<()>,
     /// Pools that are being changed, after which it is looked for members on their volumes again.
     awaited: Mutex<std::collections::BTreeSet<Uuid>>,
+    /// The daemon becomes another build.
+    upgrades: Upgrades,
     /// Exports that are files.
     files: files::Files,
     /// Block devices of exports, by the export's identity.
@@ -131,10 +134,12 @@ impl Control {
         clients: Arc<EventQueue>,
         started: Instant,
         encryption: Encryption,
-        kept: BTreeMap<String, Vec<OwnedFd>>,
+        kept: Kept,
+        before: Option<Before>,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
         let nodes = Nodes::open(state.path())?;
+        let (files, sockets) = files::apart(kept);
         Ok(Arc::new_cyclic(|me| Control {
             me: Weak::clone(me),
             meta: ring.meta(),
@@ -144,7 +149,8 @@ impl Control {
             saving: Mutex::new(()),
             assembling: tokio::sync::Mutex::new(()),
             awaited: Mutex::default(),
-            files: files::Files::new(kept),
+            upgrades: Upgrades::new(before, sockets),
+            files: files::Files::new(files),
             blocks: blocks::Blocks::default(),
             listening: tokio::sync::Mutex::new(()),
             events: Arc::default(),
@@ -277,6 +283,7 @@ impl Control {
             exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
             disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
             connections: connections.iter().sum(),
+            upgrade: self.upgrades.last(),
             attention: [
                 self.troubles(),
                 view::attention(&tables),
@@ -428,7 +435,17 @@ impl Control {
         if *self.stopping.borrow() {
             return Err(ErrorDetail::new(Kind::Stopping, "the daemon is stopping").remedy("try again when it is back"));
         }
+        if self.upgrades.is_closed() {
+            return Err(
+                ErrorDetail::new(Kind::Stopping, "the daemon is being upgraded").remedy("try again in a moment")
+            );
+        }
         Ok(())
+    }
+
+    /// The daemon becomes another build.
+    pub fn upgrades(&self) -> &Upgrades {
+        &self.upgrades
     }
 
     /// Marks an array as being changed until the claim is dropped.

@@ -6,6 +6,7 @@
 use super::Control;
 use super::change::end_service;
 use super::tables::ArrayEntry;
+use braid_api::{ErrorDetail, Kind};
 use braid_ring::{TIERS_MAX, tier_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -23,6 +24,9 @@ const CLOSING_MAX: Duration = Duration::from_secs(3);
 /// What those get at least that come last: as a change made them active while the daemon ended, or as what is above them hung.
 const DRAINING_MIN: Duration = Duration::from_secs(1);
 
+/// Between two looks whether nothing is under way.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// A change of arrays or exports that is under way, as long as this lives.
 pub struct Change(Arc<Control>);
 
@@ -37,6 +41,37 @@ impl Control {
     pub fn begin_change(self: &Arc<Self>) -> Change {
         self.changes.send_modify(|changes| *changes += 1);
         Change(Arc::clone(self))
+    }
+
+    /// Waits until the start is over and no change is under way, and has none begin then.
+    ///
+    /// # Errors
+    /// One goes on and on; others may begin as before.
+    pub async fn wait_for_changes(&self, most: Duration) -> Result<(), ErrorDetail> {
+        let deadline = Instant::now() + most;
+        let mut changes = self.changes.subscribe();
+        loop {
+            let done = timeout_at(deadline, changes.wait_for(|changes| *changes == 0)).await.is_ok();
+            if done && self.start_ms.get().is_some() {
+                // One that is let in just now would find itself refused in the middle.
+                self.upgrades().set_closed(true);
+                if *changes.borrow() == 0 {
+                    return Ok(());
+                }
+                self.upgrades().set_closed(false);
+            }
+            if Instant::now() >= deadline {
+                let what = if self.start_ms.get().is_none() { "the start of the daemon" } else { "a change" };
+                let message = format!("{what} has not ended within {} s: nothing has stopped", most.as_secs());
+                return Err(ErrorDetail::new(Kind::InUse, message).remedy("try again when that is done"));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Refuses what an end of the daemon would cut off.
+    pub fn refuse_while_stopping(&self) -> Result<(), ErrorDetail> {
+        self.is_open()
     }
 
     /// Refuses changes from now on, and ends streams of events.
@@ -82,7 +117,10 @@ impl Control {
         if !self.read().checks.is_empty() {
             self.save_or_warn();
         }
-        self.end_files();
+        // The next build goes on with them.
+        if !self.upgrades().is_closed() {
+            self.end_files();
+        }
         left.extend(self.kept_open());
         left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
         self.tell_of_clients();

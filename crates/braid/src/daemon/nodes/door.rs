@@ -5,7 +5,7 @@ use super::token::hex;
 use super::{Nodes, table};
 use crate::daemon::api::access::{Caller, refuse_pages};
 use crate::daemon::api::listen::{Door, Refusals, Standing, over_network};
-use crate::daemon::listen::Socket;
+use crate::daemon::listen::{Socket, resume_tcp};
 use crate::tls::ServerTls;
 use axum::extract::Request;
 use braid_api::{ErrorDetail, Kind};
@@ -62,11 +62,36 @@ pub async fn bind(what: &str, place: &HostPort) -> Result<(TcpListener, HostPort
     Ok((listener, HostPort { host: place.host.clone(), port }))
 }
 
+/// What a socket for other nodes is left under to the next daemon.
+fn name_of(what: &str, place: &str) -> String {
+    format!("{what}:{place}")
+}
+
 impl Nodes {
+    /// A socket that the daemon before has left for this place, else a new one.
+    ///
+    /// # Errors
+    /// As [`bind`].
+    pub(super) async fn bind_again(
+        &self,
+        what: &str,
+        left_as: &str,
+        place: &HostPort,
+    ) -> Result<TcpListener, ErrorDetail> {
+        let left = self.control().and_then(|control| control.upgrades().take(&name_of(left_as, &place.to_string())));
+        match left.and_then(resume_tcp) {
+            Some(listener) => Ok(listener),
+            None => bind(what, place).await.map(|(listener, _)| listener),
+        }
+    }
+
     /// Serves other nodes on this socket, until the daemon stops or this node leaves.
     pub(super) fn serve(self: &Arc<Self>, listener: TcpListener) {
         let Some((router, control)) = self.daemon.get() else { return };
         let Some(control) = control.upgrade() else { return };
+        let listener = Arc::new(listener);
+        let own = self.held().map(|held| name_of("nodes", &held.cluster.own_line().api)).unwrap_or_default();
+        control.upgrades().note(own, Arc::downgrade(&listener) as _);
         let (nodes, judging) = (Arc::downgrade(self), Arc::downgrade(self));
         let Some(first) = self.held() else { return };
         let door = Door {
@@ -106,7 +131,9 @@ impl Nodes {
         let (Some(control), Some(held), Some(listener)) = (self.control(), self.held(), listener) else { return };
         let own = held.cluster.own_line();
         let tls = own.tls_data.then(|| Arc::new(ServerTls::ready(Arc::clone(&held.credentials.data))));
-        control.offer_replicas(Socket::Tcp(listener), tls);
+        let socket = Arc::new(Socket::Tcp(listener));
+        control.upgrades().note(name_of("data", &own.data), Arc::downgrade(&socket) as _);
+        control.offer_replicas(socket, tls);
         tracing::info!("replicas are offered to other nodes on {}", own.data);
     }
 

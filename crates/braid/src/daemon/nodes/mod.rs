@@ -191,6 +191,14 @@ impl Nodes {
     }
 }
 
+/// Whether what is known of other nodes can be read.
+///
+/// # Errors
+/// As [`Nodes::open`].
+pub fn check(folder: &Path) -> Result<(), ErrorDetail> {
+    file::load(folder).map(drop)
+}
+
 /// Now, in seconds of Unix time.
 fn unix_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)

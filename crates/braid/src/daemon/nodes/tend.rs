@@ -3,7 +3,6 @@
 
 use super::call::{ANSWER_MAX, Seen};
 use super::connect::{self, Callee};
-use super::door::bind;
 use super::place::HostPort;
 use super::table::{self, News};
 use super::{Held, Nodes, unix_s};
@@ -104,8 +103,8 @@ impl Nodes {
         }
         let api = &held.cluster.own_line().api;
         let place = HostPort::parse(api, 0).expect("lines are checked before they are kept");
-        match bind("the address for other nodes", &place).await {
-            Ok((listener, _)) => {
+        match self.bind_again("the address for other nodes", "nodes", &place).await {
+            Ok(listener) => {
                 self.trouble("node listener", None);
                 tracing::info!("other nodes are served on {api}");
                 self.serve(listener);
@@ -127,8 +126,8 @@ impl Nodes {
             return;
         }
         let place = HostPort::parse(&held.cluster.own_line().data, 0).expect("lines are checked before they are kept");
-        match bind("the address for data", &place).await {
-            Ok((listener, _)) => {
+        match self.bind_again("the address for data", "data", &place).await {
+            Ok(listener) => {
                 self.trouble("node data", None);
                 self.serve_data(Some(listener));
             }

@@ -21,12 +21,13 @@ impl Control {
         if tls.is_none() {
             listen::refuse_open(address).await?;
         }
-        self.offer_replicas(listen::bind(address).await?, tls);
+        let socket = self.socket_at(address).await?;
+        self.offer_replicas(socket, tls);
         Ok(())
     }
 
     /// The same on a socket that is there already.
-    pub fn offer_replicas(&self, socket: Socket, tls: Option<Arc<ServerTls>>) {
+    pub fn offer_replicas(&self, socket: Arc<Socket>, tls: Option<Arc<ServerTls>>) {
         self.replica_exports.set_needs_tls(tls.is_some());
         let door = Door { table: Arc::clone(&self.replica_exports), tls, events: Arc::clone(&self.clients) };
         let task = tokio::spawn(listen::accept(socket, door, self.ring.clone()));
