@@ -18,7 +18,7 @@ test: ## everything: install what the tests need, then units, simulator, fuzz co
 	scripts/test.sh
 
 test-vm: ## against the real kernel, in a guest (VM_SCENARIOS="nbd" picks some; VM_LOGS=folder keeps the logs)
-	$(CARGO) build --locked --profile verify -p braid
+	$(CARGO) build --locked --profile verify -p braid --bin braid --example power-cut
 	scripts/test-vm.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/verify/braid" $(VM_SCENARIOS)
 
 check: ## format, lint, arrows between the crates
