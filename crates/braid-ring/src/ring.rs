@@ -158,23 +158,28 @@ impl Ring {
         let restless = Arc::new(AtomicUsize::new(shards));
         let troubles = Arc::new(Troubles::default());
         let mut threads = Vec::with_capacity(shards);
-        let mut infos = Vec::with_capacity(shards);
-        let mut failed = None;
+        let mut building = Vec::with_capacity(shards);
         for (index, (to, from)) in queues(shards).into_iter().enumerate() {
             let id = ShardId(index as u16);
             let lived_on = frontends(id);
             assert!(lived_on.len() <= FRONTENDS_MAX, "at most {FRONTENDS_MAX} frontends on a shard");
             let (at_rest, troubles) = (Arc::clone(&restless), Arc::clone(&troubles));
             let peers = Peers { to, from, links: links.clone(), restless: at_rest, troubles };
-            match spawn(id, config, Arc::clone(&shared), peers, lived_on) {
-                Ok((thread, info)) => {
-                    threads.push(thread);
-                    infos.push(info);
-                }
+            building.push(spawn(id, config, Arc::clone(&shared), peers, lived_on));
+        }
+        // All at once: the kernel takes its time for the memory of each.
+        let mut infos = Vec::with_capacity(shards);
+        let mut failed = None;
+        for built in building {
+            let info = built.and_then(|(thread, info)| {
+                threads.push(thread);
+                info.wait().and_then(|info| info)
+            });
+            match info {
+                Ok(info) => infos.push(info),
                 Err(e) => {
-                    failed = Some(e);
-                    restless.fetch_sub(shards - index, Ordering::AcqRel);
-                    break;
+                    failed.get_or_insert(e);
+                    restless.fetch_sub(1, Ordering::AcqRel);
                 }
             }
         }
@@ -264,6 +269,9 @@ fn queues(shards: usize) -> Vec<(To, From)> {
     ends
 }
 
+/// The thread of a shard, and what it says once it is built.
+type Building = (JoinHandle<()>, Pending<Result<DriverInfo, RingError>>);
+
 /// Starts a shard's thread, and waits until it has built the shard.
 fn spawn(
     id: ShardId,
@@ -271,7 +279,7 @@ fn spawn(
     shared: Arc<Shared>,
     peers: Peers,
     frontends: Vec<Box<dyn Frontend>>,
-) -> Result<(JoinHandle<()>, DriverInfo), RingError> {
+) -> Result<Building, RingError> {
     let (promise, info) = pending();
     let config = config.clone();
     let body = move || {
@@ -286,7 +294,6 @@ fn spawn(
     };
     let spawned = std::thread::Builder::new().name(format!("shard-{}", id.0)).spawn(body);
     let thread = spawned.map_err(|e| RingError::os(e, "starting a shard's thread".to_string()))?;
-    let info = info.wait().and_then(|r| r)?;
     Ok((thread, info))
 }
 

@@ -162,6 +162,15 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("snapshot delete", &["braid snapshot delete tank/db@monday"]),
     (
+        "mount",
+        &[
+            "braid mount tank/db /srv/db --mkfs",
+            "braid mount tank/db /srv/db -o noatime,discard",
+            "braid mount tank/db@monday /mnt --read-only -o ro,noload",
+        ],
+    ),
+    ("umount", &["braid umount /srv/db"]),
+    (
         "node init",
         &[
             "braid node init node1 --listen 192.0.2.1",

@@ -13,6 +13,7 @@ mod export_limits;
 pub mod failure;
 mod job;
 mod man;
+mod mount;
 mod node;
 pub mod output;
 mod pool;
@@ -98,6 +99,10 @@ enum Command {
         #[command(subcommand)]
         verb: export::Verb,
     },
+    /// Mount the file system of an array, a volume or a snapshot at a folder of this machine
+    Mount(mount::MountArgs),
+    /// Unmount it
+    Umount(mount::UmountArgs),
     /// Let daemons of several machines know each other
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Node {
@@ -185,6 +190,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Volume { verb } => wait(volume::run(verb)),
         Command::Snapshot { verb } => wait(snapshot::run(verb)),
         Command::Export { verb } => wait(export::run(verb)),
+        Command::Mount(args) => wait(mount::mount(args)),
+        Command::Umount(args) => wait(mount::umount(args)),
         Command::Node { verb } => wait(node::run(verb)),
         Command::Replica { verb } => wait(replica::run(verb)),
         Command::Job { verb } => wait(job::run(verb)),

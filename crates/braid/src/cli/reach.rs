@@ -44,6 +44,14 @@ impl Reach {
         }
     }
 
+    /// Whether the daemon is on another machine.
+    ///
+    /// # Errors
+    /// BRAID_HOST or an option is wrong.
+    pub fn is_remote(&self) -> Result<bool, ErrorDetail> {
+        Ok(self.remote(&variable)?.is_some())
+    }
+
     /// Refuses a path that is written from this machine's working folder where the daemon is on another machine: there it
     /// would name something else, or nothing.
     ///

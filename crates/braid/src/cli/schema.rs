@@ -99,6 +99,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("export show", "Export"),
     ("export rename", "Export"),
     ("export remove", "Export"),
+    ("mount", "Mounted"),
+    ("umount", "Unmounted"),
     ("demo", "Demo"),
     ("bench", "Bench"),
 ];
@@ -219,6 +221,8 @@ struct PlanMap {
     Volume,
     VolumeList,
     super::disk::Wiped,
+    super::mount::Mounted,
+    super::mount::Unmounted,
     super::top::rates::Rates,
     crate::bench::model::Document,
     crate::demo::Report,

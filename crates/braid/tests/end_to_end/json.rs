@@ -42,6 +42,7 @@ sys.exit(1 if failed else 0)
 
 #[test]
 fn every_command_prints_what_its_schema_says() {
+    need_root();
     let mut daemon = Daemon::start();
     let folder = daemon.folder.join("pairs");
     fs::create_dir(&folder).expect("a folder can be made");
@@ -58,6 +59,8 @@ fn every_command_prints_what_its_schema_says() {
     let four = daemon.folder.sparse("four", 32 * MIB);
     let slow = format!("throttled({two},bw=1M)");
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
+    let mounted = daemon.folder.join("mounted");
+    fs::create_dir(&mounted).expect("a folder can be made");
     // The command that the schema is of, and what is typed.
     let steps: &[(&str, &[&str])] = &[
         ("plan", &["plan", "50G", "100G"]),
@@ -123,6 +126,10 @@ fn every_command_prints_what_its_schema_says() {
         ("pool create", &["pool", "create", "tank", "ground", &three, "--force"]),
         ("disk list", &["disk", "list"]),
         ("pool list", &["pool", "list"]),
+        ("volume create", &["volume", "create", "tank/fs", "64M"]),
+        ("mount", &["mount", "tank/fs", &mounted, "--mkfs"]),
+        ("umount", &["umount", &mounted]),
+        ("volume delete", &["volume", "delete", "tank/fs", "--yes"]),
         ("volume create", &["volume", "create", "tank/db", "1G"]),
         ("snapshot create", &["snapshot", "create", "tank/db@one"]),
         ("snapshot list", &["snapshot", "list", "tank/db"]),

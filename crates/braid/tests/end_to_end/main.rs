@@ -26,6 +26,7 @@ mod mirror_crashes;
 mod mirror_disks;
 mod mirror_filesystems;
 mod mirrors;
+mod mounts;
 mod namespaces;
 mod nbd;
 mod network;

@@ -1,0 +1,194 @@
+//! What is on a device: asked of libblkid, which knows what anybody might have put there, and looked at where it knows nothing. A file
+//! system is only made where there is nothing at all.
+
+use super::{run, said};
+use crate::cli::segment;
+use crate::client::Client;
+use braid_api::{ErrorDetail, Kind, Volume};
+use clap::ValueEnum;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// At both ends of a device so much is looked at, in bytes.
+const ENDS_BYTES: u64 = 1 << 20;
+/// In between, so many places.
+const PLACES: u64 = 256;
+const PLACE_BYTES: u64 = 4096;
+
+/// A file system that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FileSystem {
+    /// The usual one
+    Ext4,
+    /// For large files and many processors
+    Xfs,
+    /// With checksums and snapshots of its own
+    Btrfs,
+}
+
+impl FileSystem {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing that anybody knows.
+    Nothing,
+    /// A file system.
+    FileSystem(String),
+    /// Something else, as libblkid calls it.
+    Other(String),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is mounted as this.
+    Mount(String),
+    /// This is made before.
+    Make(FileSystem),
+}
+
+/// Asks what is on a device.
+///
+/// # Errors
+/// It cannot be read, or bears marks of several.
+pub fn look(device: &Path) -> Result<Content, ErrorDetail> {
+    let out = run("blkid", &["--probe", "--output", "export"], &[device.as_os_str()])?;
+    match out.status.code() {
+        Some(0) => Ok(read(&String::from_utf8_lossy(&out.stdout))),
+        Some(2) => Ok(Content::Nothing),
+        Some(8) => Ok(Content::Other("marks of several file systems".to_owned())),
+        _ => {
+            Err(ErrorDetail::new(Kind::DiskError, format!("{} cannot be looked at: {}", device.display(), said(&out)))
+                .with("device", device.display()))
+        }
+    }
+}
+
+fn read(text: &str) -> Content {
+    let values: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    match (values.get("TYPE"), values.get("USAGE"), values.get("PTTYPE")) {
+        (Some(kind), Some(&"filesystem"), _) => Content::FileSystem((*kind).to_owned()),
+        (Some(kind), _, _) => Content::Other((*kind).to_owned()),
+        (None, _, Some(table)) => Content::Other(format!("a table of partitions ({table})")),
+        (None, _, None) => Content::Other("something that libblkid has no name for".to_owned()),
+    }
+}
+
+/// Decides what is done with what is there.
+///
+/// # Errors
+/// It is something else than was wanted, or nothing and nobody asked for a file system.
+pub fn judge(name: &str, found: Content, wanted: Option<FileSystem>, mkfs: bool) -> Result<Verdict, ErrorDetail> {
+    match (found, wanted) {
+        (Content::FileSystem(kind), Some(wanted)) if kind != wanted.name() => {
+            let message = format!("{name} holds a file system {kind}, and {} was asked for", wanted.name());
+            Err(ErrorDetail::new(Kind::WouldDestroy, message)
+                .remedy("leave --fs out to mount what is there; a file system is made only where there is nothing"))
+        }
+        (Content::FileSystem(kind), _) => Ok(Verdict::Mount(kind)),
+        (Content::Other(what), _) => Err(ErrorDetail::new(
+            Kind::WouldDestroy,
+            format!("{name} holds no file system, but {what}"),
+        )
+        .remedy(
+            "nothing was written; if that is not needed any more, wipefs --all on the device of an export removes it",
+        )),
+        (Content::Nothing, wanted) if mkfs => Ok(Verdict::Make(wanted.unwrap_or(FileSystem::Ext4))),
+        (Content::Nothing, _) => Err(ErrorDetail::new(Kind::NotFound, format!("{name} holds no file system"))
+            .remedy("add --mkfs (with --fs xfs or btrfs for another one than ext4) to make one, if it is empty")),
+    }
+}
+
+/// Refuses what holds anything, although nobody knows what.
+///
+/// # Errors
+/// It does, or cannot be read.
+pub async fn refuse_used(client: &Client, name: &str, device: &Path) -> Result<(), ErrorDetail> {
+    let refused = |why: String| {
+        ErrorDetail::new(Kind::WouldDestroy, format!("{name} is not empty: {why}"))
+            .with("device", device.display())
+            .remedy("nothing was written; blkdiscard --zeroout on the device of an export empties it, if its content is not needed")
+    };
+    // Of a volume it is known to the last block.
+    if name.contains('/') && !name.contains('@') {
+        let volume: Volume = client.get(&format!("/v1/volumes/{}", segment(name))).await?;
+        match (volume.allocated_bytes, volume.parent) {
+            (0, None) if volume.snapshots == 0 => {}
+            (0, None) => return Err(refused("it has snapshots".to_owned())),
+            (0, Some(parent)) => return Err(refused(format!("it is a clone of {parent}"))),
+            (bytes, _) => return Err(refused(format!("{bytes} bytes were written to it"))),
+        }
+    }
+    match first_byte(device) {
+        Ok(None) => Ok(()),
+        Ok(Some(at)) => Err(refused(format!("there is something at byte {at}"))),
+        Err(error) => Err(ErrorDetail::new(Kind::DiskError, format!("{} cannot be read: {error}", device.display()))),
+    }
+}
+
+/// Where something other than zeros was found: everything at both ends, and samples between them.
+fn first_byte(device: &Path) -> std::io::Result<Option<u64>> {
+    let mut file = File::open(device)?;
+    let size_bytes = file.seek(SeekFrom::End(0))?;
+    let ends = [(0, ENDS_BYTES), (size_bytes.saturating_sub(ENDS_BYTES), ENDS_BYTES)];
+    let samples = (1..PLACES).map(|place| (size_bytes / PLACES * place, PLACE_BYTES));
+    let mut buffer = vec![0; ENDS_BYTES as usize];
+    for (at, bytes) in ends.into_iter().chain(samples) {
+        let piece = &mut buffer[..bytes.min(size_bytes - at) as usize];
+        file.read_exact_at(piece, at)?;
+        if let Some(found) = piece.iter().position(|byte| *byte != 0) {
+            return Ok(Some(at + found as u64));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a file system.
+///
+/// # Errors
+/// What its program says.
+pub fn make(kind: FileSystem, device: &Path) -> Result<(), ErrorDetail> {
+    let program = format!("mkfs.{}", kind.name());
+    let out = run(&program, &["-q"], &[device.as_os_str()])?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(ErrorDetail::new(Kind::DiskError, format!("no file system could be made: {program}: {}", said(&out)))
+        .with("device", device.display())
+        .remedy("is it large enough? ext4 takes some MiB, btrfs 109 MiB, xfs 300 MiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_decides() {
+        let ext4 = read("DEVNAME=/dev/loop0\nUUID=x\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n");
+        assert_eq!(ext4, Content::FileSystem("ext4".to_owned()));
+        assert_eq!(read("TYPE=swap\nUSAGE=other\n"), Content::Other("swap".to_owned()));
+        assert!(matches!(read("PTUUID=1\nPTTYPE=dos\n"), Content::Other(_)));
+        let mount = Ok(Verdict::Mount("ext4".to_owned()));
+        assert_eq!(judge("a", ext4.clone(), None, false), mount);
+        assert_eq!(judge("a", ext4.clone(), Some(FileSystem::Ext4), true), mount, "asked twice, made once");
+        let refused = |found: Content, wanted, mkfs| judge("a", found, wanted, mkfs).map_err(|error| error.kind);
+        assert_eq!(refused(ext4, Some(FileSystem::Xfs), true), Err(Kind::WouldDestroy));
+        assert_eq!(refused(Content::Other("swap".to_owned()), None, true), Err(Kind::WouldDestroy));
+        assert_eq!(refused(Content::Nothing, Some(FileSystem::Xfs), false), Err(Kind::NotFound));
+        assert_eq!(refused(Content::Nothing, None, true), Ok(Verdict::Make(FileSystem::Ext4)));
+        assert_eq!(refused(Content::Nothing, Some(FileSystem::Xfs), true), Ok(Verdict::Make(FileSystem::Xfs)));
+    }
+}

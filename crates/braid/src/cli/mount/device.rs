@@ -1,0 +1,300 @@
+//! From a name to a block device of this machine and back: an export of ublk's, or of a file with a loop device on it. What was made
+//! for `braid mount` bears its mark, and goes with the last mount.
+
+use super::{run, said};
+use crate::cli::segment;
+use crate::client::Client;
+use crate::daemon::address::{Address, escaped};
+use braid_api::{AddExport, Array, ErrorDetail, Export, ExportList, ExportState, Kind, Status};
+use clap::ValueEnum;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the name of an export that was made for this ends with.
+const MARK: &str = ".mount";
+/// Blocks of volumes, in bytes.
+const VOLUME_BLOCK_BYTES: u32 = 4096;
+/// How often, and with what between, it is tried to remove an export whose device has just been let go of.
+const TRIES: u32 = 50;
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// What makes a block device of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// The kernel's ublk driver
+    Ublk,
+    /// A file, and a loop device on it
+    Fuse,
+}
+
+/// What somebody wants.
+pub struct Asked<'a> {
+    /// An array, a volume or a snapshot.
+    pub name: &'a str,
+    /// Nothing is to be written.
+    pub read_only: bool,
+    /// How, if that was said.
+    pub via: Option<Way>,
+}
+
+/// A device that is there, and what of it was made for that.
+pub struct Made {
+    /// The export.
+    pub export: Export,
+    /// The block device.
+    pub device: PathBuf,
+    export_is_new: bool,
+    loop_is_new: bool,
+}
+
+impl Made {
+    /// Takes away what was made.
+    pub async fn undo(&self, client: &Client) {
+        if self.loop_is_new {
+            detach(&self.device);
+        }
+        if self.export_is_new {
+            // The error that led here is the one to tell of.
+            let _ = remove(client, &self.export).await;
+        }
+    }
+}
+
+/// Whether an export was made for mounting this.
+pub fn is_ours(export: &Export, name: &str) -> bool {
+    export.array == name && export.name == format!("{name}{MARK}")
+}
+
+/// Whether a block device is of an export.
+pub fn is_of(export: &Export, device: &Path) -> bool {
+    device_of(export).is_some_and(|own| own == device)
+}
+
+/// What makes an export a block device.
+pub fn way_of(export: &Export) -> &'static str {
+    if export.nbd.starts_with("ublk:") { "ublk" } else { "fuse" }
+}
+
+/// The block device that an export is, or that stands on its file.
+fn device_of(export: &Export) -> Option<PathBuf> {
+    match Address::parse(&export.nbd).ok()? {
+        Address::Ublk { path, .. } => std::fs::canonicalize(path).ok(),
+        Address::Fuse(path) => loop_on(&path),
+        _ => None,
+    }
+}
+
+/// The loop device on a file.
+fn loop_on(file: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let mut on = entries.filter(|entry| {
+        let backing = std::fs::read(entry.path().join("loop/backing_file")).unwrap_or_default();
+        Path::new(OsStr::from_bytes(backing.trim_ascii_end())) == file
+    });
+    Some(Path::new("/dev").join(on.next()?.file_name()))
+}
+
+/// Makes the block device of what is asked for, unless it is there.
+///
+/// # Errors
+/// It is in use by others; nothing makes it a block device here; the daemon's.
+pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDetail> {
+    let exports: ExportList = client.get("/v1/exports").await?;
+    refuse_others(&exports, asked)?;
+    let known = exports.exports.into_iter().find(|export| is_ours(export, asked.name));
+    let (export, export_is_new) = match known {
+        // What could not be made again, as after a restart of the machine: it is made anew.
+        Some(export) if export.state == ExportState::Failed => {
+            remove(client, &export).await?;
+            (add(client, asked).await?, true)
+        }
+        Some(export) => (checked(export, asked)?, false),
+        None => (add(client, asked).await?, true),
+    };
+    let made = match Address::parse(&export.nbd)? {
+        Address::Fuse(file) => attach(client, asked, &export, &file).await,
+        _ => device_of(&export).map(|device| (device, false)).ok_or_else(|| {
+            ErrorDetail::new(Kind::NotFound, format!("{} is not to be seen here", export.uri))
+                .remedy("is the daemon in a container, with devices of its own? then use --via fuse, or mount there")
+        }),
+    };
+    match made {
+        Ok((device, loop_is_new)) => Ok(Made { export, device, export_is_new, loop_is_new }),
+        Err(error) => {
+            if export_is_new {
+                let _ = remove(client, &export).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A file system and somebody else on the same blocks would damage each other.
+fn refuse_others(exports: &ExportList, asked: &Asked<'_>) -> Result<(), ErrorDetail> {
+    let others = exports.exports.iter().filter(|export| export.array == asked.name && !is_ours(export, asked.name));
+    for export in others {
+        let device = device_of(export).filter(|device| is_held(device));
+        if export.connections > 0 || device.is_some() {
+            let message = format!(
+                "{} is used through export {}, and a file system suffers no other user",
+                asked.name, export.name
+            );
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("export", &export.name)
+                .remedy(format!("end that first (braid export show {}), or mount a snapshot", export.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody has a device for itself alone: mounted it, say.
+fn is_held(device: &Path) -> bool {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(device, flags, rustix::fs::Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
+}
+
+/// One that an earlier call has made.
+fn checked(export: Export, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
+    if export.state != ExportState::Listening {
+        let why = export.reason.as_deref().unwrap_or("what it is of does not serve");
+        return Err(ErrorDetail::new(Kind::Inactive, format!("export {} does not serve: {why}", export.name))
+            .with("export", &export.name)
+            .remedy("braid status says what to do"));
+    }
+    if export.read_only && !asked.read_only {
+        return Err(ErrorDetail::new(Kind::InUse, format!("{} is mounted read-only elsewhere", asked.name))
+            .with("export", &export.name)
+            .remedy("unmount it there first, or add --read-only"));
+    }
+    Ok(export)
+}
+
+async fn add(client: &Client, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
+    let name = format!("{}{MARK}", asked.name);
+    let export = |nbd: String| AddExport {
+        array: asked.name.to_owned(),
+        nbd,
+        name: Some(name.clone()),
+        read_only: asked.read_only,
+        insecure: false,
+        force: false,
+        tls: None,
+        allow: Vec::new(),
+        connections_max: None,
+        iops_max: None,
+        bandwidth_bytes_max: None,
+    };
+    let no_ublk = if asked.via == Some(Way::Fuse) {
+        None
+    } else {
+        match client.post::<Export>("/v1/exports", &export("ublk:".to_owned())).await {
+            Err(error) if asked.via.is_none() && matches!(error.kind, Kind::Unsupported | Kind::PermissionDenied) => {
+                Some(error)
+            }
+            added => return added,
+        }
+    };
+    let file = place(client, &name).await?;
+    let added = client.post::<Export>("/v1/exports", &export(format!("fuse:{}", file.display()))).await;
+    let export = added.map_err(|error| match &no_ublk {
+        Some(other) => {
+            let message = format!("{}; and {}", other.message, error.message);
+            ErrorDetail::new(error.kind, message).remedy(format!("{}; or {}", other.remedy, error.remedy))
+        }
+        None => error,
+    })?;
+    // A daemon with mounts of its own has mounted it where nobody else sees it.
+    let seen_bytes = std::fs::metadata(&file).map_or(0, |found| found.len());
+    if export.size_bytes.is_some_and(|size_bytes| size_bytes != seen_bytes) {
+        let _ = remove(client, &export).await;
+        let message = format!("the daemon's files are not to be seen here: {} is empty", file.display());
+        return Err(ErrorDetail::new(Kind::Unsupported, message)
+            .remedy("the daemon has mounts of its own: packaging/fuse.conf is the drop-in of its unit that lets others see them"));
+    }
+    Ok(export)
+}
+
+/// Where the file of an export is made: beside the daemon's socket.
+async fn place(client: &Client, export: &str) -> Result<PathBuf, ErrorDetail> {
+    use std::os::unix::fs::DirBuilderExt;
+    let status: Status = client.get("/v1/status").await?;
+    let mut folder = Path::new(&status.socket).parent().unwrap_or(Path::new("/run/braid")).as_os_str().to_owned();
+    // Not in that folder: service managers empty it when the daemon ends.
+    folder.push(MARK.replace('.', "-"));
+    let folder = PathBuf::from(folder);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
+        ErrorDetail::new(Kind::PermissionDenied, format!("the folder {} cannot be made: {error}", folder.display()))
+    })?;
+    Ok(folder.join(escaped(export)))
+}
+
+/// Makes a loop device on the file of an export, unless there is one. Says whether it was made.
+async fn attach(
+    client: &Client,
+    asked: &Asked<'_>,
+    export: &Export,
+    file: &Path,
+) -> Result<(PathBuf, bool), ErrorDetail> {
+    if let Some(device) = loop_on(file) {
+        return Ok((device, false));
+    }
+    // The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
+    let is_volume = asked.name.contains('/');
+    let block_bytes = match is_volume {
+        true => VOLUME_BLOCK_BYTES,
+        false => {
+            client.get::<Array>(&format!("/v1/arrays/{}", segment(asked.name))).await?.logical_block_bytes.max(512)
+        }
+    };
+    let blocks = format!("--sector-size={block_bytes}");
+    let mut arguments = vec!["--find", "--show", "--direct-io=on", &blocks];
+    if export.read_only {
+        arguments.push("--read-only");
+    }
+    let out = run("losetup", &arguments, &[file.as_os_str()])?;
+    if !out.status.success() {
+        let message = format!("there is no loop device for {}: {}", file.display(), said(&out));
+        return Err(ErrorDetail::new(Kind::Unsupported, message)
+            .remedy("losetup --list shows those there are; modprobe loop, where the kernel has none"));
+    }
+    let path = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    Ok((PathBuf::from(path), true))
+}
+
+fn detach(device: &Path) {
+    if device.as_os_str().as_bytes().starts_with(b"/dev/loop") {
+        // What stays attached keeps the export from being removed, which says so.
+        let _ = run("losetup", &["--detach"], &[device.as_os_str()]);
+    }
+}
+
+/// Removes the device and the export of what is mounted nowhere any more.
+///
+/// # Errors
+/// Somebody else uses it; the daemon's.
+pub async fn take_away(client: &Client, export: &Export, device: &Path) -> Result<(), ErrorDetail> {
+    detach(device);
+    remove(client, export).await
+}
+
+/// Removes an export. A device that was just let go of may be looked at by others (udev) for a moment.
+async fn remove(client: &Client, export: &Export) -> Result<(), ErrorDetail> {
+    let path = format!("/v1/exports/{}", segment(&export.name));
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match client.delete::<Export>(&path).await {
+            Err(error) if error.kind == Kind::InUse && tries < TRIES => tokio::time::sleep(BETWEEN).await,
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    if let Ok(Address::Fuse(file)) = Address::parse(&export.nbd) {
+        // The empty file that it was mounted over, and its folder if there are no others.
+        let _ = std::fs::remove_file(&file);
+        let _ = file.parent().map(std::fs::remove_dir);
+    }
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! `braid mount NAME DIR` and `braid umount DIR`: the file system of an array, a volume or a snapshot, at a folder of this machine.
+//!
+//! What it is: the daemon is asked for an export, which becomes a block device here (`device`); what is on it is looked at, and a file
+//! system is made where there is nothing and somebody asked for one (`content`); the system's own programs mount it (`table` knows what
+//! they did). Mounting is this command's, and never the daemon's: it must not stand among the users of its own devices.
+//! What it promises: what was said twice is done once. What fails leaves nothing behind that it has made. No byte is written to what
+//! holds anything.
+
+mod content;
+mod device;
+mod table;
+
+use super::{Ask, output};
+use braid_api::{ErrorDetail, Export, ExportList, Kind, names};
+use clap::Args;
+use content::FileSystem;
+use device::Way;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use table::Mount;
+
+/// Arguments of `braid mount`.
+#[derive(Args)]
+pub struct MountArgs {
+    /// The array, POOL/VOLUME or POOL/VOLUME@SNAPSHOT (read-only)
+    #[arg(value_parser = exported_name, value_name = "NAME")]
+    name: String,
+    /// The folder to mount it at
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The file system: what is there has to be this one, and --mkfs makes this one [default: what is there; with --mkfs: ext4]
+    #[arg(long, value_enum, value_name = "FS")]
+    fs: Option<FileSystem>,
+    /// Make a file system if it is empty; one that is there already is mounted as it is
+    #[arg(long)]
+    mkfs: bool,
+    /// Mount it read-only
+    #[arg(long)]
+    read_only: bool,
+    /// Options for mount(8), such as noatime,discard
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    options: Option<String>,
+    /// What makes it a block device: ublk, or a FUSE file and a loop device [default: ublk where the kernel has it]
+    #[arg(long, value_enum, value_name = "WAY")]
+    via: Option<Way>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// Arguments of `braid umount`.
+#[derive(Args)]
+pub struct UmountArgs {
+    /// The folder that it is mounted at
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// What `braid mount --json` prints.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+pub struct Mounted {
+    /// What is mounted.
+    name: String,
+    /// Where.
+    folder: String,
+    /// Its block device.
+    device: String,
+    /// What makes it one: `ublk` or `fuse`.
+    via: String,
+    /// The export that was made for that.
+    export: String,
+    /// The file system.
+    fs: String,
+    /// Whether that was made now.
+    made_fs: bool,
+    /// Whether it was mounted there before.
+    was_mounted: bool,
+}
+
+/// What `braid umount --json` prints.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+pub struct Unmounted {
+    /// Where nothing of Braid is mounted now.
+    folder: String,
+    /// What was; absent where nothing was.
+    name: Option<String>,
+    /// The export that was removed; absent where it is still mounted elsewhere, or is not one that `braid mount` made.
+    removed_export: Option<String>,
+}
+
+/// Reads the name of what may be exported, for clap.
+fn exported_name(text: &str) -> Result<String, names::NameError> {
+    names::check_export_name(text).map(|()| text.to_owned())
+}
+
+/// Runs `braid mount`.
+///
+/// # Errors
+/// It holds something else, or nothing; it is in use; a program that is needed is missing; the daemon's.
+pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
+    refuse_elsewhere(&args.ask, "mount")?;
+    let folder = folder(&args.folder)?;
+    let client = args.ask.client()?;
+    let read_only = args.read_only || args.name.contains('@');
+    let over = table::at(&folder)?;
+    let asked = device::Asked { name: &args.name, read_only, via: args.via };
+    if let Some(over) = over {
+        let exports: ExportList = client.get("/v1/exports").await?;
+        let export = exports.exports.iter().find(|export| device::is_of(export, &over.source));
+        return match export {
+            Some(export) if device::is_ours(export, &args.name) => {
+                done(&args, &folder, export, &over.source, &over.kind, (false, true));
+                Ok(ExitCode::SUCCESS)
+            }
+            other => Err(taken(&folder, &over, other).into()),
+        };
+    }
+    let made = device::provide(&client, &asked).await?;
+    match mount_device(&client, &args, &made, &folder, read_only).await {
+        Ok((kind, made_fs)) => {
+            done(&args, &folder, &made.export, &made.device, &kind, (made_fs, false));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            made.undo(&client).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// What is on the device is mounted, and made before if that was asked for. Gives the file system, and whether it was made.
+async fn mount_device(
+    client: &crate::client::Client,
+    args: &MountArgs,
+    made: &device::Made,
+    folder: &Path,
+    read_only: bool,
+) -> Result<(String, bool), ErrorDetail> {
+    let found = content::look(&made.device)?;
+    let (kind, made_fs) = match content::judge(&args.name, found, args.fs, args.mkfs && !read_only)? {
+        content::Verdict::Mount(kind) => (kind, false),
+        content::Verdict::Make(kind) => {
+            content::refuse_used(client, &args.name, &made.device).await?;
+            content::make(kind, &made.device)?;
+            (kind.name().to_owned(), true)
+        }
+    };
+    let mut options: Vec<&str> = args.options.as_deref().into_iter().collect();
+    if read_only {
+        options.push("ro");
+    }
+    let mut arguments = vec!["-t", &kind];
+    let options = options.join(",");
+    if !options.is_empty() {
+        arguments.extend(["-o", &options]);
+    }
+    let paths = [made.device.as_os_str(), folder.as_os_str()];
+    let out = run("mount", &arguments, &paths)?;
+    if !out.status.success() {
+        let message = format!("{} cannot be mounted at {}: {}", args.name, folder.display(), said(&out));
+        return Err(ErrorDetail::new(Kind::DiskError, message)
+            .with("device", made.device.display())
+            .remedy("the kernel's log (dmesg) says more; options for mount are given with -o"));
+    }
+    Ok((kind, made_fs))
+}
+
+fn done(
+    args: &MountArgs,
+    folder: &Path,
+    export: &Export,
+    device: &Path,
+    kind: &str,
+    (made_fs, was_mounted): (bool, bool),
+) {
+    let mounted = Mounted {
+        name: args.name.clone(),
+        folder: folder.display().to_string(),
+        device: device.display().to_string(),
+        via: device::way_of(export).to_owned(),
+        export: export.name.clone(),
+        fs: kind.to_owned(),
+        made_fs,
+        was_mounted,
+    };
+    output::show(args.ask.json, &mounted, |mounted| {
+        let Mounted { name, folder, device, fs, .. } = mounted;
+        let before = if mounted.was_mounted { " already" } else { "" };
+        let new = if mounted.made_fs { ", made now" } else { "" };
+        format!("{name} is mounted at {folder}{before} ({fs}{new}; {device})\n")
+    });
+}
+
+/// Runs `braid umount`.
+///
+/// # Errors
+/// It is in use, or no file system of Braid; the daemon's.
+pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
+    refuse_elsewhere(&args.ask, "umount")?;
+    let folder = folder(&args.folder)?;
+    let Some(over) = table::at(&folder)? else {
+        let unmounted = Unmounted { folder: folder.display().to_string(), name: None, removed_export: None };
+        output::show(args.ask.json, &unmounted, |_| format!("nothing is mounted at {}\n", folder.display()));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let client = args.ask.client()?;
+    let exports: ExportList = client.get("/v1/exports").await?;
+    let Some(export) = exports.exports.into_iter().find(|export| device::is_of(export, &over.source)) else {
+        let message =
+            format!("what is mounted at {} ({}) is nothing of this daemon", folder.display(), over.source.display());
+        return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+            .with("path", folder.display())
+            .remedy(format!("umount '{}'", folder.display()))
+            .into());
+    };
+    let out = run("umount", &[], &[folder.as_os_str()])?;
+    if !out.status.success() {
+        let message = format!("{} cannot be unmounted: {}", folder.display(), said(&out));
+        return Err(ErrorDetail::new(Kind::InUse, message)
+            .with("path", folder.display())
+            .remedy(format!("end who uses it (fuser -vm '{}')", folder.display()))
+            .into());
+    }
+    let is_last = device::is_ours(&export, &export.array) && !table::is_mounted(&over.source)?;
+    if is_last {
+        device::take_away(&client, &export, &over.source).await?;
+    }
+    let unmounted = Unmounted {
+        folder: folder.display().to_string(),
+        name: Some(export.array.clone()),
+        removed_export: is_last.then(|| export.name.clone()),
+    };
+    output::show(args.ask.json, &unmounted, |_| {
+        format!("{} is mounted at {} no more\n", export.array, folder.display())
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Mounting is of this machine, and of root.
+fn refuse_elsewhere(ask: &Ask, what: &str) -> Result<(), ErrorDetail> {
+    if ask.reach.is_remote()? {
+        return Err(ErrorDetail::new(Kind::InvalidArgument, format!("braid {what} is for the daemon of this machine"))
+            .remedy("run it on that machine, or export it over NBD and connect to that"));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(ErrorDetail::new(Kind::PermissionDenied, format!("braid {what} takes root"))
+            .remedy("run it as root, for example with sudo"));
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> Result<PathBuf, ErrorDetail> {
+    let refused = |kind: Kind, why: String| {
+        ErrorDetail::new(kind, format!("{} {why}", path.display()))
+            .with("path", path.display())
+            .remedy(format!("mkdir -p '{}', or name another folder", path.display()))
+    };
+    let found = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => refused(Kind::NotFound, "is not there".to_owned()),
+        _ => refused(Kind::InvalidArgument, format!("cannot be looked at: {error}")),
+    })?;
+    if !found.is_dir() {
+        return Err(refused(Kind::InvalidArgument, "is no folder".to_owned()));
+    }
+    Ok(found)
+}
+
+fn taken(folder: &Path, over: &Mount, export: Option<&Export>) -> ErrorDetail {
+    let what = match export {
+        Some(export) => export.array.clone(),
+        None => format!("{} ({})", over.source.display(), over.kind),
+    };
+    ErrorDetail::new(Kind::InUse, format!("{what} is mounted at {} already", folder.display()))
+        .with("path", folder.display())
+        .remedy(format!("choose another folder, or unmount that first (braid umount '{}')", folder.display()))
+}
+
+/// Runs one of the system's programs to its end.
+fn run(program: &str, arguments: &[&str], paths: &[&std::ffi::OsStr]) -> Result<Output, ErrorDetail> {
+    let mut command = Command::new(program);
+    // Administrators' programs are not on everybody's path.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.args(arguments).args(paths).env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    command.stdin(std::process::Stdio::null()).output().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ErrorDetail::new(Kind::Unsupported, format!("the program {program} is not here, and is needed for this"))
+                .remedy("install what has it: util-linux, and e2fsprogs, xfsprogs or btrfs-progs for the file system")
+        }
+        _ => ErrorDetail::new(Kind::Internal, format!("{program} cannot be run: {error}")),
+    })
+}
+
+/// What a program complained of, in one line.
+fn said(out: &Output) -> String {
+    let text = String::from_utf8_lossy(&out.stderr);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() { out.status.to_string() } else { lines.join("; ") }
+}

@@ -1,0 +1,83 @@
+//! What is mounted in this process' own view of the machine.
+
+use braid_api::{ErrorDetail, Kind};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A file system that is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What it is of, as the kernel has it.
+    pub source: PathBuf,
+    /// Its file system.
+    pub kind: String,
+}
+
+/// What is topmost at a folder.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn at(folder: &Path) -> Result<Option<Mount>, ErrorDetail> {
+    Ok(all()?.into_iter().rev().find(|mount| mount.folder == folder))
+}
+
+/// Whether a device is mounted anywhere.
+///
+/// # Errors
+/// As [`at`].
+pub fn is_mounted(source: &Path) -> Result<bool, ErrorDetail> {
+    Ok(all()?.iter().any(|mount| mount.source == source))
+}
+
+fn all() -> Result<Vec<Mount>, ErrorDetail> {
+    let table = std::fs::read("/proc/self/mountinfo")
+        .map_err(|error| ErrorDetail::new(Kind::Internal, format!("the mounts cannot be listed: {error}")))?;
+    Ok(parse(&table))
+}
+
+fn parse(table: &[u8]) -> Vec<Mount> {
+    let mount = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        Some(Mount {
+            folder: unescaped(fields.get(4)?),
+            source: unescaped(fields.get(dash + 2)?),
+            kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        })
+    };
+    table.split(|byte| *byte == b'\n').filter_map(mount).collect()
+}
+
+/// A path as the table has it: blanks and the like as three octal digits.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
+    while at < text.len() {
+        let octal = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
+        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(value.unwrap_or(text[at]));
+        at += if value.is_some() { 4 } else { 1 };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read() {
+        let table = b"22 1 8:1 / /srv/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw\n\
+            garbage\n\
+            23 1 0:45 /sub /srv/c rw - btrfs /dev/ublkb0 rw\n";
+        let mounts = parse(table);
+        let mount = |folder: &str, source: &str, kind: &str| Mount {
+            folder: folder.into(),
+            source: source.into(),
+            kind: kind.to_owned(),
+        };
+        assert_eq!(mounts, [mount("/srv/a b", "/dev/loop3", "ext4"), mount("/srv/c", "/dev/ublkb0", "btrfs")]);
+    }
+}

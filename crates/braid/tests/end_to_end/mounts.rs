@@ -1,0 +1,147 @@
+//! `braid mount` and `braid umount`: file systems of volumes and arrays at folders of this machine.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+/// A daemon, a pool on it, and a folder to mount at. What is left mounted goes with it.
+struct Rig {
+    daemon: Daemon,
+    at: String,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        need_root();
+        let daemon = Daemon::start();
+        let disk = daemon.folder.sparse("a.img", 2 << 30);
+        daemon.braid(&["pool", "create", "tank", &disk, "--yes"]);
+        let at = daemon.folder.join("at");
+        fs::create_dir(&at).expect("a folder can be made");
+        Rig { daemon, at }
+    }
+
+    fn file(&self) -> String {
+        format!("{}/precious", self.at)
+    }
+
+    fn is_mounted(&self) -> bool {
+        fs::read_to_string("/proc/mounts").expect("mounts can be read").contains(&self.at)
+    }
+
+    fn exports(&self) -> usize {
+        self.daemon.json(&["export", "list"])["exports"].as_array().expect("a list").len()
+    }
+
+    /// Nothing is left of what mounting has made.
+    fn is_clean(&self) -> bool {
+        let loops = run("losetup", &["--list", "--output=BACK-FILE"]);
+        let folder = self.daemon.folder.path().display().to_string();
+        !self.is_mounted()
+            && self.exports() == 0
+            && !loops.contains(&folder)
+            && !Path::new(&(folder + "-mount")).exists()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = command("umount").args(["-l", &self.at]).output();
+        }
+    }
+}
+
+#[test]
+fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    daemon.braid(&["volume", "create", "tank/db", "512M"]);
+    // Nothing is there, and nobody asked for a file system: nothing is left of the try.
+    let refused = daemon.refused(3, &["mount", "tank/db", at]);
+    assert!(refused.contains("--mkfs") && rig.is_clean(), "{refused}");
+    daemon.refused(3, &["mount", "tank/none", at]);
+    daemon.refused(3, &["mount", "tank/db", "/not/there"]);
+    for (kind, size) in [("ext4", "512M"), ("xfs", "512M"), ("btrfs", "512M")] {
+        let volume = format!("tank/{kind}");
+        daemon.braid(&["volume", "create", &volume, size]);
+        let made = daemon.json(&["mount", &volume, at, "--mkfs", "--fs", kind, "-o", "noatime"]);
+        assert_eq!((&made["made_fs"], &made["was_mounted"]), (&Value::Bool(true), &Value::Bool(false)), "{made}");
+        fs::write(rig.file(), kind).expect("it can be written");
+        // Said twice, done once.
+        let again = daemon.json(&["mount", &volume, at, "--mkfs"]);
+        assert_eq!(
+            (&again["made_fs"], &again["was_mounted"], &again["fs"]),
+            (&false.into(), &true.into(), &kind.into())
+        );
+        let refused = daemon.refused(4, &["mount", "tank/db", at, "--mkfs"]);
+        assert!(refused.contains(&volume), "{refused}");
+        // It goes on through an upgrade of the daemon.
+        daemon.braid(&["serve", "--upgrade"]);
+        assert_eq!(fs::read_to_string(rig.file()).expect("it can be read"), kind);
+        let open = fs::File::open(rig.file()).expect("it can be opened");
+        let refused = daemon.refused(4, &["umount", at]);
+        assert!(refused.contains("fuser -vm"), "{refused}");
+        drop(open);
+        daemon.braid(&["umount", at]);
+        daemon.braid(&["umount", at]);
+        assert!(rig.is_clean());
+        // What is there is mounted as it is, also where somebody asks for a file system again; another kind is refused.
+        let other = if kind == "ext4" { "xfs" } else { "ext4" };
+        let refused = daemon.refused(4, &["mount", &volume, at, "--fs", other, "--mkfs"]);
+        assert!(refused.contains(kind) && rig.is_clean(), "{refused}");
+        daemon.braid(&["mount", &volume, at, "--mkfs", "--read-only"]);
+        assert_eq!(fs::read_to_string(rig.file()).expect("it can be read"), kind);
+        assert!(fs::write(rig.file(), "x").is_err(), "it is read-only");
+        daemon.braid(&["umount", at]);
+        assert!(rig.is_clean());
+    }
+    // A snapshot is mounted read-only by itself.
+    daemon.braid(&["snapshot", "create", "tank/ext4@one"]);
+    daemon.braid(&["mount", "tank/ext4@one", at]);
+    assert_eq!(fs::read_to_string(rig.file()).expect("it can be read"), "ext4");
+    daemon.braid(&["umount", at]);
+    // What is mounted here by others is theirs.
+    run("mount", &["-t", "tmpfs", "none", at]);
+    assert!(daemon.refused(4, &["mount", "tank/ext4", at]).contains("tmpfs"));
+    assert!(daemon.refused(2, &["umount", at]).contains("nothing of this daemon"));
+    run("umount", &[at]);
+}
+
+#[test]
+fn no_file_system_is_made_where_anything_is() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    let disks = [daemon.folder.sparse("b.img", 64 << 20), daemon.folder.sparse("c.img", 64 << 20)];
+    daemon.braid(&["array", "create", "safe", "--level", "raid1", &disks[0], &disks[1]]);
+    daemon.braid(&["volume", "create", "tank/db", "64M"]);
+    for name in ["safe", "tank/db"] {
+        let file = daemon.folder.join("file");
+        daemon.braid(&["export", "add", name, "--fuse", &file, "--name", "other"]);
+        // Swap space, then bytes that nobody knows.
+        run("mkswap", &[&file]);
+        let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
+        assert!(refused.contains("swap"), "{refused}");
+        run("wipefs", &["--all", &file]);
+        run("dd", &["if=/dev/urandom", &format!("of={file}"), "bs=4096", "count=1", "seek=7", "conv=notrunc"]);
+        let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
+        assert!(refused.contains("is not empty"), "{refused}");
+        // Nor where somebody else may write.
+        let open = fs::File::open(&file).expect("it can be opened");
+        let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
+        assert!(refused.contains("through export other"), "{refused}");
+        drop(open);
+        run("fallocate", &["--punch-hole", "--offset=0", "--length=64M", "--keep-size", &file]);
+        daemon.braid(&["export", "remove", "other"]);
+        assert!(rig.is_clean());
+        if name == "safe" {
+            // One block of the file system is as large as one of the array, and not of a volume.
+            daemon.braid(&["mount", name, at, "--mkfs"]);
+            daemon.braid(&["umount", at]);
+            assert!(rig.is_clean());
+        }
+    }
+}
