@@ -20,6 +20,7 @@ pub const ALL: &[Entry] = &[
     ("pool_label", pool_label),
     ("pool", pool),
     ("register", register),
+    ("md", md),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
@@ -96,6 +97,25 @@ pub fn register(data: &[u8]) {
     let mut sealed = data.to_vec();
     sealed.chunks_exact_mut(4096).for_each(seal_register);
     braid_format::fuzz::fuzz_register(&sealed);
+}
+
+/// Superblocks of Linux md: as they are, and once more with right checksums.
+pub fn md(data: &[u8]) {
+    braid_format::fuzz::fuzz_md(data);
+    let mut sealed = data.to_vec();
+    sealed.chunks_exact_mut(4096).for_each(seal_md);
+    braid_format::fuzz::fuzz_md(&sealed);
+}
+
+/// Puts the right checksum into a superblock of md: at byte 216, the folded sum of all words before the end of its roles.
+pub fn seal_md(bytes: &mut [u8]) {
+    let devices = bytes[220..224].iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte));
+    bytes[216..220].fill(0);
+    let end = devices.saturating_mul(2).saturating_add(256).min(bytes.len());
+    let word = |word: &[u8]| word.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
+    let sum: u64 = bytes[..end].chunks(4).map(word).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    bytes[216..220].copy_from_slice(&(sum as u32).to_le_bytes());
 }
 
 /// Puts the right checksum into a register, as `docs/format.md` draws it: at byte 4, of what follows in its block.

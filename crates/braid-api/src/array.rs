@@ -250,6 +250,9 @@ pub struct Array {
     pub attention: Vec<String>,
     /// Whether it is found again after the daemon ends; not with a `mem` or `null` disk in it.
     pub kept: bool,
+    /// Whether it is only read: it is an array of Linux md that was imported.
+    #[serde(default)]
+    pub read_only: bool,
     /// Its members, by role.
     pub members: Vec<Member>,
     /// Its zones, in the array's order.

@@ -81,6 +81,8 @@ pub struct DeviceLayout {
     pub(crate) lessor: Option<DeviceId>,
     /// It is held: see [`DeviceLayout::held`].
     pub(crate) held: bool,
+    /// It is only read: see [`DeviceLayout::read_only`].
+    pub(crate) read_only: bool,
     /// What members that are out miss is noted here.
     pub(crate) missed: Box<[Arc<Missed>]>,
     /// Roles that are nobody's: see [`DeviceLayout::vacant`].
@@ -211,6 +213,7 @@ impl DeviceLayout {
             lease: None,
             lessor: None,
             held: false,
+            read_only: false,
             missed: Box::default(),
             vacant: Roles::NONE,
             direct,
@@ -255,6 +258,18 @@ impl DeviceLayout {
         let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
         assert!(copies, "only an array of copies is held");
         (self.held, self.direct) = (true, Direct::No);
+        self
+    }
+
+    /// Makes it one that is only read: nothing of it is written, flushed or repaired. `steady`: of several copies always the first is
+    /// read that can be, as they may differ.
+    #[must_use]
+    pub fn read_only(mut self, steady: bool) -> DeviceLayout {
+        self.read_only = true;
+        if steady && let FlatNode::Mirrored(mirror) = &mut self.nodes[self.root as usize] {
+            // The short way takes whichever answers first.
+            (mirror.steady, self.direct) = (true, Direct::No);
+        }
         self
     }
 

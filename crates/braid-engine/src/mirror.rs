@@ -87,6 +87,8 @@ pub(crate) struct Mirrored {
     /// At levels with parity, where each byte has one place and its row others.
     pub parity: Option<Box<Parity>>,
     pub failed: bool,
+    /// The first copy is read that can be: they may differ.
+    pub steady: bool,
     /// Where the bitmap is on each member that bears it.
     pub bitmaps: Box<[(LeafId, u64)]>,
 }
@@ -117,6 +119,7 @@ impl Mirrored {
             regions: Arc::clone(&node.regions),
             parity: node.parity.as_ref().map(|parity| Box::new(Parity::new(&node.geometry, parity))),
             failed: node.failed,
+            steady: false,
         }
     }
 

@@ -393,6 +393,9 @@ fn to_read(
             return;
         }
         let place = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+        if mirror.steady && best.is_some() {
+            return;
+        }
         best = match best {
             None => Some((place, member.write_mostly)),
             Some((other, last_resort)) => {

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use uuid::Uuid;
 
 use crate::register::{REGISTER_BYTES, StoredRegister};
-use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal, pool};
+use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal, md, pool};
 
 /// Takes the bytes as a label, as a disk's two copies, and as a small disk.
 ///
@@ -168,5 +168,37 @@ pub fn fuzz_register(data: &[u8]) {
     if let Ok(newest) = newest {
         assert!([read, other].iter().flatten().any(|one| *one == newest));
         assert!([read, other].iter().flatten().all(|one| one.generation <= newest.generation));
+    }
+}
+
+/// Takes each 4 KiB as a superblock of Linux md, at the place where it says that it is, and judges together those of one array.
+///
+/// # Panics
+/// When a promise is broken: an array that can be read has a place for its first and last byte on members that are used.
+pub fn fuzz_md(data: &[u8]) {
+    let said =
+        |bytes: &[u8]| bytes.get(144..152).map_or(0, |at| at.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b)));
+    let found = data.chunks(md::SUPERBLOCK_BYTES).filter_map(|bytes| {
+        let at = said(bytes).saturating_mul(512);
+        let superblock = md::Superblock::decode(bytes, 2, at, u64::MAX).ok()?;
+        if let Some(log) = superblock.bad_blocks {
+            let _ = log.read(data);
+        }
+        Some(superblock)
+    });
+    let found: Vec<md::Superblock> = found.collect();
+    for group in md::groups(&found).values() {
+        let devices: Vec<md::Superblock> = group.iter().map(|index| found[*index].clone()).collect();
+        for (force, layout) in [(false, None), (true, None), (true, Some(braid_geometry::Layout::Alternate))] {
+            let array = md::judge(&devices, md::Wishes { force, layout });
+            array.problems.iter().for_each(|problem| assert!(!problem.text(&|at| at.to_string()).is_empty()));
+            let Some(geometry) = array.geometry.filter(|_| array.problems.is_empty()) else { continue };
+            for offset in [0, geometry.size_bytes() / 2, geometry.size_bytes() - 1] {
+                let piece = geometry.locate(offset);
+                let seat = array.seats[usize::from(piece.member)];
+                let room = seat.device.map_or(u64::MAX, |device| devices[device].data_bytes);
+                assert!(!seat.used || piece.member_offset < room, "{offset} is beyond its member");
+            }
+        }
     }
 }

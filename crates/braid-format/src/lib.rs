@@ -6,6 +6,7 @@
 //! - [`journal`]: what arrays with parity write before they write in place.
 //! - [`pool`]: what pools write on their members: their label, tables and rings.
 //! - [`register`]: what each voter of a replicated volume remembers.
+//! - [`md`]: what Linux md writes on the members of its arrays, to read those.
 //! - [`foreign`]: which file system, partition table or volume manager stands on a disk.
 //!
 //! Promises: decoding never panics, whatever the bytes; what it accepts is consistent in itself; encoding what
@@ -24,6 +25,7 @@ pub mod fuzz;
 pub mod journal;
 mod label;
 mod layout;
+pub mod md;
 mod name;
 mod place;
 pub mod pool;

@@ -9,9 +9,10 @@ use crate::pool::{PoolMemberState, PoolState};
 
 /// Two functions between a type and its codes, and one from code to word.
 macro_rules! codes {
-    ($type:ident, $to:ident, $from:ident, $word:ident: $($variant:ident = $code:literal $text:literal),* $(,)?) => {
+    ($type:ident, $to:ident, $from:ident, $word:ident: $($variant:ident = $code:literal $text:literal),*
+        $(; else $other:literal)? $(,)?) => {
         pub(crate) fn $to(value: $type) -> u8 {
-            match value { $($type::$variant => $code,)* }
+            match value { $($type::$variant => $code,)* $(_ => $other,)? }
         }
         pub(crate) fn $from(code: u8) -> Option<$type> {
             match code { $($code => Some($type::$variant),)* _ => None }
@@ -24,9 +25,10 @@ macro_rules! codes {
 
 codes!(Level, level_code, level_from, level_word:
     Concat = 1 "concat", Raid0 = 2 "raid0", Raid1 = 3 "raid1", Raid10 = 4 "raid10", Raid5 = 5 "raid5", Raid6 = 6 "raid6");
+// What only md makes stands in no label: it gets the code of nothing.
 codes!(Layout, layout_code, layout_from, layout_word:
     Linear = 1 "linear", Alternate = 2 "alternate", Original = 3 "original", Mirror = 4 "mirror", Near = 5 "near",
-    LeftSymmetric = 6 "left-symmetric");
+    LeftSymmetric = 6 "left-symmetric"; else 0);
 codes!(ZonePolicy, zone_policy_code, zone_policy_from, zone_policy_word: All = 1 "all", Single = 2 "single");
 codes!(ArrayState, array_state_code, array_state_from, array_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");

@@ -8,6 +8,7 @@
 //! Where nothing alternates (one member, or as many copies as members), the whole zone is a single cell a slot, so
 //! that `len` is as long as it can be and the same arithmetic needs no further branch.
 
+use crate::foreign::{Foreign, Order};
 use crate::{Layout, Spec, Zone};
 
 /// Says that the chunk is no power of two.
@@ -71,6 +72,8 @@ pub(crate) struct CompiledZone {
     cell_shift: u32,
     parity: u32,
     copies: u64,
+    /// How it differs from what Braid makes.
+    foreign: Option<Foreign>,
     /// By what the number of a cell (with parity: of a chunk) is divided to find its row.
     per_row: Divisor,
     width: Divisor,
@@ -88,7 +91,8 @@ impl CompiledZone {
         let width = zone.members.len();
         let copies = spec.copies_over(width);
         let parity = usize::from(spec.level.parity());
-        let single_cell = copies == width && parity == 0;
+        let foreign = Foreign::of(spec, zone.member_bytes / spec.chunk_bytes);
+        let single_cell = copies == width && parity == 0 && foreign.is_none();
         let cell_bytes = if single_cell { zone.member_bytes } else { spec.chunk_bytes };
         let cell_shift = match cell_bytes {
             _ if single_cell => 63,
@@ -110,6 +114,7 @@ impl CompiledZone {
             cell_shift,
             parity: parity as u32,
             copies: copies as u64,
+            foreign,
             per_row: Divisor::new((width - parity) as u64),
             width: Divisor::new(width as u64),
             slots_start,
@@ -160,7 +165,9 @@ impl CompiledZone {
     #[inline]
     pub fn spot(&self, zone_offset: u64, copy: u64) -> Spot {
         let (chunk, within) = self.split(zone_offset);
-        let (row, slot) = if self.parity == 0 {
+        let (row, slot) = if self.foreign.is_some() {
+            self.foreign_spot(chunk, copy)
+        } else if self.parity == 0 {
             self.per_row.divide(chunk * self.copies + copy)
         } else {
             let (row, index) = self.per_row.divide(chunk);
@@ -172,6 +179,31 @@ impl CompiledZone {
             // The last chunk can be cut; then the zone ends before the cell does.
             len: self.cell_bytes.wrapping_sub(within).min(self.array_bytes.saturating_sub(zone_offset)),
         }
+    }
+
+    /// Row and slot in a layout that only md makes.
+    #[cold]
+    fn foreign_spot(&self, chunk: u64, copy: u64) -> (u64, u64) {
+        if let Some(copies @ Foreign::Copies { .. }) = self.foreign {
+            return copies.copy_at(chunk, copy, self.width.value);
+        }
+        let (row, index) = self.per_row.divide(chunk);
+        let slot = self.order(row).map_or(0, |order| order.data(index as u16));
+        (row, u64::from(slot))
+    }
+
+    /// What the slots of a row hold, where parity does not go as Braid has it.
+    #[inline]
+    pub fn order(&self, row: u64) -> Option<Order> {
+        match self.foreign {
+            Some(Foreign::Rows(layout)) => Some(Order::of(layout, self.parity, self.width.value, row)),
+            _ => None,
+        }
+    }
+
+    /// Whether the layout is one that only md makes.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
     }
 
     /// With parity: the row of a byte, the index of its chunk among the row's data, and its offset within the chunk.
@@ -198,6 +230,21 @@ impl CompiledZone {
 
     /// What stands in a cell.
     pub fn cell(&self, slot: u64, row: u64) -> Cell {
+        if let Some(copies @ Foreign::Copies { .. }) = self.foreign {
+            let chunks = self.array_bytes / self.cell_bytes;
+            return copies.cell_of_copies(slot, row, self.width.value, chunks, self.cell_bytes);
+        }
+        if let Some(order) = self.order(row) {
+            return match order.index(slot as u16) {
+                Some(index) => Cell::Data {
+                    chunk: row * self.per_row.value + u64::from(index),
+                    copy: 0,
+                    data_bytes: self.cell_bytes,
+                },
+                None if u64::from(order.p()) == slot => Cell::P,
+                None => Cell::Q,
+            };
+        }
         if self.parity == 0 {
             let number = row * self.width.value + slot;
             let chunk = number / self.copies;
@@ -223,6 +270,10 @@ impl CompiledZone {
 
     /// How many rows, from the first one, have no unused bytes.
     pub fn full_rows(&self) -> u64 {
+        if self.is_foreign() {
+            // Nothing comes again that would be worth it: nobody asks for the map of what was imported.
+            return 0;
+        }
         if self.parity > 0 {
             return self.rows;
         }

@@ -53,7 +53,7 @@ impl CopyPlaces {
     pub fn new(geometry: &Geometry) -> Option<CopyPlaces> {
         let compiled = &geometry.compiled;
         let mirrored = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10);
-        if !mirrored || compiled.len() > COUNTED_ENDS + 1 {
+        if !mirrored || compiled.iter().any(|zone| zone.is_foreign()) || compiled.len() > COUNTED_ENDS + 1 {
             return None;
         }
         let mut ends = [u64::MAX; COUNTED_ENDS];

@@ -59,6 +59,17 @@ impl Geometry {
         Ok(Geometry::compile(spec, member_data_bytes, zones))
     }
 
+    /// Lays out an array that Linux md made, to be read. `member_bytes`: what md uses of each member, in bytes, and at levels with
+    /// redundancy the same of all. Besides what [`Geometry::plan`] knows, the layouts are right that only md makes, and mirrors and concats
+    /// need not end with a block, only with a sector.
+    ///
+    /// # Errors
+    /// As [`Geometry::plan`].
+    pub fn imported(spec: Spec, member_bytes: &[u64]) -> Result<Geometry, GeometryError> {
+        let zones = zones::imported(&spec, member_bytes)?;
+        Ok(Geometry::compile(spec, member_bytes, zones))
+    }
+
     fn compile(spec: Spec, member_data_bytes: &[u64], zones: Vec<Zone>) -> Geometry {
         let mut compiled = Vec::with_capacity(zones.len());
         let mut slots = Vec::new();

@@ -17,6 +17,7 @@
 mod compiled;
 mod copies;
 mod error;
+mod foreign;
 mod geometry;
 mod grow;
 mod map;

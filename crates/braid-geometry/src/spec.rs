@@ -36,6 +36,30 @@ pub enum Layout {
     Near,
     /// Raid5 and raid6: parity moves to the left from stripe to stripe, data begins after it.
     LeftSymmetric,
+    /// Raid10: further copies in the lower parts of the members, each a member further. Only read.
+    Far,
+    /// Raid10: further copies in the rows right below, each a member further. Only read.
+    Offset,
+    /// Raid5 and raid6: parity moves to the left, data begins with the first member. Only read.
+    LeftAsymmetric,
+    /// Raid5 and raid6: parity moves to the right, data begins after it. Only read.
+    RightSymmetric,
+    /// Raid5 and raid6: parity moves to the right, data begins with the first member. Only read.
+    RightAsymmetric,
+    /// Raid5 and raid6: parity is always on the first members. Only read.
+    ParityFirst,
+    /// Raid5 (then it is a raid4) and raid6: parity is always on the last members. Only read.
+    ParityLast,
+    /// Raid6: a raid5 with Q on one more member, the last. Only read.
+    LeftSymmetric6,
+    /// The same. Only read.
+    LeftAsymmetric6,
+    /// The same. Only read.
+    RightSymmetric6,
+    /// The same. Only read.
+    RightAsymmetric6,
+    /// The same. Only read.
+    ParityFirst6,
 }
 
 /// Whether the room that only some members have is used.
@@ -65,6 +89,34 @@ impl Level {
         }
     }
 
+    /// Further layouts of this level that Linux md makes: read with [`crate::Geometry::imported`], and made by nobody here.
+    #[must_use]
+    pub const fn layouts_of_md(self) -> &'static [Layout] {
+        match self {
+            Level::Concat | Level::Raid0 | Level::Raid1 => &[],
+            Level::Raid10 => &[Layout::Far, Layout::Offset],
+            Level::Raid5 => &[
+                Layout::LeftAsymmetric,
+                Layout::RightSymmetric,
+                Layout::RightAsymmetric,
+                Layout::ParityFirst,
+                Layout::ParityLast,
+            ],
+            Level::Raid6 => &[
+                Layout::LeftAsymmetric,
+                Layout::RightSymmetric,
+                Layout::RightAsymmetric,
+                Layout::ParityFirst,
+                Layout::ParityLast,
+                Layout::LeftSymmetric6,
+                Layout::LeftAsymmetric6,
+                Layout::RightSymmetric6,
+                Layout::RightAsymmetric6,
+                Layout::ParityFirst6,
+            ],
+        }
+    }
+
     /// How many chunks of each stripe are parity: 1 at raid5, 2 at raid6, else 0.
     #[must_use]
     pub const fn parity(self) -> u16 {
@@ -90,7 +142,7 @@ impl Level {
 }
 
 impl Layout {
-    /// All layouts.
+    /// All layouts that Braid makes: those that can be asked for.
     pub const ALL: [Layout; 6] =
         [Layout::Linear, Layout::Alternate, Layout::Original, Layout::Mirror, Layout::Near, Layout::LeftSymmetric];
 
@@ -104,6 +156,18 @@ impl Layout {
             Layout::Mirror => "mirror",
             Layout::Near => "near",
             Layout::LeftSymmetric => "left-symmetric",
+            Layout::Far => "far",
+            Layout::Offset => "offset",
+            Layout::LeftAsymmetric => "left-asymmetric",
+            Layout::RightSymmetric => "right-symmetric",
+            Layout::RightAsymmetric => "right-asymmetric",
+            Layout::ParityFirst => "parity-first",
+            Layout::ParityLast => "parity-last",
+            Layout::LeftSymmetric6 => "left-symmetric-6",
+            Layout::LeftAsymmetric6 => "left-asymmetric-6",
+            Layout::RightSymmetric6 => "right-symmetric-6",
+            Layout::RightAsymmetric6 => "right-asymmetric-6",
+            Layout::ParityFirst6 => "parity-first-6",
         }
     }
 }
@@ -227,6 +291,11 @@ impl Spec {
         match self.level {
             Level::Concat | Level::Raid0 => height_bytes.checked_mul(width_count),
             Level::Raid1 => Some(height_bytes),
+            // The rows are in as many equal parts as there are copies.
+            Level::Raid10 if matches!(self.layout, Layout::Far | Layout::Offset) => {
+                let rows = (height_bytes / self.chunk_bytes).checked_div(u64::from(self.copies))?;
+                rows.checked_mul(width_count)?.checked_mul(self.chunk_bytes)
+            }
             Level::Raid10 => {
                 let cells = (height_bytes / self.chunk_bytes).checked_mul(width_count)?;
                 cells.checked_div(u64::from(self.copies))?.checked_mul(self.chunk_bytes)
@@ -267,6 +336,19 @@ impl Spec {
         if !self.level.layouts().contains(&self.layout) {
             return Err(GeometryError::LayoutNotOfLevel { level: self.level, layout: self.layout });
         }
+        self.check_numbers(members)
+    }
+
+    /// The same, and the layouts that only md makes are right as well.
+    pub(crate) fn check_imported(&self, members: usize) -> Result<(), GeometryError> {
+        let known = [self.level.layouts(), self.level.layouts_of_md()].concat();
+        if !known.contains(&self.layout) {
+            return Err(GeometryError::LayoutNotOfLevel { level: self.level, layout: self.layout });
+        }
+        self.check_numbers(members)
+    }
+
+    fn check_numbers(&self, members: usize) -> Result<(), GeometryError> {
         if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(BLOCK_BYTES) || self.chunk_bytes > CHUNK_BYTES_MAX
         {
             return Err(GeometryError::BadChunk { chunk_bytes: self.chunk_bytes });

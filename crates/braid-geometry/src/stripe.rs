@@ -1,11 +1,13 @@
 //! Stripes: the rows of chunks at the levels with parity, and what each member is to one of them.
 
+use crate::foreign::Order;
 use crate::{Geometry, Place};
 
 /// What a chunk is to its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StripeRole {
-    /// The data with this index, counted from 0 in the order of the array. Q gives it the coefficient 2^index.
+    /// The data with this index, counted from 0 in the order of the array. Q gives it the coefficient 2^index (but see
+    /// [`Stripe::first_coefficient`]).
     Data(u16),
     /// The parity.
     P,
@@ -32,6 +34,8 @@ pub struct Stripe<'a> {
     pub members: &'a [u16],
     p_slot: u16,
     parity: u16,
+    /// Where its chunks are, in a layout that only md makes.
+    order: Option<Order>,
 }
 
 /// A byte of a stripe.
@@ -61,14 +65,20 @@ impl<'a> Stripe<'a> {
     #[must_use]
     #[inline]
     pub fn p(&self) -> u16 {
-        self.after_p(0)
+        match self.order {
+            None => self.after_p(0),
+            Some(order) => self.members[usize::from(order.p())],
+        }
     }
 
     /// The member that holds Q; `None` at raid5.
     #[must_use]
     #[inline]
     pub fn q(&self) -> Option<u16> {
-        (self.parity == 2).then(|| self.after_p(1))
+        match self.order {
+            None => (self.parity == 2).then(|| self.after_p(1)),
+            Some(order) => order.q().map(|slot| self.members[usize::from(slot)]),
+        }
     }
 
     /// How many chunks of data the stripe has: at least 1.
@@ -101,12 +111,24 @@ impl<'a> Stripe<'a> {
 
     /// The member that holds chunk `index` of the stripe's data, `index` below [`Stripe::data_chunks`].
     ///
-    /// The data stands in this order in the array, and in this order it takes the coefficients of Q.
+    /// The data stands in this order in the array, and in this order it takes the coefficients of Q, from
+    /// [`Stripe::first_coefficient`] on.
     #[must_use]
     #[inline]
     pub fn data(&self, index: usize) -> u16 {
         debug_assert!(index < self.data_chunks());
-        self.after_p(usize::from(self.parity) + index)
+        match self.order {
+            None => self.after_p(usize::from(self.parity) + index),
+            Some(order) => self.members[usize::from(order.data(index as u16))],
+        }
+    }
+
+    /// Which coefficient of Q the first data take. 0 in all that Braid makes; in some layouts of md the data with index *i* take
+    /// the one of index (*i* + this) mod [`Stripe::data_chunks`].
+    #[must_use]
+    #[inline]
+    pub fn first_coefficient(&self) -> usize {
+        self.order.map_or(0, |order| usize::from(order.first_coefficient()))
     }
 
     /// The member in a role; `None` where there is no such role.
@@ -126,6 +148,10 @@ impl<'a> Stripe<'a> {
     pub fn role(&self, member: u16) -> Option<StripeRole> {
         // In slot order is in rising order.
         let slot = self.members.binary_search(&member).ok()?;
+        if let Some(order) = self.order {
+            let other = || if order.p() as usize == slot { StripeRole::P } else { StripeRole::Q };
+            return Some(order.index(slot as u16).map_or_else(other, StripeRole::Data));
+        }
         let p_slot = usize::from(self.p_slot);
         let after_p = if slot >= p_slot { slot - p_slot } else { slot + self.members.len() - p_slot };
         Some(self.role_after_p(after_p))
@@ -134,7 +160,10 @@ impl<'a> Stripe<'a> {
     /// All roles with their members: P, at raid6 Q, then the data in its order.
     #[inline]
     pub fn roles(self) -> impl Iterator<Item = (StripeRole, u16)> + use<'a> {
-        (0..self.members.len()).map(move |steps| (self.role_after_p(steps), self.after_p(steps)))
+        (0..self.members.len()).filter_map(move |steps| {
+            let role = self.role_after_p(steps);
+            Some((role, self.member(role)?))
+        })
     }
 
     /// The part of each chunk that holds bytes of the array's range from `array_offset` on, `len` bytes long; what lies
@@ -230,6 +259,7 @@ impl Geometry {
             members: &self.slots[zone.slots_start..zone.slots_start + zone.width() as usize],
             p_slot: zone.parity_slot(row) as u16,
             parity: zone.parity() as u16,
+            order: zone.order(row),
         }
     }
 }

@@ -58,6 +58,37 @@ pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, 
     zones.ok_or(GeometryError::TooLarge)
 }
 
+/// The zones of an array of md's. Concats and mirrors are not rounded: what md uses of their members is all used.
+pub(crate) fn imported(spec: &Spec, member_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
+    const SECTOR_BYTES: u64 = 512;
+    spec.check_imported(member_bytes.len())?;
+    check_total(member_bytes)?;
+    if spec.level == Level::Raid0 {
+        return plan(spec, member_bytes);
+    }
+    let unit = match spec.level {
+        Level::Concat | Level::Raid1 => SECTOR_BYTES,
+        _ => spec.chunk_bytes,
+    };
+    let rounded: Vec<u64> = member_bytes.iter().map(|bytes| bytes - bytes % unit).collect();
+    if let Some(member) = rounded.iter().position(|&bytes| bytes == 0) {
+        let data_bytes = member_bytes[member];
+        return Err(GeometryError::MemberTooSmall { member, data_bytes, needed_bytes: unit });
+    }
+    let single = Spec { zones: ZonePolicy::Single, ..*spec };
+    let zones = if spec.level == Level::Concat { concat_zones(&rounded) } else { shared_zones(&single, &rounded) };
+    let zones = zones.ok_or(GeometryError::TooLarge)?;
+    match zones.last().is_some_and(|last| last.array_end() > 0) {
+        true => Ok(zones),
+        // A far layout with fewer rows than copies.
+        false => Err(GeometryError::MemberTooSmall {
+            member: 0,
+            data_bytes: member_bytes[0],
+            needed_bytes: unit * u64::from(spec.copies),
+        }),
+    }
+}
+
 fn concat_zones(rounded: &[u64]) -> Option<Vec<Zone>> {
     let mut zones = Vec::with_capacity(rounded.len());
     let mut array_start = 0u64;

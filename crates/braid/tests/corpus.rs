@@ -238,6 +238,7 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
             use braid_format::register::StoredRegister;
             data.first_chunk().is_some_and(|block| StoredRegister::decode(block).is_ok())
         }
+        "md" => braid_format::md::Superblock::decode(data, 2, 4096, u64::MAX).is_ok(),
         "sizes" => braid_geometry::units::parse_size(&text).is_ok(),
         "disk_names" => braid_ring::spec::DiskSpec::parse(&text).is_ok(),
         "api_bodies" => {

@@ -32,6 +32,8 @@ pub(super) fn update(sink: &mut impl LeafSink, cell: usize, old: Buf, new: Buf, 
 pub(super) struct Broken<'a> {
     /// Cells of data.
     pub data: usize,
+    /// Which coefficient of Q the first of them takes; the others follow, around the end.
+    pub first_coefficient: usize,
     /// Where each cell that was read is.
     pub cells: &'a [Option<Buf>],
     /// Data cells that are wanted, and where they are to be.
@@ -55,23 +57,25 @@ pub(super) fn recover(sink: &mut impl LeafSink, broken: &Broken<'_>, len: u64) -
         *out = *buf;
     }
     let mut done = false;
+    let coefficient = |cell: usize| (cell + broken.first_coefficient) % broken.data;
     sink.compute(&inputs[..count], &outputs[..broken.wanted.len()], len, &mut |read, out| {
         let mut data: [&[u8]; DATA_MAX] = [&[]; DATA_MAX];
         let (mut p, mut q): (&[u8], &[u8]) = (&[], &[]);
         let here = broken.cells.iter().enumerate().filter(|(_, cell)| cell.is_some());
         for ((cell, _), bytes) in here.zip(read) {
             match cell.checked_sub(broken.data) {
-                None => data[cell] = bytes,
+                None => data[coefficient(cell)] = bytes,
                 Some(0) => p = bytes,
                 Some(_) => q = bytes,
             }
         }
         let data = &data[..broken.data];
         done = match (broken.wanted, out) {
-            ([(a, _)], [out]) => best.recover(data, p, q, &mut [(Role::Data(*a), out)]).is_ok(),
+            ([(a, _)], [out]) => best.recover(data, p, q, &mut [(Role::Data(coefficient(*a)), out)]).is_ok(),
             ([(a, _), (b, _)], [out_a, out_b]) => {
                 let (a, b) = if planted(Planted::LostCellsSwapped) { (b, a) } else { (a, b) };
-                best.recover(data, p, q, &mut [(Role::Data(*a), out_a), (Role::Data(*b), out_b)]).is_ok()
+                let (a, b) = (coefficient(*a), coefficient(*b));
+                best.recover(data, p, q, &mut [(Role::Data(a), out_a), (Role::Data(b), out_b)]).is_ok()
             }
             _ => false,
         };

@@ -322,6 +322,18 @@ impl Shard {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         check(request, layout)?;
+        if layout.read_only && request.op != Op::Read {
+            if request.op != Op::Flush {
+                return Err(IoError::of(ErrorKind::ReadOnly));
+            }
+            if self.done.len() >= self.done_max {
+                return Err(IoError::of(ErrorKind::Busy));
+            }
+            // Nothing was written that could be made durable.
+            device.counters.count(request.op, 0, false);
+            self.done.push(Completion { tag: request.tag, result: Ok(()), buffer_busy: false });
+            return Ok(());
+        }
         if device.late_full {
             return Err(IoError::of(ErrorKind::TimedOut));
         }

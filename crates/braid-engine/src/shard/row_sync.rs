@@ -202,7 +202,8 @@ impl Shard {
                 count += 1;
             }
         }
-        let broken = Broken { data: part.data(), cells: &cells[..part.cells()], wanted: &wanted[..count] };
+        let broken =
+            Broken { data: part.data(), first_coefficient: 0, cells: &cells[..part.cells()], wanted: &wanted[..count] };
         if count > 0 && !compute::recover(sink, &broken, part.height) {
             return self.too_much_is_lost(index);
         }
@@ -308,7 +309,12 @@ fn mend_data(sink: &mut impl LeafSink, part: &Part<'_>, cells: &[Buf; CELLS_MAX]
     const _: () = assert!(DATA_MAX >= CELLS_MAX);
     let mut known = [None; CELLS_MAX];
     (0..part.cells()).filter(|cell| *cell != wrong).for_each(|cell| known[cell] = Some(cells[cell]));
-    let broken = Broken { data: part.data(), cells: &known[..part.cells()], wanted: &[(wrong, cells[wrong])] };
+    let broken = Broken {
+        data: part.data(),
+        first_coefficient: 0,
+        cells: &known[..part.cells()],
+        wanted: &[(wrong, cells[wrong])],
+    };
     let done = compute::recover(sink, &broken, BLOCK_BYTES);
     debug_assert!(done, "one cell is lost and both parities are there");
 }

@@ -2,6 +2,7 @@
 
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
+use super::import_md::{ImportMdArgs, import_md};
 use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
@@ -27,6 +28,8 @@ pub enum Verb {
     Stop(StopArgs),
     /// Look for members, and start the arrays that are complete
     Assemble(AssembleArgs),
+    /// Describe an array of Linux md, or with --name serve it read-only: nothing is written to its disks
+    ImportMd(ImportMdArgs),
     /// Leave a member of a redundant array out, as if it had failed
     Fail(MemberArgs),
     /// Take a member that is out, or a spare, off the table; of a mirror with --copy its role, too
@@ -345,6 +348,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Verb::Assemble(args) => assemble(args).await,
+        Verb::ImportMd(args) => import_md(args).await,
         Verb::Fail(args) => redundant::fail(args).await,
         Verb::Remove(args) => redundant::remove(args).await,
         Verb::Add(args) => redundant::add(args).await,
@@ -595,8 +599,16 @@ async fn delete(args: DeleteArgs) -> anyhow::Result<ExitCode> {
         .remedy(format!("remove the export first (braid export remove {}), or add --force", array.exports[0]))
         .into());
     }
-    confirm(&format!("Array {} with {} of content will be lost", array.name, format_size(array.size_bytes)), args.yes)?;
+    if !array.read_only {
+        confirm(
+            &format!("Array {} with {} of content will be lost", array.name, format_size(array.size_bytes)),
+            args.yes,
+        )?;
+    }
     let array: Array = client.delete(&format!("{path}?force={}", args.force)).await?;
-    output::show(args.ask.json, &array, |array| format!("array {} is deleted; its disks are free\n", array.name));
+    output::show(args.ask.json, &array, |array| match array.read_only {
+        true => format!("array {} is forgotten; its disks are as they were\n", array.name),
+        false => format!("array {} is deleted; its disks are free\n", array.name),
+    });
     Ok(ExitCode::SUCCESS)
 }

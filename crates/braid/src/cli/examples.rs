@@ -62,6 +62,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid array assemble safe --degraded",
         ],
     ),
+    (
+        "array import-md",
+        &[
+            "braid array import-md /dev/sdb /dev/sdc /dev/sdd",
+            "braid array import-md --name old /dev/sdb /dev/sdc /dev/sdd",
+            "braid array import-md --name old --layout original ./a.img ./b.img",
+        ],
+    ),
     ("array fail", &["braid array fail safe /dev/sdc", "braid array fail safe 1"]),
     ("array remove", &["braid array remove safe 1", "braid array remove safe 1 --copy"]),
     ("array replace", &["braid array replace safe 0 /dev/sdd", "braid array replace safe /dev/sda"]),

@@ -11,6 +11,7 @@ mod examples;
 mod export;
 mod export_limits;
 pub mod failure;
+mod import_md;
 mod job;
 mod man;
 mod mount;

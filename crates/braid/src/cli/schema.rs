@@ -4,8 +4,8 @@ use super::output;
 use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, Node, NodeList, Pool, PoolChecked, PoolList,
-    Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume, VolumeList,
+    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList, Pool, PoolChecked,
+    PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -32,6 +32,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("array rename", "Array"),
     ("array stop", "Array"),
     ("array assemble", "Assembled"),
+    ("array import-md", "MdImport"),
     ("array delete", "Array"),
     ("array fail", "Array"),
     ("array remove", "Array"),
@@ -205,6 +206,7 @@ struct PlanMap {
     HostDiskList,
     Invitation,
     Limits,
+    MdImport,
     Node,
     NodeList,
     PlanMap,

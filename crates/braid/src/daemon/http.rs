@@ -1,5 +1,6 @@
 //! The API over HTTP: reads requests, asks the control plane, writes answers. No decision is taken here.
 
+mod imported;
 mod nodes;
 mod pools;
 mod replicas;
@@ -59,6 +60,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/arrays/{array}/journal", post(move_journal))
         .route("/v1/arrays/{array}/check", post(check_array))
         .route("/v1/assemble", post(assemble))
+        .route("/v1/import-md", post(imported::import_md))
         .route("/v1/pools", get(pools::pools).post(pools::create_pool))
         .route("/v1/pools/{pool}", get(pools::pool).delete(pools::delete_pool))
         .route("/v1/pools/{pool}/rename", post(pools::rename_pool))
@@ -142,6 +144,7 @@ pub fn router(control: Arc<Control>) -> Router {
         move_journal,
         check_array,
         assemble,
+        imported::import_md,
         pools::pools,
         pools::create_pool,
         pools::pool,

@@ -48,6 +48,9 @@ pub struct State {
     /// Arrays that a command stopped, and that stay so.
     #[serde(default)]
     pub stopped: Vec<Uuid>,
+    /// Arrays of Linux md that are read.
+    #[serde(default)]
+    pub imported: Vec<SavedImport>,
     /// Checks and repairs that go on when their array is started again.
     #[serde(default)]
     pub checks: Vec<SavedCheck>,
@@ -63,6 +66,23 @@ pub struct State {
     /// Volumes of several nodes that this one serves, or was the last to.
     #[serde(default)]
     pub replicated: Vec<SavedReplicated>,
+}
+
+/// An array of Linux md as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedImport {
+    /// Its identity.
+    pub array: Uuid,
+    /// Its name here.
+    pub name: String,
+    /// Where its members were.
+    pub disks: Vec<String>,
+    /// Old members are read where it takes them, and parity is believed that may be wrong.
+    pub force: bool,
+    /// The layout of a raid0 that says none.
+    #[serde(default)]
+    pub layout: Option<String>,
 }
 
 /// A replica or witness as it is remembered.
@@ -471,6 +491,13 @@ mod tests {
                 member: 1,
             }],
             stopped: vec![Uuid::from_u128(3)],
+            imported: vec![SavedImport {
+                array: Uuid::from_u128(30),
+                name: "old".into(),
+                disks: vec!["/dev/sde".into(), "/dev/sdf".into()],
+                force: false,
+                layout: Some("original".into()),
+            }],
             replicas: vec![SavedReplica {
                 volume: Uuid::from_u128(20),
                 name: "db".into(),

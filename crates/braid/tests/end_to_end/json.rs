@@ -57,6 +57,7 @@ fn every_command_prints_what_its_schema_says() {
     let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 16 * MIB));
     let three = daemon.folder.sparse("three", 16 * MIB);
     let four = daemon.folder.sparse("four", 32 * MIB);
+    let md = crate::imported::unpack(&daemon.folder, "raid10_n2_3", 2);
     let slow = format!("throttled({two},bw=1M)");
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
     let mounted = daemon.folder.join("mounted");
@@ -97,6 +98,9 @@ fn every_command_prints_what_its_schema_says() {
         ("node remove", &["node", "remove", "one", "--yes"]),
         ("node list", &["node", "list"]),
         ("array delete", &["array", "delete", "renamed", "--yes"]),
+        ("array import-md", &["array", "import-md", "--name", "old", &md[0], &md[1]]),
+        ("array show", &["array", "show", "old"]),
+        ("array delete", &["array", "delete", "old"]),
         ("array create", &["array", "create", "safe", "--level", "raid1", "--spare", &three, &one, &two]),
         ("array show", &["array", "show", "safe"]),
         ("array spare", &["array", "spare", "safe", &three, "--remove"]),

@@ -21,6 +21,7 @@ mod floods;
 mod fuse;
 mod growing;
 mod hostile;
+mod imported;
 mod json;
 mod mirror_crashes;
 mod mirror_disks;

@@ -94,7 +94,12 @@ impl Shard {
                 count += 1;
             }
         }
-        let broken = Broken { data: row.data(), cells: &cells[..row.cells()], wanted: &wanted[..count] };
+        let broken = Broken {
+            data: row.data(),
+            first_coefficient: row.stripe.first_coefficient(),
+            cells: &cells[..row.cells()],
+            wanted: &wanted[..count],
+        };
         compute::recover(sink, &broken, op.len())
     }
 

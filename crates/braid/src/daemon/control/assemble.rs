@@ -65,6 +65,7 @@ impl Control {
             harvest.troubles.insert(name.clone(), error.with("disk", name));
         }
         self.judge_all(harvest, &Order::default(), &[]).await;
+        self.start_imports(None, &[]).await;
         let ms = self.started.elapsed().as_millis() as u64;
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
@@ -128,6 +129,7 @@ impl Control {
             let _one_at_a_time = self.assembling.lock().await;
             let harvest = self.look(Vec::new(), |_| true).await;
             self.judge_all(harvest, &Order::default(), &[]).await;
+            self.start_imports(None, &[]).await;
         }
     }
 
@@ -161,6 +163,7 @@ impl Control {
         // A disk that was named is expected to be there; others only may be.
         let named = names.iter().find_map(|name| harvest.troubles.remove(name));
         self.judge_all(harvest, &order, &extra).await;
+        self.start_imports(only, &extra).await;
         let tables = self.read();
         let started = tables.arrays.values().filter(|e| e.active().is_some() && !before.contains(&e.uuid));
         let started: Vec<String> = started.map(|entry| entry.name.clone()).collect();

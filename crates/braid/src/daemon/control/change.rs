@@ -6,7 +6,7 @@ use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
 use braid_engine::keeper::Order;
 use braid_engine::{DeviceId, lifecycle};
-use braid_format::Name;
+use braid_format::{ArrayPart, Name};
 use braid_ring::RingHandle;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,14 @@ impl Control {
                 let renamed = handle.rename(&self.meta, name).await;
                 renamed.map_err(|error| of_lifecycle(&error, &old_name, &Control::name_in(&disks)))?;
                 Some(handle.label().clone())
+            }
+            Handle::Imported(_) => {
+                let mut tables = self.write();
+                if let Some(saved) = tables.imported.get_mut(&claim.uuid) {
+                    new_name.clone_into(&mut saved.name);
+                }
+                let entry = tables.arrays.get(&claim.uuid).and_then(ArrayEntry::active);
+                entry.map(|active| ArrayPart { name, ..active.label.clone() })
             }
             // What the labels say then, the keeper tells by itself.
             Handle::Kept(_) => {
@@ -155,6 +163,7 @@ impl Control {
             tables.stopped.remove(&claim.uuid);
             tables.checks.remove(&claim.uuid);
             tables.lost_journals.remove(&claim.uuid);
+            tables.imported.remove(&claim.uuid);
         }
         self.save_or_warn();
         self.events().info("array_deleted", format!("array {} was deleted", shown.name), &[("array", &shown.name)]);
@@ -170,6 +179,8 @@ impl Control {
                 array.retain_candidates(|leaf| disks.iter().any(|disk| disk.leaf == leaf));
                 array.delete(&self.meta).await
             }
+            // Nothing of it is changed: it is forgotten.
+            Some(Ended::Imported) => Ok(Vec::new()),
             None => Ok(Vec::new()),
         };
         let left = deleted.as_ref().ok().filter(|left| !left.is_empty()).cloned();
@@ -199,6 +210,9 @@ impl Control {
     }
 
     async fn delete_idle(self: &Arc<Self>, uuid: Uuid, name: &str, force: bool) -> Result<(), ErrorDetail> {
+        if self.read().imported.contains_key(&uuid) {
+            return Ok(());
+        }
         let Some((found, disks)) = self.find_again(uuid).await else {
             // Not one disk of it is here: it is forgotten.
             if force {
@@ -276,7 +290,7 @@ impl Control {
         let marked = match ended {
             Ended::Plain(array) => array.lock().await.stop(&self.meta).await,
             Ended::Kept(kept) if kept.equal => kept.array.stop(&self.meta_of(kept.array.uuid())).await,
-            Ended::Kept(_) => return,
+            Ended::Kept(_) | Ended::Imported => return,
         };
         if let Err(error) = marked {
             let error = of_lifecycle(&error, name, &Control::name_in(disks));
@@ -309,6 +323,8 @@ pub(super) struct Deactivated {
 pub(super) enum Ended {
     Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
     Kept(Box<braid_engine::keeper::Kept>),
+    /// One of Linux md, whose disks nobody changes.
+    Imported,
 }
 
 /// Ends the service of a device: when this returns nothing is in flight on it. None where its keeper is lost.
@@ -318,6 +334,10 @@ pub(super) async fn end_service(ring: RingHandle, device: DeviceId, handle: Hand
             // An error says that the shards have ended: then nothing is in flight either.
             let _ = ring.publish_and_drain(device, None).await;
             Some(Ended::Plain(array))
+        }
+        Handle::Imported(_) => {
+            let _ = ring.publish_and_drain(device, None).await;
+            Some(Ended::Imported)
         }
         Handle::Kept(keeping) => keeping.stop().await.map(|kept| Ended::Kept(Box::new(kept))),
     }

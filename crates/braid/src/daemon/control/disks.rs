@@ -128,7 +128,7 @@ impl Control {
 
     /// Refuses a disk that is a member of an active array, with its name: the lock alone could only say that this
     /// process has it.
-    fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
+    pub(super) fn not_ours(&self, spec: &DiskSpec) -> Result<(), ErrorDetail> {
         if let Some(file) = spec.path().and_then(super::files::braids_file) {
             let message = format!("disk {spec} is a file of Braid's own, {}: it would stand on itself", file.display());
             return Err(ErrorDetail::new(Kind::InUse, message)

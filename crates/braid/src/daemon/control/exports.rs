@@ -95,8 +95,10 @@ impl Control {
             array_name: of,
             pool,
             nbd: address.to_string(),
-            // Nobody writes to a snapshot.
-            read_only: ask.read_only || volume.as_ref().is_some_and(|volume| volume.is_snapshot),
+            // Nobody writes to a snapshot, or to an array of Linux md.
+            read_only: ask.read_only
+                || volume.as_ref().is_some_and(|volume| volume.is_snapshot)
+                || self.read().imported.contains_key(&uuid),
             insecure: ask.insecure,
             tls,
             allow,
@@ -461,7 +463,7 @@ impl Control {
             device: active.device,
             size_bytes: active.size_bytes,
             block_bytes: active.block_bytes,
-            read_only: false,
+            read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
             allocation: match active.keeping() {
                 Some(keeping) => {

@@ -76,6 +76,8 @@ impl Control {
                     return Err(error);
                 }
             }
+            // The claim refused it.
+            Handle::Imported(_) => return Err(ErrorDetail::new(Kind::Unsupported, "it is only read")),
             Handle::Plain(plain) => {
                 let grown = self.grow_plain(&before, plain, &newcomers, ask.force).await;
                 if let Err(error) = grown {

@@ -17,6 +17,7 @@ mod grow;
 mod guard;
 mod holes;
 mod idle;
+mod imported;
 pub mod keeping;
 pub mod pools;
 pub mod replicas;
@@ -464,6 +465,7 @@ impl Control {
                 .with("volume", &name)
                 .remedy(format!("braid replica list {name}; braid volume detach {name}; braid volume delete {name}")));
         }
+        imported::refuse_change(&tables, uuid, doing)?;
         if let Some(doing) = tables.busy.get(&uuid) {
             return Err(ErrorDetail::new(Kind::InUse, format!("array {name} is being {doing}"))
                 .with("array", name)

@@ -1,5 +1,6 @@
 //! What the control plane knows: arrays, exports, where disks were. Plain data, changed under one short lock.
 
+use super::imported::Imported;
 use super::keeping::Keeping;
 use super::pools::{PoolEntry, Served, WITH_POOL};
 use super::replicas::ReplicaEntry;
@@ -7,7 +8,8 @@ use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
-    SavedCheck, SavedDisk, SavedExport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedReplica, SavedUnplaced, State,
+    SavedCheck, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedReplica,
+    SavedUnplaced, State,
 };
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
@@ -89,6 +91,8 @@ pub enum Handle {
     Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
     /// Its keeper, which takes orders.
     Kept(Arc<Keeping>),
+    /// Nobody: it is one of Linux md, and only read.
+    Imported(Arc<Imported>),
 }
 
 /// An open disk of an array that serves.
@@ -154,7 +158,15 @@ impl Active {
     pub fn keeping(&self) -> Option<&Arc<Keeping>> {
         match &self.handle {
             Handle::Kept(keeping) => Some(keeping),
-            Handle::Plain(_) => None,
+            Handle::Plain(_) | Handle::Imported(_) => None,
+        }
+    }
+
+    /// What is known of it as an array of Linux md, if it is one.
+    pub fn imported(&self) -> Option<&Imported> {
+        match &self.handle {
+            Handle::Imported(imported) => Some(imported),
+            Handle::Plain(_) | Handle::Kept(_) => None,
         }
     }
 
@@ -263,6 +275,8 @@ pub struct Tables {
     pub least_tiers: BTreeMap<Uuid, usize>,
     /// Arrays that a command stopped.
     pub stopped: BTreeSet<Uuid>,
+    /// Arrays of Linux md that are read.
+    pub imported: BTreeMap<Uuid, SavedImport>,
     /// Checks of arrays that do not serve now: they go on when those do again.
     pub checks: BTreeMap<Uuid, SavedCheck>,
     /// Arrays that have lost the disk of their journal, and which it was, until somebody has acted on that.
@@ -301,6 +315,7 @@ impl Tables {
             pool_arrays: state.pool_arrays.clone(),
             unplaced: state.unplaced.iter().map(|saved| ((saved.pool, saved.member), saved.volumes.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
+            imported: state.imported.iter().map(|saved| (saved.array, saved.clone())).collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
             replicas: state.replicas.iter().map(|saved| (saved.volume, ReplicaEntry::of_saved(saved))).collect(),
@@ -333,6 +348,7 @@ impl Tables {
                 })
                 .collect(),
             stopped: self.stopped.iter().copied().collect(),
+            imported: self.imported.values().cloned().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
             lost_journals: self
                 .lost_journals

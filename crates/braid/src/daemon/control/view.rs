@@ -1,6 +1,7 @@
 //! What the API shows of the tables.
 
 use super::Control;
+use super::imported::Imported;
 use super::keeping::{health, name_of, replaced_by};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
@@ -50,16 +51,21 @@ impl Control {
             let (state, trouble) = disk_state(disk);
             (state != DiskState::Ok).then(|| trouble_of(disk, state, trouble.as_deref()))
         });
+        let imported = active.imported();
+        let said = imported.map(Imported::sentences).unwrap_or_default();
+        let of_label = of_label(entry, Some(&active.label), exports);
         let missing = health::of(active).map(|health| health::sentences(active, health)).unwrap_or_default();
         Array {
             size_bytes: active.size_bytes,
             logical_block_bytes: active.block_bytes,
             state: if active.has_failed() { ArrayState::Failed } else { ArrayState::Active },
-            attention: missing.into_iter().chain(disks).collect(),
+            attention: missing.into_iter().chain(said).chain(disks).collect(),
             kept: active.is_kept(),
+            read_only: imported.is_some(),
+            zones: imported.map_or(of_label.zones, Imported::zones),
             members: members.collect(),
             redundancy: health::redundancy(active),
-            ..of_label(entry, Some(&active.label), exports)
+            ..of_label
         }
     }
 
@@ -156,6 +162,7 @@ fn of_label(entry: &ArrayEntry, label: Option<&ArrayPart>, exports: Vec<String>)
         state: ArrayState::Failed,
         attention: Vec::new(),
         kept: true,
+        read_only: false,
         members: Vec::new(),
         zones: zones.collect(),
         redundancy: None,
@@ -192,6 +199,7 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
     Array {
         state: idle.state,
         attention: idle.attention.clone(),
+        read_only: tables.imported.contains_key(&entry.uuid),
         members: members.collect(),
         ..of_label(entry, idle.label.as_ref(), exports)
     }
@@ -278,7 +286,10 @@ pub(super) fn export_latency(entry: &ExportEntry) -> Vec<LatencyBucket> {
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let arrays = tables.arrays.values().flat_map(|entry| match &entry.condition {
         Condition::Idle(idle) if idle.state != ArrayState::Stopped => of_idle(tables, entry, idle),
-        Condition::Active(active) => health::attention(&entry.name, active),
+        Condition::Active(active) => match active.imported() {
+            Some(imported) => imported.attention(&entry.name),
+            None => health::attention(&entry.name, active),
+        },
         Condition::Idle(_) => Vec::new(),
     });
     let disks = tables.open_disks().filter_map(|(entry, _, disk)| of_disk(entry, disk));

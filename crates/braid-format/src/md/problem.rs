@@ -1,0 +1,141 @@
+//! Why an array of md cannot be read, or not without being told.
+
+use braid_geometry::Layout;
+
+/// One reason. Devices are counted as they were given to [`super::judge()`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// A level that nothing here can read.
+    Level(i32),
+    /// A layout of its level that nothing here can read.
+    Layout {
+        /// The level's name.
+        level: &'static str,
+        /// The layout, as it stands in the superblock.
+        layout: u32,
+    },
+    /// A raid0 over unequal members whose layout nobody has written down.
+    Raid0Layout,
+    /// A layout was asked for that the array does not have, or that it has written down otherwise.
+    AskedLayout(Layout),
+    /// It is being reshaped: some of it is laid out one way, some another.
+    Reshape,
+    /// What was written last may stand in its journal alone.
+    Journal,
+    /// Several hosts may have it.
+    Clustered,
+    /// Features that this version does not know.
+    Features(u32),
+    /// A number that cannot be, or is beyond what can be read.
+    Numbers(String),
+    /// Two devices say that they are the same one: a copy, or two paths to one disk.
+    Twice {
+        /// The role that both have.
+        role: u16,
+        /// One.
+        one: usize,
+        /// The other.
+        other: usize,
+    },
+    /// Two devices have each left out the other, and both went on.
+    Diverged {
+        /// One.
+        one: usize,
+        /// The other.
+        other: usize,
+    },
+    /// Without these members some of its data are nowhere.
+    TooFew {
+        /// Roles without a device that holds what it should.
+        lacking: Vec<u16>,
+    },
+    /// With old members it could be read: what they hold is not what the others do.
+    Stale {
+        /// Devices that are old, with how many events they have fewer than the newest.
+        devices: Vec<(usize, u64)>,
+    },
+    /// It was not stopped in order and lacks a member: what is computed from parity may be wrong (the write hole).
+    DirtyDegraded,
+}
+
+impl Problem {
+    /// Whether it is overridden by force.
+    #[must_use]
+    pub fn can_be_forced(&self) -> bool {
+        matches!(self, Problem::Stale { .. } | Problem::DirtyDegraded)
+    }
+
+    /// The same as a sentence without its end. `name`: how a device is called.
+    #[must_use]
+    pub fn text(&self, name: &dyn Fn(usize) -> String) -> String {
+        match self {
+            Problem::Level(level) => format!("level {level} of md cannot be read"),
+            Problem::Layout { level, layout } => format!("layout {layout:#x} of {level} cannot be read"),
+            Problem::Raid0Layout => "it is a raid0 over members of different sizes, and its superblocks do not say which of md's two layouts it \
+                                     has: with the wrong one much of it would be mixed up"
+                .to_owned(),
+            Problem::AskedLayout(layout) => format!("layout {layout} was asked for, and it does not have that one"),
+            Problem::Reshape => "it is being reshaped (another number of members, level, chunk or data offset): a part of it is laid out in one \
+                                 way, the rest in another"
+                .to_owned(),
+            Problem::Journal => "it has a journal (write journal of raid5 and raid6): what was written last may stand there alone".to_owned(),
+            Problem::Clustered => "it is an array of a cluster: another host may be writing to it".to_owned(),
+            Problem::Features(bits) => format!("its superblocks use features that are not known here ({bits:#x})"),
+            Problem::Numbers(what) => what.clone(),
+            Problem::Twice { role, one, other } => {
+                format!("{} and {} both say that they are member {role}", name(*one), name(*other))
+            }
+            Problem::Diverged { one, other } => format!(
+                "{} and {} have each left out the other and gone on: they hold different data",
+                name(*one),
+                name(*other)
+            ),
+            Problem::TooFew { lacking } => {
+                let (word, list) = (if lacking.len() == 1 { "member" } else { "members" }, roles(lacking));
+                format!("without {word} {list} some of its data are nowhere")
+            }
+            Problem::Stale { devices } => {
+                let each = |(device, behind): &(usize, u64)| match behind {
+                    0 | 1 => format!("{} was left out by the others", name(*device)),
+                    behind => format!("{} is {behind} events behind", name(*device)),
+                };
+                let list: Vec<String> = devices.iter().map(each).collect();
+                format!("it could only be read with members that are old: {}", list.join(", "))
+            }
+            Problem::DirtyDegraded => "it was not stopped in order and lacks a member: where it was being written, what is computed in place of \
+                                       that member may be wrong (the write hole)"
+                .to_owned(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Problem::Level(_) | Problem::Layout { .. } | Problem::Features(_) | Problem::Numbers(_) => {
+                "let md assemble it (mdadm --assemble --readonly), and copy it from there"
+            }
+            Problem::Raid0Layout => {
+                "add --layout original where a kernel before 3.14 has written it, --layout alternate where a later one has; look at the data \
+                 before you trust them"
+            }
+            Problem::AskedLayout(_) => "leave --layout out",
+            Problem::Reshape => "let md finish it first (mdadm --assemble, then wait for /proc/mdstat)",
+            Problem::Journal => "let md replay it once: mdadm --assemble with the journal's device, then mdadm --stop, then remove the journal",
+            Problem::Clustered => "stop it on all hosts, and copy it through one of them",
+            Problem::Twice { .. } => "name one of the two only",
+            Problem::Diverged { .. } => "name only the disks of the half that you want",
+            Problem::TooFew { .. } => "name further disks of it",
+            Problem::Stale { .. } => "name further disks of it, or add --force: then old data are mixed with new ones",
+            Problem::DirtyDegraded => {
+                "name further disks of it, or add --force, and check what you copy; or let md assemble it (mdadm --assemble --force)"
+            }
+        }
+        .to_owned()
+    }
+}
+
+/// Roles as a list for people.
+fn roles(roles: &[u16]) -> String {
+    roles.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+}
