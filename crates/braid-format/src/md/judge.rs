@@ -415,7 +415,8 @@ fn lay_out(array: &mut MdArray, devices: &[Superblock], newest: &Superblock, mut
 
 /// What has to be known about what is read.
 fn warn(array: &mut MdArray, newest: &Superblock, spec: &Spec) {
-    if !array.clean && !(spec.level.parity() > 0 && array.is_degraded()) {
+    let computed = spec.level.parity() > 0 && array.is_degraded();
+    if !array.clean && !computed {
         let done = newest.resync_bytes.filter(|done| *done > 0);
         let from = done.map_or_else(String::new, |done| format!(" from byte {done} of each member on"));
         array.warnings.push(match spec.level.parity() {
