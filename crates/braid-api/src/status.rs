@@ -81,6 +81,9 @@ pub struct Status {
     pub disks: Tally,
     /// Clients connected now.
     pub connections: u64,
+    /// What the kernel's ublk driver can do, in its words; absent where that is not there.
+    #[serde(default)]
+    pub ublk: Option<Vec<String>>,
     /// Its last upgrade; absent where it was started.
     #[serde(default)]
     pub upgrade: Option<Upgraded>,

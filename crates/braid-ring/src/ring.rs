@@ -272,7 +272,7 @@ fn queues(shards: usize) -> Vec<(To, From)> {
 /// The thread of a shard, and what it says once it is built.
 type Building = (JoinHandle<()>, Pending<Result<DriverInfo, RingError>>);
 
-/// Starts a shard's thread, and waits until it has built the shard.
+/// Starts a shard's thread, which builds the shard.
 fn spawn(
     id: ShardId,
     config: &RingConfig,

@@ -25,6 +25,9 @@ pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 /// Commands may be numbered as ioctls are (Linux 6.4).
 pub const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 
+/// A device's size can be changed while it is used (Linux 6.16).
+pub const F_UPDATE_SIZE: u64 = 1 << 10;
+
 /// Every flag with the word that people read.
 pub const FLAG_NAMES: &[(u64, &str)] = &[
     (1 << 0, "zero_copy"),
@@ -36,7 +39,7 @@ pub const FLAG_NAMES: &[(u64, &str)] = &[
     (1 << 7, "user_copy"),
     (1 << 8, "zoned"),
     (1 << 9, "recovery_fail_io"),
-    (1 << 10, "update_size"),
+    (F_UPDATE_SIZE, "update_size"),
     (1 << 11, "auto_buffers"),
     (1 << 12, "quiesce"),
     (1 << 13, "per_io_daemon"),
@@ -85,6 +88,9 @@ pub const START_USER_RECOVERY: ControlOp = ControlOp::new(0x10, true, "START_USE
 pub const END_USER_RECOVERY: ControlOp = ControlOp::new(0x11, true, "END_USER_RECOVERY");
 /// What the driver can do (Linux 6.5, encoded only).
 pub const GET_FEATURES: ControlOp = ControlOp::new(0x13, false, "GET_FEATURES");
+
+/// Changes a device's size, which is its number of sectors (Linux 6.16, encoded only).
+pub const UPDATE_SIZE: ControlOp = ControlOp::new(0x15, true, "UPDATE_SIZE");
 
 /// A command on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -158,6 +158,17 @@ impl Control {
         self.plain(abi::START_DEV, id, u64::from(std::process::id()))
     }
 
+    /// Gives a device another size, of which its users are told; false: this driver cannot.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn update_size(&self, id: u32, size_bytes: u64) -> Result<bool, UblkError> {
+        if self.features.flags.unwrap_or(0) & abi::F_UPDATE_SIZE == 0 {
+            return Ok(false);
+        }
+        self.plain(abi::UPDATE_SIZE, id, size_bytes / abi::SECTOR_BYTES).map(|()| true)
+    }
+
     /// Takes a device from its users: what they ask fails from now on.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::abi::{self, BasicParams, DeviceInfo, DiscardParams, IoDescriptor, Params};
@@ -24,7 +25,11 @@ const ZEROES_SECTORS_MAX: u32 = 1 << 17;
 const RECOVERY_MAX: Duration = Duration::from_secs(20);
 /// Nodes appear at once with devtmpfs, and udev sets their owner a little later.
 const NODE_MAX: Duration = Duration::from_secs(5);
+/// Longest that shards may take to take their queues.
+const SHARDS_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks whether the kernel has ended with it: its users wait for that.
+const RECOVERY_PAUSE: Duration = Duration::from_millis(2);
 
 /// How a device is to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,9 +126,21 @@ pub struct QueueShare {
     pub depth: u16,
     /// How commands are numbered.
     pub encoded: bool,
+    taken: Arc<AtomicU8>,
 }
 
+/// Whether a shard has taken a queue: not known yet, yes, and no.
+const ASKED: u8 = 0;
+const TAKEN: u8 = 1;
+const REFUSED: u8 = 2;
+
 impl QueueShare {
+    /// Something that says whether a shard has taken it, once it is out of hand.
+    pub(crate) fn receipt(&self) -> impl FnOnce(bool) + use<> {
+        let taken = Arc::clone(&self.taken);
+        move |has| taken.store(if has { TAKEN } else { REFUSED }, Ordering::Release)
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -160,7 +177,7 @@ pub struct Device {
 
 impl Device {
     /// Finds the device of this mark and begins to take it over, or makes one. The shards then serve what
-    /// [`Device::shares`] gives, and [`Device::begin`] lets users in.
+    /// [`Opening::shares`] gives, and [`Opening::begin`] lets users in.
     ///
     /// # Errors
     /// The driver cannot do it, or another process serves the device.
@@ -197,6 +214,20 @@ impl Device {
         Device::find_among(control, mark, &numbers())
     }
 
+    /// Every device of the driver, whoever serves it.
+    ///
+    /// # Errors
+    /// The driver refuses to say.
+    pub fn all(control: &Control) -> Result<Vec<Device>, UblkError> {
+        let infos = numbers().into_iter().map(|id| control.info(id)).collect::<Result<Vec<_>, _>>()?;
+        Ok(infos.into_iter().flatten().map(|info| Device { id: info.dev_id, info, is_recovered: false }).collect())
+    }
+
+    /// The process that serves it, as far as the driver knows of one.
+    pub fn server(&self) -> Option<u32> {
+        u32::try_from(self.info.ublksrv_pid).ok().filter(|pid| *pid != 0 && self.info.state == abi::STATE_LIVE)
+    }
+
     fn find_among(control: &Control, mark: u64, ids: &[u32]) -> Result<Option<DeviceInfo>, UblkError> {
         for &id in ids {
             if let Some(info) = control.info(id)?
@@ -220,7 +251,7 @@ impl Device {
         loop {
             match control.start_recovery(id) {
                 Ok(true) => return Ok(Some(Device { id, info: found, is_recovered: true })),
-                Ok(false) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Ok(false) if Instant::now() < until => std::thread::sleep(RECOVERY_PAUSE),
                 Ok(false) => {
                     let context = format!("/dev/ublkb{id} is served by process {} still", found.ublksrv_pid);
                     let remedy = "end that process: it is another daemon, or one that does not end";
@@ -229,46 +260,6 @@ impl Device {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// What each queue's shard needs, in order of the queues.
-    ///
-    /// # Errors
-    /// The device's own file cannot be opened or mapped.
-    pub fn shares(&self, control: &Control) -> Result<Vec<QueueShare>, UblkError> {
-        let path = PathBuf::from(format!("/dev/ublkc{}", self.id));
-        let file = Arc::new(open_node(&path).map_err(|e| UblkError::os(e, &format!("opening {}", path.display())))?);
-        let depth = self.info.queue_depth;
-        (0..self.info.nr_hw_queues)
-            .map(|queue| {
-                let (offset, bytes) = abi::descriptors_place(queue, depth, rustix::param::page_size());
-                // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-                let base = unsafe {
-                    rustix::mm::mmap(
-                        std::ptr::null_mut(),
-                        bytes,
-                        rustix::mm::ProtFlags::READ,
-                        rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::POPULATE,
-                        &*file,
-                        offset,
-                    )
-                };
-                let base =
-                    base.map_err(|e| UblkError::os(e.into(), &format!("mapping queue {queue} of {}", path.display())))?;
-                let base = NonNull::new(base.cast()).expect("mmap never returns page 0 without MAP_FIXED");
-                let descriptors = Descriptors { base, bytes };
-                let encoded = control.features().is_encoded();
-                Ok(QueueShare { file: Arc::clone(&file), descriptors, id: self.id, queue, depth, encoded })
-            })
-            .collect()
-    }
-
-    /// Lets users in, once the shards have the queues; those of a recovered device go on.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn begin(&self, control: &Control) -> Result<(), UblkError> {
-        if self.is_recovered { control.end_recovery(self.id) } else { control.start(self.id) }
     }
 
     /// The block device.
@@ -310,6 +301,121 @@ impl Device {
             }
             // It was never started, or is stopped: nobody can use it.
             Err(_) => Ok(None),
+        }
+    }
+}
+
+/// A device on its way to its users. Where that ends half-way, it goes on from there: what the driver and the shards have done is not done
+/// again, as they would refuse it.
+#[derive(Debug)]
+pub struct Opening {
+    /// The device.
+    pub device: Device,
+    /// Its own file, which can be opened once.
+    file: Option<Arc<File>>,
+    taken: Vec<Arc<AtomicU8>>,
+    is_begun: bool,
+}
+
+impl Opening {
+    /// One that has just been found or made.
+    pub fn of(device: Device) -> Opening {
+        let taken = (0..device.info.nr_hw_queues).map(|_| Arc::default()).collect();
+        Opening { device, file: None, taken, is_begun: false }
+    }
+
+    /// The device, whose users are in.
+    pub fn into_device(self) -> Device {
+        self.device
+    }
+
+    /// What each queue's shard needs, of those that no shard has yet, in order of the queues.
+    ///
+    /// # Errors
+    /// The device's own file cannot be opened or mapped.
+    pub fn shares(&mut self, control: &Control) -> Result<Vec<QueueShare>, UblkError> {
+        let path = PathBuf::from(format!("/dev/ublkc{}", self.device.id));
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => {
+                let opened = open_node(&path).map_err(|e| UblkError::os(e, &format!("opening {}", path.display())))?;
+                Arc::clone(self.file.insert(Arc::new(opened)))
+            }
+        };
+        let (id, depth, encoded) = (self.device.id, self.device.info.queue_depth, control.features().is_encoded());
+        let missing = self.taken.iter().enumerate().filter(|(_, taken)| taken.load(Ordering::Acquire) != TAKEN);
+        missing
+            .map(|(queue, taken)| {
+                let queue = queue as u16;
+                let (offset, bytes) = abi::descriptors_place(queue, depth, rustix::param::page_size());
+                // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+                let base = unsafe {
+                    rustix::mm::mmap(
+                        std::ptr::null_mut(),
+                        bytes,
+                        rustix::mm::ProtFlags::READ,
+                        rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::POPULATE,
+                        &*file,
+                        offset,
+                    )
+                };
+                let base =
+                    base.map_err(|e| UblkError::os(e.into(), &format!("mapping queue {queue} of {}", path.display())))?;
+                let base = NonNull::new(base.cast()).expect("mmap never returns page 0 without MAP_FIXED");
+                let descriptors = Descriptors { base, bytes };
+                taken.store(ASKED, Ordering::Release);
+                Ok(QueueShare {
+                    file: Arc::clone(&file),
+                    descriptors,
+                    id,
+                    queue,
+                    depth,
+                    encoded,
+                    taken: Arc::clone(taken),
+                })
+            })
+            .collect()
+    }
+
+    /// Lets users in, once the shards have the queues; those of a recovered device go on.
+    ///
+    /// # Errors
+    /// A shard has no room for a queue; the driver refuses.
+    pub fn begin(&mut self, control: &Control) -> Result<(), UblkError> {
+        if self.is_begun {
+            return Ok(());
+        }
+        self.wait_for_shards(SHARDS_MAX)?;
+        let id = self.device.id;
+        let begun = if self.device.is_recovered { control.end_recovery(id) } else { control.start(id) };
+        if let Err(error) = begun {
+            // An earlier try may have come to its end meanwhile.
+            let own = std::process::id().cast_signed();
+            match control.info(id) {
+                Ok(Some(info)) if info.state == abi::STATE_LIVE && info.ublksrv_pid == own => {}
+                _ => return Err(error),
+            }
+        }
+        self.is_begun = true;
+        Ok(())
+    }
+
+    /// The driver waits for all queues, and does not stop waiting: that all are there is made sure of before.
+    fn wait_for_shards(&self, most: Duration) -> Result<(), UblkError> {
+        let until = Instant::now() + most;
+        loop {
+            let is = |what: u8| move |taken: &Arc<AtomicU8>| taken.load(Ordering::Acquire) == what;
+            if self.taken.iter().all(is(TAKEN)) {
+                return Ok(());
+            }
+            if self.taken.iter().any(is(REFUSED)) || Instant::now() >= until {
+                let count = self.taken.iter().filter(|taken| !is(TAKEN)(taken)).count();
+                let context =
+                    format!("{count} of the {} queues of /dev/ublkb{} have no shard", self.taken.len(), self.device.id);
+                let remedy = "it is tried again; remove exports, or restart the daemon with more --shards, if that does not help";
+                return Err(UblkError::new(UblkErrorKind::Limit, context, remedy));
+            }
+            std::thread::sleep(RECOVERY_PAUSE);
         }
     }
 }

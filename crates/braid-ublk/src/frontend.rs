@@ -65,10 +65,16 @@ impl UblkFrontend {
     }
 
     fn add(&mut self, cx: &mut Cx<'_>, id: u32, share: QueueShare, export: Arc<Export>) {
+        let receipt = share.receipt();
+        receipt(self.try_add(cx, id, share, export));
+    }
+
+    /// Says whether it has it.
+    fn try_add(&mut self, cx: &mut Cx<'_>, id: u32, share: QueueShare, export: Arc<Export>) -> bool {
         let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if self.stopping || free >= PLACES_MAX {
             // The device does not start, and whoever waits for that is told so.
-            return;
+            return false;
         }
         if !std::mem::replace(&mut self.is_flusher, true) {
             become_flusher();
@@ -79,6 +85,7 @@ impl UblkFrontend {
         let mut host = At { cx, place: free };
         // Without commands the same holds.
         self.places[free] = Queue::begin(&mut host, share, export).map(|queue| Place { id, queue });
+        self.places[free].is_some()
     }
 
     fn each(&mut self, cx: &mut Cx<'_>, mut call: impl FnMut(&mut Place, &mut At<'_, '_>)) {

@@ -24,6 +24,6 @@ mod frontend;
 mod queue;
 
 pub use control::{Answer, Control, Features, Speak};
-pub use device::{Device, DeviceSetup, QueueShare, Shape};
+pub use device::{Device, DeviceSetup, Opening, QueueShare, Shape};
 pub use error::{UblkError, UblkErrorKind};
 pub use frontend::{Message, UblkFrontend};

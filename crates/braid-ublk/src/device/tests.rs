@@ -12,12 +12,17 @@ use crate::control::{Answer, Speak};
 /// One command that is expected: which, what it returns, and what it writes.
 type Line = (ControlOp, bool, Result<i32, i32>, Vec<u8>);
 
+/// What is to come, and the number in the last command.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<VecDeque<Line>>>);
+struct Script(Arc<Mutex<VecDeque<Line>>>, Arc<Mutex<u64>>);
 
 impl Script {
     fn expect(&self, op: ControlOp, encoded: bool, answer: Result<i32, i32>, out: &[u8]) {
         self.0.lock().unwrap().push_back((op, encoded, answer, out.to_vec()));
+    }
+
+    fn last_data(&self) -> u64 {
+        *self.1.lock().unwrap()
     }
 
     fn is_over(&self) -> bool {
@@ -26,7 +31,8 @@ impl Script {
 }
 
 impl Speak for Script {
-    fn speak(&self, code: u32, _command: ControlCommand, data: &mut [u8]) -> Answer {
+    fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer {
+        *self.1.lock().unwrap() = command.data;
         let (op, encoded, answer, out) = self.0.lock().unwrap().pop_front().expect("a command that nobody expects");
         assert_eq!(code, op.code(encoded), "{} was expected", op.name);
         data[..out.len()].copy_from_slice(&out);
@@ -120,9 +126,53 @@ fn one_that_lost_its_server_is_taken_over_once_the_kernel_has_ended_with_that() 
     script.expect(abi::START_USER_RECOVERY, true, Ok(0), &[]);
     let device = Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().unwrap();
     assert!(device.is_recovered);
+    let mut opening = taken(device, &[TAKEN, TAKEN]);
     script.expect(abi::END_USER_RECOVERY, true, Ok(0), &[]);
-    device.begin(&control).unwrap();
+    opening.begin(&control).unwrap();
+    // Once is enough.
+    opening.begin(&control).unwrap();
     assert!(script.is_over());
+}
+
+/// A device on its way, with what its shards have said.
+fn taken(device: Device, queues: &[u8]) -> Opening {
+    let opening = Opening::of(device);
+    opening.taken.iter().zip(queues).for_each(|(taken, what)| taken.store(*what, Ordering::Release));
+    opening
+}
+
+#[test]
+fn a_takeover_that_failed_half_way_goes_on_from_there() {
+    let (script, control) = modern();
+    let device = Device { id: 3, info: found(abi::STATE_QUIESCED), is_recovered: true };
+    let mut opening = taken(device, &[TAKEN, REFUSED]);
+    // The driver is asked for nothing that it would wait for.
+    let error = opening.begin(&control).unwrap_err();
+    assert!(error.kind == UblkErrorKind::Limit && error.context.contains("1 of the 2 queues"), "{error}");
+    opening.taken[1].store(TAKEN, Ordering::Release);
+    script.expect(abi::END_USER_RECOVERY, true, Err(EBUSY), &[]);
+    script.expect(abi::GET_DEV_INFO, true, Ok(0), found(abi::STATE_QUIESCED).as_bytes());
+    assert_eq!(opening.begin(&control).unwrap_err().kind, UblkErrorKind::Busy);
+    // What was asked before has come to its end.
+    let live = DeviceInfo { ublksrv_pid: std::process::id() as i32, ..found(abi::STATE_LIVE) };
+    script.expect(abi::END_USER_RECOVERY, true, Err(EBUSY), &[]);
+    script.expect(abi::GET_DEV_INFO, true, Ok(0), live.as_bytes());
+    opening.begin(&control).unwrap();
+    assert!(script.is_over());
+}
+
+#[test]
+fn a_size_is_changed_where_the_driver_can() {
+    let (script, control) = modern();
+    assert!(!control.update_size(3, 1 << 20).unwrap(), "nothing is asked of an older one");
+    let all = abi::F_UPDATE_SIZE | abi::F_CMD_IOCTL_ENCODE;
+    script.expect(abi::GET_FEATURES, true, Ok(0), &all.to_ne_bytes());
+    let newer = Control::of(Box::new(script.clone())).unwrap();
+    script.expect(abi::UPDATE_SIZE, true, Ok(0), &[]);
+    assert!(newer.update_size(3, 1 << 20).unwrap());
+    assert_eq!(script.last_data(), (1 << 20) / 512, "in sectors");
+    script.expect(abi::UPDATE_SIZE, true, Err(EINVAL), &[]);
+    assert!(newer.update_size(3, 1 << 20).is_err() && script.is_over());
 }
 
 #[test]

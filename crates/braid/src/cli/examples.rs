@@ -220,6 +220,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("export show", &["braid export show fast"]),
     ("export rename", &["braid export rename fast faster"]),
     ("export remove", &["braid export remove fast"]),
+    ("export repair", &["braid export repair --dry-run", "braid export repair"]),
     ("demo", &["braid demo", "braid demo --keep"]),
     (
         "bench",

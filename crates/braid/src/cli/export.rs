@@ -4,7 +4,8 @@ use super::export_limits::LimitArgs;
 use super::{Ask, output, segment};
 use crate::daemon::address::{Address, DEPTH_DEFAULT};
 use braid_api::{
-    AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, RenameExport, SetExport, names,
+    AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, Orphan, OrphanList, RemoveOrphans,
+    RenameExport, SetExport, names,
 };
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
@@ -26,6 +27,8 @@ pub enum Verb {
     Rename(RenameArgs),
     /// Take an export away; its clients are disconnected
     Remove(NameArgs),
+    /// Remove block devices of Braid's that no export claims and nobody serves
+    Repair(RepairArgs),
 }
 
 #[derive(Args)]
@@ -85,6 +88,15 @@ pub struct NameArgs {
     /// The export, by name or UUID
     #[arg(value_parser = export_name)]
     export: String,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Args)]
+pub struct RepairArgs {
+    /// Only list them
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -175,6 +187,11 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 format!("export {} is now called {}: {}\n", args.export, export.name, export.uri)
             });
         }
+        Verb::Repair(args) => {
+            let body = RemoveOrphans { dry_run: args.dry_run };
+            let list: OrphanList = args.ask.client()?.post("/v1/orphans", &body).await?;
+            output::show(args.ask.json, &list, orphans);
+        }
         Verb::Remove(args) => {
             let export: Export = args.ask.client()?.delete(&format!("/v1/exports/{}", segment(&args.export))).await?;
             output::show(args.ask.json, &export, |export| format!("export {} is removed\n", export.name));
@@ -186,6 +203,22 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
 /// Whether it is one, and not listened on.
 fn is_block_device(export: &Export) -> bool {
     export.nbd.starts_with("ublk:")
+}
+
+fn orphans(list: &OrphanList) -> String {
+    if list.orphans.is_empty() {
+        return "every block device is an export's\n".to_owned();
+    }
+    let line = |orphan: &Orphan| {
+        let what = match (&orphan.reason, orphan.removed) {
+            (Some(why), _) => format!("stays: {why}"),
+            (None, true) => "is removed".to_owned(),
+            (None, false) => "is of no export".to_owned(),
+        };
+        let size = orphan.size_bytes.map(|bytes| format!(" ({})", format_size(bytes))).unwrap_or_default();
+        format!("{}{size} {what}\n", orphan.device)
+    };
+    list.orphans.iter().map(line).collect()
 }
 
 fn added(export: &Export) -> String {

@@ -4,8 +4,9 @@ use super::output;
 use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
     Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList, Pool, PoolChecked,
-    PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume, VolumeList,
+    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList, OrphanList, Pool,
+    PoolChecked, PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume,
+    VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -100,6 +101,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("export show", "Export"),
     ("export rename", "Export"),
     ("export remove", "Export"),
+    ("export repair", "OrphanList"),
     ("mount", "Mounted"),
     ("umount", "Unmounted"),
     ("demo", "Demo"),
@@ -209,6 +211,7 @@ struct PlanMap {
     MdImport,
     Node,
     NodeList,
+    OrphanList,
     PlanMap,
     Pool,
     PoolChecked,

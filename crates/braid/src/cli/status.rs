@@ -83,6 +83,9 @@ fn people(status: &Status, disks: &DiskList) -> String {
         line("node", node.clone());
     }
     line("state", status.state_directory.clone());
+    if let Some(features) = &status.ublk {
+        line("ublk", if features.is_empty() { "yes".to_owned() } else { features.join(", ") });
+    }
     for (shards, what) in shards(status) {
         line(&shards, what);
     }

@@ -2,6 +2,7 @@
 
 mod imported;
 mod nodes;
+mod orphans;
 mod pools;
 mod replicas;
 mod replicated;
@@ -99,6 +100,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/exports", get(exports).post(add_export))
         .route("/v1/exports/{export}", get(export).patch(set_export).delete(remove_export))
         .route("/v1/exports/{export}/rename", post(rename_export))
+        .route("/v1/orphans", post(orphans::remove_orphans))
         .route("/v1/nodes", get(nodes::nodes))
         .route("/v1/nodes/{node}", get(nodes::node).delete(nodes::remove_node))
         .route("/v1/nodes/{node}/renew", post(nodes::renew_node))
@@ -210,6 +212,7 @@ pub fn router(control: Arc<Control>) -> Router {
         nodes::join_cluster,
         nodes::admit,
         nodes::exchange,
+        orphans::remove_orphans,
         upgrade::upgrade,
         events,
         metrics

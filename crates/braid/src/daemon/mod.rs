@@ -328,7 +328,11 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
     tracing::info!("{reason}: the daemon ends");
     match handover {
         Some(_) => notify::tell_reloading(),
-        None => notify::tell(notify::STOPPING),
+        None => {
+            // One that was asked for in the same moment comes to nothing.
+            control.upgrades().set_closed(false);
+            notify::tell(notify::STOPPING);
+        }
     }
     control.begin_stop();
     let left = tokio::select! {
@@ -344,6 +348,9 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
     end_ring(ring, &left).await?;
     // Somebody wants it to end, after all: everything has.
     let is_to_end = std::future::poll_fn(|cx| Poll::Ready(terminate.poll_recv(cx).is_ready())).await;
+    if handover.is_some() && is_to_end {
+        control.end_files();
+    }
     if let Some(mut handover) = handover.filter(|_| !is_to_end) {
         for what in &left {
             tracing::error!("{what}");

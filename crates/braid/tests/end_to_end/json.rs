@@ -83,6 +83,7 @@ fn every_command_prints_what_its_schema_says() {
         ("status", &["status"]),
         ("top", &["top", "--interval", "100ms"]),
         ("export remove", &["export", "remove", "other"]),
+        ("export repair", &["export", "repair", "--dry-run"]),
         ("disk list", &["disk", "list"]),
         ("array stop", &["array", "stop", "renamed"]),
         ("disk examine", &["disk", "examine", &one]),

@@ -1,23 +1,22 @@
 //! `braid mount NAME DIR` and `braid umount DIR`: the file system of an array, a volume or a snapshot, at a folder of this machine.
 //!
 //! What it is: the daemon is asked for an export, which becomes a block device here (`device`); what is on it is looked at, and a file
-//! system is made where there is nothing and somebody asked for one (`content`); the system's own programs mount it (`table` knows what
+//! system is made where there is nothing and somebody asked for one (`content`); the system's own programs mount it (`mounts` knows what
 //! they did). Mounting is this command's, and never the daemon's: it must not stand among the users of its own devices.
 //! What it promises: what was said twice is done once. What fails leaves nothing behind that it has made. No byte is written to what
 //! holds anything.
 
 mod content;
 mod device;
-mod table;
 
 use super::{Ask, output};
+use crate::mounts::{self, Mount};
 use braid_api::{ErrorDetail, Export, ExportList, Kind, names};
 use clap::Args;
 use content::FileSystem;
 use device::Way;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
-use table::Mount;
 
 /// Arguments of `braid mount`.
 #[derive(Args)]
@@ -103,7 +102,7 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     let folder = folder(&args.folder)?;
     let client = args.ask.client()?;
     let read_only = args.read_only || args.name.contains('@');
-    let over = table::at(&folder)?;
+    let over = mounts::at(&folder)?;
     let asked = device::Asked { name: &args.name, read_only, via: args.via };
     if let Some(over) = over {
         let exports: ExportList = client.get("/v1/exports").await?;
@@ -199,7 +198,7 @@ fn done(
 pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
     refuse_elsewhere(&args.ask, "umount")?;
     let folder = folder(&args.folder)?;
-    let Some(over) = table::at(&folder)? else {
+    let Some(over) = mounts::at(&folder)? else {
         let unmounted = Unmounted { folder: folder.display().to_string(), name: None, removed_export: None };
         output::show(args.ask.json, &unmounted, |_| format!("nothing is mounted at {}\n", folder.display()));
         return Ok(ExitCode::SUCCESS);
@@ -222,7 +221,7 @@ pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
             .remedy(format!("end who uses it (fuser -vm '{}')", folder.display()))
             .into());
     }
-    let is_last = device::is_ours(&export, &export.array) && !table::is_mounted(&over.source)?;
+    let is_last = device::is_ours(&export, &export.array) && !mounts::is_mounted(&over.source)?;
     if is_last {
         device::take_away(&client, &export, &over.source).await?;
     }

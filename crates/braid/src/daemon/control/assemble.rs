@@ -70,6 +70,7 @@ impl Control {
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
         self.tell_of_start(ms, found, late);
+        tokio::spawn(Arc::clone(self).look_around());
         if late > 0 {
             let control = Arc::clone(self);
             tokio::spawn(async move { control.once_more(search).await });

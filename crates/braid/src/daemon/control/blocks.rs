@@ -4,7 +4,7 @@
 //! talks to the driver blocks, and does so on threads for that.
 
 use super::exports::Listens;
-use super::tables::{Serving, Tables};
+use super::tables::{ExportEntry, Serving, Tables};
 use super::{Control, ErrorDetail, Kind};
 use crate::daemon::address::{Address, BLOCK_FOLDER};
 use crate::daemon::listen::UBLK_FRONTEND;
@@ -12,7 +12,7 @@ use crate::daemon::state::SavedExport;
 use braid_engine::ShardId;
 use braid_nbd::{Export, ExportInfo, ExportTable};
 use braid_ring::RingHandle;
-use braid_ublk::{Control as Driver, Device, DeviceSetup, Message, Shape, UblkError, UblkErrorKind};
+use braid_ublk::{Control as Driver, Device, DeviceSetup, Message, Opening, Shape, UblkError, UblkErrorKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 /// What begins every mark of Braid's devices, in its upper three bytes: "BRD".
-const MARK: u64 = 0x42_52_44 << 40;
+const MARK: u64 = 0x42_52_44 << MARK_BITS;
+/// Bits of a mark below that, which are its export's.
+pub(super) const MARK_BITS: u32 = 40;
 
 /// The block devices that this daemon serves.
 #[derive(Default)]
-pub struct Blocks(Mutex<BTreeMap<Uuid, Arc<Block>>>);
+pub struct Blocks {
+    all: Mutex<BTreeMap<Uuid, Arc<Block>>>,
+    /// Those whose users wait, as a takeover failed half-way: the next try goes on from there.
+    half: Mutex<BTreeMap<Uuid, Opening>>,
+    /// What the kernel's driver can do, once it was asked.
+    features: Mutex<Option<Vec<String>>>,
+}
 
 /// One of them.
 struct Block {
@@ -35,7 +43,27 @@ struct Block {
 
 impl Blocks {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Arc<Block>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn half(&self) -> MutexGuard<'_, BTreeMap<Uuid, Opening>> {
+        self.half.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the kernel's driver can do; none: it was not asked, or is not there.
+    pub fn features(&self) -> Option<Vec<String>> {
+        self.features.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those that are served.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        self.all().values().map(|block| block.device.path()).collect()
+    }
+
+    /// Remembers what the driver can do.
+    pub fn note_features(&self, driver: &Driver) {
+        let words = driver.features().words().into_iter().map(str::to_owned).collect();
+        *self.features.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
     }
 
     fn of(&self, export: Uuid) -> Option<Arc<Block>> {
@@ -87,11 +115,20 @@ impl Control {
             .map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()).with("export", &saved.name))?;
         if let Some(block) = self.blocks.of(saved.uuid) {
             tell_all(&self.ring, || Message::Serve { id: block.device.id, export: Some(Arc::clone(&export)) });
-            self.warn_of_size(saved, &block.device, export.size_bytes());
+            self.tell_block_size(saved, &block.device, export.size_bytes()).await;
             return Ok(Serving::Listening(export));
         }
-        let (ring, offered, link) = (self.ring.clone(), Arc::clone(&export), path);
-        let begun = tokio::task::spawn_blocking(move || begin(&ring, &setup, &offered, link)).await;
+        let (control, offered, link) = (Arc::clone(self), Arc::clone(&export), path);
+        let uuid = saved.uuid;
+        let begun = tokio::task::spawn_blocking(move || {
+            let mut half = control.blocks.half().remove(&uuid);
+            let begun = begin(&control.ring, &control.blocks, &setup, &offered, link, &mut half);
+            if let Some(half) = half {
+                control.blocks.half().insert(uuid, half);
+            }
+            begun
+        })
+        .await;
         let block = flat(begun).map_err(|error| error.with("export", &saved.name))?;
         if block.device.is_recovered {
             let message = format!(
@@ -101,19 +138,47 @@ impl Control {
             );
             self.events().info("export_recovered", message, &[("export", &saved.name)]);
         }
-        self.warn_of_size(saved, &block.device, export.size_bytes());
+        self.tell_block_size(saved, &block.device, export.size_bytes()).await;
         self.blocks.all().insert(saved.uuid, Arc::new(block));
         Ok(Serving::Listening(export))
     }
 
-    /// A device keeps the size that it began with.
-    fn warn_of_size(&self, saved: &SavedExport, device: &Device, size_bytes: u64) {
+    /// A device has the size of what it is of, where the driver can change it; else it keeps the one that it began with.
+    async fn tell_block_size(&self, saved: &SavedExport, device: &Device, size_bytes: u64) {
         let Some(kept_bytes) = device.size_bytes().filter(|kept| *kept != size_bytes) else { return };
+        let id = device.id;
+        let told = tokio::task::spawn_blocking(move || Driver::open()?.update_size(id, size_bytes)).await;
+        let why = match told {
+            Ok(Ok(true)) => {
+                let message = format!("the block device of export {} is of {size_bytes} bytes now", saved.name);
+                return self.events().info("export_resized", message, &[("export", &saved.name)]);
+            }
+            Ok(Ok(false)) => "drivers can change that from Linux 6.16 on".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
         let message = format!(
-            "export {} is of {size_bytes} bytes, and its block device stays at {kept_bytes}: remove the export and add it again",
+            "export {} is of {size_bytes} bytes, and its block device stays at {kept_bytes} until the export is removed and added \
+             again: {why}",
             saved.name
         );
         self.events().warning("export_size", message, &[("export", &saved.name)]);
+    }
+
+    /// What these exports are of has another size: their devices, too, where that can be.
+    pub(super) fn resize_blocks_of(&self, of: Uuid) {
+        let exports: Vec<(SavedExport, u64)> = {
+            let tables = self.read();
+            let listening = |entry: &ExportEntry| match &entry.serving {
+                Serving::Listening(export) => Some((entry.saved.clone(), export.size_bytes())),
+                _ => None,
+            };
+            tables.exports.values().filter(|entry| entry.saved.array == of).filter_map(listening).collect()
+        };
+        for (saved, size_bytes) in exports {
+            let (Some(block), Some(control)) = (self.blocks.of(saved.uuid), self.me.upgrade()) else { continue };
+            tokio::spawn(async move { control.tell_block_size(&saved, &block.device, size_bytes).await });
+        }
     }
 
     /// What an export is of is away: who uses its device waits.
@@ -140,6 +205,7 @@ impl Control {
                 Address::Ublk { path, .. } => path,
                 _ => continue,
             };
+            drop(self.blocks.half().remove(&saved.uuid));
             let ended = tokio::task::spawn_blocking(move || end(&ring, known, mark, &link)).await;
             flat(ended).map_err(|error| error.with("export", &saved.name))?;
             self.blocks.all().remove(&saved.uuid);
@@ -149,6 +215,7 @@ impl Control {
 
     /// An export is gone whatever becomes of its device: its users get errors from now on.
     pub(super) fn abandon_block(&self, saved: &SavedExport) {
+        drop(self.blocks.half().remove(&saved.uuid));
         let Some(block) = self.blocks.all().remove(&saved.uuid) else { return };
         let ring = self.ring.clone();
         tokio::task::spawn_blocking(move || {
@@ -173,12 +240,26 @@ impl Tables {
 }
 
 /// By which the kernel's device of an export is known.
-fn mark_of(export: Uuid) -> u64 {
-    MARK | (export.as_u128() as u64 & ((1 << 40) - 1))
+pub(super) fn mark_of(export: Uuid) -> u64 {
+    MARK | (export.as_u128() as u64 & ((1 << MARK_BITS) - 1))
 }
 
-fn begin(ring: &RingHandle, setup: &DeviceSetup, export: &Arc<Export>, link: PathBuf) -> Result<Block, ErrorDetail> {
+/// Whether a device is one of Braid's.
+pub(super) fn is_mark(mark: u64) -> bool {
+    mark >> MARK_BITS == MARK >> MARK_BITS
+}
+
+/// Makes a device or takes it over. What failed half-way, and has users that wait, is left in `half` for the next try.
+fn begin(
+    ring: &RingHandle,
+    blocks: &Blocks,
+    setup: &DeviceSetup,
+    export: &Arc<Export>,
+    link: PathBuf,
+    half: &mut Option<Opening>,
+) -> Result<Block, ErrorDetail> {
     let driver = Driver::open().map_err(of_ublk)?;
+    blocks.note_features(&driver);
     for shard in 0..ring.shards() {
         let kind = ring.driver(ShardId(shard)).kind;
         if kind != braid_ring::DriverKind::Uring {
@@ -191,25 +272,40 @@ fn begin(ring: &RingHandle, setup: &DeviceSetup, export: &Arc<Export>, link: Pat
     }
     // Before there is a device: what cannot have its path is not made.
     check_link(&link)?;
-    let device = Device::find_or_make(&driver, setup).map_err(of_ublk)?;
-    let id = device.id;
-    let begun = device.shares(&driver).and_then(|shares| {
+    let mut opening = match half.take() {
+        Some(opening) => opening,
+        None => Opening::of(Device::find_or_make(&driver, setup).map_err(of_ublk)?),
+    };
+    let id = opening.device.id;
+    let offer = |export: Option<&Arc<Export>>| {
+        tell_all(ring, || Message::Serve { id, export: export.map(Arc::clone) });
+    };
+    // Queues that a shard has since an earlier try.
+    offer(Some(export));
+    let begun = opening.shares(&driver).and_then(|shares| {
         for share in shares {
             let shard = ShardId(share.queue % ring.shards());
             ring.post(shard, UBLK_FRONTEND, Box::new(Message::Queue { id, share, export: Arc::clone(export) }));
         }
-        device.begin(&driver)
+        opening.begin(&driver)
     });
-    let linked = begun.map_err(of_ublk).and_then(|()| make_link(&link, &device.path()));
-    if let Err(error) = linked {
-        // One whose users wait is kept for the next try; one that is new has none.
-        if !device.is_recovered {
-            tell_all(ring, || Message::Fail { id });
-            let _ = driver.stop(id).and_then(|()| driver.delete(id));
+    let linked = begun.map_err(of_ublk).and_then(|()| make_link(&link, &opening.device.path()));
+    match linked {
+        Ok(()) => Ok(Block { device: opening.into_device(), link }),
+        Err(error) if opening.device.is_recovered => {
+            // Its users wait on, for the next try.
+            offer(None);
+            *half = Some(opening);
+            Err(error)
         }
-        return Err(error);
+        Err(error) => {
+            tell_all(ring, || Message::Fail { id });
+            // Its file has to be closed before it can go.
+            drop(opening);
+            let _ = driver.stop(id).and_then(|()| driver.delete(id));
+            Err(error)
+        }
     }
-    Ok(Block { device, link })
 }
 
 fn end(ring: &RingHandle, known: Option<Arc<Block>>, mark: u64, link: &Path) -> Result<(), ErrorDetail> {
@@ -228,23 +324,32 @@ fn end(ring: &RingHandle, known: Option<Arc<Block>>, mark: u64, link: &Path) -> 
     if let Some(info) = found {
         let device = Device { id: info.dev_id, info, is_recovered: false };
         let fail = || tell_all(ring, || Message::Fail { id: device.id });
-        device.end(&driver, fail).map_err(|error| {
-            let holder = braid_ring::disk::holder_of(&device.path());
-            match (error.kind, holder) {
-                (UblkErrorKind::Busy, Some(holder)) => {
-                    let remedy = error.remedy.clone();
-                    ErrorDetail::new(
-                        Kind::InUse,
-                        format!("{} ({}) is in use by {holder}", link.display(), device.path().display()),
-                    )
-                    .remedy(remedy)
-                }
-                _ => of_ublk(error),
-            }
-        })?;
+        device.end(&driver, fail).map_err(|error| not_ended(error, &device, link))?;
     }
     unlink(link);
     Ok(())
+}
+
+/// Removes a device that nobody serves.
+///
+/// # Errors
+/// It is in use; the driver refuses.
+pub(super) fn end_of(driver: &Driver, device: &Device) -> Result<(), ErrorDetail> {
+    device.end(driver, || ()).map_err(|error| not_ended(error, device, &device.path()))
+}
+
+/// Why a device is not removed, with who has it.
+fn not_ended(error: UblkError, device: &Device, link: &Path) -> ErrorDetail {
+    let holder = braid_ring::disk::holder_of(&device.path());
+    match (error.kind, holder) {
+        (UblkErrorKind::Busy, Some(holder)) => {
+            let path = device.path();
+            let shown = if path == link { String::new() } else { format!(" ({})", path.display()) };
+            ErrorDetail::new(Kind::InUse, format!("{}{shown} is in use by {holder}", link.display()))
+                .remedy(error.remedy)
+        }
+        _ => of_ublk(error),
+    }
 }
 
 fn tell_all(ring: &RingHandle, message: impl Fn() -> Message) {
@@ -298,7 +403,7 @@ fn flat<T>(ended: Result<Result<T, ErrorDetail>, tokio::task::JoinError>) -> Res
     ended.map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?
 }
 
-fn of_ublk(error: UblkError) -> ErrorDetail {
+pub(super) fn of_ublk(error: UblkError) -> ErrorDetail {
     let kind = match error.kind {
         UblkErrorKind::NoDriver | UblkErrorKind::Unsupported => Kind::Unsupported,
         UblkErrorKind::Permission => Kind::PermissionDenied,

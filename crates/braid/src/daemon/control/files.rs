@@ -424,7 +424,7 @@ impl Control {
     }
 
     /// The daemon ends: what no service manager keeps is unmounted; who uses it gets errors from then on.
-    pub(super) fn end_files(&self) {
+    pub fn end_files(&self) {
         for (uuid, mounted) in std::mem::take(&mut *self.files.mounts()) {
             if mounted.outlives || mounted.unmounted {
                 continue;

@@ -258,6 +258,7 @@ impl Control {
         }
         drop(tables);
         self.look_at_files_of(uuid);
+        self.resize_blocks_of(uuid);
     }
 
     /// An array has grown.

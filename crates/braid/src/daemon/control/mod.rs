@@ -7,6 +7,7 @@
 
 mod assemble;
 mod blocks;
+mod blocks_around;
 mod change;
 mod complaints;
 mod create;
@@ -19,6 +20,7 @@ mod holes;
 mod idle;
 mod imported;
 pub mod keeping;
+mod orphans;
 pub mod pools;
 pub mod replicas;
 pub mod replicated;
@@ -284,6 +286,7 @@ impl Control {
             exports: Tally { total: tables.exports.len() as u64, serving: connections.len() as u64 },
             disks: Tally { total: disks.len() as u64, serving: disks.iter().filter(|ok| **ok).count() as u64 },
             connections: connections.iter().sum(),
+            ublk: self.blocks.features(),
             upgrade: self.upgrades.last(),
             attention: [
                 self.troubles(),

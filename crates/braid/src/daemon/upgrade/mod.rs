@@ -217,7 +217,13 @@ impl Handover {
     /// Begins: holds every socket that listens, so that whoever connects from now on waits for the next daemon.
     pub fn begin(upgrades: &Upgrades, candidate: Arc<Candidate>) -> Handover {
         let listening = upgrades.listening();
-        let sockets = listening.iter().filter_map(|(name, socket)| Some((name.clone(), socket.upgrade()?))).collect();
+        let now = listening.iter().filter_map(|(name, socket)| Some((name.clone(), socket.upgrade()?)));
+        // What nothing has asked for yet may be asked for by the next one.
+        let left = std::mem::take(&mut *upgrades.left.lock().unwrap_or_else(PoisonError::into_inner));
+        let left = left.into_iter().flat_map(|(name, all)| {
+            all.into_iter().map(move |socket| (name.clone(), Arc::new(socket) as Arc<Listening>))
+        });
+        let sockets = now.chain(left).collect();
         Handover { candidate, number: upgrades.number(), since_ns: monotonic_ns(), sockets, files: Vec::new() }
     }
 

@@ -206,6 +206,7 @@ impl Control {
         }
         drop(tables);
         self.look_at_files_of(volume);
+        self.resize_blocks_of(volume);
     }
 
     /// Serves a volume or snapshot no more, if nothing exports it any more. An export that is being added is not in the tables yet: only who

@@ -32,7 +32,11 @@ pub fn is_mounted(source: &Path) -> Result<bool, ErrorDetail> {
     Ok(all()?.iter().any(|mount| mount.source == source))
 }
 
-fn all() -> Result<Vec<Mount>, ErrorDetail> {
+/// Everything that is mounted, the latest last.
+///
+/// # Errors
+/// As [`at`].
+pub fn all() -> Result<Vec<Mount>, ErrorDetail> {
     let table = std::fs::read("/proc/self/mountinfo")
         .map_err(|error| ErrorDetail::new(Kind::Internal, format!("the mounts cannot be listed: {error}")))?;
     Ok(parse(&table))
