@@ -4,8 +4,8 @@
 #   scripts/test-vm.sh BRAID [SCENARIO…]
 #
 # BRAID is the program to test. A scenario is a folder of tests/vm with `run.sh`, which runs in the guest, and `expected`,
-# which its results have to be, line by line. All scenarios run in one boot, one after the other, each with its own folder
-# and with the same six empty disks of 1 GiB, /dev/vda to /dev/vdf. What the guest printed is shown when one fails.
+# which its results have to be, line by line. Two guests run side by side, each takes the next scenario when it has done one. A
+# scenario has its own folder and six empty disks of 1 GiB, /dev/vda to /dev/vdf. What the guest printed is shown when one fails.
 #
 # The guest is qemu in software emulation, as machines that build seldom have /dev/kvm or the kernel's modules. Its kernel is
 # Debian's 6.12, unpacked and not installed, kept in BRAID_TOOLS, else ~/.cache/braid-tools. Nothing of the host is
@@ -18,7 +18,9 @@ export PATH="$PATH:/usr/sbin:/sbin"
 braid=$(realpath "$1")
 shift
 scenarios=("$@")
-[ ${#scenarios[@]} -gt 0 ] || mapfile -t scenarios < <(find tests/vm -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort)
+# Those that take longest first.
+[ ${#scenarios[@]} -gt 0 ] ||
+    mapfile -t scenarios < <(echo power-cut; echo killed; find tests/vm -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx 'power-cut\|killed' | sort)
 time_limit=${VM_SECONDS:-300}
 
 scripts/install-tools.sh vm
@@ -94,27 +96,33 @@ for scenario in "${scenarios[@]}"; do
     [ -f "tests/vm/$scenario/run.sh" ] || { echo "there is no scenario $scenario in tests/vm" >&2; exit 2; }
     cp -r "tests/vm/$scenario" "$root/scenarios/"
     echo "$scenario"
-done >"$root/scenarios/order"
+done >"$share/order"
+mkdir "$share/taken"
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$work/initrd"
-disks=()
-add_disk() { # name, options
-    disks+=(-drive "file=$work/$1.img,format=raw,if=none,id=$1,cache=writeback,$2" -device "virtio-blk-pci,drive=$1,serial=$1")
-}
-for disk in a b c d e f; do
-    truncate -s 1G "$work/$disk.img"
-    add_disk $disk discard=unmap
-done
-add_disk programs readonly=on
-
 started=$SECONDS
 # Without no_timer_check a busy host makes the kernel believe that its timer is broken.
 # qemu ends with 0 whatever the guest did: only what it wrote counts. An end by the time limit is one without results.
-nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=multi,tb-size=1024 -m 3072 -smp 2 \
-    -nodefaults -no-user-config -display none -serial "file:$work/console" -no-reboot \
-    -kernel "$tools/kernel/boot/vmlinuz-$kernel" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 mitigations=off nokaslr no_timer_check quiet" \
-    "${disks[@]}" \
-    -virtfs "local,path=$share,mount_tag=share,security_model=none" </dev/null || true
+boot() { # which guest
+    local guest=$1 disk disks=()
+    add_disk() { # name, file, options
+        disks+=(-drive "file=$2,format=raw,if=none,id=$1,cache=writeback,$3" -device "virtio-blk-pci,drive=$1,serial=$1")
+    }
+    for disk in a b c d e f; do
+        truncate -s 1G "$work/$guest-$disk.img"
+        add_disk $disk "$work/$guest-$disk.img" discard=unmap
+    done
+    add_disk programs "$work/programs.img" readonly=on
+    nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=multi,tb-size=1024 -m 2560 -smp 2 \
+        -nodefaults -no-user-config -display none -serial "file:$work/console-$guest" -no-reboot \
+        -kernel "$tools/kernel/boot/vmlinuz-$kernel" -initrd "$work/initrd" \
+        -append "console=ttyS0 panic=-1 mitigations=off nokaslr no_timer_check quiet" \
+        "${disks[@]}" \
+        -virtfs "local,path=$share,mount_tag=share,security_model=none" </dev/null || true
+}
+guests=(0)
+[ ${#scenarios[@]} = 1 ] || guests+=(1)
+for guest in "${guests[@]}"; do boot "$guest" & done
+wait
 
 passed=0 failed=0
 for scenario in "${scenarios[@]}"; do
@@ -132,10 +140,10 @@ for scenario in "${scenarios[@]}"; do
     cat "$work/diff"
     echo "-- its log"
     tail -n 150 "$share/$scenario.log" 2>/dev/null || echo "(none: it did not begin)"
-    echo "-- the guest's console"
-    tail -n 60 "$work/console" 2>/dev/null || true
+    echo "-- the guests' consoles"
+    tail -n 40 "$work"/console-* 2>/dev/null || true
 done
-[ -z "${VM_LOGS:-}" ] || { mkdir -p "$VM_LOGS" && cp -r "$share"/. "$work/console" "$VM_LOGS"/; }
+[ -z "${VM_LOGS:-}" ] || { mkdir -p "$VM_LOGS" && cp -r "$share"/. "$work"/console-* "$VM_LOGS"/; }
 echo "guest: $passed passed, $failed failed, kernel $kernel, $((SECONDS - started)) s"
 # The sum of `make test` counts lines such as this one.
 echo "test result: $([ $failed = 0 ] && echo ok || echo FAILED). $passed passed; $failed failed;"

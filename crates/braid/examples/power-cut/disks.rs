@@ -56,7 +56,7 @@ impl Disk {
     }
 
     /// What the disk is after a cut; how many sectors it had cached, and how many of them it has kept.
-    fn cut(&self, path: &str, size: u64, seed: u64) -> io::Result<(usize, usize)> {
+    fn cut(&self, path: &str, size: u64, way: u64, seed: u64) -> io::Result<(usize, usize)> {
         let file = File::create(path)?;
         file.set_len(size)?;
         for (nth, chunk) in &self.kept {
@@ -64,9 +64,9 @@ impl Disk {
         }
         let mut kept = 0;
         for (nth, sector) in &self.cached {
-            // Most blocks of 4 KiB as a whole, some torn; of every fourth disk nothing, of another everything.
+            // Nothing, everything, or some: most blocks of 4 KiB as a whole, and some torn.
             let block = draw(seed ^ (nth / 8));
-            let yes = match seed % 4 {
+            let yes = match way % 4 {
                 0 => false,
                 1 => true,
                 _ if block.is_multiple_of(8) => draw(seed ^ (nth << 20)).is_multiple_of(2),
@@ -142,7 +142,8 @@ fn one_cut(asked: &UnixStream, disks: &Disks, size: u64) -> io::Result<()> {
     }
     let mut said = String::new();
     for (nth, (name, disk)) in disks.iter().enumerate() {
-        let (cached, kept) = disk.cut(&format!("{to}/{name}.img"), size, draw(seed.wrapping_add(nth as u64)))?;
+        let (cached, kept) =
+            disk.cut(&format!("{to}/{name}.img"), size, seed.wrapping_add(nth as u64), draw(seed << 8 | nth as u64))?;
         said += &format!("disk {name}: {kept} of {cached} sectors kept, ");
     }
     drop(disks);

@@ -7,12 +7,14 @@
 //! power-cut write FOLDER ACKS WRITER        until there is a file ACKS/enough
 //! power-cut replay LOG TARGET MARK          what is on the disk for certain at that mark
 //! power-cut check FOLDER ACKS               0: everything that was acknowledged is there
+//! power-cut nbd connect|reconnect ADDRESS EXPORT INDEX CONNECTIONS      /dev/nbdINDEX
 //! ```
 //!
 //! The log has a write only once it was flushed (or was FUA), so that a disk up to a mark is one that has lost everything it was
 //! free to lose.
 
 mod disks;
+mod kernel_nbd;
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -38,7 +40,13 @@ fn main() -> ExitCode {
         ["check", folder, acks] => check(folder, acks),
         ["serve", folder, bytes, ref names @ ..] => number(bytes).and_then(|bytes| disks::serve(folder, bytes, names)),
         ["cut", folder, acks, to, seed] => number(seed).and_then(|seed| disks::cut(folder, acks, to, seed)),
-        _ => Err(io::Error::other("write, replay, check, serve or cut, as the beginning of its source says")),
+        ["nbd", "connect", at, export, index, connections] => {
+            number(index).and_then(|index| kernel_nbd::connect(at, export, index, number(connections)?))
+        }
+        ["nbd", "reconnect", at, export, index, connections] => {
+            number(index).and_then(|index| kernel_nbd::reconnect(at, export, index, number(connections)?))
+        }
+        _ => Err(io::Error::other("write, replay, check, serve, cut or nbd, as the beginning of its source says")),
     };
     match done {
         Ok(said) => {

@@ -137,6 +137,29 @@ fn note_backing(devices: &mut [BlockDevice]) {
     }
 }
 
+/// Whether a block device of that name is served from user space, by Linux' ublk driver.
+fn is_served(name: &str) -> bool {
+    name.starts_with("ublkb")
+}
+
+/// Logical volumes and md's arrays on such devices wait as these do.
+fn leave_out_what_stands_on_served(devices: &mut Vec<BlockDevice>) {
+    let mut out: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let before = devices.len();
+        devices.retain(|device| {
+            let waits = device.slaves.iter().any(|name| is_served(name) || out.contains(name));
+            if waits {
+                out.extend(device.path.file_name().map(|name| name.to_string_lossy().into_owned()));
+            }
+            !waits
+        });
+        if devices.len() == before {
+            return;
+        }
+    }
+}
+
 impl Roots {
     /// What a disk stands on, itself included: the devices that it is built on, the files behind loop devices.
     pub fn beneath(&self, path: &Path, devices: &[BlockDevice]) -> BTreeSet<Identity> {
@@ -180,7 +203,7 @@ impl Roots {
         let mut devices = Vec::new();
         for name in names(&self.sys.join("block")) {
             // What is served from user space may wait for this very daemon: whoever reads it then waits for ever.
-            if name.starts_with("ram") || name.starts_with("zram") || name.starts_with("ublkb") {
+            if name.starts_with("ram") || name.starts_with("zram") || is_served(&name) {
                 continue;
             }
             let folder = self.sys.join("block").join(&name);
@@ -192,6 +215,7 @@ impl Roots {
             }
             devices.push(whole);
         }
+        leave_out_what_stands_on_served(&mut devices);
         devices.sort_by(|a, b| a.path.cmp(&b.path));
         note_backing(&mut devices);
         devices
@@ -459,6 +483,29 @@ mod tests {
         assert!(devices[1].rotational && devices[2].rotational);
         assert_eq!((devices[1].logical_block_bytes, devices[2].logical_block_bytes), (4096, 4096));
         assert_eq!(devices[2].parent.as_deref(), Some("8:0"));
+    }
+
+    #[test]
+    fn what_is_served_from_user_space_is_left_out_and_what_stands_on_it() {
+        let mut files = vec![];
+        let names = ["ublkb0", "dm-0", "dm-1", "dm-2", "sda"];
+        let texts: Vec<(String, String)> = names
+            .iter()
+            .enumerate()
+            .flat_map(|(nth, name)| {
+                [("size", "2048\n".to_owned()), ("dev", format!("252:{nth}\n"))]
+                    .map(|(file, text)| (format!("sys/block/{name}/{file}"), text))
+            })
+            .collect();
+        files.extend(texts.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        // A logical volume on a partition of it, another one on that, and one on a disk.
+        files.push(("sys/block/dm-1/slaves/ublkb0p1", ""));
+        files.push(("sys/block/dm-0/slaves/dm-1", ""));
+        files.push(("sys/block/dm-2/slaves/sda", ""));
+        let machine = Machine::new("served", &files);
+        let devices = machine.roots().block_devices();
+        let paths: Vec<_> = devices.iter().map(|device| device.path.to_str().expect("ASCII")).collect();
+        assert_eq!(paths, ["/nowhere/dm-2", "/nowhere/sda"]);
     }
 
     #[test]
