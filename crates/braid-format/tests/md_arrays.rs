@@ -247,6 +247,25 @@ fn every_layout_that_md_filled() {
     assert!(compared > 50_000, "{compared}");
 }
 
+/// Version 1.1 begins with it, 1.2 has it at 4 KiB, 1.0 eight KiB before the end, in whole 4 KiB.
+#[test]
+fn where_it_stands() {
+    assert_eq!(md::places((1 << 20) + 5 * 512), [(2, 4096), (1, 0), (0, (1 << 20) - 8192)]);
+    assert_eq!(md::places(4096), [(1, 0)]);
+    assert_eq!(md::places(0), []);
+    let end = DATA_START + (1 << 24) + 16_384;
+    for (minor, at) in md::places(end) {
+        let mut bytes = Made::of(1, 0, 0, 2, 1 << 24).bytes();
+        bytes[144..152].copy_from_slice(&(at / 512).to_le_bytes());
+        bytes[216..220].fill(0);
+        let sum: u64 =
+            bytes[..260].chunks(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))).sum();
+        bytes[216..220].copy_from_slice(&((sum as u32).wrapping_add((sum >> 32) as u32)).to_le_bytes());
+        let found = Superblock::decode(&bytes, minor, at, end).expect("it stands where it says");
+        assert_eq!(found.minor, minor);
+    }
+}
+
 #[test]
 fn what_is_no_superblock() {
     let right = Made::of(5, 2, 65_536, 4, 1 << 24);

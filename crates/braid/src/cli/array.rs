@@ -508,6 +508,9 @@ pub fn show(array: &Array) -> String {
     if let Some(redundancy) = &array.redundancy {
         redundant::show(array, redundancy, &mut line);
     }
+    if array.read_only {
+        line("access", "read only: an array of Linux md".to_owned());
+    }
     if !array.kept {
         line("kept", "no: memory and null disks keep nothing".to_owned());
     }

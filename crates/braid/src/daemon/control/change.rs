@@ -166,7 +166,9 @@ impl Control {
             tables.imported.remove(&claim.uuid);
         }
         self.save_or_warn();
-        self.events().info("array_deleted", format!("array {} was deleted", shown.name), &[("array", &shown.name)]);
+        let done = if shown.read_only { "forgotten; its disks are as they were" } else { "deleted" };
+        let message = format!("array {} was {done}", shown.name);
+        self.events().info("array_deleted", message, &[("array", &shown.name)]);
         Ok(shown)
     }
 

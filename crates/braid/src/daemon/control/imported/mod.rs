@@ -20,10 +20,14 @@ use layout::Place;
 use open::{Looked, Opened};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Blocks of devices with parity: what is lost is computed in whole ones.
 const ROW_BLOCK_BYTES: u32 = 4096;
+
+/// Longest that a start waits for the disks of an imported array: one that hangs keeps nobody else waiting.
+const LOOKING_MAX: Duration = Duration::from_secs(10);
 
 /// What is known of an imported array beside its members.
 pub struct Imported {
@@ -251,7 +255,16 @@ impl Control {
         };
         for saved in waiting {
             let Some(_claim) = self.claim_found(saved.array, "started") else { continue };
-            match self.start_import(&saved, extra.to_vec()).await {
+            let started = tokio::time::timeout(LOOKING_MAX, self.members_of(&saved, extra.to_vec())).await;
+            let opened = started.unwrap_or_else(|_| {
+                let message = format!("its disks have not answered within {} s", LOOKING_MAX.as_secs());
+                Err(ErrorDetail::new(Kind::TimedOut, message).remedy(format!("braid array assemble {}", saved.name)))
+            });
+            let started = match opened {
+                Ok(opened) => self.start_import(&saved, opened).await,
+                Err(error) => Err(error),
+            };
+            match started {
                 Ok(()) => {
                     let message = format!("array {} of Linux md is active: it is only read", saved.name);
                     self.events().info("array_started", message, &[("array", &saved.name)]);
@@ -272,9 +285,12 @@ impl Control {
         }
     }
 
-    /// Starts one, on the disks that it was on, or where its members are by now.
-    async fn start_import(self: &Arc<Self>, saved: &SavedImport, extra: Vec<DiskSpec>) -> Result<(), ErrorDetail> {
-        let wishes = Wishes { force: saved.force, layout: asked_layout(saved.layout.as_deref())? };
+    /// Opens the members of one on the disks that it was on, or where they are by now.
+    async fn members_of(
+        self: &Arc<Self>,
+        saved: &SavedImport,
+        extra: Vec<DiskSpec>,
+    ) -> Result<Vec<Opened>, ErrorDetail> {
         let (uuid, known) = (saved.array, saved.disks.clone());
         let found = blocking(move || {
             let known = known.iter().filter_map(|name| DiskSpec::parse(name).ok());
@@ -294,7 +310,13 @@ impl Control {
             }
             found
         });
-        let opened = self.open_md(found.await?).await?;
+        self.open_md(found.await?).await
+    }
+
+    /// Starts one with these members.
+    async fn start_import(self: &Arc<Self>, saved: &SavedImport, opened: Vec<Opened>) -> Result<(), ErrorDetail> {
+        let wishes = Wishes { force: saved.force, layout: asked_layout(saved.layout.as_deref())? };
+        let uuid = saved.array;
         let disks: Vec<String> = opened.iter().map(|member| member.looked.name.clone()).collect();
         self.serve_md(saved, opened, wishes).await?;
         let changed = {
