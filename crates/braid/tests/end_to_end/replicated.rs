@@ -279,6 +279,14 @@ fn what_was_served_is_served_again_after_a_restart() {
         assert!(kill || !copied, "{events}");
         assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     }
+    // Upgraded one after the other, and the one that serves last: who comes meanwhile waits until it is served again.
+    for node in [1, 2, 0] {
+        cluster.nodes[node].braid(&["serve", "--upgrade"]);
+        assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+        cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
+    }
+    let events = cluster.nodes[0].events();
+    assert!(!events.contains("resyncing") && !events.contains("member_filling"), "{events}");
     // With a witness either of the two is enough.
     cluster.nodes[0].kill();
     let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);

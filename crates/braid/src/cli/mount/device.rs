@@ -62,9 +62,14 @@ impl Made {
     }
 }
 
-/// Whether an export was made for mounting this.
+/// Whether an export was made for mounting, whatever it was called then.
+pub fn is_made(export: &Export) -> bool {
+    export.name.ends_with(MARK)
+}
+
+/// Whether it was made for mounting this.
 pub fn is_ours(export: &Export, name: &str) -> bool {
-    export.array == name && export.name == format!("{name}{MARK}")
+    export.array == name && is_made(export)
 }
 
 /// Whether a block device is of an export.
@@ -218,7 +223,7 @@ async fn add(client: &Client, asked: &Asked<'_>) -> Result<Export, ErrorDetail> 
 
 /// Where the file of an export is made: beside the daemon's socket.
 async fn place(client: &Client, export: &str) -> Result<PathBuf, ErrorDetail> {
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let status: Status = client.get("/v1/status").await?;
     let mut folder = Path::new(&status.socket).parent().unwrap_or(Path::new("/run/braid")).as_os_str().to_owned();
     // Not in that folder: service managers empty it when the daemon ends.
@@ -227,6 +232,13 @@ async fn place(client: &Client, export: &str) -> Result<PathBuf, ErrorDetail> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
         ErrorDetail::new(Kind::PermissionDenied, format!("the folder {} cannot be made: {error}", folder.display()))
     })?;
+    // One that somebody else has put there could lead anywhere.
+    let found = std::fs::symlink_metadata(&folder).ok();
+    if !found.is_some_and(|found| found.is_dir() && found.uid() == 0 && found.mode() & 0o022 == 0) {
+        return Err(ErrorDetail::new(Kind::PermissionDenied, format!("{} is not root's own folder", folder.display()))
+            .with("path", folder.display())
+            .remedy("move it away, and try again"));
+    }
     Ok(folder.join(escaped(export)))
 }
 

@@ -221,7 +221,7 @@ pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
             .remedy(format!("end who uses it (fuser -vm '{}')", folder.display()))
             .into());
     }
-    let is_last = device::is_ours(&export, &export.array) && !mounts::is_mounted(&over.source)?;
+    let is_last = device::is_made(&export) && !mounts::is_mounted(&over.source)?;
     if is_last {
         device::take_away(&client, &export, &over.source).await?;
     }
