@@ -59,6 +59,7 @@ result "mirror: $(state mirror)"
 check_again() { mount -t ext4 -o ro /dev/braid/mirror mirror && check mirror "$PWD/mirror.sums" && umount mirror; }
 echo 3 >/proc/sys/vm/drop_caches
 check_again && result "mirror: every byte as written, again"
+for name in striped mirror; do braid export remove $name >/dev/null; done
 kill -TERM $daemon
 wait $daemon || true
 dmsetup remove_all

@@ -69,6 +69,7 @@ fsck.ext4 -fn /dev/braid/mirror >/dev/null && result "ext4: checked, clean"
 xfs_repair -n /dev/braid/rows >xfs.check 2>&1 && result "xfs: checked, clean"
 btrfs check --readonly /dev/braid/tank/thin >btrfs.check 2>&1 && result "btrfs: checked, clean"
 result "the kernel: $(dmesg | grep -cE 'I/O error|EXT4-fs error|XFS.*(corrupt|error|shut)|BTRFS (error|critical)') errors"
+for name in mirror rows tank/thin; do braid export remove $name >/dev/null; done
 kill $daemon
 wait $daemon || true
 dmsetup remove_all

@@ -2,19 +2,20 @@
 # daemon killed meanwhile. And what the kernel's tools say of the device.
 . /scenarios/common.sh
 for module in ublk_drv ext4 dm-mod; do modprobe $module; done
-mkdir -p /etc/lvm
-cat >/etc/lvm/lvm.conf <<'END'
-activation { udev_sync = 0 udev_rules = 0 monitoring = 0 }
-devices { use_devicesfile = 0 }
-END
 start_daemon
 braid array create rows --level raid10 /dev/vda /dev/vdb /dev/vdc --yes >/dev/null
 braid export add rows --ublk --queues 2 >/dev/null
 disk=/dev/braid/rows
+# LVM reads every block device that there is: one whose daemon is gone for good would hold it for ever.
+mkdir -p /etc/lvm
+cat >/etc/lvm/lvm.conf <<END
+activation { udev_sync = 0 udev_rules = 0 monitoring = 0 }
+devices { use_devicesfile = 0 global_filter = [ "a|^$(readlink -f $disk)\$|", "r|.*|" ] }
+END
 size=$(braid export show rows --json | sed -nE 's/.*"size_bytes": ?([0-9]+).*/\1/p')
 result "sectors: $(($(blockdev --getsz $disk) * 512 == size)), blocks: $(/programs/sbin/blockdev --getss --getpbsz $disk | tr '\n' ' ')read-only: $(blockdev --getro $disk)"
-result "lsblk: $(lsblk -t -n -o PHY-SEC,LOG-SEC,ROTA,DISC-GRAN,DISC-MAX /dev/ublkb0 | tr -s ' ' | sed 's/^ //; s/ $//')"
-result "queues: $(ls /sys/block/ublkb0/mq | wc -l)"
+result "lsblk: $(lsblk -t -n -o PHY-SEC,LOG-SEC,ROTA,DISC-GRAN,DISC-MAX $(readlink -f $disk) | tr -s ' ' | sed 's/^ //; s/ $//')"
+result "queues: $(ls /sys/block/$(basename $(readlink -f $disk))/mq | wc -l)"
 
 pvcreate -y $(readlink -f $disk) >/dev/null
 vgcreate of-braid $(readlink -f $disk) >/dev/null
