@@ -271,11 +271,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
         })?;
         // No body at all is an empty object: requests whose fields all have defaults need none.
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(bytes).map(Ask).map_err(|error| {
-            ErrorDetail::new(Kind::InvalidArgument, format!("the body is not what this path takes: {error}"))
-                .remedy("see /v1/openapi.json or docs/api.md for its fields")
-                .into()
-        })
+        let refused = |why: &dyn std::fmt::Display| {
+            Refusal::from(
+                ErrorDetail::new(Kind::InvalidArgument, format!("the body is not what this path takes: {why}"))
+                    .remedy("see /v1/openapi.json or docs/api.md for its fields"),
+            )
+        };
+        // serde would take a list for the fields in their order, and an empty one for defaults.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(refused(&"it is a list, and not an object"));
+        }
+        serde_json::from_slice(bytes).map(Ask).map_err(|error| refused(&error))
     }
 }
 
@@ -802,6 +808,9 @@ mod tests {
             assert_eq!(error.kind, Kind::InvalidArgument, "{wrong}");
         }
         assert!(names::check_name(&ask.name).is_ok());
+        // Where every field may be absent, too.
+        let request = Request::new(Body::from(" []"));
+        assert!(Ask::<braid_api::RemoveOrphans>::from_request(request, &()).await.is_err());
     }
 
     #[test]
