@@ -16,6 +16,10 @@ pub enum Planted {
     MissedByOwnLayout,
     /// What a member misses is looked up before it takes every write.
     MissedLookedUpEarly,
+    /// What a member lacks that is like another one is not copied.
+    LackedForgotten,
+    /// In what a member differs is looked up before it takes every write.
+    LikenedEarly,
     /// What is noted of what a member misses is given up when it begins to be filled: it may be left out again.
     MissedForgottenEarly,
     /// A member that may have lost what was not flushed gets nothing but what it missed.

@@ -54,6 +54,7 @@ impl Sim {
         stage.lossy.clear();
         stage.half = None;
         stage.compare.clear();
+        (stage.alike, stage.unlike) = (None, None);
         stage.refused.clear();
         stage.enlarge.clear();
         stage.spreading.clear();

@@ -156,6 +156,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::ReadNotOrdered, Way::Replicated(200)),
         (D::MissedByOwnLayout, Way::Open),
         (D::MissedLookedUpEarly, Way::Replicated(1200)),
+        (D::LackedForgotten, Way::Replicated(1500)),
+        (D::LikenedEarly, Way::Open),
         (D::MissedForgottenEarly, Way::Replicated(1200)),
         (D::LossesForgotten, Way::Replicated(1800)),
         (D::FreshForgotten, Way::Replicated(600)),

@@ -171,6 +171,9 @@ impl Run<'_> {
                 stage.violation.get_or_insert(why);
             }
         }
+        if let Some(alike) = stage.alike.take() {
+            stage.unlike = Some(alike.differing(self.world));
+        }
         for copies in std::mem::take(&mut stage.compare) {
             self.world.counters.add("copies", "compared");
             if let Err(why) = copies.judge(self.world, &mut stage.oracle) {

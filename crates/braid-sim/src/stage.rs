@@ -1,6 +1,7 @@
 //! What the administrator's tasks and the loop of a life both look at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use braid_engine::io::{DeviceId, LeafId};
 use braid_geometry::Level;
@@ -13,6 +14,7 @@ use crate::meta::Task;
 use crate::oracle::{Oracle, Violation};
 use crate::plot::ArrayState;
 use crate::plot::journal::Refused;
+use crate::plot::liken::Alike;
 use crate::plot::mirrors::Mirror;
 use crate::plot::script::Spoil;
 use crate::rng::Rng;
@@ -85,6 +87,10 @@ pub struct Stage {
     pub half_taken: BTreeSet<usize>,
     /// Redundant arrays that nobody uses, all copies of which must be equal.
     pub compare: Vec<Copies>,
+    /// Two disks in which somebody wants to know what differs.
+    pub alike: Option<Alike>,
+    /// What was found of that: places from the start of both.
+    pub unlike: Option<Vec<Range<u64>>>,
     /// Moments that a task has come to.
     pub moments: Vec<&'static str>,
     /// How many of each kind there were in this life.
@@ -135,6 +141,8 @@ impl Stage {
             enlarged: BTreeSet::new(),
             half_taken: BTreeSet::new(),
             compare: Vec::new(),
+            alike: None,
+            unlike: None,
             moments: Vec::new(),
             seen: BTreeMap::new(),
             promoted: BTreeSet::new(),

@@ -44,6 +44,11 @@ pub(super) struct Lacked {
 }
 
 impl Lacked {
+    /// These blocks, and these regions whole, a bit each.
+    pub fn new(blocks: Blocks, whole: Vec<u64>) -> Lacked {
+        Lacked { blocks, whole }
+    }
+
     /// The first run of what it lacks within `[start, end)`, part of a region; both are `end` where there is nothing.
     pub fn run(&self, map: &RegionMap, start: u64, end: u64) -> (u64, u64) {
         if has(&self.whole, map.region_of(start)) { (start, end) } else { self.blocks.run(start, end) }
@@ -88,6 +93,7 @@ impl Keeper {
 
     /// Notes from now on what those miss who are out, and were not when a layout was published last.
     pub(super) fn note_absences(&mut self) {
+        self.forget_likeness();
         if !self.notes_absences() {
             return;
         }

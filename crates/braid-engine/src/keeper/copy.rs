@@ -31,7 +31,7 @@ pub(super) enum Goal {
 /// A region of which something was copied.
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
-    to: Roles,
+    pub(super) to: Roles,
     /// Everything before this byte of the array is copied.
     until: u64,
 }

@@ -4,6 +4,7 @@ use braid_format::{JobState, MemberState};
 
 use super::absences::Lacked;
 use super::copy::Goal;
+use super::liken::Likeness;
 use super::{Act, JobStage, Keeper, KeeperIo};
 use crate::io::LeafId;
 use crate::lifecycle::LifecycleError;
@@ -33,6 +34,8 @@ pub(super) struct Fill {
     since_checkpoint: u32,
     /// What it has is compared with what it gets.
     alike: bool,
+    /// Somebody looks for what it lacks of what another member has.
+    pub(super) likeness: Option<Likeness>,
 }
 
 impl Fill {
@@ -51,6 +54,25 @@ impl Fill {
             (None, Some(byte)) => (u64::from(map.region_of(byte)).min(map.written.count()), map.written.count()),
             (None, None) => (0, map.dirty.count()),
         }
+    }
+
+    /// Whether every write goes to it.
+    pub(super) fn takes_writes(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// Whether it is known what it lacks of each region.
+    pub(super) fn lacks_known(&self) -> bool {
+        self.lacked.is_some()
+    }
+
+    /// It lacks this, and nothing else of the regions that are left.
+    pub(super) fn lacks_only(&mut self, lacked: Lacked, map: &RegionMap) {
+        let Some(left) = &mut self.left else { return };
+        self.left_bytes = narrow(left, &lacked, map);
+        self.lacked_bytes = self.left_bytes;
+        self.left_count = left.iter().map(|word| u64::from(word.count_ones())).sum();
+        self.lacked = Some(lacked);
     }
 
     fn has(&self, region: u32) -> bool {
@@ -250,6 +272,7 @@ impl Keeper {
                 lacked_bytes: 0,
                 since_checkpoint: 0,
                 alike: full_from.is_none(),
+                likeness: None,
             };
             self.fills.insert(role, fill);
             self.repairs.remove(&role);

@@ -245,6 +245,8 @@ impl Keeper {
             Order::Compare(role) => {
                 return self.compare_fill(role);
             }
+            Order::Liken { role, with } => return self.liken(role, with),
+            Order::Differs { role, with, ranges } => return self.differs(role, with, &ranges),
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
                 self.is_calm(io, leaf).await?;

@@ -18,6 +18,7 @@ mod grow;
 mod hold;
 mod io;
 mod jobs;
+mod liken;
 mod members;
 mod orders;
 mod pace;

@@ -4,6 +4,7 @@ use super::CheckFrom;
 use crate::LeafId;
 use crate::lifecycle::{Filling, LifecycleError, Newcomer, Replacement};
 use braid_format::{MemberId, Name};
+use std::ops::Range;
 
 /// One thing to do. Answered by [`super::KeeperIo::ordered`].
 #[derive(Clone, Debug)]
@@ -37,6 +38,23 @@ pub enum Order {
     /// A member of a replicated array that is being filled may hold most of what it gets: it is read first, and written what differs. So
     /// it is by itself with whoever was in sync once.
     Compare(u16),
+    /// Somebody is about to find out in what a member of a replicated mirror that is being filled differs from one in sync. Answered
+    /// when every write goes to both; refused before, to be asked again.
+    Liken {
+        /// The one that is being filled.
+        role: u16,
+        /// The disk of the one in sync.
+        with: LeafId,
+    },
+    /// In no more than these bytes of the array they can have differed when [`Order::Liken`] was answered: nothing else is copied.
+    Differs {
+        /// The one that is being filled.
+        role: u16,
+        /// The disk of the one in sync, all the time.
+        with: LeafId,
+        /// The bytes, in any order.
+        ranges: Vec<Range<u64>>,
+    },
     /// Takes a member that is out off the table.
     Remove(u16),
     /// Makes a disk a spare; it takes over at once where a member is out.

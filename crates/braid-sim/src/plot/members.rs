@@ -78,7 +78,10 @@ impl Admin {
                 self.phase("filling a new member");
                 let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
                 match self.port.give_order(id, Order::Fill { role, newcomer, from: Filling::Full }).await {
-                    Ok(()) => self.count("fill a new member"),
+                    Ok(()) => {
+                        self.count("fill a new member");
+                        self.liken(index, id, role, leaf).await;
+                    }
                     Err(error) => self.expect_refusal(&error),
                 }
             }
@@ -165,9 +168,12 @@ impl Admin {
                     match self.port.give_order(id, order).await {
                         Ok(()) => {
                             self.count("fill a member anew");
-                            let mut stage = self.stage.borrow_mut();
-                            stage.mirrors[index].apart.remove(&disk);
-                            stage.mirrors[index].old.remove(&disk);
+                            {
+                                let mirror = &mut self.stage.borrow_mut().mirrors[index];
+                                mirror.apart.remove(&disk);
+                                mirror.old.remove(&disk);
+                            }
+                            self.liken(index, id, role as u16, leaf).await;
                         }
                         Err(error) => self.expect_refusal(&error),
                     }

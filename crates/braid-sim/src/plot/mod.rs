@@ -9,6 +9,7 @@ pub mod journal;
 pub mod journal_drills;
 mod labels;
 mod leases;
+pub mod liken;
 mod members;
 pub mod mirrors;
 mod replace;

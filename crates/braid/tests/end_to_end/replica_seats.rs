@@ -180,6 +180,9 @@ fn a_replica_whose_disk_is_lost_is_made_anew_with_its_snapshots() {
     assert!(said.contains("the replica on three is being filled"), "{said}");
     cluster.wait_for_states(0, &WHOLE);
     load.end();
+    // Not all of it: it has been made what the newest snapshot is.
+    let log = one.running.log();
+    assert!(log.contains("bytes written since its newest snapshot"), "{log}");
     // In place, too, as it is whole.
     one.braid(&["replica", "rebuild", "db", "two", "--yes"]);
     cluster.wait_for_states(0, &WHOLE);

@@ -15,11 +15,13 @@ use super::decided::{Has, Verdict};
 use super::serve::Attached;
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
+use braid_engine::keeper::Order;
 use braid_engine::{DeviceId, DeviceIo, Flags, LeafId, Op};
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Bytes that are compared at a time, and how many such pieces side by side.
@@ -27,6 +29,9 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 8;
 /// Runs of a piece that are written side by side.
 const RUNS: usize = 8;
+/// So often it is asked whether every write goes to a replica, and so long is waited in between.
+const LIKEN_TRIES: u32 = 100;
+const LIKEN_PAUSE: Duration = Duration::from_millis(50);
 /// What is equal is known by so many bytes.
 const BLOCK_BYTES: usize = 4096;
 
@@ -36,6 +41,22 @@ struct Missing {
     name: String,
     /// One that both have then, or that was brought just now.
     since: Option<Uuid>,
+}
+
+/// What a replica has got, or had already.
+#[derive(Default)]
+pub(super) struct Brought {
+    /// It has some snapshot, and so most of what the volume is.
+    pub alike: bool,
+    /// Its data are what this snapshot is, which was brought just now.
+    like: Option<Like>,
+}
+
+/// A snapshot, and where a replica's data are what it is.
+struct Like {
+    snapshot: Uuid,
+    /// What had been written of the volume, by regions, when the first snapshot was about to be brought.
+    written: Vec<Range<u64>>,
 }
 
 /// Somebody waits for what is brought: it is broken off, and begins again later with what is not equal then.
@@ -57,7 +78,7 @@ impl Drop for Waits<'_> {
 
 impl Control {
     /// Brings a replica the snapshots that it lacks, as far as this node's own replica has them. The caller keeps others from taking any,
-    /// and lets the replica take writes before it lets go of that. True: it has some of them, and so most of what the volume is.
+    /// and lets the replica take writes before it lets go of that.
     ///
     /// # Errors
     /// The replica does not answer, or the volume is served no more.
@@ -66,16 +87,19 @@ impl Control {
         serving: &Serving,
         role: u16,
         disk: &Arc<OpenDisk>,
-    ) -> Result<bool, ErrorDetail> {
+    ) -> Result<Brought, ErrorDetail> {
         let volume = &serving.volume;
-        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else { return Ok(false) };
+        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else {
+            return Ok(Brought::default());
+        };
         let listed = self.settled_snapshots(serving).await?;
         let own = self.list_one(volume, role).await?;
         let has = |uuid: &str| own.iter().any(|one| one.uuid == uuid && one.name.is_some());
         // Older ones than it has cannot come between those.
         let all = listed.snapshots();
         let newest = all.iter().rposition(|uuid| has(uuid));
-        let mut since = None;
+        // First written later is what has no place in a replica's data, whatever stands there.
+        let (mut since, written) = (None, self.written_ranges(volume.uuid)?);
         for uuid in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
             let (Verdict::Complete(name), Has::Named(_)) = (listed.verdict(uuid), listed.has(near, uuid)) else {
                 continue;
@@ -84,7 +108,41 @@ impl Control {
             self.bring_one(serving, role, disk, &Missing { uuid, name, since }).await?;
             since = Some(uuid);
         }
-        Ok(since.is_some() || newest.is_some())
+        let alike = since.is_some() || newest.is_some();
+        Ok(Brought { alike, like: since.map(|snapshot| Like { snapshot, written }) })
+    }
+
+    /// Tells whoever fills a replica what it may lack, when it has been made what a snapshot is: that is what this node's replica was
+    /// written since, and what was first written then. Looked up when every write goes to both. Where that does not succeed, all that
+    /// it has is compared.
+    pub(super) async fn tell_what_differs(&self, array: Uuid, role: u16, brought: Brought) {
+        let Some(like) = brought.like else { return };
+        if let Err(error) = self.liken(array, role, &like).await {
+            tracing::info!("all that replica {role} has is compared: {}", error.message);
+        }
+    }
+
+    async fn liken(&self, array: Uuid, role: u16, like: &Like) -> Result<(), ErrorDetail> {
+        let near = self.near_replica(array).and_then(|near| {
+            let tables = self.read();
+            let active = tables.arrays.get(&array)?.active()?;
+            Some(active.disks.iter().find(|seat| seat.role == near)?.disk.leaf)
+        });
+        let with = near.ok_or_else(stopped)?;
+        let mut tries = 0;
+        while let Err(error) = self.give_order(array, Order::Liken { role, with }).await {
+            tries += 1;
+            if tries > LIKEN_TRIES {
+                return Err(error);
+            }
+            tokio::time::sleep(LIKEN_PAUSE).await;
+        }
+        let mut ranges = self.ranges_between(like.snapshot, None).await?;
+        let changed_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        ranges.extend(outside(&like.written));
+        self.give_order(array, Order::Differs { role, with, ranges }).await?;
+        tracing::info!("replica {role} is filled with the {changed_bytes} bytes written since its newest snapshot");
+        Ok(())
     }
 
     async fn bring_one(
@@ -97,7 +155,7 @@ impl Control {
         let volume = &serving.volume;
         let data = self.data_of_replica(&volume.uuid.to_string())?;
         let ranges = match missing.since {
-            Some(since) => self.ranges_between(since, missing.uuid).await?,
+            Some(since) => self.ranges_between(since, Some(missing.uuid)).await?,
             None => self.written_ranges(volume.uuid)?,
         };
         let source = self.open_snapshot(data, missing.uuid).await?;
@@ -150,11 +208,12 @@ impl Control {
         Ok(ranges)
     }
 
-    /// In what a snapshot of this node differs from an older one.
-    async fn ranges_between(&self, since: Uuid, snapshot: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
+    /// In what a snapshot of this node, or the volume as it is now, differs from an older one.
+    async fn ranges_between(&self, since: Uuid, snapshot: Option<Uuid>) -> Result<Vec<Range<u64>>, ErrorDetail> {
         let (mut ranges, mut next) = (Vec::new(), Some(0));
+        let to = snapshot.map(|snapshot| snapshot.to_string());
         while let Some(offset) = next {
-            let some = self.diff(&since.to_string(), Some(&snapshot.to_string()), offset).await?;
+            let some = self.diff(&since.to_string(), to.as_deref(), offset).await?;
             ranges.extend(some.ranges.iter().map(|range| range.offset_bytes..range.offset_bytes + range.length_bytes));
             next = some.next_offset_bytes;
         }
@@ -218,6 +277,13 @@ impl Control {
     }
 }
 
+/// What is not within these, which are in order.
+fn outside(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let starts = std::iter::once(0).chain(ranges.iter().map(|range| range.end));
+    let ends = ranges.iter().map(|range| range.start).chain(std::iter::once(u64::MAX));
+    starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
+}
+
 fn stopped() -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, "the volume is not served any more")
 }
@@ -248,6 +314,14 @@ fn differing(right: &[u8], there: &[u8]) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_outside_of_ranges_is_between_them() {
+        let of = |ranges: &[Range<u64>]| outside(ranges).map(|range| (range.start, range.end)).collect::<Vec<_>>();
+        assert_eq!(of(&[0..3, 5..9]), [(3, 5), (9, u64::MAX)]);
+        assert_eq!(of(&[2..3, 3..4]), [(0, 2), (4, u64::MAX)]);
+        assert_eq!(of(&[]), [(0, u64::MAX)]);
+    }
 
     #[test]
     fn only_what_differs_is_written() {

@@ -20,6 +20,7 @@ mod meta;
 mod places;
 mod probe;
 mod reach;
+mod returning;
 mod rollback;
 pub mod saved;
 mod serve;

@@ -1,0 +1,109 @@
+//! Replicas that come back: with what they had where they can catch up, else filled anew; snapshots that they lack go first.
+
+use super::super::tables::{Condition, OpenDisk};
+use super::super::{Control, random};
+use super::Voters;
+use super::bringing::Brought;
+use super::saved::SavedReplicated;
+use super::serve::Attached;
+use super::snapshots::Serving;
+use braid_api::{ErrorDetail, Kind};
+use braid_engine::keeper::Order;
+use braid_engine::lifecycle::{Filling, Newcomer};
+use braid_engine::replica::VoterId;
+use braid_format::MemberId;
+use std::sync::Arc;
+use uuid::Uuid;
+
+impl Control {
+    /// Lets a replica that is out take part again: with what it had where it can catch up, else anew.
+    pub(super) async fn bring_back(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+        role: u16,
+    ) -> Result<(), ErrorDetail> {
+        let (voter, name) = (VoterId(role as u8), volume.voter_name(role as u8));
+        // Not while the volume is rolled back, or this one is to go.
+        let Ok(_returns) = attached.returning.try_read() else { return Ok(()) };
+        if attached.leaving() == Some(role) {
+            return Ok(());
+        }
+        if !voters.meet(voter).await {
+            return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
+        }
+        let session = attached.next_session();
+        let disk = self.reach_replica(volume, voters, voter, session).await?;
+        attached.set_session(role, session);
+        // Asked for after it was opened: under no older boot than this.
+        let boot = voters.session_of(voter).2;
+        let kept = attached.boots().get(&voter.0) == Some(&boot);
+        let mut to_tell = None;
+        let taken = if !volume.is_of_copies() {
+            // There are no snapshots of all of them.
+            self.take_back_replica(volume.uuid, role, &disk, kept, false).await.map(drop)
+        } else {
+            let serving = Serving::new(volume, attached, voters);
+            // Until it takes writes: it is to have all that there are then.
+            let _one_at_a_time = attached.snapshots.lock().await;
+            match self.settle_snapshots_of(&serving, role, &disk).await {
+                Ok(brought) => {
+                    let taken = self.take_back_replica(volume.uuid, role, &disk, kept, brought.alike).await;
+                    taken.map(|is_new| {
+                        if is_new {
+                            to_tell = Some(brought)
+                        }
+                    })
+                }
+                Err(error) => Err(error),
+            }
+        };
+        match taken {
+            Ok(()) => drop(attached.boots().insert(voter.0, boot)),
+            Err(_) => self.leave(volume.uuid, disk).await,
+        }
+        if let Some(brought) = to_tell {
+            self.tell_what_differs(volume.uuid, role, brought).await;
+        }
+        taken
+    }
+
+    /// Before a replica takes writes, and may come to be believed, it has the snapshots that the others have.
+    async fn settle_snapshots_of(
+        self: &Arc<Self>,
+        serving: &Serving,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+    ) -> Result<Brought, ErrorDetail> {
+        self.give_up_snapshots(serving, role).await?;
+        self.bring_snapshots(serving, role, disk).await
+    }
+
+    /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered. `alike`: it has most of what the
+    /// volume is, whatever its label says. True: it is filled anew.
+    async fn take_back_replica(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        role: u16,
+        disk: &Arc<OpenDisk>,
+        kept: bool,
+        alike: bool,
+    ) -> Result<bool, ErrorDetail> {
+        match self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
+            Some(Condition::Active(active)) => active.guests.push(Arc::clone(disk)),
+            _ => return Err(ErrorDetail::new(Kind::Inactive, "the volume is not served any more")),
+        }
+        let returned = self.give_order(uuid, Order::Return { leaf: disk.leaf, kept }).await;
+        let Err(error) = returned else { return Ok(false) };
+        tracing::info!("replica {} is filled anew: {}", disk.name, error.message);
+        // Nothing that it has counts by the voters, whatever its label says.
+        let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
+        self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await?;
+        if alike {
+            // Whatever comes of it: then all of it is sent.
+            let _ = self.give_order(uuid, Order::Compare(role)).await;
+        }
+        Ok(true)
+    }
+}
