@@ -158,7 +158,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::MissedLookedUpEarly, Way::Replicated(1200)),
         (D::LackedForgotten, Way::Replicated(1500)),
         (D::LikenedEarly, Way::Open),
-        (D::MissedForgottenEarly, Way::Replicated(1200)),
+        (D::MissedForgottenEarly, Way::Replicated(6000)),
         (D::LossesForgotten, Way::Replicated(1800)),
         (D::FreshForgotten, Way::Replicated(600)),
         (D::UpdateIgnoresLast, Way::Replicated(600)),

@@ -7,8 +7,10 @@ braid array create rows --level raid10 /dev/vda /dev/vdb /dev/vdc --yes >/dev/nu
 braid export add rows --ublk --queues 2 >/dev/null
 disk=/dev/braid/rows
 # LVM reads every block device that there is: one whose daemon is gone for good would hold it for ever.
-mkdir -p /etc/lvm
-cat >/etc/lvm/lvm.conf <<END
+# With a configuration of its own: what comes next in this guest has the usual one.
+export LVM_SYSTEM_DIR=$PWD/lvm
+mkdir -p $LVM_SYSTEM_DIR
+cat >$LVM_SYSTEM_DIR/lvm.conf <<END
 activation { udev_sync = 0 udev_rules = 0 monitoring = 0 }
 devices { use_devicesfile = 0 global_filter = [ "a|^$(readlink -f $disk)\$|", "r|.*|" ] }
 END

@@ -110,7 +110,8 @@ fn an_upgrade_that_would_not_start_stops_nothing() {
     daemon.array("safe", "raid1", &[&disks[0], &disks[1]]);
     let file = |name: &str, mode: u32| {
         let path = daemon.folder.join(name);
-        fs::copy(BRAID, &path).expect("a program can be copied");
+        // By another process: what this one has open for writing, another test's child may have for a moment, and cannot be run.
+        run("cp", &[BRAID, &path]);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode can be set");
         path
     };
