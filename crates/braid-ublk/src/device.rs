@@ -223,9 +223,9 @@ impl Device {
         Ok(infos.into_iter().flatten().map(|info| Device { id: info.dev_id, info, is_recovered: false }).collect())
     }
 
-    /// The process that serves it, as far as the driver knows of one.
-    pub fn server(&self) -> Option<u32> {
-        u32::try_from(self.info.ublksrv_pid).ok().filter(|pid| *pid != 0 && self.info.state == abi::STATE_LIVE)
+    /// The process that serves it, as the driver numbers it: 0 and less where that says nothing here.
+    pub fn server(&self) -> Option<i32> {
+        (self.info.state == abi::STATE_LIVE).then_some(self.info.ublksrv_pid)
     }
 
     fn find_among(control: &Control, mark: u64, ids: &[u32]) -> Result<Option<DeviceInfo>, UblkError> {

@@ -49,9 +49,11 @@ fn handle(driver: &Driver, device: &Device, dry_run: bool) -> Orphan {
     let path = device.path();
     let mut orphan =
         Orphan { device: path.display().to_string(), size_bytes: device.size_bytes(), removed: false, reason: None };
-    // Another daemon's, with exports of its own.
-    if let Some(pid) = device.server().filter(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
-        orphan.reason = Some(format!("process {pid} serves it"));
+    // Another daemon's, with exports of its own: also one in a container, whose process is not to be seen from here.
+    if let Some(pid) = device.server() {
+        let here = Path::new("/proc").join(pid.to_string()).exists();
+        let elsewhere = if here { "" } else { ", which is not to be seen from here; if it has just ended, try again" };
+        orphan.reason = Some(format!("process {pid} serves it{elsewhere}"));
         return orphan;
     }
     if dry_run {
