@@ -12,6 +12,10 @@ use crate::proxy::Proxy;
 use crate::replicated::{Cluster, SIZE, WHOLE, content, on_loopback};
 use crate::support::*;
 
+/// States of three replicas, one of which is out.
+const SECOND_OUT: [&str; 3] = ["in_sync", "out", "in_sync"];
+const THIRD_OUT: [&str; 3] = ["in_sync", "in_sync", "out"];
+
 /// The namespaces, gone with this.
 struct Net {
     name: String,
@@ -362,5 +366,44 @@ fn a_lease_goes_by_the_clock_of_machines_that_sleep() {
     // Answered then, or cut off to be asked again, as both others were lost at once.
     if let Ok(read) = reader.join().expect("it does not panic") {
         assert!(read == noise(MIB, 1));
+    }
+}
+
+#[test]
+fn what_is_written_to_parity_over_nodes_while_links_are_cut_is_read_without_any_of_them() {
+    let net = Net::of(3);
+    let cluster = net.cluster(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &["--level", "raid5"]);
+    let one = &cluster.nodes[0];
+    one.braid(&["pool", "create", "deep", "db"]);
+    one.braid(&["volume", "create", "deep/v", "32M"]);
+    let socket = one.nbd_socket("v");
+    one.braid(&["export", "add", "deep/v", "--name", "v", "--nbd", &format!("unix:{socket}")]);
+    let uri = format!("nbd+unix:///v?socket={socket}");
+    let mut fio = command("fio");
+    fio.args(["--name=parity", "--verify_state_save=0", "--ioengine=nbd", "--uri", &uri, "--rw=randwrite"])
+        .args(["--bsrange=4k-64k", "--size=32M", "--time_based", "--runtime=12", "--loops=1000", "--iodepth=16"])
+        .args(["--fsync=64", "--verify=crc32c", "--verify_backlog=256", "--verify_fatal=1", "--randseed=5"]);
+    let mut fio = Running::start(&one.folder, "fio", &mut fio);
+    for (gone, states) in [(2, THIRD_OUT), (1, SECOND_OUT)] {
+        net.link(gone, "down");
+        cluster.wait_for_states(0, &states);
+        net.link(gone, "up");
+        cluster.wait_for_states(0, &WHOLE);
+    }
+    assert!(fio.wait().success(), "{}", fio.log());
+    // Whatever two of them have is everything.
+    let copy = cluster.nodes[0].folder.join("copy");
+    let read = || {
+        run("nbdcopy", &[&uri, &copy]);
+        checksum(&copy)
+    };
+    let whole = read();
+    for (gone, states) in [(2, THIRD_OUT), (1, SECOND_OUT)] {
+        net.link(gone, "down");
+        cluster.wait_for_states(0, &states);
+        assert_eq!(read(), whole, "without node {gone}");
+        net.link(gone, "up");
+        cluster.wait_for_states(0, &WHOLE);
     }
 }
