@@ -118,7 +118,7 @@ fn topmost(table: &[u8], path: &Path) -> Option<String> {
 }
 
 /// A path as the table of mounts writes it: blanks and the like as three octal digits.
-fn unescaped(text: &[u8]) -> PathBuf {
+pub fn unescaped(text: &[u8]) -> PathBuf {
     let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
     while at < text.len() {
         let octal = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');

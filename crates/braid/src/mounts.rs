@@ -1,8 +1,7 @@
 //! What is mounted in this process' own view of the machine.
 
 use braid_api::{ErrorDetail, Kind};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use braid_fuse::mount::unescaped;
 use std::path::{Path, PathBuf};
 
 /// A file system that is mounted.
@@ -53,18 +52,6 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         })
     };
     table.split(|byte| *byte == b'\n').filter_map(mount).collect()
-}
-
-/// A path as the table has it: blanks and the like as three octal digits.
-fn unescaped(text: &[u8]) -> PathBuf {
-    let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
-    while at < text.len() {
-        let octal = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
-        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(value.unwrap_or(text[at]));
-        at += if value.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::disk::host::{Entry, Identity, Roots};
 use crate::disk::open::open_disk;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
-use braid_ring::{DiskSpec, OpenOptions};
+use braid_ring::{Disk, DiskSpec, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -76,6 +76,17 @@ impl Control {
         let (disk, identity, entry) = opened.await.map_err(|error| {
             ErrorDetail::new(Kind::Internal, format!("opening {name} ended unexpectedly: {error}"))
         })??;
+        self.know_disk(name, disk, identity, entry)
+    }
+
+    /// Makes an open disk known to the shards.
+    pub(super) fn know_disk(
+        &self,
+        name: String,
+        disk: Disk,
+        identity: Option<Identity>,
+        entry: Option<Entry>,
+    ) -> Result<Arc<OpenDisk>, ErrorDetail> {
         let disk = Arc::new(disk);
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
         Ok(Arc::new(OpenDisk {

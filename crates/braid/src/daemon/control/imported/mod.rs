@@ -164,7 +164,7 @@ impl Control {
             let Some(member) = seat.device.and_then(|device| members[device].take()) else { continue };
             let superblock = &member.looked.superblock;
             let (start, len, write_mostly) = (superblock.data_start, superblock.data_bytes, superblock.write_mostly);
-            let disk = match self.know_md_member(member) {
+            let disk = match self.know_disk(member.looked.name, member.disk, member.identity, member.entry) {
                 Ok(disk) => disk,
                 Err(error) => {
                     self.close_disks(seats.into_iter().map(|seat: Seat| seat.disk).collect()).await;
@@ -214,23 +214,6 @@ impl Control {
         self.write().arrays.insert(saved.array, entry);
         self.restore_exports(saved.array).await;
         Ok(())
-    }
-
-    /// Makes a member known to the shards.
-    fn know_md_member(&self, member: Opened) -> Result<Arc<OpenDisk>, ErrorDetail> {
-        let Opened { looked: Looked { name, .. }, disk, identity, entry } = member;
-        let disk = Arc::new(disk);
-        let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, &name))?;
-        Ok(Arc::new(OpenDisk {
-            name,
-            disk,
-            identity,
-            entry,
-            volume: None,
-            leaf,
-            watch: Default::default(),
-            here: None,
-        }))
     }
 
     /// Starts imported arrays that do not serve: the one that is named, or all that no command stopped. `extra`: further disks that they may
