@@ -18,9 +18,10 @@ export PATH="$PATH:/usr/sbin:/sbin"
 braid=$(realpath "$1")
 shift
 scenarios=("$@")
-# Those that take longest first.
+# Those that take longest first; without those that measure (scripts/bench-vm.sh).
 [ ${#scenarios[@]} -gt 0 ] ||
-    mapfile -t scenarios < <(echo power-cut; echo killed; find tests/vm -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx 'power-cut\|killed' | sort)
+    mapfile -t scenarios < <(printf '%s\n' power-cut power-cut-pool killed
+        find tests/vm -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | grep -vx 'power-cut\|power-cut-pool\|killed\|bench-.*' | sort)
 time_limit=${VM_SECONDS:-300}
 
 scripts/install-tools.sh vm
@@ -66,7 +67,7 @@ add_program "$power_cut" bin/power-cut
 strip --strip-debug "$programs"/bin/{braid,power-cut}
 for program in nbd-client mdadm lvm dmsetup; do add_program "$tools/packages/sbin/$program" sbin/$program; done
 for program in pvs pvcreate vgs vgcreate vgchange vgremove lvs lvcreate lvextend lvremove; do ln -s lvm "$programs/sbin/$program"; done
-for program in mkfs.ext4 fsck.ext4 resize2fs mkfs.xfs xfs_repair mkfs.btrfs btrfs blockdev wipefs; do add_program "$(command -v $program)" sbin/$program; done
+for program in mkfs.ext4 fsck.ext4 resize2fs mkfs.xfs xfs_repair mkfs.btrfs btrfs blockdev wipefs losetup; do add_program "$(command -v $program)" sbin/$program; done
 for program in fio nice lsblk blkid mount umount; do add_program "$(command -v $program)" bin/$program; done
 [ -e /etc/mke2fs.conf ] && cp /etc/mke2fs.conf "$root/etc/"
 unset LD_LIBRARY_PATH
@@ -91,7 +92,7 @@ cp "$tools/kernel/lib/modules/$kernel"/modules.{builtin,builtin.modinfo,order} "
 depmod -b "$root" "$kernel"
 
 cp tests/vm/init "$root/init"
-cp tests/vm/common.sh "$root/scenarios/"
+cp tests/vm/*.sh "$root/scenarios/"
 for scenario in "${scenarios[@]}"; do
     [ -f "tests/vm/$scenario/run.sh" ] || { echo "there is no scenario $scenario in tests/vm" >&2; exit 2; }
     cp -r "tests/vm/$scenario" "$root/scenarios/"
@@ -120,7 +121,7 @@ boot() { # which guest
         -virtfs "local,path=$share,mount_tag=share,security_model=none" </dev/null || true
 }
 guests=(0)
-[ ${#scenarios[@]} = 1 ] || guests+=(1)
+[ ${#scenarios[@]} = 1 ] || [ "${VM_GUESTS:-2}" = 1 ] || guests+=(1)
 for guest in "${guests[@]}"; do boot "$guest" & done
 wait
 
