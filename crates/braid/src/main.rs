@@ -16,6 +16,7 @@ mod daemon;
 mod demo;
 mod disk;
 mod findings;
+mod kernel_nbd;
 mod mounts;
 mod places;
 mod plan;

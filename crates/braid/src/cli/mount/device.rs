@@ -1,10 +1,11 @@
-//! From a name to a block device of this machine and back: an export of ublk's, or of a file with a loop device on it. What was made
-//! for `braid mount` bears its mark, and goes with the last mount.
+//! From a name to a block device of this machine and back: an export of ublk's, one of NBD's with the kernel's client on it, or a file with a
+//! loop device on it. What was made for `braid mount` bears its mark, and goes with the last mount.
 
 use super::{run, said};
 use crate::cli::segment;
 use crate::client::Client;
 use crate::daemon::address::{Address, escaped};
+use crate::kernel_nbd;
 use braid_api::{AddExport, Array, ErrorDetail, Export, ExportList, ExportState, Kind, Status};
 use clap::ValueEnum;
 use std::ffi::OsStr;
@@ -19,12 +20,16 @@ const VOLUME_BLOCK_BYTES: u32 = 4096;
 /// How often, and with what between, it is tried to remove an export whose device has just been let go of.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(100);
+/// Connections of the kernel's NBD client, at most: so many shards are worked for it at a time.
+const CONNECTIONS_MAX: u16 = 4;
 
 /// What makes a block device of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     /// The kernel's ublk driver
     Ublk,
+    /// The kernel's NBD client
+    Nbd,
     /// A file, and a loop device on it
     Fuse,
 }
@@ -46,14 +51,15 @@ pub struct Made {
     /// The block device.
     pub device: PathBuf,
     export_is_new: bool,
-    loop_is_new: bool,
+    /// It stands on the export's file or socket, and was put there now.
+    is_attached: bool,
 }
 
 impl Made {
     /// Takes away what was made.
     pub async fn undo(&self, client: &Client) {
-        if self.loop_is_new {
-            detach(&self.device);
+        if self.is_attached {
+            detach(&self.export, &self.device);
         }
         if self.export_is_new {
             // The error that led here is the one to tell of.
@@ -79,15 +85,20 @@ pub fn is_of(export: &Export, device: &Path) -> bool {
 
 /// What makes an export a block device.
 pub fn way_of(export: &Export) -> &'static str {
-    if export.nbd.starts_with("ublk:") { "ublk" } else { "fuse" }
+    match Address::parse(&export.nbd) {
+        Ok(Address::Ublk { .. }) => "ublk",
+        Ok(Address::Fuse(_)) => "fuse",
+        _ => "nbd",
+    }
 }
 
-/// The block device that an export is, or that stands on its file.
+/// The block device that an export is, or that stands on its file or socket.
 fn device_of(export: &Export) -> Option<PathBuf> {
     match Address::parse(&export.nbd).ok()? {
         Address::Ublk { path, .. } => std::fs::canonicalize(path).ok(),
         Address::Fuse(path) => loop_on(&path),
-        _ => None,
+        Address::Unix(_) => Some(kernel_nbd::of(export.uuid.parse().ok()?)?.path()),
+        Address::Tcp { .. } => None,
     }
 }
 
@@ -120,13 +131,14 @@ pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDe
     };
     let made = match Address::parse(&export.nbd)? {
         Address::Fuse(file) => attach(client, asked, &export, &file).await,
+        Address::Unix(_) => connect(client, asked, &export).await,
         _ => device_of(&export).map(|device| (device, false)).ok_or_else(|| {
             ErrorDetail::new(Kind::NotFound, format!("{} is not to be seen here", export.uri))
                 .remedy("is the daemon in a container, with devices of its own? then use --via fuse, or mount there")
         }),
     };
     match made {
-        Ok((device, loop_is_new)) => Ok(Made { export, device, export_is_new, loop_is_new }),
+        Ok((device, is_attached)) => Ok(Made { export, device, export_is_new, is_attached }),
         Err(error) => {
             if export_is_new {
                 let _ = remove(client, &export).await;
@@ -191,24 +203,34 @@ async fn add(client: &Client, asked: &Asked<'_>) -> Result<Export, ErrorDetail> 
         iops_max: None,
         bandwidth_bytes_max: None,
     };
-    let no_ublk = if asked.via == Some(Way::Fuse) {
-        None
-    } else {
+    // Why the ways before the last one are not taken, where nobody asked for one of them.
+    let mut passed_over = Vec::new();
+    if asked.via.is_none_or(|via| via == Way::Ublk) {
         match client.post::<Export>("/v1/exports", &export("ublk:".to_owned())).await {
             Err(error) if asked.via.is_none() && matches!(error.kind, Kind::Unsupported | Kind::PermissionDenied) => {
-                Some(error)
+                passed_over.push(error);
             }
             added => return added,
         }
-    };
+    }
+    if asked.via.is_none_or(|via| via == Way::Nbd) {
+        match kernel_nbd::look() {
+            Err(error) if asked.via.is_none() => passed_over.push(no_client(&error)),
+            Err(error) => return Err(no_client(&error)),
+            Ok(()) => {
+                let mut socket = place(client, &name).await?.into_os_string();
+                socket.push(".sock");
+                let socket = Address::Unix(PathBuf::from(socket));
+                return client.post("/v1/exports", &export(socket.to_string())).await;
+            }
+        }
+    }
     let file = place(client, &name).await?;
     let added = client.post::<Export>("/v1/exports", &export(format!("fuse:{}", file.display()))).await;
-    let export = added.map_err(|error| match &no_ublk {
-        Some(other) => {
-            let message = format!("{}; and {}", other.message, error.message);
-            ErrorDetail::new(error.kind, message).remedy(format!("{}; or {}", other.remedy, error.remedy))
-        }
-        None => error,
+    let export = added.map_err(|error| {
+        let all = || passed_over.iter().chain([&error]);
+        let join = |text: fn(&ErrorDetail) -> &str| all().map(text).collect::<Vec<_>>().join("; or ");
+        ErrorDetail::new(error.kind, join(|error| &error.message)).remedy(join(|error| &error.remedy))
     })?;
     // A daemon with mounts of its own has mounted it where nobody else sees it.
     let seen_bytes = std::fs::metadata(&file).map_or(0, |found| found.len());
@@ -252,15 +274,7 @@ async fn attach(
     if let Some(device) = loop_on(file) {
         return Ok((device, false));
     }
-    // The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
-    let is_volume = asked.name.contains('/');
-    let block_bytes = match is_volume {
-        true => VOLUME_BLOCK_BYTES,
-        false => {
-            client.get::<Array>(&format!("/v1/arrays/{}", segment(asked.name))).await?.logical_block_bytes.max(512)
-        }
-    };
-    let blocks = format!("--sector-size={block_bytes}");
+    let blocks = format!("--sector-size={}", block_bytes(client, asked).await?);
     let mut arguments = vec!["--find", "--show", "--direct-io=on", &blocks];
     if export.read_only {
         arguments.push("--read-only");
@@ -275,10 +289,49 @@ async fn attach(
     Ok((PathBuf::from(path), true))
 }
 
-fn detach(device: &Path) {
+/// The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
+async fn block_bytes(client: &Client, asked: &Asked<'_>) -> Result<u32, ErrorDetail> {
+    if asked.name.contains('/') {
+        return Ok(VOLUME_BLOCK_BYTES);
+    }
+    let array: Array = client.get(&format!("/v1/arrays/{}", segment(asked.name))).await?;
+    Ok(array.logical_block_bytes.max(512))
+}
+
+/// Has the kernel's NBD client connect to the socket of an export, unless it has. Says whether it did.
+async fn connect(client: &Client, asked: &Asked<'_>, export: &Export) -> Result<(PathBuf, bool), ErrorDetail> {
+    let uuid = export.uuid.parse().map_err(|_| ErrorDetail::new(Kind::Internal, "an export without a UUID"))?;
+    if let Some(device) = kernel_nbd::of(uuid) {
+        return Ok((device.path(), false));
+    }
+    let status: Status = client.get("/v1/status").await?;
+    let connections = (status.shards.len() as u16).clamp(1, CONNECTIONS_MAX);
+    let (uri, block_bytes) = (export.uri.clone(), block_bytes(client, asked).await?);
+    let made = tokio::task::spawn_blocking(move || kernel_nbd::connect(&uri, uuid, block_bytes, connections.into()));
+    let made = made.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    made.map(|device| (device.path(), true)).map_err(|error| no_client(&error))
+}
+
+/// The kernel's NBD client is not to be had.
+fn no_client(error: &std::io::Error) -> ErrorDetail {
+    let kind = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Kind::PermissionDenied,
+        _ => Kind::Unsupported,
+    };
+    let why = match error.kind() {
+        std::io::ErrorKind::NotFound => "it is not loaded".to_owned(),
+        _ => error.to_string(),
+    };
+    ErrorDetail::new(kind, format!("the kernel's NBD client cannot be used: {why}"))
+        .remedy("modprobe nbd, where the kernel has it (package linux-modules-extra, or as your distribution calls it)")
+}
+
+fn detach(export: &Export, device: &Path) {
+    // What stays attached keeps the export from being removed, which says so.
     if device.as_os_str().as_bytes().starts_with(b"/dev/loop") {
-        // What stays attached keeps the export from being removed, which says so.
         let _ = run("losetup", &["--detach"], &[device.as_os_str()]);
+    } else if let Some(device) = export.uuid.parse().ok().and_then(kernel_nbd::of) {
+        let _ = device.disconnect();
     }
 }
 
@@ -287,7 +340,7 @@ fn detach(device: &Path) {
 /// # Errors
 /// Somebody else uses it; the daemon's.
 pub async fn take_away(client: &Client, export: &Export, device: &Path) -> Result<(), ErrorDetail> {
-    detach(device);
+    detach(export, device);
     remove(client, export).await
 }
 
@@ -303,8 +356,8 @@ async fn remove(client: &Client, export: &Export) -> Result<(), ErrorDetail> {
             Ok(_) => break,
         }
     }
-    if let Ok(Address::Fuse(file)) = Address::parse(&export.nbd) {
-        // The empty file that it was mounted over, and its folder if there are no others.
+    if let Ok(Address::Fuse(file) | Address::Unix(file)) = Address::parse(&export.nbd) {
+        // The empty file that it was mounted over, or its socket, and its folder if there are no others.
         let _ = std::fs::remove_file(&file);
         let _ = file.parent().map(std::fs::remove_dir);
     }

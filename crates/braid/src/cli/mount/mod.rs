@@ -39,7 +39,8 @@ pub struct MountArgs {
     /// Options for mount(8), such as noatime,discard
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// What makes it a block device: ublk, or a FUSE file and a loop device [default: ublk where the kernel has it]
+    /// What makes it a block device: ublk, the kernel's NBD client, or a FUSE file and a loop device [default: the first of them that the
+    /// kernel has]
     #[arg(long, value_enum, value_name = "WAY")]
     via: Option<Way>,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub struct Mounted {
     folder: String,
     /// Its block device.
     device: String,
-    /// What makes it one: `ublk` or `fuse`.
+    /// What makes it one: `ublk`, `nbd` or `fuse`.
     via: String,
     /// The export that was made for that.
     export: String,

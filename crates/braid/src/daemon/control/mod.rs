@@ -20,6 +20,7 @@ mod holes;
 mod idle;
 mod imported;
 pub mod keeping;
+mod kernel_clients;
 mod orphans;
 pub mod pools;
 pub mod replicas;

@@ -35,6 +35,7 @@ impl Control {
             self.watch_returning(&mut appeared).await;
             self.watch_unreadable();
             self.watch_files().await;
+            self.watch_kernel_clients().await;
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
                 self.save_checks();
