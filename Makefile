@@ -26,8 +26,8 @@ check: ## format, lint, arrows between the crates
 
 bench: ## the table of speeds, each with its target (FULL=1: long runs; BENCH_FLAGS=--strict: exit 1 on a miss)
 	scripts/install-tools.sh bench
-	$(CARGO) build --locked --release -p braid
-	$(CARGO) run --locked --release --quiet -p braid -- bench --table docs/benchmarks.md $(if $(filter 1,$(FULL)),--full) $(BENCH_FLAGS)
+	$(CARGO) build --locked --release -p braid --bin braid --example power-cut
+	BRAID_BENCH_GUEST=scripts/bench-vm.sh $(CARGO) run --locked --release --quiet -p braid -- bench --table docs/benchmarks.md $(if $(filter 1,$(FULL)),--full) $(BENCH_FLAGS)
 
 sim: ## the simulator (SEEDS=0..200, LEVELS=raid1,raid10; SIM_FLAGS="--seed N" replays one)
 	$(CARGO) run --locked --profile verify -p braid-sim -- $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LEVELS),--levels $(LEVELS)) $(SIM_FLAGS)

@@ -267,6 +267,15 @@ impl Device {
         PathBuf::from(format!("/dev/ublkb{}", self.id))
     }
 
+    /// The kernel gives a device with one queue a scheduler that sorts requests as a disk wants them. This is none: the disks below have
+    /// theirs, and sorting twice only costs. What somebody else has chosen since stays: this is for a device that is new.
+    pub fn leave_order_to_disks(&self) {
+        // A kernel without schedulers, or a sysfs that must not be written to, is as fast as it is.
+        if !self.is_recovered {
+            let _ = fs::write(format!("/sys/block/ublkb{}/queue/scheduler", self.id), "none");
+        }
+    }
+
     /// The size that users see; none: they see no device.
     pub fn size_bytes(&self) -> Option<u64> {
         let sectors: u64 = fs::read_to_string(format!("/sys/block/ublkb{}/size", self.id)).ok()?.trim().parse().ok()?;

@@ -102,6 +102,9 @@ pub const QUEUE_TAG_LIMIT: u64 = 1 << (TAG_BITS + GENERATION_BITS);
 
 /// How long to wait before memory, or a place in the engine, is asked for again.
 const AGAIN_NS: u64 = 1_000_000;
+/// Data of writes that the driver is asked to copy at a time, in bytes, unless a single write has more. It copies all that it was asked for
+/// before anything else happens on the shard, and the disks would wait for that, and then the shard for them.
+const COPIED_AT_ONCE: u64 = 256 << 10;
 /// An address that is never read nor written: the driver wants one with every answer to a read.
 const NOWHERE: u64 = 4096;
 
@@ -130,6 +133,9 @@ pub struct Queue<L> {
     busy: Vec<(u64, Buf, u32)>,
     in_driver: u32,
     copying: u32,
+    copying_bytes: u64,
+    /// Writes whose data are asked for when others have theirs, in order.
+    unasked: VecDeque<u16>,
     timer_ns: u64,
     stats: ExportStats,
 }
@@ -152,6 +158,8 @@ impl<L: Lane> Queue<L> {
             busy: Vec::new(),
             in_driver: 0,
             copying: 0,
+            copying_bytes: 0,
+            unasked: VecDeque::with_capacity(count),
             timer_ns: 0,
             stats: ExportStats::default(),
         };
@@ -196,9 +204,13 @@ impl<L: Lane> Queue<L> {
         let (q_id, _, encoded) = self.lane.shape();
         let begun = host.command(&self.lane, op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
         if begun {
-            self.slots[usize::from(tag)].step = if op == IoOp::GetData { Step::Data } else { Step::Waiting };
+            let slot = &mut self.slots[usize::from(tag)];
+            slot.step = if op == IoOp::GetData { Step::Data } else { Step::Waiting };
             self.in_driver += 1;
-            self.copying += u32::from(op == IoOp::GetData);
+            if op == IoOp::GetData {
+                self.copying += 1;
+                self.copying_bytes += u64::from(slot.buf_len);
+            }
         }
         begun
     }
@@ -206,9 +218,29 @@ impl<L: Lane> Queue<L> {
     /// The driver answered a command.
     pub fn command_done<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
         self.in_driver -= 1;
+        let Slot { step: was, buf_len, .. } = self.slots[usize::from(tag)];
+        if was == Step::Data {
+            self.copying -= 1;
+            self.copying_bytes -= u64::from(buf_len);
+        }
+        self.answered(host, tag, was, result);
+        // Only now, so that the disks are told of this write before the driver copies the next one.
+        while was == Step::Data
+            && !self.stopping
+            && let Some(&next) = self.unasked.front()
+            && self.may_copy(self.slots[usize::from(next)].len)
+        {
+            self.unasked.pop_front();
+            self.advance(host, next);
+        }
+    }
+
+    fn may_copy(&self, len: u64) -> bool {
+        self.copying_bytes == 0 || self.copying_bytes + len <= COPIED_AT_ONCE
+    }
+
+    fn answered<H: Host<L>>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
         let slot = &mut self.slots[usize::from(tag)];
-        let was = slot.step;
-        self.copying -= u32::from(was == Step::Data);
         if result < 0 {
             // The device ends (ENODEV), or the driver does not want this queue: nothing more comes of this one.
             slot.step = Step::Gone;
@@ -268,6 +300,11 @@ impl<L: Lane> Queue<L> {
         }
         let Some(device) = self.device.filter(|_| !self.stopping) else { return self.hold(tag) };
         if self.must_wait(host, tag) {
+            return;
+        }
+        if slot.op == Op::Write && !slot.has_data && !self.may_copy(slot.len) {
+            self.slots[usize::from(tag)].step = Step::Held;
+            self.unasked.push_back(tag);
             return;
         }
         if matches!(slot.op, Op::Read | Op::Write) && slot.buf == Buf::NONE {

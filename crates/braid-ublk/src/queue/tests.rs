@@ -186,6 +186,26 @@ fn a_write_is_asked_for_its_data_first() {
 }
 
 #[test]
+fn the_engine_has_a_long_write_before_the_data_of_the_next_one_are_asked_for() {
+    let mut rig = rig();
+    rig.bench.memory_max = 4 << 20;
+    let asked_for = |rig: &Rig| rig.bench.commands.iter().filter(|(code, _)| *code == IoOp::GetData.code(true)).count();
+    for tag in 0..3 {
+        rig.ask(tag, abi::OP_WRITE, 0, 0, COPIED_AT_ONCE);
+    }
+    assert_eq!(asked_for(&rig), 1);
+    for copied in 1..=3 {
+        rig.queue.command_done(&mut rig.bench, copied - 1, abi::RES_OK);
+        assert_eq!((rig.bench.requests.len(), asked_for(&rig)), (usize::from(copied), usize::from(copied + 1).min(3)));
+    }
+    // Short ones are asked for together.
+    rig.ask(3, abi::OP_WRITE, 0, 0, 4096);
+    rig.answer(Ok(()), false);
+    rig.ask(2, abi::OP_WRITE, 0, 0, 4096);
+    assert_eq!(asked_for(&rig), 5);
+}
+
+#[test]
 fn what_the_driver_copied_in_part_is_answered_in_part() {
     let mut rig = rig();
     rig.ask(0, abi::OP_WRITE, 0, 0, 8192);
@@ -349,9 +369,11 @@ fn random_lives_answer_every_request_once() {
         seed ^= seed << 17;
         seed % below
     };
-    for _ in 0..50 {
+    for life in 0..50 {
         let mut rig = rig();
-        rig.bench.memory_max = 12 << 10;
+        // In every second one, requests that are copied one by one.
+        let unit = if life % 2 == 0 { 4096 } else { 256 << 10 };
+        rig.bench.memory_max = 3 * unit as usize;
         let (mut open, mut asked, mut away) = ([false; DEPTH as usize], 0, false);
         let mut seen = usize::from(DEPTH);
         let (mut answered, mut copying, mut engine) = (0, Vec::new(), Vec::new());
@@ -362,7 +384,7 @@ fn random_lives_answer_every_request_once() {
                     if !open[usize::from(tag)] {
                         let op = [abi::OP_READ, abi::OP_WRITE, abi::OP_FLUSH, abi::OP_DISCARD][random(4) as usize];
                         (open[usize::from(tag)], asked) = (true, asked + 1);
-                        rig.ask(tag, op, 0, 4096 * random(9), 4096 * (1 + random(2)));
+                        rig.ask(tag, op, 0, unit * random(9), unit * (1 + random(2)));
                     }
                 }
                 3 if !copying.is_empty() => {

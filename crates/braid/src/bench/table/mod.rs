@@ -20,6 +20,7 @@ mod replicated;
 mod ring;
 mod rows;
 mod throttled;
+mod ublk;
 
 pub use child::{Folder, bench_anywhere, wait_for};
 pub use daemons::Daemon;
@@ -164,6 +165,7 @@ const PARTS: &[Part] = &[
     Part { name: "replicas", title: "Volumes on several nodes", measure: replicated::measure },
     Part { name: "replicas-tcp", title: "Volumes on several nodes: replicas over TCP", measure: replicated::over_tcp },
     Part { name: "replicas-links", title: "Volumes on several nodes: links of 1 Gbit/s", measure: links::measure },
+    Part { name: "ublk", title: "Block devices (ublk) against the kernel's own drivers", measure: ublk::measure },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];

@@ -291,7 +291,10 @@ fn begin(
     });
     let linked = begun.map_err(of_ublk).and_then(|()| make_link(&link, &opening.device.path()));
     match linked {
-        Ok(()) => Ok(Block { device: opening.into_device(), link }),
+        Ok(()) => {
+            opening.device.leave_order_to_disks();
+            Ok(Block { device: opening.into_device(), link })
+        }
         Err(error) if opening.device.is_recovered => {
             // Its users wait on, for the next try.
             offer(None);

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# What only a guest can measure: ublk against the kernel's own block drivers (`make bench`, part `ublk`). Prints the figures, one pair a line:
+# which row, Braid's, and what it is held against.
+#
+#   scripts/bench-vm.sh BRAID
+#
+# In emulation only ratios within one run mean anything. One guest at a time: two would measure each other.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+[ $# = 1 ] || { echo "usage: $0 BRAID" >&2; exit 2; }
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+if ! VM_LOGS=$logs VM_GUESTS=1 VM_SECONDS=900 scripts/test-vm.sh "$1" bench-ublk bench-md bench-pause >"$logs/said" 2>&1; then
+    cat "$logs/said" >&2
+    exit 1
+fi
+cat "$logs/figures"
