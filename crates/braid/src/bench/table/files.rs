@@ -1,10 +1,11 @@
 //! A raw file through Braid against fio's io_uring engine on the same file, on tmpfs and on disk.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::child::{Folder, SERVER_CORE, bench, pinned, time};
+use super::fio::{Load, fio};
 use super::{Effort, Row, Target};
 use crate::bench::statistics::median;
 
@@ -58,9 +59,10 @@ fn pairs(effort: &Effort, file: &str, pattern: &str, op: &str, block: &str, dept
                 ours.push(report.iops);
                 our_cpu.push(report.cpu_ns_per_io);
             } else {
-                let (iops, cpu_ns) = fio(effort, Path::new(file), pattern, op, block, depth)?;
-                theirs.push(iops);
-                their_cpu.push(cpu_ns);
+                let load = Load { pattern, op, block, depth };
+                let slice = fio(pinned(SERVER_CORE, "fio"), effort.slice, file, FILE_BYTES, &load)?;
+                theirs.push(slice.iops);
+                their_cpu.push(slice.cpu_ns_per_io);
             }
         }
     }
@@ -73,33 +75,4 @@ fn pairs(effort: &Effort, file: &str, pattern: &str, op: &str, block: &str, dept
     );
     let measure = format!("{block} {pattern} {op}, depth {depth}: Braid / fio");
     Ok(Row::of_pairs(measure, Target::AtLeast(0.97), &ours, &theirs, detail))
-}
-
-/// One slice of fio: IOPS, and CPU per I/O in nanoseconds. Registered buffers and files, as Braid has them; no map of
-/// visited blocks; one process.
-fn fio(effort: &Effort, file: &Path, pattern: &str, op: &str, block: &str, depth: u32) -> anyhow::Result<(f64, f64)> {
-    let rw = match (pattern, op) {
-        ("random", "read") => "randread",
-        ("random", _) => "randwrite",
-        (_, "read") => "read",
-        _ => "write",
-    };
-    let out = pinned(SERVER_CORE, "fio")
-        .args(["--name=raw", "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1"])
-        .args(["--norandommap", "--randrepeat=0", "--time_based", "--thread", "--output-format=json"])
-        .args([format!("--rw={rw}"), format!("--bs={block}"), format!("--iodepth={depth}")])
-        .args([format!("--runtime={}ms", effort.slice.as_millis()), format!("--filename={}", file.display())])
-        .args([format!("--size={FILE_BYTES}")])
-        .output()
-        .context("fio")?;
-    if !out.status.success() {
-        bail!("fio: {}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    }
-    let json: serde_json::Value = serde_json::from_slice(&out.stdout).context("fio's JSON")?;
-    let job = &json["jobs"][0];
-    let side = &job[op];
-    let ios = side["total_ios"].as_f64().context("fio's count")?;
-    let share = (job["usr_cpu"].as_f64().unwrap_or(0.0) + job["sys_cpu"].as_f64().unwrap_or(0.0)) / 100.0;
-    let ms = side["runtime"].as_f64().context("fio's time")?;
-    Ok((side["iops"].as_f64().context("fio's IOPS")?, share * ms * 1e6 / ios.max(1.0)))
 }

@@ -9,6 +9,8 @@ mod client;
 mod daemons;
 mod encrypted;
 mod files;
+mod fio;
+mod fuse;
 mod generator;
 mod links;
 mod markdown;
@@ -166,6 +168,7 @@ const PARTS: &[Part] = &[
     Part { name: "replicas-tcp", title: "Volumes on several nodes: replicas over TCP", measure: replicated::over_tcp },
     Part { name: "replicas-links", title: "Volumes on several nodes: links of 1 Gbit/s", measure: links::measure },
     Part { name: "ublk", title: "Block devices (ublk) against the kernel's own drivers", measure: ublk::measure },
+    Part { name: "fuse", title: "An export as a file", measure: fuse::measure },
     Part { name: "idle", title: "An idle daemon", measure: daemons::idle },
     Part { name: "start", title: "Start of the daemon", measure: daemons::start },
 ];
