@@ -4,8 +4,8 @@ use libc::{O_DSYNC, O_SYNC};
 use zerocopy::FromBytes;
 
 use crate::wire::{
-    DATA_BYTES_MAX, FallocateIn, HEAD_BYTES, InHeader, InitIn, InitInMore, MAJOR, OpenIn, ROOT, ReadWriteIn, ReleaseIn,
-    SetattrIn, attr_valid, opcode,
+    DATA_BYTES_MAX, FallocateIn, HEAD_BYTES, InHeader, InitIn, InitInMore, LseekIn, MAJOR, OpenIn, ROOT, ReadWriteIn,
+    ReleaseIn, SetattrIn, attr_valid, opcode,
 };
 
 /// A message of the kernel.
@@ -75,6 +75,13 @@ pub enum Ask {
     },
     /// Make everything durable.
     Fsync,
+    /// Where the next hole, or the next data, begins.
+    Seek {
+        /// From here on.
+        offset: u64,
+        /// A hole; otherwise data.
+        hole: bool,
+    },
     /// Sizes of the file system.
     Statfs,
     /// To be answered with this error number.
@@ -149,6 +156,14 @@ pub fn read(head: &[u8], rest: &[u8], len: usize) -> Result<Message, Broken> {
             fallocate(&range)
         }
         opcode::FSYNC => Ask::Fsync,
+        opcode::LSEEK => {
+            let (seek, _) = LseekIn::read_from_prefix(body).map_err(|_| Broken::Length)?;
+            match seek.whence as i32 {
+                libc::SEEK_DATA => Ask::Seek { offset: seek.offset, hole: false },
+                libc::SEEK_HOLE => Ask::Seek { offset: seek.offset, hole: true },
+                _ => Ask::Refuse(libc::EINVAL),
+            }
+        }
         opcode::STATFS => Ask::Statfs,
         // Of all others the kernel remembers that there is no such thing, and does what it can itself.
         _ => Ask::Refuse(libc::ENOSYS),
@@ -251,6 +266,8 @@ mod tests {
         let hole = FallocateIn { offset: 1, length: 2, mode, ..FallocateIn::default() };
         let asked = Ask::Zero { offset: 1, len: 2, keep: false, keep_size: true };
         assert_eq!(message(opcode::FALLOCATE, hole.as_bytes()), Ok(asked));
+        let seek = LseekIn { offset: 5, whence: libc::SEEK_HOLE as u32, ..LseekIn::default() };
+        assert_eq!(message(opcode::LSEEK, seek.as_bytes()), Ok(Ask::Seek { offset: 5, hole: true }));
         let init = InitIn { major: 7, minor: 45, max_readahead: 0, flags: 1 << 30 | 1 };
         let body = [init.as_bytes(), &[0x80, 0, 0, 0], &[0; 44]].concat();
         assert_eq!(message(opcode::INIT, &body), Ok(Ask::Init { minor: 45, flags: 0x80 << 32 | 1 << 30 | 1 }));
@@ -273,6 +290,8 @@ mod tests {
         assert_eq!(message(opcode::FALLOCATE, range.as_bytes()), Ok(Ask::Refuse(libc::EINVAL)));
         let range = FallocateIn { length: 2, ..FallocateIn::default() };
         assert_eq!(message(opcode::FALLOCATE, range.as_bytes()), Ok(Ask::Refuse(libc::EOPNOTSUPP)));
+        let seek = LseekIn { whence: libc::SEEK_END as u32, ..LseekIn::default() };
+        assert_eq!(message(opcode::LSEEK, seek.as_bytes()), Ok(Ask::Refuse(libc::EINVAL)));
         assert_eq!(read_short(), Err(Broken::Length));
     }
 

@@ -135,10 +135,14 @@ impl FuseFile {
     /// Its attributes as they are now.
     pub(crate) fn attr(&self) -> Attr {
         let (size, look) = (self.export.size_bytes(), &self.look);
+        // Where there may be holes, one fewer than is full: by that cp and others know to look for them. Never none, by which tar
+        // knows not to look for data.
+        let blocks = size.div_ceil(512);
+        let blocks = if self.export.allocation().is_some() { blocks.saturating_sub(1).max(1) } else { blocks };
         Attr {
             ino: ROOT,
             size,
-            blocks: size.div_ceil(512),
+            blocks,
             atime: look.time_s,
             mtime: look.time_s,
             ctime: look.time_s,

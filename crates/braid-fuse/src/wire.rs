@@ -34,6 +34,7 @@ pub mod opcode {
     pub const NOTIFY_REPLY: u32 = 41;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
+    pub const LSEEK: u32 = 46;
 }
 
 /// Flags of INIT, both words as one.
@@ -142,6 +143,12 @@ wire!(
 wire!(
     /// FALLOCATE.
     FallocateIn, 32, { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 });
+wire!(
+    /// LSEEK.
+    LseekIn, 24, { fh: u64, offset: u64, whence: u32, padding: u32 });
+wire!(
+    /// The answer to LSEEK.
+    LseekOut, 8, { offset: u64 });
 wire!(
     /// The answer to STATFS.
     StatfsOut, 80, {

@@ -1,10 +1,11 @@
 //! The server on one shard: a bounded table of files, driven by what the shard reports.
 //!
 //! `session.rs` is one file on one shard: which messages it reads and what becomes of them; `serve.rs` carries out what is asked;
-//! `patch.rs` is what begins or ends within a block; `landing.rs` is the memory that messages come into.
+//! `patch.rs` is what begins or ends within a block; `seek.rs` finds holes; `landing.rs` is the memory that messages come into.
 
 mod landing;
 mod patch;
+mod seek;
 mod serve;
 mod session;
 

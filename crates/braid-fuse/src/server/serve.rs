@@ -8,12 +8,13 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::Shared;
 use super::patch::{Patch, Step};
+use super::seek::{Sought, seek};
 use super::session::{Session, Wait};
 use crate::ask::Ask;
 use crate::order::Claim;
 use crate::wire::{
-    AttrOut, DATA_BYTES_MAX, InitOut, MAJOR, MINOR, MINOR_MIN, OpenOut, OutHeader, StatfsOut, WriteOut, init_flags,
-    open_flags,
+    AttrOut, DATA_BYTES_MAX, InitOut, LseekOut, MAJOR, MINOR, MINOR_MIN, OpenOut, OutHeader, StatfsOut, WriteOut,
+    init_flags, open_flags,
 };
 
 /// Requests of the kernel's own that it has under way at a time, of one file.
@@ -68,6 +69,7 @@ impl Session {
                     StatfsOut { blocks, files: 1, bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() };
                 self.answer(cx, slot, &out);
             }
+            Ask::Seek { offset, hole } => self.seek(cx, slot, offset, hole),
             Ask::Refuse(errno) => self.fail(cx, slot, errno),
             _ => debug_assert!(false, "it has been served elsewhere"),
         }
@@ -99,6 +101,28 @@ impl Session {
         // They are valid for no time, so that another size shows at once.
         let out = AttrOut { attr: self.file.attr(), ..AttrOut::default() };
         self.answer(cx, slot, &out);
+    }
+
+    /// Looks for a hole or for data from where it has not been looked yet. The end of the file counts as a hole.
+    fn seek(&mut self, cx: &mut Cx<'_>, slot: u16, offset: u64, hole: bool) {
+        let from = offset.max(self.slot(slot).sought);
+        let export = self.file.export();
+        let size = export.size_bytes();
+        let sought = match from < size {
+            true => seek(export.allocation().as_deref(), from, (size, u64::from(export.info().block_bytes_min)), hole),
+            // It was there when it was first looked at, and has become smaller.
+            false if from > offset => Sought::End,
+            false => return self.fail(cx, slot, libc::ENXIO),
+        };
+        match sought {
+            Sought::At(offset) => self.answer(cx, slot, &LseekOut { offset }),
+            Sought::End if hole => self.answer(cx, slot, &LseekOut { offset: size }),
+            Sought::End => self.fail(cx, slot, libc::ENXIO),
+            Sought::NotBefore(at) => {
+                self.slot(slot).sought = at;
+                self.wait_for(slot, Wait::Room);
+            }
+        }
     }
 
     fn data(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {

@@ -41,7 +41,7 @@ pub(super) enum Wait {
     Limits,
     /// For other writes.
     Order,
-    /// For memory or room in the engine.
+    /// For memory or room in the engine, or for its turn.
     Room,
 }
 
@@ -71,6 +71,8 @@ pub(super) struct Slot {
     pub tag: u64,
     /// The file's size when it was first looked at.
     pub size_bytes: Option<u64>,
+    /// Up to here it has been looked for a hole, or for data.
+    pub sought: u64,
 }
 
 const VACANT: Slot = Slot {
@@ -90,6 +92,7 @@ const VACANT: Slot = Slot {
     again: false,
     tag: 0,
     size_bytes: None,
+    sought: 0,
 };
 
 /// One file on one shard.

@@ -4,12 +4,14 @@ use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::support::*;
@@ -128,6 +130,37 @@ fn a_volume_is_a_plain_file() {
     wait_for("the status to say so", failed);
     assert!(rig.daemon.braid(&["export", "show", "db"]).contains("unmounted"));
     rig.daemon.braid(&["export", "remove", "db"]);
+}
+
+#[test]
+fn holes_are_found_and_copies_keep_them() {
+    let rig = Rig::new();
+    rig.export(&[]);
+    let file = rig.open();
+    let (data, hole) = (|at| seek(&file, SeekFrom::Data(at)), |at| seek(&file, SeekFrom::Hole(at)));
+    assert_eq!((hole(5), data(5)), (Ok(5), Err(Errno::NXIO)), "nothing was written");
+    let (at, len) = ((32 << 20) + 8192, 12_288);
+    file.write_all_at(&noise(len, 1), at).expect("it can be written");
+    assert_eq!((data(0), hole(0), data(at + 5)), (Ok(at), Ok(0), Ok(at + 5)));
+    assert_eq!((hole(at), data(at + len)), (Ok(at + len), Err(Errno::NXIO)));
+    assert_eq!((hole(64 << 20), data(u64::MAX >> 1)), (Err(Errno::NXIO), Err(Errno::NXIO)), "there is no such place");
+    // A part of a block is data wholly; what becomes a hole is one.
+    file.write_all_at(b"x", 10_000).expect("it can be written");
+    assert_eq!((data(0), hole(8192)), (Ok(8192), Ok(12_288)));
+    run("fallocate", &["--punch-hole", "--offset", &at.to_string(), "--length", "4096", &rig.file]);
+    assert_eq!(data(12_288), Ok(at + 4096));
+    // Tools that look for them.
+    let copy = rig.daemon.folder.join("copy");
+    run("cp", &["--sparse=auto", &rig.file, &copy]);
+    let copied = fs::metadata(&copy).expect("it was copied");
+    assert_eq!(copied.len(), 64 << 20);
+    assert!(copied.blocks() * 512 < 1 << 20, "{} sectors for three blocks", copied.blocks());
+    run("cmp", &[&rig.file, &copy]);
+    let map: serde_json::Value =
+        serde_json::from_str(&run("qemu-img", &["map", "--output=json", "-f", "raw", &rig.file])).expect("JSON");
+    let written = map.as_array().expect("runs").iter().filter(|run| run["data"] == true);
+    let written: Vec<_> = written.map(|run| (run["start"].as_u64(), run["length"].as_u64())).collect();
+    assert_eq!(written, [(Some(8192), Some(4096)), (Some(at + 4096), Some(8192))], "{map}");
 }
 
 #[test]
