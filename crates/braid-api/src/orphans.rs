@@ -12,10 +12,10 @@ pub struct RemoveOrphans {
     pub dry_run: bool,
 }
 
-/// A block device of Braid's that is of no export of this daemon.
+/// A block device of Braid's, or the mount of a file, that is of no export of this daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orphan {
-    /// The device.
+    /// The device, or where the file is.
     pub device: String,
     /// Its size, in bytes; absent where its users see none.
     pub size_bytes: Option<u64>,
@@ -28,6 +28,6 @@ pub struct Orphan {
 /// The answer to [`RemoveOrphans`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanList {
-    /// The devices, by number.
+    /// The devices, by number, then the files.
     pub orphans: Vec<Orphan>,
 }

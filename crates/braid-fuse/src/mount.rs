@@ -102,19 +102,28 @@ pub fn mounted(path: &Path) -> io::Result<Option<String>> {
     Ok(topmost(&table, path))
 }
 
+/// All our mounts, by whichever daemon: where they are, and their sources.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub fn all() -> io::Result<Vec<(PathBuf, String)>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(entries(&table).filter_map(|(at, source)| Some((at, source?))).collect())
+}
+
 fn topmost(table: &[u8], path: &Path) -> Option<String> {
-    let mut found = None;
-    for line in table.split(|byte| *byte == b'\n') {
+    entries(table).filter(|(at, _)| at == path).last()?.1
+}
+
+/// Where something is mounted, and its source if it is ours.
+fn entries(table: &[u8]) -> impl Iterator<Item = (PathBuf, Option<String>)> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
-        let (Some(at), Some(kind), Some(source)) = (fields.get(4), fields.get(dash + 1), fields.get(dash + 2)) else {
-            continue;
-        };
-        if unescaped(at) == path {
-            found = (*kind == KIND.as_bytes()).then(|| String::from_utf8_lossy(source).into_owned());
-        }
-    }
-    found
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let (at, kind, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
+        let ours = (*kind == KIND.as_bytes()).then(|| String::from_utf8_lossy(source).into_owned());
+        Some((unescaped(at), ours))
+    })
 }
 
 /// A path as the table of mounts writes it: blanks and the like as three octal digits.

@@ -27,7 +27,7 @@ pub enum Verb {
     Rename(RenameArgs),
     /// Take an export away; its clients are disconnected
     Remove(NameArgs),
-    /// Remove block devices of Braid's that no export claims and nobody serves
+    /// Remove block devices of Braid's, and mounts of files, that no export claims and nobody serves
     Repair(RepairArgs),
 }
 
@@ -207,7 +207,7 @@ fn is_block_device(export: &Export) -> bool {
 
 fn orphans(list: &OrphanList) -> String {
     if list.orphans.is_empty() {
-        return "every block device is an export's\n".to_owned();
+        return "every block device and every file is an export's\n".to_owned();
     }
     let line = |orphan: &Orphan| {
         let what = match (&orphan.reason, orphan.removed) {

@@ -196,6 +196,34 @@ fn whoever_uses_a_file_waits_while_its_array_is_stopped() {
     assert!(!fs::read_to_string("/proc/mounts").expect("mounts can be read").contains(&file));
 }
 
+#[test]
+fn a_mount_whose_daemon_and_state_are_gone_is_removed() {
+    let mut dead = Rig::new();
+    dead.export(&[]);
+    let alive = Rig::new();
+    alive.export(&[]);
+    let other = Daemon::start();
+    let of = |list: &serde_json::Value, file: &str| {
+        list["orphans"].as_array().and_then(|all| all.iter().find(|orphan| orphan["device"] == file)).cloned()
+    };
+    let list = |options: &[&str]| other.json(&[&["export", "repair"], options].concat());
+    let is_served = |listed: Option<serde_json::Value>| {
+        let listed = listed.expect("it is listed");
+        assert!(listed["removed"] == false && listed["reason"].is_string(), "{listed}");
+    };
+    is_served(of(&list(&["--dry-run"]), &dead.file));
+    dead.daemon.kill();
+    let listed = of(&list(&["--dry-run"]), &dead.file).expect("it is listed");
+    assert!(listed["removed"] == false && listed["reason"].is_null() && dead.is_mounted(), "{listed}");
+    let removed = list(&[]);
+    assert_eq!(of(&removed, &dead.file).expect("it is listed")["removed"], true, "{removed}");
+    assert!(!dead.is_mounted());
+    is_served(of(&removed, &alive.file));
+    assert!(alive.is_mounted());
+    // One's own is no orphan.
+    assert_eq!(of(&alive.daemon.json(&["export", "repair", "--dry-run"]), &alive.file), None);
+}
+
 /// What a service manager keeps for a daemon, by name.
 type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
 

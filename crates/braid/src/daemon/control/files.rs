@@ -81,7 +81,7 @@ pub fn apart(kept: Kept) -> (Kept, Kept) {
 }
 
 /// The source of an export's mount, as the table of mounts shows it.
-fn source_of(export: Uuid) -> String {
+pub(super) fn source_of(export: Uuid) -> String {
     format!("braid:{export}")
 }
 

@@ -11,6 +11,7 @@ mod blocks_around;
 mod change;
 mod complaints;
 mod create;
+mod dead_files;
 mod disks;
 mod exports;
 mod files;

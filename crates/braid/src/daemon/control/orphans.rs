@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Control {
-    /// Removes block devices that no export claims and nobody serves, or lists them.
+    /// Removes block devices, and mounts of files, that no export claims and nobody serves, or lists them.
     ///
     /// # Errors
     /// The driver refuses to say what there is.
@@ -20,7 +20,8 @@ impl Control {
         let _one_at_a_time = self.listening.lock().await;
         let claimed: BTreeSet<u64> = self.read().exports.values().map(|entry| mark_of(entry.saved.uuid)).collect();
         let looked = tokio::task::spawn_blocking(move || look(&claimed, dry_run)).await;
-        let orphans = looked.map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))??;
+        let mut orphans = looked.map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))??;
+        orphans.extend(self.remove_dead_files(dry_run).await?);
         for orphan in orphans.iter().filter(|orphan| orphan.removed) {
             let message = format!("{} was of no export, and was removed", orphan.device);
             self.events().info("orphan_removed", message, &[("path", &orphan.device)]);

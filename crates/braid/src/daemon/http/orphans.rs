@@ -4,7 +4,7 @@ use super::{Answer, Ask, Shared, to_the_end};
 use axum::extract::State;
 use braid_api::{ErrorBody, OrphanList, RemoveOrphans};
 
-/// Removes block devices of Braid's that no export claims and nobody serves; or only lists them.
+/// Removes block devices of Braid's, and mounts of files, that no export claims and nobody serves; or only lists them.
 #[utoipa::path(
     post, path = "/v1/orphans", request_body = Option<RemoveOrphans>,
     responses((status = 200, body = OrphanList), (status = 400, body = ErrorBody))

@@ -1,0 +1,67 @@
+//! Mounts of files that no export claims and nobody answers for: those of a daemon that was killed, whose state is gone or is not this one's.
+
+use super::Control;
+use super::files::source_of;
+use braid_api::{ErrorDetail, Orphan};
+use braid_fuse::mount;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::daemon::state::os_error;
+
+/// Longest that somebody has to answer for a file.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+impl Control {
+    /// Unmounts files that nobody answers for any more, or lists them. No export is added or removed meanwhile.
+    ///
+    /// # Errors
+    /// The table of mounts cannot be read.
+    pub(super) async fn remove_dead_files(&self, dry_run: bool) -> Result<Vec<Orphan>, ErrorDetail> {
+        let claimed: BTreeSet<String> = self.read().exports.values().map(|entry| source_of(entry.saved.uuid)).collect();
+        let all = mount::all().map_err(|error| os_error(&error, "the mounts cannot be listed", Path::new("/proc")))?;
+        let mut orphans = Vec::new();
+        for (path, source) in all.into_iter().filter(|(_, source)| !claimed.contains(source)) {
+            let mut orphan =
+                Orphan { device: path.display().to_string(), size_bytes: None, removed: false, reason: None };
+            // Whoever keeps its channels and does not answer now may do so later, and has this wait meanwhile.
+            let handled = tokio::task::spawn_blocking(move || handle(&path, &source, dry_run));
+            match tokio::time::timeout(ANSWER_MAX, handled).await {
+                Ok(Ok(handled)) => (orphan.removed, orphan.reason) = handled,
+                Ok(Err(error)) => orphan.reason = Some(error.to_string()),
+                Err(_) => {
+                    let seconds = ANSWER_MAX.as_secs();
+                    orphan.reason = Some(format!(
+                        "its daemon has not answered within {seconds} s, and is still there, or is kept for"
+                    ));
+                }
+            }
+            orphans.push(orphan);
+        }
+        Ok(orphans)
+    }
+}
+
+/// Whether it was removed, and why not.
+fn handle(path: &PathBuf, source: &str, dry_run: bool) -> (bool, Option<String>) {
+    match std::fs::metadata(path) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {}
+        Err(error) => return (false, Some(error.to_string())),
+        Ok(_) => return (false, Some("another daemon serves it".to_owned())),
+    }
+    if dry_run {
+        return (false, None);
+    }
+    // Something else may have been mounted over it.
+    match mount::mounted(path) {
+        Ok(Some(topmost)) if topmost == source => {}
+        Ok(_) => return (false, Some("something else is mounted over it".to_owned())),
+        Err(error) => return (false, Some(error.to_string())),
+    }
+    // Whoever has it open gets nothing but errors from it.
+    match mount::unmount_from(path, true) {
+        Ok(()) => (true, None),
+        Err(error) => (false, Some(error.to_string())),
+    }
+}
