@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::api;
-use crate::nbd::Client;
+use crate::nbd::{Client, WRITE_ZEROES};
 use crate::replicated::*;
 use crate::replicated_snapshots::{content as of_snapshot, on_node};
 use crate::support::*;
@@ -176,6 +176,8 @@ fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
     cluster.nodes[2].kill();
     client.write(4 * MIB, &noise(2 * MIB, 100)).expect("the two others have it");
     cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    // The snapshots hold nothing there, where the one that is away has data.
+    client.call(0, WRITE_ZEROES, 20 * MIB, 3 * MIB as u32, &[]).expect("it is zeros");
     snapshot(&cluster, "one");
     client.write(4 * MIB + 8 * KIB, &noise(16 * KIB, 101)).expect("it is written");
     client.write(50 * MIB, &vec![0; MIB as usize]).expect("it is written");

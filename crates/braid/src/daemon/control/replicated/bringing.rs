@@ -2,13 +2,15 @@
 //!
 //! For each its data are made what the snapshot is, and the snapshot is taken there, under the same identity and name. What that is
 //! comes from the replica of this very node. Of the first one all that was ever written is compared, of the next ones what they differ
-//! in; what is equal is not sent, and of what the other one has nothing of nothing is read over the link: it says so.
+//! in; what is equal is not sent, and of what the other one has nothing of nothing is read over the link: it says so. Where the snapshot
+//! holds nothing over a long way nothing is compared: zeroes are asked for there, which costs a thin volume nothing.
 //!
 //! The replica is out meanwhile, and stays so if this is broken off: where its data are changed here they differed from those of the others
 //! anyhow, so that it lacks them by the bitmap as well.
 
 use super::super::Control;
-use super::super::pools::DataOf;
+
+use super::super::pools::{DataOf, Source};
 use super::super::tables::OpenDisk;
 use super::create::around;
 use super::decided::{Has, Verdict};
@@ -16,7 +18,9 @@ use super::serve::Attached;
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_engine::keeper::Order;
-use braid_engine::{DeviceId, DeviceIo, Flags, LeafId, Op};
+use braid_engine::{DeviceId, DeviceIo, Flags, LeafError, LeafId, Op};
+use braid_nbd::codec::state;
+use braid_nbd::export::Allocation;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +31,8 @@ use uuid::Uuid;
 /// Bytes that are compared at a time, and how many such pieces side by side.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 8;
+/// Of what a snapshot holds nothing of, so much is made zeros at a time.
+const HOLE_BYTES: u64 = 64 << 20;
 /// Runs of a piece that are written side by side.
 const RUNS: usize = 8;
 /// So often it is asked whether every write goes to a replica, and so long is waited in between.
@@ -159,7 +165,7 @@ impl Control {
             None => self.written_ranges(volume.uuid)?,
         };
         let source = self.open_snapshot(data, missing.uuid).await?;
-        let made = self.make_equal(serving, source, disk.leaf, &ranges).await;
+        let made = self.make_equal(serving, &source, disk.leaf, &ranges).await;
         self.close_volume(missing.uuid).await;
         made.map_err(|error| ErrorDetail {
             message: format!(
@@ -178,13 +184,13 @@ impl Control {
     }
 
     /// Serves a snapshot of this node as a device, until it is closed as a volume is.
-    async fn open_snapshot(self: &Arc<Self>, data: DataOf, snapshot: Uuid) -> Result<DeviceId, ErrorDetail> {
+    async fn open_snapshot(self: &Arc<Self>, data: DataOf, snapshot: Uuid) -> Result<Source, ErrorDetail> {
         let listening = self.listening.lock().await;
         self.write().held_volumes.insert(snapshot, data.pool);
         let served = self.serve_volume(data.pool, snapshot).await;
         drop(listening);
         match served {
-            Ok(Some(source)) => return Ok(source.device),
+            Ok(Some(source)) => return Ok(source),
             Ok(None) => self.close_volume(snapshot).await,
             Err(error) => {
                 self.close_volume(snapshot).await;
@@ -224,17 +230,13 @@ impl Control {
     async fn make_equal(
         &self,
         serving: &Serving,
-        source: DeviceId,
+        source: &Source,
         leaf: LeafId,
         ranges: &[Range<u64>],
     ) -> Result<(), ErrorDetail> {
-        let size_bytes = self.ring.devices().size_bytes(source);
+        let size_bytes = self.ring.devices().size_bytes(source.device);
         let (head_bytes, _) = around(size_bytes);
-        let pieces = ranges.iter().flat_map(|range| {
-            let end = range.end.min(size_bytes);
-            (range.start..end).step_by(PIECE_BYTES as usize).map(move |start| start..end.min(start + PIECE_BYTES))
-        });
-        let pieces: Vec<Range<u64>> = pieces.collect();
+        let pieces = Pieces { ranges, size_bytes, at: 0, allocation: source.allocation.as_deref() };
         // So many at a time, and the next one as soon as one of them is done: the link is never without.
         let all = stream::iter(pieces).map(|piece| async move {
             if serving.attached.waiting.load(Ordering::Acquire) > 0 {
@@ -244,9 +246,18 @@ impl Control {
             if self.read().arrays.get(&serving.volume.uuid).is_none_or(|entry| entry.active().is_none()) {
                 return Err(stopped());
             }
-            self.make_piece_equal(source, leaf, head_bytes, &piece).await
+            match piece.is_hole {
+                true => self.make_piece_zeros(leaf, head_bytes, &piece.bytes).await,
+                false => self.make_piece_equal(source.device, leaf, head_bytes, &piece.bytes).await,
+            }
         });
         all.buffer_unordered(PIECES).try_collect::<()>().await
+    }
+
+    async fn make_piece_zeros(&self, leaf: LeafId, head_bytes: u64, piece: &Range<u64>) -> Result<(), ErrorDetail> {
+        let (offset, len) = (head_bytes + piece.start, piece.end - piece.start);
+        let zeroed = self.ring.leaf_io(leaf, Op::WriteZeroes, Flags::NONE, offset, len, &[]).await;
+        zeroed.map(drop).map_err(there_failed)
     }
 
     async fn make_piece_equal(
@@ -260,10 +271,9 @@ impl Control {
         let right = self.ring.devices().read(source, piece.start, len).await;
         let right =
             right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
-        let failed =
-            |error: braid_engine::LeafError| ErrorDetail::new(Kind::DiskError, format!("the replica: {error}"));
         let offset = head_bytes + piece.start;
-        let there = self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, offset, len as u64, &[]).await.map_err(failed)?;
+        let there =
+            self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, offset, len as u64, &[]).await.map_err(there_failed)?;
         let writes = differing(&right, &there).into_iter().map(|run| {
             let (at, len) = (offset + run.blocks.start as u64, run.blocks.len() as u64);
             let (op, data) = match run.is_zero {
@@ -272,8 +282,63 @@ impl Control {
             };
             self.ring.leaf_io(leaf, op, Flags::NONE, at, len, data)
         });
-        stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map_err(failed)?;
+        stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map_err(there_failed)?;
         Ok(())
+    }
+}
+
+/// What is made equal at a time.
+#[derive(PartialEq, Eq, Debug)]
+struct Piece {
+    bytes: Range<u64>,
+    /// The snapshot holds nothing of it.
+    is_hole: bool,
+}
+
+/// The pieces of ranges, in their order.
+struct Pieces<'a> {
+    ranges: &'a [Range<u64>],
+    /// Of the device; what is beyond is left out.
+    size_bytes: u64,
+    /// What is before this has been given.
+    at: u64,
+    allocation: Option<&'a dyn Allocation>,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        while let Some((range, others)) = self.ranges.split_first() {
+            let (start, end) = (range.start.max(self.at), range.end.min(self.size_bytes));
+            if start < end {
+                let piece = Piece::first_of(start..end, self.allocation);
+                self.at = piece.bytes.end;
+                return Some(piece);
+            }
+            (self.ranges, self.at) = (others, 0);
+        }
+        None
+    }
+}
+
+impl Piece {
+    /// The first piece of a range that is not empty, by what the snapshot says of its holes. Those shorter than a piece are read with what is
+    /// around them.
+    fn first_of(range: Range<u64>, allocation: Option<&dyn Allocation>) -> Piece {
+        let (start, mut hole_bytes) = (range.start, 0);
+        let looked_at = (range.end - start).min(HOLE_BYTES);
+        if let Some(allocation) = allocation {
+            allocation.extents(start, looked_at, &mut |len, flags| {
+                if flags & state::ZERO != 0 {
+                    hole_bytes = len;
+                }
+                false
+            });
+        }
+        let is_hole = hole_bytes >= PIECE_BYTES.min(looked_at);
+        let len = if is_hole { hole_bytes } else { looked_at.min(PIECE_BYTES) };
+        Piece { bytes: start..start + len, is_hole }
     }
 }
 
@@ -282,6 +347,10 @@ fn outside(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     let starts = std::iter::once(0).chain(ranges.iter().map(|range| range.end));
     let ends = ranges.iter().map(|range| range.start).chain(std::iter::once(u64::MAX));
     starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
+}
+
+fn there_failed(error: LeafError) -> ErrorDetail {
+    ErrorDetail::new(Kind::DiskError, format!("the replica: {error}"))
 }
 
 fn stopped() -> ErrorDetail {
@@ -321,6 +390,50 @@ mod tests {
         assert_eq!(of(&[0..3, 5..9]), [(3, 5), (9, u64::MAX)]);
         assert_eq!(of(&[2..3, 3..4]), [(0, 2), (4, u64::MAX)]);
         assert_eq!(of(&[]), [(0, u64::MAX)]);
+    }
+
+    /// Holes at these places, data elsewhere.
+    struct HolesAt(Vec<Range<u64>>);
+
+    impl Allocation for HolesAt {
+        fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool) {
+            let (mut at, end) = (offset, offset + len);
+            while at < end {
+                let hole = self.0.iter().find(|hole| hole.contains(&at));
+                let next = self.0.iter().map(|hole| hole.start).filter(|start| *start > at).min();
+                let to = hole.map(|hole| hole.end).or(next).unwrap_or(end).min(end);
+                if !extent(to - at, if hole.is_some() { state::HOLE | state::ZERO } else { 0 }) {
+                    return;
+                }
+                at = to;
+            }
+        }
+    }
+
+    #[test]
+    fn long_holes_are_not_read() {
+        const M: u64 = 1 << 20;
+        let holes = HolesAt(vec![M..M + 4096, 3 * M..4 * M, 6 * M..200 * M]);
+        let first = |range: Range<u64>| {
+            let piece = Piece::first_of(range, Some(&holes));
+            (piece.bytes, piece.is_hole)
+        };
+        assert_eq!(first(0..9 * M), (0..M, false));
+        // Too short to be worth a request of its own.
+        assert_eq!(first(M..9 * M), (M..2 * M, false));
+        assert_eq!(first(3 * M..9 * M), (3 * M..4 * M, true));
+        assert_eq!(first(5 * M..5 * M + 512), (5 * M..5 * M + 512, false));
+        assert_eq!(first(6 * M..300 * M), (6 * M..70 * M, true));
+        assert_eq!(first(7 * M..7 * M + 512), (7 * M..7 * M + 512, true));
+        assert_eq!(first(199 * M..300 * M), (199 * M..200 * M, true));
+        let ranges = [0..M, 3 * M..7 * M, 300 * M..301 * M];
+        let pieces = Pieces { ranges: &ranges, size_bytes: 300 * M + 512, at: 0, allocation: Some(&holes) };
+        let all: Vec<_> = pieces.map(|piece| (piece.bytes.start, piece.bytes.end, piece.is_hole)).collect();
+        let data = |start, end| (start * M, end * M, false);
+        let expected = [data(0, 1), (3 * M, 4 * M, true), data(4, 5), data(5, 6), (6 * M, 7 * M, true)];
+        assert_eq!(all, [&expected[..], &[(300 * M, 300 * M + 512, false)]].concat());
+        // Whoever does not say is read.
+        assert_eq!(Piece::first_of(6 * M..300 * M, None), Piece { bytes: 6 * M..7 * M, is_hole: false });
     }
 
     #[test]
