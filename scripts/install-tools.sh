@@ -14,7 +14,7 @@ tests=(nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:libnbd-bin qemu-img:qemu-ut
     sfdisk:fdisk fusermount3:fuse3 curl:curl openssl:openssl strace:strace setpriv:util-linux
     debootstrap:debootstrap systemd-nspawn:systemd-container lintian:lintian dpkg-shlibdeps:dpkg-dev strip:binutils
     chromium:chromium script:bsdutils python3:python3 zsh:zsh fish:fish mandoc:mandoc groff:groff-base
-    xz:xz-utils iptables:iptables)
+    xz:xz-utils iptables:iptables faketime:faketime)
 benches=(iperf3:iperf3 nbdfuse:libnbd-bin losetup:mount umount:mount)
 # For the guest: what runs it, and what goes into it.
 guests=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod depmod:kmod xz:xz-utils strip:binutils

@@ -9,6 +9,7 @@ mod bench;
 mod bench_page;
 mod checks;
 mod clients;
+mod clocks;
 mod command_line;
 mod configuration;
 mod contract;

@@ -372,7 +372,13 @@ impl Daemon {
     /// Starts it again after it was killed or has ended.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.running = Running::start(&self.folder, "daemon", &mut serve(&self.folder, &self.arguments));
+        self.start_again_by(&mut serve(&self.folder, &self.arguments));
+    }
+
+    /// The same by a command of the test's own.
+    #[track_caller]
+    pub fn start_again_by(&mut self, command: &mut Command) {
+        self.running = Running::start(&self.folder, "daemon", command);
         self.wait_until_ready();
     }
 
