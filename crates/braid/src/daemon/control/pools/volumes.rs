@@ -349,7 +349,13 @@ impl Control {
             return Err(not_found(text, kind));
         }
         let parsed = VolumeName::parse(text).filter(|name| name.snapshot.is_some() == (kind == OwnerKind::Snapshot));
-        let Some(name) = parsed else { return Err(not_so_called(text, kind)) };
+        let Some(name) = parsed else {
+            let volume = text.split('@').next().unwrap_or_default();
+            return Err(match self.find_replicated(volume) {
+                Ok(_) => not_on_several_nodes(volume),
+                Err(_) => not_so_called(text, kind),
+            });
+        };
         let pool = self.reach(name.pool)?;
         let (volume, snapshot) = (name.volume.to_owned(), name.snapshot.map(str::to_owned));
         let found = self.call(&pool, move |pool| {
@@ -536,6 +542,13 @@ fn not_so_called(text: &str, kind: OwnerKind) -> ErrorDetail {
     ErrorDetail::new(Kind::InvalidArgument, format!("{text:?} is no name of a {word}"))
         .with(word, text)
         .remedy(format!("write {right}"))
+}
+
+fn not_on_several_nodes(volume: &str) -> ErrorDetail {
+    let message = format!("volume {volume} is kept on several nodes, where this cannot be done");
+    ErrorDetail::new(Kind::Unsupported, message)
+        .with("volume", volume)
+        .remedy("docs/replication.md says what can; for another size or other limits make a volume that has them, and copy the data")
 }
 
 fn has_snapshots(volume: &str) -> ErrorDetail {

@@ -28,11 +28,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Bytes that are compared at a time, and how many such pieces side by side.
+/// Bytes that are compared at a time, how many such pieces are written side by side, and how many further ones are looked at meanwhile.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 8;
+const AHEAD: usize = 12;
 /// Of what a snapshot holds nothing of, so much is made zeros at a time.
-const HOLE_BYTES: u64 = 64 << 20;
+const HOLE_BYTES: u64 = 16 << 20;
 /// Runs of a piece that are written side by side.
 const RUNS: usize = 8;
 /// So often it is asked whether every write goes to a replica, and so long is waited in between.
@@ -47,6 +48,13 @@ struct Missing {
     name: String,
     /// One that both have then, or that was brought just now.
     since: Option<Uuid>,
+}
+
+/// A snapshot of this node that is served as a device, until that is closed.
+struct Opened {
+    source: Source,
+    /// Where a replica may differ from it.
+    ranges: Vec<Range<u64>>,
 }
 
 /// What a replica has got, or had already.
@@ -106,14 +114,16 @@ impl Control {
         let newest = all.iter().rposition(|uuid| has(uuid));
         // First written later is what has no place in a replica's data, whatever stands there.
         let (mut since, written) = (None, self.written_ranges(volume.uuid)?);
+        let mut missing = Vec::new();
         for uuid in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
             let (Verdict::Complete(name), Has::Named(_)) = (listed.verdict(uuid), listed.has(near, uuid)) else {
                 continue;
             };
             let Ok(uuid) = uuid.parse::<Uuid>() else { continue };
-            self.bring_one(serving, role, disk, &Missing { uuid, name, since }).await?;
+            missing.push(Missing { uuid, name, since });
             since = Some(uuid);
         }
+        self.bring_all(serving, role, disk, &missing).await?;
         let alike = since.is_some() || newest.is_some();
         Ok(Brought { alike, like: since.map(|snapshot| Like { snapshot, written }) })
     }
@@ -151,35 +161,74 @@ impl Control {
         Ok(())
     }
 
-    async fn bring_one(
+    /// One after the other; while one is written the next one is opened.
+    async fn bring_all(
         self: &Arc<Self>,
         serving: &Serving,
         role: u16,
         disk: &Arc<OpenDisk>,
-        missing: &Missing,
+        missing: &[Missing],
     ) -> Result<(), ErrorDetail> {
-        let volume = &serving.volume;
-        let data = self.data_of_replica(&volume.uuid.to_string())?;
+        let volume = serving.volume.uuid;
+        let mut opened = match missing.first() {
+            Some(first) => Some(self.open_missing(volume, first).await?),
+            None => None,
+        };
+        for (k, one) in missing.iter().enumerate() {
+            let Some(Opened { source, ranges }) = opened.take() else { break };
+            let next = missing.get(k + 1);
+            let opening = async {
+                match next {
+                    Some(next) => self.open_missing(volume, next).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let (made, following) = tokio::join!(self.make_equal(serving, &source, disk.leaf, &ranges), opening);
+            self.close_volume(one.uuid).await;
+            let taken = match made {
+                Ok(()) => self.take_there(serving, role, disk, one).await,
+                Err(error) => Err(ErrorDetail {
+                    message: format!(
+                        "snapshot {} could not be brought to replica {}: {}",
+                        one.name, disk.name, error.message
+                    ),
+                    ..error
+                }),
+            };
+            if let (Err(_), Ok(Some(_)), Some(next)) = (&taken, &following, next) {
+                self.close_volume(next.uuid).await;
+            }
+            taken?;
+            opened = following?;
+        }
+        Ok(())
+    }
+
+    /// The snapshot as a device, and where it has to be looked at.
+    async fn open_missing(self: &Arc<Self>, volume: Uuid, missing: &Missing) -> Result<Opened, ErrorDetail> {
+        let data = self.data_of_replica(&volume.to_string())?;
         let ranges = match missing.since {
             Some(since) => self.ranges_between(since, Some(missing.uuid)).await?,
-            None => self.written_ranges(volume.uuid)?,
+            None => self.written_ranges(volume)?,
         };
-        let source = self.open_snapshot(data, missing.uuid).await?;
-        let made = self.make_equal(serving, &source, disk.leaf, &ranges).await;
-        self.close_volume(missing.uuid).await;
-        made.map_err(|error| ErrorDetail {
-            message: format!(
-                "snapshot {} could not be brought to replica {}: {}",
-                missing.name, disk.name, error.message
-            ),
-            ..error
-        })?;
+        Ok(Opened { source: self.open_snapshot(data, missing.uuid).await?, ranges })
+    }
+
+    /// The replica's data are what the snapshot is: it is taken there.
+    async fn take_there(
+        &self,
+        serving: &Serving,
+        role: u16,
+        disk: &OpenDisk,
+        missing: &Missing,
+    ) -> Result<(), ErrorDetail> {
         let (snapshot, name) = (missing.uuid.to_string(), missing.name.clone());
         let take = ReplicaChange::Take { snapshot: snapshot.clone(), name: name.clone() };
         self.change_one(serving, role, &take, CHANGING_MAX).await?;
         self.change_one(serving, role, &ReplicaChange::Name { snapshot, name }, CHANGING_MAX).await?;
-        let message = format!("replica {} has got snapshot {}@{}", disk.name, volume.name, missing.name);
-        self.events().info("snapshot_brought", message, &[("volume", &volume.name), ("snapshot", &missing.name)]);
+        let volume = &serving.volume.name;
+        let message = format!("replica {} has got snapshot {volume}@{}", disk.name, missing.name);
+        self.events().info("snapshot_brought", message, &[("volume", volume), ("snapshot", &missing.name)]);
         Ok(())
     }
 
@@ -237,8 +286,9 @@ impl Control {
         let size_bytes = self.ring.devices().size_bytes(source.device);
         let (head_bytes, _) = around(size_bytes);
         let pieces = Pieces { ranges, size_bytes, at: 0, allocation: source.allocation.as_deref() };
-        // So many at a time, and the next one as soon as one of them is done: the link is never without.
-        let all = stream::iter(pieces).map(|piece| async move {
+        // What is asked goes over the link behind the data that are on their way: whoever asked only when those have come would leave it
+        // idle meanwhile. So further pieces are looked at while these are written.
+        let looked_at = stream::iter(pieces).map(|piece| async move {
             if serving.attached.waiting.load(Ordering::Acquire) > 0 {
                 let message = "another replica is to go first: it goes on then";
                 return Err(ErrorDetail::new(Kind::InUse, message));
@@ -246,44 +296,45 @@ impl Control {
             if self.read().arrays.get(&serving.volume.uuid).is_none_or(|entry| entry.active().is_none()) {
                 return Err(stopped());
             }
-            match piece.is_hole {
-                true => self.make_piece_zeros(leaf, head_bytes, &piece.bytes).await,
-                false => self.make_piece_equal(source.device, leaf, head_bytes, &piece.bytes).await,
-            }
+            self.look_at_piece(source.device, leaf, head_bytes, piece).await
         });
-        all.buffer_unordered(PIECES).try_collect::<()>().await
+        let written = looked_at.buffer_unordered(AHEAD).map_ok(|unlike| self.write_unlike(leaf, head_bytes, unlike));
+        written.try_buffer_unordered(PIECES).try_collect::<()>().await
     }
 
-    async fn make_piece_zeros(&self, leaf: LeafId, head_bytes: u64, piece: &Range<u64>) -> Result<(), ErrorDetail> {
-        let (offset, len) = (head_bytes + piece.start, piece.end - piece.start);
-        let zeroed = self.ring.leaf_io(leaf, Op::WriteZeroes, Flags::NONE, offset, len, &[]).await;
-        zeroed.map(drop).map_err(there_failed)
+    async fn write_unlike(&self, leaf: LeafId, head_bytes: u64, unlike: Unlike) -> Result<(), ErrorDetail> {
+        let (right, start) = (&unlike.right, head_bytes + unlike.start);
+        let writes = unlike.runs.into_iter().map(|run| {
+            let (at, len) = (start + run.bytes.start, run.bytes.end - run.bytes.start);
+            let (op, data) = match run.is_zero {
+                true => (Op::WriteZeroes, &[][..]),
+                false => (Op::Write, &right[run.bytes.start as usize..run.bytes.end as usize]),
+            };
+            self.ring.leaf_io(leaf, op, Flags::NONE, at, len, data)
+        });
+        stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map(drop).map_err(there_failed)
     }
 
-    async fn make_piece_equal(
+    /// In what a replica's data differ from a piece of a device.
+    async fn look_at_piece(
         &self,
         source: DeviceId,
         leaf: LeafId,
         head_bytes: u64,
-        piece: &Range<u64>,
-    ) -> Result<(), ErrorDetail> {
-        let len = (piece.end - piece.start) as usize;
-        let right = self.ring.devices().read(source, piece.start, len).await;
+        piece: Piece,
+    ) -> Result<Unlike, ErrorDetail> {
+        let (start, len) = (piece.bytes.start, piece.bytes.end - piece.bytes.start);
+        if piece.is_hole {
+            return Ok(Unlike { start, right: Vec::new(), runs: vec![Run { bytes: 0..len, is_zero: true }] });
+        }
+        let devices = self.ring.devices();
+        let right = devices.read(source, start, len as usize);
+        let there = self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, head_bytes + start, len, &[]);
+        let (right, there) = tokio::join!(right, there);
         let right =
             right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
-        let offset = head_bytes + piece.start;
-        let there =
-            self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, offset, len as u64, &[]).await.map_err(there_failed)?;
-        let writes = differing(&right, &there).into_iter().map(|run| {
-            let (at, len) = (offset + run.blocks.start as u64, run.blocks.len() as u64);
-            let (op, data) = match run.is_zero {
-                true => (Op::WriteZeroes, &[][..]),
-                false => (Op::Write, &right[run.blocks]),
-            };
-            self.ring.leaf_io(leaf, op, Flags::NONE, at, len, data)
-        });
-        stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map_err(there_failed)?;
-        Ok(())
+        let runs = differing(&right, &there.map_err(there_failed)?);
+        Ok(Unlike { start, right, runs })
     }
 }
 
@@ -357,10 +408,19 @@ fn stopped() -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, "the volume is not served any more")
 }
 
+/// A piece, and what is to be written of it.
+struct Unlike {
+    start: u64,
+    /// What the piece is to be; empty where that is a hole.
+    right: Vec<u8>,
+    runs: Vec<Run>,
+}
+
 /// Blocks in which two buffers differ, one after the other.
 #[derive(PartialEq, Eq, Debug)]
 struct Run {
-    blocks: Range<usize>,
+    /// From the piece's start.
+    bytes: Range<u64>,
     /// They are to be zeros: then no data are sent, and nothing is allocated for them.
     is_zero: bool,
 }
@@ -371,10 +431,11 @@ fn differing(right: &[u8], there: &[u8]) -> Vec<Run> {
         if one == other {
             continue;
         }
-        let (start, is_zero) = (block * BLOCK_BYTES, one.iter().all(|byte| *byte == 0));
+        let start = (block * BLOCK_BYTES) as u64;
+        let (end, is_zero) = (start + one.len() as u64, one.iter().all(|byte| *byte == 0));
         match runs.last_mut() {
-            Some(last) if last.blocks.end == start && last.is_zero == is_zero => last.blocks.end = start + one.len(),
-            _ => runs.push(Run { blocks: start..start + one.len(), is_zero }),
+            Some(last) if last.bytes.end == start && last.is_zero == is_zero => last.bytes.end = end,
+            _ => runs.push(Run { bytes: start..end, is_zero }),
         }
     }
     runs
@@ -423,7 +484,7 @@ mod tests {
         assert_eq!(first(M..9 * M), (M..2 * M, false));
         assert_eq!(first(3 * M..9 * M), (3 * M..4 * M, true));
         assert_eq!(first(5 * M..5 * M + 512), (5 * M..5 * M + 512, false));
-        assert_eq!(first(6 * M..300 * M), (6 * M..70 * M, true));
+        assert_eq!(first(6 * M..300 * M), (6 * M..22 * M, true));
         assert_eq!(first(7 * M..7 * M + 512), (7 * M..7 * M + 512, true));
         assert_eq!(first(199 * M..300 * M), (199 * M..200 * M, true));
         let ranges = [0..M, 3 * M..7 * M, 300 * M..301 * M];
@@ -444,7 +505,8 @@ mod tests {
         for at in [0, 3 * BLOCK_BYTES - 1, 3 * BLOCK_BYTES, 10 * BLOCK_BYTES - 1] {
             there[at] = 1;
         }
-        let run = |first: usize, end: usize, is_zero| Run { blocks: first * BLOCK_BYTES..end * BLOCK_BYTES, is_zero };
+        let bytes = |blocks: usize| (blocks * BLOCK_BYTES) as u64;
+        let run = |first, end, is_zero| Run { bytes: bytes(first)..bytes(end), is_zero };
         assert_eq!(differing(&right, &there), [run(0, 1, true), run(2, 4, true), run(9, 10, true)]);
         // What is zeros there in the end is not sent.
         right[3 * BLOCK_BYTES + 7] = 5;

@@ -81,6 +81,8 @@ pub(super) struct Attached {
     /// What is to be done at the next opening, before anybody is connected to a replica.
     pub(super) rollback: Mutex<Option<Rollback>>,
     pub(super) rolls_back: tokio::sync::Notify,
+    /// A voter has come, whose replica need not wait to be looked for.
+    pub(super) has_come: tokio::sync::Notify,
     /// Some of them may be on some replicas only, and nobody is about to decide that.
     unsettled: AtomicBool,
     /// Whoever changes who votes holds this.
@@ -211,6 +213,7 @@ impl Control {
             returning: tokio::sync::RwLock::default(),
             rollback: Mutex::default(),
             rolls_back: tokio::sync::Notify::new(),
+            has_come: tokio::sync::Notify::new(),
             unsettled: AtomicBool::new(false),
             seats: tokio::sync::Mutex::default(),
             waiting: AtomicU32::new(0),
@@ -483,6 +486,7 @@ impl Control {
                 () = attached.wants_to_end() => return Over::Ended,
                 () = voters.over() => return Over::Overruled,
                 () = attached.rolls_back.notified() => return Over::RolledBack,
+                () = attached.has_come.notified() => {}
                 () = tokio::time::sleep(EVERY) => {}
             }
             // A change that has ended by itself is noted, too.

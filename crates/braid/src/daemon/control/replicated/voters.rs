@@ -217,6 +217,7 @@ impl Control {
         }
         let message = format!("{} is a voter of volume {name}", listed.voter_name(number));
         self.events().info("voter_added", message, &[("volume", name)]);
+        serving.attached.has_come.notify_one();
         Ok(())
     }
 
