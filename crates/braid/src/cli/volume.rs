@@ -102,7 +102,7 @@ pub struct DetachArgs {
 #[derive(Args)]
 pub struct SetArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Most requests and bytes a second, over all of its exports together: iops=3000,bw=125M, one of them, or none
     #[arg(long, value_name = "LIMITS", value_parser = limit)]
@@ -114,7 +114,7 @@ pub struct SetArgs {
 #[derive(Args)]
 pub struct MoveArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Where its blocks go: spread, single, or on=MEMBER,…
     #[arg(long, value_name = "PLACE")]
@@ -128,7 +128,7 @@ pub struct MoveArgs {
 #[derive(Args)]
 pub struct CompactArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     #[command(flatten)]
     wait: Wait,
@@ -157,7 +157,7 @@ pub struct NameArgs {
 #[derive(Args)]
 pub struct RenameArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Its new name, without that of the pool
     new_name: String,
@@ -168,7 +168,7 @@ pub struct RenameArgs {
 #[derive(Args)]
 pub struct ResizeArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Its new size
     #[arg(value_parser = size)]
@@ -186,7 +186,7 @@ pub struct ResizeArgs {
 #[derive(Args)]
 pub struct FlattenArgs {
     /// The volume
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
     /// Let it be: what was copied is its own, and it stays dependent
     #[arg(long)]
@@ -252,7 +252,7 @@ pub fn volume(text: &str) -> Result<String, String> {
     }
 }
 
-/// The same, or the name of a volume of several nodes.
+/// The same, or the name of a volume of several nodes: where something cannot be done with that, the daemon says so.
 fn volume_or_name(text: &str) -> Result<String, String> {
     if names::check_name(text).is_ok() { Ok(text.to_owned()) } else { volume(text) }
 }

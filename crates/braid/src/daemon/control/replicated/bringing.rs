@@ -289,20 +289,34 @@ impl Control {
         // What is asked goes over the link behind the data that are on their way: whoever asked only when those have come would leave it
         // idle meanwhile. So further pieces are looked at while these are written.
         let looked_at = stream::iter(pieces).map(|piece| async move {
-            if serving.attached.waiting.load(Ordering::Acquire) > 0 {
-                let message = "another replica is to go first: it goes on then";
-                return Err(ErrorDetail::new(Kind::InUse, message));
-            }
-            if self.read().arrays.get(&serving.volume.uuid).is_none_or(|entry| entry.active().is_none()) {
-                return Err(stopped());
-            }
+            self.may_go_on(serving)?;
             self.look_at_piece(source.device, leaf, head_bytes, piece).await
         });
-        let written = looked_at.buffer_unordered(AHEAD).map_ok(|unlike| self.write_unlike(leaf, head_bytes, unlike));
+        let written =
+            looked_at.buffer_unordered(AHEAD).map_ok(|unlike| self.write_unlike(serving, leaf, head_bytes, unlike));
         written.try_buffer_unordered(PIECES).try_collect::<()>().await
     }
 
-    async fn write_unlike(&self, leaf: LeafId, head_bytes: u64, unlike: Unlike) -> Result<(), ErrorDetail> {
+    /// Nobody waits for this to be broken off, and the volume is served.
+    fn may_go_on(&self, serving: &Serving) -> Result<(), ErrorDetail> {
+        if serving.attached.waiting.load(Ordering::Acquire) > 0 {
+            let message = "another replica is to go first: it goes on then";
+            return Err(ErrorDetail::new(Kind::InUse, message));
+        }
+        match self.read().arrays.get(&serving.volume.uuid).is_some_and(|entry| entry.active().is_some()) {
+            true => Ok(()),
+            false => Err(stopped()),
+        }
+    }
+
+    async fn write_unlike(
+        &self,
+        serving: &Serving,
+        leaf: LeafId,
+        head_bytes: u64,
+        unlike: Unlike,
+    ) -> Result<(), ErrorDetail> {
+        self.may_go_on(serving)?;
         let (right, start) = (&unlike.right, head_bytes + unlike.start);
         let writes = unlike.runs.into_iter().map(|run| {
             let (at, len) = (start + run.bytes.start, run.bytes.end - run.bytes.start);
