@@ -113,7 +113,7 @@ boot() { # which guest
         add_disk $disk "$work/$guest-$disk.img" discard=unmap
     done
     add_disk programs "$work/programs.img" readonly=on
-    nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=multi,tb-size=1024 -m 2560 -smp 2 \
+    nice -n 5 timeout "$time_limit" qemu-system-x86_64 -M q35 -cpu "${VM_CPU:-max}" -accel tcg,thread=multi,tb-size=1024 -m 2560 -smp 2 \
         -nodefaults -no-user-config -display none -serial "file:$work/console-$guest" -no-reboot \
         -kernel "$tools/kernel/boot/vmlinuz-$kernel" -initrd "$work/initrd" \
         -append "console=ttyS0 panic=-1 mitigations=off nokaslr no_timer_check quiet" \
