@@ -115,6 +115,8 @@ fn after_an_opening_only_what_differs_is_sent() {
     // What it missed is noted nowhere any more.
     cluster.nodes[0].restart(true);
     cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    // What was dirty is copied whole to whoever is there while it is brought together.
+    wait_for("the two to be equal", || cluster.nodes[0].events().contains("array db are equal again").then_some(()));
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     let (sent, changed) = (sent_to(&cluster, 2), SIZE / 16);
