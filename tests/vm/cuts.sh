@@ -89,10 +89,10 @@ midst_pool() { # after which cut
 }
 
 # A file system is mounted: what was acknowledged is there, and it is whole.
-judge() { # device, file system, acknowledgements
+judge() { # device, file system, acknowledgements, or-later
     local found=no whole=no
     mount -t $2 $1 mnt || { result "$1 cannot be mounted"; return 1; }
-    power-cut check mnt $3 && found=yes
+    power-cut check mnt $3 ${4:-} && found=yes
     umount mnt
     case $2 in
         ext4) fsck.ext4 -fn $1 >fsck.log 2>&1 && whole=yes ;;
@@ -111,7 +111,7 @@ judge_snapshot_pool() { # which cut, file system
     [ $1 -gt $snapshot_after ] || return 0
     braid volume clone tank/db@midst tank/trial >/dev/null && braid export add tank/trial --ublk >/dev/null || return 1
     local whole=0
-    judge /dev/braid/tank/trial $2 at-snapshot || whole=1
+    judge /dev/braid/tank/trial $2 at-snapshot or-later || whole=1
     braid export remove tank/trial >/dev/null
     [ $whole = 0 ] && snapshots=$((snapshots + 1))
     return $whole
