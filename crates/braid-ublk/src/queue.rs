@@ -2,8 +2,8 @@
 //!
 //! A request's life: the driver tells of it (`Fetch`, or the last `CommitAndFetch`, ends); it waits for the export's limits and
 //! for memory; a write's data are asked for (`GetData`); the engine works; the answer is committed, and with it the next request
-//! fetched. Memory is held from the third step to the last, and a moment longer: the driver copies what was read when it looks at the
-//! commit, not when that is put into the ring.
+//! fetched. Memory is held from the third step to the last, and after a read a moment longer: the driver copies what was read when it
+//! looks at the commit, not when that is put into the ring.
 //!
 //! Why not the two other ways. Buffers of a fixed place for each request would take depth times the longest request of the arena, used
 //! or not. Copying by reads and writes of the device's file (`UBLK_F_USER_COPY`) came with Linux 6.5 and costs a further call for reads
@@ -27,7 +27,7 @@ pub trait Lane {
 }
 
 /// What a queue needs of its shard.
-pub trait Host<L> {
+pub trait Host {
     /// As [`braid_ring::Cx::now_ns`].
     fn now_ns(&self) -> u64;
     /// As [`braid_ring::Cx::submit`].
@@ -41,7 +41,7 @@ pub trait Host<L> {
     /// As [`braid_ring::Cx::timer_at`].
     fn timer_at(&mut self, at_ns: u64) -> bool;
     /// Gives the driver a command.
-    fn command(&mut self, lane: &L, code: u32, command: IoCommand, tag: u16) -> bool;
+    fn command(&mut self, code: u32, command: IoCommand, tag: u16) -> bool;
     /// As [`braid_ring::Cx::commands`].
     fn commands(&mut self) -> (u64, u64);
 }
@@ -102,6 +102,9 @@ pub const QUEUE_TAG_LIMIT: u64 = 1 << (TAG_BITS + GENERATION_BITS);
 
 /// How long to wait before memory, or a place in the engine, is asked for again.
 const AGAIN_NS: u64 = 1_000_000;
+/// How long memory that the driver has copied from is kept at most when nothing else happens on the shard. Longer than a tick of any
+/// kernel: a timer that is due before costs each sleep two writes to the processor's own timer.
+const KEPT_NS: u64 = 20_000_000;
 /// Data of writes that the driver is asked to copy at a time, in bytes, unless a single write has more. It copies all that it was asked for
 /// before anything else happens on the shard, and the disks would wait for that, and then the shard for them.
 const COPIED_AT_ONCE: u64 = 256 << 10;
@@ -142,7 +145,7 @@ pub struct Queue<L> {
 
 impl<L: Lane> Queue<L> {
     /// A queue whose requests are fetched from now on; none: the shard's driver has no commands.
-    pub fn begin<H: Host<L>>(host: &mut H, lane: L, export: Arc<Export>) -> Option<Queue<L>> {
+    pub fn begin<H: Host>(host: &mut H, lane: L, export: Arc<Export>) -> Option<Queue<L>> {
         let (_, depth, _) = lane.shape();
         let count = usize::from(depth);
         let mut queue = Queue {
@@ -170,14 +173,14 @@ impl<L: Lane> Queue<L> {
     }
 
     /// What it serves is there again, perhaps as another export; none: it is away, and requests wait.
-    pub fn serve<H: Host<L>>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
+    pub fn serve<H: Host>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
         self.device = export.as_ref().map(|export| export.info().device);
         self.export = export.unwrap_or_else(|| Arc::clone(&self.export));
         self.go_on(host);
     }
 
     /// What waits fails from now on.
-    pub fn fail_all<H: Host<L>>(&mut self, host: &mut H) {
+    pub fn fail_all<H: Host>(&mut self, host: &mut H) {
         self.failing = true;
         self.go_on(host);
     }
@@ -200,9 +203,9 @@ impl<L: Lane> Queue<L> {
         self.copying == 0 && self.committed.is_empty()
     }
 
-    fn command<H: Host<L>>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
+    fn command<H: Host>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
         let (q_id, _, encoded) = self.lane.shape();
-        let begun = host.command(&self.lane, op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
+        let begun = host.command(op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
         if begun {
             let slot = &mut self.slots[usize::from(tag)];
             slot.step = if op == IoOp::GetData { Step::Data } else { Step::Waiting };
@@ -216,7 +219,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// The driver answered a command.
-    pub fn command_done<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
+    pub fn command_done<H: Host>(&mut self, host: &mut H, tag: u16, result: i32) {
         self.in_driver -= 1;
         let Slot { step: was, buf_len, .. } = self.slots[usize::from(tag)];
         if was == Step::Data {
@@ -239,7 +242,7 @@ impl<L: Lane> Queue<L> {
         self.copying_bytes == 0 || self.copying_bytes + len <= COPIED_AT_ONCE
     }
 
-    fn answered<H: Host<L>>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
+    fn answered<H: Host>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
         let slot = &mut self.slots[usize::from(tag)];
         if result < 0 {
             // The device ends (ENODEV), or the driver does not want this queue: nothing more comes of this one.
@@ -293,7 +296,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Does the next thing for a request, or holds it.
-    fn advance<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    fn advance<H: Host>(&mut self, host: &mut H, tag: u16) {
         let slot = self.slots[usize::from(tag)];
         if self.failing && self.device.is_none() {
             return self.commit(host, tag, -EIO);
@@ -321,7 +324,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Holds a request back for the export's limits; true: it comes again at its time.
-    fn must_wait<H: Host<L>>(&mut self, host: &mut H, tag: u16) -> bool {
+    fn must_wait<H: Host>(&mut self, host: &mut H, tag: u16) -> bool {
         let own = self.export.throttle();
         let shared = self.export.info().shared_throttle.as_deref();
         if !own.is_limited() && !shared.is_some_and(|throttle| throttle.is_limited()) {
@@ -347,19 +350,20 @@ impl<L: Lane> Queue<L> {
         self.held.push_back(tag);
     }
 
-    fn hold_for_memory<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    fn hold_for_memory<H: Host>(&mut self, host: &mut H, tag: u16) {
         self.hold(tag);
-        self.wake_soon(host);
+        self.wake_in(host, AGAIN_NS);
     }
 
-    fn wake_soon<H: Host<L>>(&mut self, host: &mut H) {
-        let now_ns = host.now_ns();
-        if self.timer_ns <= now_ns && host.timer_at(now_ns + AGAIN_NS) {
-            self.timer_ns = now_ns + AGAIN_NS;
+    fn wake_in<H: Host>(&mut self, host: &mut H, ns: u64) {
+        let at_ns = host.now_ns() + ns;
+        let is_set = host.now_ns() < self.timer_ns && self.timer_ns <= at_ns;
+        if !is_set && host.timer_at(at_ns) {
+            self.timer_ns = at_ns;
         }
     }
 
-    fn submit<H: Host<L>>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
+    fn submit<H: Host>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
         let slot = &mut self.slots[usize::from(tag)];
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
         let Slot { op, flags, offset, len, buf, .. } = *slot;
@@ -372,7 +376,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// The engine answered.
-    pub fn io_done<H: Host<L>>(&mut self, host: &mut H, done: &Completion) {
+    pub fn io_done<H: Host>(&mut self, host: &mut H, done: &Completion) {
         let tag = (done.tag & ((1 << TAG_BITS) - 1)) as u16;
         let slot = &mut self.slots[usize::from(tag)];
         debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "an answer to another request");
@@ -395,7 +399,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// A late I/O has given its buffer back.
-    pub fn released<H: Host<L>>(&mut self, host: &mut H, tag: u64) {
+    pub fn released<H: Host>(&mut self, host: &mut H, tag: u64) {
         if let Some(at) = self.busy.iter().position(|(busy, _, _)| *busy == tag) {
             let (_, buf, len) = self.busy.swap_remove(at);
             if buf != Buf::NONE {
@@ -404,7 +408,7 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    fn failed<H: Host<L>>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
+    fn failed<H: Host>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
         let errno = match kind {
             // Its array was stopped, or the daemon ends: the users wait for it, as they do for a daemon. A write whose buffer is gone
             // cannot be asked again, and there is no such case: a late buffer belongs to a disk that does not answer.
@@ -422,13 +426,18 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Answers a request and fetches the next one.
-    fn commit<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
+    fn commit<H: Host>(&mut self, host: &mut H, tag: u16, result: i32) {
         let slot = self.slots[usize::from(tag)];
         self.count(&slot, result, host.now_ns());
-        let addr = if slot.buf == Buf::NONE { NOWHERE } else { slot.buf.addr };
+        // Nobody looks at what was written any more.
+        let has_data = slot.op == Op::Read && slot.buf != Buf::NONE;
+        if !has_data {
+            self.free(host, tag);
+        }
+        let addr = if has_data { slot.buf.addr } else { NOWHERE };
         let begun = self.command(host, IoOp::CommitAndFetch, tag, result, addr);
         debug_assert!(begun, "the driver had commands before");
-        if slot.buf != Buf::NONE {
+        if has_data {
             self.slots[usize::from(tag)].buf = Buf::NONE;
             self.committed.push_back((host.commands().0, slot.buf, slot.buf_len));
         }
@@ -449,7 +458,7 @@ impl<L: Lane> Queue<L> {
         self.export.latencies().add(class, now_ns.saturating_sub(slot.taken_ns));
     }
 
-    fn free<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    fn free<H: Host>(&mut self, host: &mut H, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
         if slot.buf != Buf::NONE {
             host.free(slot.buf, slot.buf_len as usize);
@@ -458,7 +467,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Tries everything that waits once more.
-    fn go_on<H: Host<L>>(&mut self, host: &mut H) {
+    fn go_on<H: Host>(&mut self, host: &mut H) {
         for _ in 0..self.held.len() {
             if let Some(tag) = self.held.pop_front() {
                 self.advance(host, tag);
@@ -467,7 +476,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// At the end of a batch: gives memory back that the driver has copied from, and tries what waits.
-    pub fn end_of_batch<H: Host<L>>(&mut self, host: &mut H) {
+    pub fn end_of_batch<H: Host>(&mut self, host: &mut H) {
         if !self.committed.is_empty() {
             let (_, looked_at) = host.commands();
             while let Some(&(begun, buf, len)) = self.committed.front()
@@ -489,7 +498,7 @@ impl<L: Lane> Queue<L> {
         }
         if !self.committed.is_empty() {
             // Others may wait for this memory, and nothing else may ever happen here.
-            self.wake_soon(host);
+            self.wake_in(host, KEPT_NS);
         }
         if self.stats != ExportStats::default() {
             self.export.add(&std::mem::take(&mut self.stats));
