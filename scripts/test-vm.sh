@@ -106,7 +106,9 @@ started=$SECONDS
 boot() { # which guest
     local guest=$1 disk disks=()
     add_disk() { # name, file, options
-        disks+=(-drive "file=$2,format=raw,if=none,id=$1,cache=writeback,$3" -device "virtio-blk-pci,drive=$1,serial=$1")
+        local device=virtio-blk-pci,drive=$1,serial=$1
+        [ -z "${VM_DISK_THREADS:-}" ] || { disks+=(-object "iothread,id=thread-$1"); device+=,iothread=thread-$1; }
+        disks+=(-drive "file=$2,format=raw,if=none,id=$1,cache=writeback,$3" -device "$device")
     }
     for disk in a b c d e f; do
         truncate -s 1G "$work/$guest-$disk.img"
