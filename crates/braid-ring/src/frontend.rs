@@ -1,12 +1,12 @@
 //! What lives on a shard beside the engine: servers of exports, load generators. And what it may ask for.
 
 use std::any::Any;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, Soon};
 
 use crate::channels::{ChannelId, MESSAGE_PIECES_MAX};
-use crate::commands::{CommandFile, SHORT_COMMAND_BYTES, token_of};
+use crate::commands::{SHORT_COMMAND_BYTES, token_of};
 use crate::driver::Job;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
@@ -287,16 +287,6 @@ impl Cx<'_> {
         self.core.channels.close(channel, &mut self.core.port.driver);
     }
 
-    /// A file that is going to be given commands: where there is room, the kernel looks it up once, and not with each of them.
-    pub fn know_file(&mut self, file: BorrowedFd<'_>) -> CommandFile {
-        self.core.command_files.add(file, &mut self.core.port.driver)
-    }
-
-    /// No more commands for this file: the kernel lets go of it when those that it has are done.
-    pub fn forget_file(&mut self, file: CommandFile) {
-        self.core.command_files.remove(file, &mut self.core.port.driver);
-    }
-
     /// Begins a command of a file's own; [`Frontend::command_done`] tells its answer. False: this driver has none.
     ///
     /// # Safety
@@ -305,7 +295,7 @@ impl Cx<'_> {
     #[allow(unsafe_code)]
     pub unsafe fn command(
         &mut self,
-        file: &CommandFile,
+        file: BorrowedFd<'_>,
         code: u32,
         bytes: [u8; SHORT_COMMAND_BYTES],
         token: u64,
@@ -314,7 +304,7 @@ impl Cx<'_> {
         if !self.core.port.driver.has_commands() {
             return false;
         }
-        let job = Job::Command { file: file.0, code, bytes };
+        let job = Job::Command { fd: file.as_raw_fd(), code, bytes };
         // SAFETY: the caller's promise, passed on.
         unsafe { self.core.port.driver.push(token_of(self.frontend, token), &job) };
         true

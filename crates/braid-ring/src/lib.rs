@@ -52,7 +52,7 @@ mod troubles;
 mod wake;
 
 pub use channels::{CHANNEL_CALLS_MAX, CHANNELS_MAX, ChannelId, MESSAGE_PIECES_MAX};
-pub use commands::{COMMAND_BYTES_MAX, CommandFile, SHORT_COMMAND_BYTES, command};
+pub use commands::{COMMAND_BYTES_MAX, SHORT_COMMAND_BYTES, command};
 pub use devices::RingDevices;
 pub use disk::{Disk, OpenOptions};
 pub use driver::{DriverInfo, DriverKind};

@@ -12,7 +12,6 @@ use braid_engine::{
 
 use crate::arena::Arena;
 use crate::channels::Channels;
-use crate::commands::{COMMAND_FILES_MAX, CommandFiles};
 use crate::devices::Sizes;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, DriverConfig, DriverInfo, DriverKind};
@@ -318,7 +317,7 @@ fn build(
     map.advise(libc::MADV_HUGEPAGE);
     let driver_config = DriverConfig {
         depth: DEPTH,
-        files: LEAVES_MAX + SOCKETS_MAX + COMMAND_FILES_MAX,
+        files: LEAVES_MAX + SOCKETS_MAX,
         buffers: (map.addr(), map.len()),
         wake: Arc::clone(&peers.links[usize::from(id.0)].wake),
     };
@@ -336,8 +335,7 @@ fn build(
     let net = Net::new().map_err(no_memory)?;
     let engine = Shard::new(id, &config.limits, shared);
     let channels = Channels::new();
-    let (timers, command_files) = (Timers::new(), CommandFiles::new());
-    let core = Core { id, engine, upper: Vec::new(), port, net, channels, timers, command_files };
+    let core = Core { id, engine, upper: Vec::new(), port, net, channels, timers: Timers::new() };
     Ok((Runner::new(core, frontends, peers, time_limit_ns.saturating_add(2_000_000_000)), info))
 }
 

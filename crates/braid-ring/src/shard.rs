@@ -12,7 +12,7 @@ use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard,
 use rtrb::{Consumer, Producer};
 
 use crate::channels::{CHANNEL_TOKEN, Channels};
-use crate::commands::{self, CommandFiles};
+use crate::commands;
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
@@ -39,7 +39,6 @@ pub(crate) struct Core {
     pub(crate) net: Net,
     pub(crate) channels: Channels,
     pub(crate) timers: Timers,
-    pub(crate) command_files: CommandFiles,
 }
 
 /// What the engines of one tier tell each other.

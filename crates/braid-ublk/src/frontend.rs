@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, DeviceId, IoError, Request};
 use braid_nbd::Export;
-use braid_ring::{CommandFile, Cx, Frontend};
+use braid_ring::{Cx, Frontend};
 use zerocopy::IntoBytes;
 
 use crate::abi::{IoCommand, IoDescriptor};
@@ -47,7 +47,6 @@ pub enum Message {
 
 struct Place {
     id: u32,
-    file: CommandFile,
     queue: Queue<QueueShare>,
 }
 
@@ -83,27 +82,18 @@ impl UblkFrontend {
         if free == self.places.len() {
             self.places.push(None);
         }
-        let file = cx.know_file(share.fd());
+        let mut host = At { cx, place: free };
         // Without commands the same holds.
-        match Queue::begin(&mut At { cx, place: free, file: &file }, share, export) {
-            Some(queue) => self.places[free] = Some(Place { id, file, queue }),
-            None => cx.forget_file(file),
-        }
+        self.places[free] = Queue::begin(&mut host, share, export).map(|queue| Place { id, queue });
         self.places[free].is_some()
     }
 
-    fn each(&mut self, cx: &mut Cx<'_>, mut call: impl FnMut(u32, &mut Queue<QueueShare>, &mut At<'_, '_>)) {
-        for (place, of) in self.places.iter_mut().enumerate() {
-            if let Some(Place { id, file, queue }) = of {
-                call(*id, queue, &mut At { cx, place, file });
+    fn each(&mut self, cx: &mut Cx<'_>, mut call: impl FnMut(&mut Place, &mut At<'_, '_>)) {
+        for (index, place) in self.places.iter_mut().enumerate() {
+            if let Some(place) = place {
+                call(place, &mut At { cx, place: index });
             }
         }
-    }
-
-    /// The queue at a place, and the shard as it sees it.
-    fn at<'a, 'b>(&'a mut self, cx: &'a mut Cx<'b>, place: usize) -> Option<(&'a mut Queue<QueueShare>, At<'a, 'b>)> {
-        let Place { file, queue, .. } = self.places.get_mut(place)?.as_mut()?;
-        Some((queue, At { cx, place, file }))
     }
 }
 
@@ -120,25 +110,25 @@ fn become_flusher() {
 impl Frontend for UblkFrontend {
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
         let index = (completion.tag >> PLACE_SHIFT) as usize;
-        let Some((queue, mut at)) = self.at(cx, index) else {
+        let Some(Some(place)) = self.places.get_mut(index) else {
             debug_assert!(false, "a queue outlives what it gave the engine");
             return;
         };
         let done = Completion { tag: completion.tag & (QUEUE_TAG_LIMIT - 1), ..*completion };
-        queue.io_done(&mut at, &done);
+        place.queue.io_done(&mut At { cx, place: index }, &done);
     }
 
     fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
         let index = (tag >> PLACE_SHIFT) as usize;
-        if let Some((queue, mut at)) = self.at(cx, index) {
-            queue.released(&mut at, tag & (QUEUE_TAG_LIMIT - 1));
+        if let Some(Some(place)) = self.places.get_mut(index) {
+            place.queue.released(&mut At { cx, place: index }, tag & (QUEUE_TAG_LIMIT - 1));
         }
     }
 
     fn command_done(&mut self, cx: &mut Cx<'_>, token: u64, result: i32) {
         let index = (token >> TAG_BITS) as usize;
-        if let Some((queue, mut at)) = self.at(cx, index) {
-            queue.command_done(&mut at, token as u16, result);
+        if let Some(Some(place)) = self.places.get_mut(index) {
+            place.queue.command_done(&mut At { cx, place: index }, token as u16, result);
         }
     }
 
@@ -150,16 +140,16 @@ impl Frontend for UblkFrontend {
         match *message {
             Message::Queue { id, share, export } => self.add(cx, id, share, export),
             Message::Serve { id, export } => {
-                self.each(cx, |of, queue, at| {
-                    if of == id {
-                        queue.serve(at, export.clone());
+                self.each(cx, |place, at| {
+                    if place.id == id {
+                        place.queue.serve(at, export.clone());
                     }
                 });
             }
             Message::Fail { id } => {
-                self.each(cx, |of, queue, at| {
-                    if of == id {
-                        queue.fail_all(at);
+                self.each(cx, |place, at| {
+                    if place.id == id {
+                        place.queue.fail_all(at);
                     }
                 });
             }
@@ -170,11 +160,11 @@ impl Frontend for UblkFrontend {
         if self.places.is_empty() {
             return;
         }
-        self.each(cx, |_, queue, at| queue.end_of_batch(at));
+        self.each(cx, |place, at| place.queue.end_of_batch(at));
         for place in &mut self.places {
-            if let Some(over) = place.take_if(|place| place.queue.is_over()) {
+            if place.as_ref().is_some_and(|place| place.queue.is_over()) {
                 // The device's file is closed with the last of its queues: only then can it be removed.
-                cx.forget_file(over.file);
+                *place = None;
             }
         }
     }
@@ -203,10 +193,9 @@ impl Lane for QueueShare {
 struct At<'a, 'b> {
     cx: &'a mut Cx<'b>,
     place: usize,
-    file: &'a CommandFile,
 }
 
-impl Host for At<'_, '_> {
+impl Host<QueueShare> for At<'_, '_> {
     fn now_ns(&self) -> u64 {
         self.cx.now_ns()
     }
@@ -231,13 +220,13 @@ impl Host for At<'_, '_> {
         self.cx.timer_at(at_ns, 0)
     }
 
-    fn command(&mut self, code: u32, command: IoCommand, tag: u16) -> bool {
+    fn command(&mut self, lane: &QueueShare, code: u32, command: IoCommand, tag: u16) -> bool {
         let mut bytes = [0; braid_ring::SHORT_COMMAND_BYTES];
         bytes.copy_from_slice(command.as_bytes());
         // SAFETY: the file is the queue's, which stays until the driver has taken all of its commands back. An address in the
         // command is that of a buffer of this shard's arena, which the queue keeps until the driver has copied (`commands`
         // says so), as long as the request is; or one that the driver does not use, as there is nothing to copy.
-        unsafe { self.cx.command(self.file, code, bytes, (self.place as u64) << TAG_BITS | u64::from(tag)) }
+        unsafe { self.cx.command(lane.fd(), code, bytes, (self.place as u64) << TAG_BITS | u64::from(tag)) }
     }
 
     fn commands(&mut self) -> (u64, u64) {

@@ -27,7 +27,7 @@ pub trait Lane {
 }
 
 /// What a queue needs of its shard.
-pub trait Host {
+pub trait Host<L> {
     /// As [`braid_ring::Cx::now_ns`].
     fn now_ns(&self) -> u64;
     /// As [`braid_ring::Cx::submit`].
@@ -41,7 +41,7 @@ pub trait Host {
     /// As [`braid_ring::Cx::timer_at`].
     fn timer_at(&mut self, at_ns: u64) -> bool;
     /// Gives the driver a command.
-    fn command(&mut self, code: u32, command: IoCommand, tag: u16) -> bool;
+    fn command(&mut self, lane: &L, code: u32, command: IoCommand, tag: u16) -> bool;
     /// As [`braid_ring::Cx::commands`].
     fn commands(&mut self) -> (u64, u64);
 }
@@ -145,7 +145,7 @@ pub struct Queue<L> {
 
 impl<L: Lane> Queue<L> {
     /// A queue whose requests are fetched from now on; none: the shard's driver has no commands.
-    pub fn begin<H: Host>(host: &mut H, lane: L, export: Arc<Export>) -> Option<Queue<L>> {
+    pub fn begin<H: Host<L>>(host: &mut H, lane: L, export: Arc<Export>) -> Option<Queue<L>> {
         let (_, depth, _) = lane.shape();
         let count = usize::from(depth);
         let mut queue = Queue {
@@ -173,14 +173,14 @@ impl<L: Lane> Queue<L> {
     }
 
     /// What it serves is there again, perhaps as another export; none: it is away, and requests wait.
-    pub fn serve<H: Host>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
+    pub fn serve<H: Host<L>>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
         self.device = export.as_ref().map(|export| export.info().device);
         self.export = export.unwrap_or_else(|| Arc::clone(&self.export));
         self.go_on(host);
     }
 
     /// What waits fails from now on.
-    pub fn fail_all<H: Host>(&mut self, host: &mut H) {
+    pub fn fail_all<H: Host<L>>(&mut self, host: &mut H) {
         self.failing = true;
         self.go_on(host);
     }
@@ -203,9 +203,9 @@ impl<L: Lane> Queue<L> {
         self.copying == 0 && self.committed.is_empty()
     }
 
-    fn command<H: Host>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
+    fn command<H: Host<L>>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
         let (q_id, _, encoded) = self.lane.shape();
-        let begun = host.command(op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
+        let begun = host.command(&self.lane, op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
         if begun {
             let slot = &mut self.slots[usize::from(tag)];
             slot.step = if op == IoOp::GetData { Step::Data } else { Step::Waiting };
@@ -219,7 +219,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// The driver answered a command.
-    pub fn command_done<H: Host>(&mut self, host: &mut H, tag: u16, result: i32) {
+    pub fn command_done<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
         self.in_driver -= 1;
         let Slot { step: was, buf_len, .. } = self.slots[usize::from(tag)];
         if was == Step::Data {
@@ -242,7 +242,7 @@ impl<L: Lane> Queue<L> {
         self.copying_bytes == 0 || self.copying_bytes + len <= COPIED_AT_ONCE
     }
 
-    fn answered<H: Host>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
+    fn answered<H: Host<L>>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
         let slot = &mut self.slots[usize::from(tag)];
         if result < 0 {
             // The device ends (ENODEV), or the driver does not want this queue: nothing more comes of this one.
@@ -296,7 +296,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Does the next thing for a request, or holds it.
-    fn advance<H: Host>(&mut self, host: &mut H, tag: u16) {
+    fn advance<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
         let slot = self.slots[usize::from(tag)];
         if self.failing && self.device.is_none() {
             return self.commit(host, tag, -EIO);
@@ -324,7 +324,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Holds a request back for the export's limits; true: it comes again at its time.
-    fn must_wait<H: Host>(&mut self, host: &mut H, tag: u16) -> bool {
+    fn must_wait<H: Host<L>>(&mut self, host: &mut H, tag: u16) -> bool {
         let own = self.export.throttle();
         let shared = self.export.info().shared_throttle.as_deref();
         if !own.is_limited() && !shared.is_some_and(|throttle| throttle.is_limited()) {
@@ -350,12 +350,12 @@ impl<L: Lane> Queue<L> {
         self.held.push_back(tag);
     }
 
-    fn hold_for_memory<H: Host>(&mut self, host: &mut H, tag: u16) {
+    fn hold_for_memory<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
         self.hold(tag);
         self.wake_in(host, AGAIN_NS);
     }
 
-    fn wake_in<H: Host>(&mut self, host: &mut H, ns: u64) {
+    fn wake_in<H: Host<L>>(&mut self, host: &mut H, ns: u64) {
         let at_ns = host.now_ns() + ns;
         let is_set = host.now_ns() < self.timer_ns && self.timer_ns <= at_ns;
         if !is_set && host.timer_at(at_ns) {
@@ -363,7 +363,7 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    fn submit<H: Host>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
+    fn submit<H: Host<L>>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
         let slot = &mut self.slots[usize::from(tag)];
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
         let Slot { op, flags, offset, len, buf, .. } = *slot;
@@ -376,7 +376,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// The engine answered.
-    pub fn io_done<H: Host>(&mut self, host: &mut H, done: &Completion) {
+    pub fn io_done<H: Host<L>>(&mut self, host: &mut H, done: &Completion) {
         let tag = (done.tag & ((1 << TAG_BITS) - 1)) as u16;
         let slot = &mut self.slots[usize::from(tag)];
         debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "an answer to another request");
@@ -399,7 +399,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// A late I/O has given its buffer back.
-    pub fn released<H: Host>(&mut self, host: &mut H, tag: u64) {
+    pub fn released<H: Host<L>>(&mut self, host: &mut H, tag: u64) {
         if let Some(at) = self.busy.iter().position(|(busy, _, _)| *busy == tag) {
             let (_, buf, len) = self.busy.swap_remove(at);
             if buf != Buf::NONE {
@@ -408,7 +408,7 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    fn failed<H: Host>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
+    fn failed<H: Host<L>>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
         let errno = match kind {
             // Its array was stopped, or the daemon ends: the users wait for it, as they do for a daemon. A write whose buffer is gone
             // cannot be asked again, and there is no such case: a late buffer belongs to a disk that does not answer.
@@ -426,7 +426,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Answers a request and fetches the next one.
-    fn commit<H: Host>(&mut self, host: &mut H, tag: u16, result: i32) {
+    fn commit<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
         let slot = self.slots[usize::from(tag)];
         self.count(&slot, result, host.now_ns());
         // Nobody looks at what was written any more.
@@ -458,7 +458,7 @@ impl<L: Lane> Queue<L> {
         self.export.latencies().add(class, now_ns.saturating_sub(slot.taken_ns));
     }
 
-    fn free<H: Host>(&mut self, host: &mut H, tag: u16) {
+    fn free<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
         if slot.buf != Buf::NONE {
             host.free(slot.buf, slot.buf_len as usize);
@@ -467,7 +467,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Tries everything that waits once more.
-    fn go_on<H: Host>(&mut self, host: &mut H) {
+    fn go_on<H: Host<L>>(&mut self, host: &mut H) {
         for _ in 0..self.held.len() {
             if let Some(tag) = self.held.pop_front() {
                 self.advance(host, tag);
@@ -476,7 +476,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// At the end of a batch: gives memory back that the driver has copied from, and tries what waits.
-    pub fn end_of_batch<H: Host>(&mut self, host: &mut H) {
+    pub fn end_of_batch<H: Host<L>>(&mut self, host: &mut H) {
         if !self.committed.is_empty() {
             let (_, looked_at) = host.commands();
             while let Some(&(begun, buf, len)) = self.committed.front()

@@ -152,7 +152,7 @@ pub(crate) enum Job {
     },
     /// A command of the file's own. Only io_uring has them.
     Command {
-        file: FileRef,
+        fd: RawFd,
         code: u32,
         bytes: [u8; SHORT_COMMAND_BYTES],
     },

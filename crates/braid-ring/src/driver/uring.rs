@@ -346,6 +346,6 @@ fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
         }
         Job::EndWait { token } => opcode::AsyncCancel::new(token).build(),
         Job::WriteMessage { file, iov, count } => on_file!(file, |fd| opcode::Writev::new(fd, iov, count).build()),
-        Job::Command { file, code, bytes } => on_file!(file, |fd| opcode::UringCmd16::new(fd, code).cmd(bytes).build()),
+        Job::Command { fd, code, bytes } => opcode::UringCmd16::new(Fd(fd), code).cmd(bytes).build(),
     }
 }

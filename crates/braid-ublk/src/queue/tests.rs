@@ -41,7 +41,7 @@ struct Bench {
     timers: Vec<u64>,
 }
 
-impl Host for Bench {
+impl Host<Paper> for Bench {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }
@@ -80,7 +80,7 @@ impl Host for Bench {
         true
     }
 
-    fn command(&mut self, code: u32, command: IoCommand, tag: u16) -> bool {
+    fn command(&mut self, _lane: &Paper, code: u32, command: IoCommand, tag: u16) -> bool {
         assert_eq!((command.q_id, command.tag), (0, tag));
         self.commands.push((code, command));
         true
