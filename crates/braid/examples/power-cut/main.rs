@@ -143,6 +143,19 @@ fn write(folder: &str, acks: &str, writer: u64) -> io::Result<String> {
     Ok(format!("writer {writer}: {nth} records"))
 }
 
+/// What was found in place of a record, for whoever looks into it.
+fn what_is(found: &[u8]) -> String {
+    let word = |at: usize| found.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    match (word(0), word(8)) {
+        _ if found.iter().all(|byte| *byte == 0) => "zeros".to_owned(),
+        (Some(writer), Some(nth)) if found == record(writer, nth, found.len() as u64) => {
+            format!("record {nth} of writer {writer}")
+        }
+        (Some(writer), Some(nth)) => format!("other bytes, which begin as record {nth} of writer {writer} would,"),
+        _ => "other bytes".to_owned(),
+    }
+}
+
 /// Whether these are the bytes of a later record in the same place.
 fn is_later(found: &[u8], writer: u64, nth: u64) -> bool {
     let Some(bytes) = found.get(8..16).and_then(|bytes| bytes.try_into().ok()) else { return false };
@@ -170,7 +183,8 @@ fn check(folder: &str, acks: &str, or_later: bool) -> io::Result<String> {
                 Ok(()) if found == record(writer, nth, bytes) => {}
                 Ok(()) if or_later && overwrites(writer) && is_later(&found, writer, nth) => {}
                 Ok(()) => {
-                    missing.push(format!("record {nth} of writer {writer} of {count}: {path} has other bytes at {at}"))
+                    let what = what_is(&found);
+                    missing.push(format!("record {nth} of writer {writer} of {count}: {path} has {what} at {at}"))
                 }
                 Err(error) => {
                     missing.push(format!("record {nth} of writer {writer} of {count}: {path} at {at}: {error}"))
