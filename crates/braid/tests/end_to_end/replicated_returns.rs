@@ -201,6 +201,45 @@ fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
 }
 
 #[test]
+fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_brought_later() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("two/tank,three/tank", &["--witness", "one"]);
+    let export = |cluster: &Cluster, of: usize| {
+        cluster.nodes[of].export("db");
+        cluster.client(of)
+    };
+    let mut client = export(&cluster, 0);
+    client.write(0, &noise(4 * MIB, 1)).expect("it is written");
+    // Who serves it has no replica of its own, from which the snapshot could be brought.
+    cluster.nodes[2].kill();
+    client.write(MIB, &noise(MIB, 2)).expect("it is written");
+    cluster.wait_for_states(0, &["in_sync", "out", "witness"]);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@early"]);
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
+    client.write(MIB / 2, &noise(2 * MIB, 3)).expect("both have it");
+    client.flush().expect("it is flushed");
+    drop(client);
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
+    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+
+    // Who serves it now has one: the other replica is brought the snapshot, which is older than what it has.
+    cluster.nodes[1].json(&["volume", "attach", "db"]);
+    cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
+    cluster.nodes[2].kill();
+    let mut client = export(&cluster, 1);
+    client.write(3 * MIB, &noise(MIB, 4)).expect("it is written");
+    cluster.wait_for_states(1, &["in_sync", "out", "witness"]);
+    cluster.nodes[2].start_again();
+    cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
+    drop(client);
+    cluster.nodes[1].braid(&["export", "remove", "db"]);
+    cluster.nodes[1].braid(&["volume", "detach", "db"]);
+    assert!(content(&cluster.nodes[1]) == content(&cluster.nodes[2]), "the replicas differ");
+    assert!(of_snapshot(&cluster.nodes[1], "early") == of_snapshot(&cluster.nodes[2], "early"));
+}
+
+#[test]
 fn a_replica_that_is_made_anew_gets_all_snapshots() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);

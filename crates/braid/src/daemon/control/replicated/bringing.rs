@@ -5,8 +5,8 @@
 //! in; what is equal is not sent, and of what the other one has nothing of nothing is read over the link: it says so. Where the snapshot
 //! holds nothing over a long way nothing is compared: zeroes are asked for there, which costs a thin volume nothing.
 //!
-//! The replica is out meanwhile, and stays so if this is broken off: where its data are changed here they differed from those of the others
-//! anyhow, so that it lacks them by the bitmap as well.
+//! The replica is taken off the table before the first byte is changed: it may have had later writes than the snapshot, which nobody
+//! would give it again. What comes back afterwards, also if this is broken off, is filled with all in which it is unlike the others.
 
 use super::super::Control;
 
@@ -19,6 +19,7 @@ use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_engine::keeper::Order;
 use braid_engine::{DeviceId, DeviceIo, Flags, LeafError, LeafId, Op};
+use braid_format::MemberState;
 use braid_nbd::codec::state;
 use braid_nbd::export::Allocation;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -123,9 +124,24 @@ impl Control {
             missing.push(Missing { uuid, name, since });
             since = Some(uuid);
         }
+        if !missing.is_empty() {
+            self.take_off(volume.uuid, role).await?;
+        }
         self.bring_all(serving, role, disk, &missing).await?;
         let alike = since.is_some() || newest.is_some();
         Ok(Brought { alike, like: since.map(|snapshot| Like { snapshot, written }) })
+    }
+
+    /// A replica that is out has nothing from now on that counts, by votes.
+    async fn take_off(&self, volume: Uuid, role: u16) -> Result<(), ErrorDetail> {
+        let state = |control: &Control| {
+            let tables = control.read();
+            tables.arrays.get(&volume)?.active()?.label.members.get(usize::from(role)).map(|member| member.state)
+        };
+        match state(self).ok_or_else(stopped)? {
+            MemberState::Absent => Ok(()),
+            _ => self.give_order(volume, Order::Remove(role)).await,
+        }
     }
 
     /// Tells whoever fills a replica what it may lack, when it has been made what a snapshot is: that is what this node's replica was
@@ -185,7 +201,7 @@ impl Control {
             };
             let (made, following) = tokio::join!(self.make_equal(serving, &source, disk.leaf, &ranges), opening);
             self.close_volume(one.uuid).await;
-            let taken = match made {
+            let taken = match made.and_then(|()| self.may_go_on(serving)) {
                 Ok(()) => self.take_there(serving, role, disk, one).await,
                 Err(error) => Err(ErrorDetail {
                     message: format!(
@@ -283,7 +299,8 @@ impl Control {
         leaf: LeafId,
         ranges: &[Range<u64>],
     ) -> Result<(), ErrorDetail> {
-        let size_bytes = self.ring.devices().size_bytes(source.device);
+        // As it was opened: of a device that has gone meanwhile nothing can be read, and that is an error.
+        let size_bytes = source.size_bytes;
         let (head_bytes, _) = around(size_bytes);
         let pieces = Pieces { ranges, size_bytes, at: 0, allocation: source.allocation.as_deref() };
         // What is asked goes over the link behind the data that are on their way: whoever asked only when those have come would leave it
@@ -303,7 +320,9 @@ impl Control {
             let message = "another replica is to go first: it goes on then";
             return Err(ErrorDetail::new(Kind::InUse, message));
         }
-        match self.read().arrays.get(&serving.volume.uuid).is_some_and(|entry| entry.active().is_some()) {
+        let is_served = self.read().arrays.get(&serving.volume.uuid).is_some_and(|entry| entry.active().is_some());
+        // It may be served anew by now.
+        match is_served && !serving.attached.has_ended() {
             true => Ok(()),
             false => Err(stopped()),
         }
