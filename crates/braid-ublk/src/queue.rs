@@ -234,7 +234,7 @@ impl<L: Lane> Queue<L> {
             && self.may_copy(self.slots[usize::from(next)].len)
         {
             self.unasked.pop_front();
-            self.advance(host, next);
+            self.advance_as(host, next, true);
         }
     }
 
@@ -255,6 +255,10 @@ impl<L: Lane> Queue<L> {
             return self.free(host, tag);
         }
         let asked = self.lane.descriptor(tag);
+        if was == Step::Data && result == abi::RES_NEED_GET_DATA {
+            // The driver found no memory to copy anything.
+            return self.hold_for_memory(host, tag);
+        }
         if was == Step::Data {
             slot.has_data = true;
             // The driver may have found no memory to copy all of it; it asks for the rest by itself.
@@ -297,6 +301,11 @@ impl<L: Lane> Queue<L> {
 
     /// Does the next thing for a request, or holds it.
     fn advance<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+        self.advance_as(host, tag, false);
+    }
+
+    /// `is_next`: it was the first of those whose data are not asked for.
+    fn advance_as<H: Host<L>>(&mut self, host: &mut H, tag: u16, is_next: bool) {
         let slot = self.slots[usize::from(tag)];
         if self.failing && self.device.is_none() {
             return self.commit(host, tag, -EIO);
@@ -305,7 +314,9 @@ impl<L: Lane> Queue<L> {
         if self.must_wait(host, tag) {
             return;
         }
-        if slot.op == Op::Write && !slot.has_data && !self.may_copy(slot.len) {
+        // Short ones do not pass a long one: it would wait as long as they come.
+        let waits = !self.may_copy(slot.len) || (!is_next && !self.unasked.is_empty());
+        if slot.op == Op::Write && !slot.has_data && waits {
             self.slots[usize::from(tag)].step = Step::Held;
             self.unasked.push_back(tag);
             return;
@@ -327,6 +338,10 @@ impl<L: Lane> Queue<L> {
     fn must_wait<H: Host<L>>(&mut self, host: &mut H, tag: u16) -> bool {
         let own = self.export.throttle();
         let shared = self.export.info().shared_throttle.as_deref();
+        if self.failing {
+            // It is not to wait for its time while its device ends.
+            return false;
+        }
         if !own.is_limited() && !shared.is_some_and(|throttle| throttle.is_limited()) {
             return false;
         }
@@ -498,7 +513,7 @@ impl<L: Lane> Queue<L> {
         }
         if !self.committed.is_empty() {
             // Others may wait for this memory, and nothing else may ever happen here.
-            self.wake_in(host, KEPT_NS);
+            self.wake_in(host, if self.stopping { AGAIN_NS } else { KEPT_NS });
         }
         if self.stats != ExportStats::default() {
             self.export.add(&std::mem::take(&mut self.stats));

@@ -359,6 +359,50 @@ fn after_a_stop_what_is_under_way_is_answered_and_nothing_is_begun() {
     assert!(rig.queue.is_quiet() && rig.bench.memory.is_empty());
 }
 
+#[test]
+fn what_waits_for_its_time_does_not_hold_up_a_removal() {
+    let export = export(FIRST, false);
+    let rates = braid_ring::Rates { iops: Some(1), bandwidth_bytes: None };
+    export.set_limits(braid_nbd::ExportLimits { rates, ..braid_nbd::ExportLimits::default() });
+    let mut rig = rig_of(export);
+    rig.bench.now_ns = 1_000_000_000;
+    for tag in 0..DEPTH {
+        rig.ask(tag, abi::OP_FLUSH, 0, 0, 0);
+    }
+    assert!(rig.bench.requests.len() < usize::from(DEPTH), "some wait");
+    rig.queue.fail_all(&mut rig.bench);
+    rig.turn();
+    assert_eq!(rig.bench.requests.len(), usize::from(DEPTH));
+}
+
+#[test]
+fn short_writes_do_not_pass_a_long_one_for_ever() {
+    let mut rig = rig();
+    rig.bench.memory_max = 4 << 20;
+    rig.ask(0, abi::OP_WRITE, 0, 0, 4096);
+    rig.ask(1, abi::OP_WRITE, 0, 0, 2 * COPIED_AT_ONCE);
+    // There is always a short one whose data are being copied; the long one comes all the same.
+    rig.ask(2, abi::OP_WRITE, 0, 0, 4096);
+    assert_eq!((rig.last().0, rig.last().1.tag), (IoOp::GetData.code(true), 0));
+    rig.queue.command_done(&mut rig.bench, 0, abi::RES_OK);
+    assert_eq!((rig.last().0, rig.last().1.tag), (IoOp::GetData.code(true), 1));
+    rig.queue.command_done(&mut rig.bench, 1, abi::RES_OK);
+    assert_eq!((rig.last().0, rig.last().1.tag), (IoOp::GetData.code(true), 2));
+}
+
+#[test]
+fn data_that_the_driver_had_no_memory_to_copy_are_asked_for_again() {
+    let mut rig = rig();
+    rig.ask(0, abi::OP_WRITE, 0, 0, 4096);
+    let before = rig.bench.commands.len();
+    rig.queue.command_done(&mut rig.bench, 0, abi::RES_NEED_GET_DATA);
+    assert!(rig.bench.requests.is_empty(), "nothing of it is written");
+    rig.turn();
+    assert_eq!((rig.bench.commands.len(), rig.last().0), (before + 1, IoOp::GetData.code(true)));
+    rig.queue.command_done(&mut rig.bench, 0, abi::RES_OK);
+    assert_eq!(rig.bench.requests.len(), 1);
+}
+
 /// Everything at random: each request is answered once, and all memory comes back.
 #[test]
 fn random_lives_answer_every_request_once() {
@@ -389,7 +433,8 @@ fn random_lives_answer_every_request_once() {
                 }
                 3 if !copying.is_empty() => {
                     let tag = copying.swap_remove(random(copying.len() as u64) as usize);
-                    rig.queue.command_done(&mut rig.bench, tag, abi::RES_OK);
+                    let result = if random(8) == 0 { abi::RES_NEED_GET_DATA } else { abi::RES_OK };
+                    rig.queue.command_done(&mut rig.bench, tag, result);
                 }
                 4 | 5 if !engine.is_empty() => {
                     let request: Request = engine.swap_remove(random(engine.len() as u64) as usize);
