@@ -73,6 +73,16 @@ braid umount old
 braid umount mnt
 fsck_of() { braid mount tank/db mnt --json >/dev/null && umount mnt && fsck.ext4 -fn $device >/dev/null 2>&1; }
 fsck_of && result "checked: clean"
+devices() { cat /sys/block/nbd*/backend 2>/dev/null | wc -l; }
 mount $device mnt
+unshare -m sleep 1000 &
+elsewhere=$!
+sleep 1
+refuses "in use elsewhere" braid umount mnt && [ $(devices) = 1 ] && result "mounted in another mount namespace: refused"
+refuses "in use by somebody" braid export remove tank/db.mount && result "its export: refused, too"
+kill $elsewhere
+wait $elsewhere 2>/dev/null || true
+braid export remove tank/db.mount >/dev/null && result "its export removed: $(devices) devices"
+braid mount tank/db mnt >/dev/null
 braid umount mnt
-result "left behind: $(cat /sys/block/nbd*/backend 2>/dev/null | wc -l) devices, $(braid export list --json | grep -c '"name"') exports, $(ls "$PWD"-mount 2>/dev/null | wc -l) files"
+result "left behind: $(devices) devices, $(braid export list --json | grep -c '"name"') exports, $(ls "$PWD"-mount 2>/dev/null | wc -l) files"

@@ -59,7 +59,7 @@ impl Made {
     /// Takes away what was made.
     pub async fn undo(&self, client: &Client) {
         if self.is_attached {
-            detach(&self.export, &self.device);
+            let _ = detach(&self.export, &self.device);
         }
         if self.export_is_new {
             // The error that led here is the one to tell of.
@@ -326,13 +326,22 @@ fn no_client(error: &std::io::Error) -> ErrorDetail {
         .remedy("modprobe nbd, where the kernel has it (package linux-modules-extra, or as your distribution calls it)")
 }
 
-fn detach(export: &Export, device: &Path) {
+fn detach(export: &Export, device: &Path) -> Result<(), ErrorDetail> {
     // What stays attached keeps the export from being removed, which says so.
     if device.as_os_str().as_bytes().starts_with(b"/dev/loop") {
         let _ = run("losetup", &["--detach"], &[device.as_os_str()]);
-    } else if let Some(device) = export.uuid.parse().ok().and_then(kernel_nbd::of) {
-        let _ = device.disconnect();
+    } else if let Some(attached) = export.uuid.parse().ok().and_then(kernel_nbd::of) {
+        // The kernel would cut it off from whoever uses it.
+        if is_held(device) {
+            let message = format!("{} of export {} is in use elsewhere", device.display(), export.name);
+            return Err(ErrorDetail::new(Kind::InUse, message)
+                .with("export", &export.name)
+                .with("path", device.display())
+                .remedy("end its other users, for example in another mount namespace (lsblk, findmnt -A, /proc/*/mountinfo); then `braid export remove`"));
+        }
+        let _ = attached.disconnect();
     }
+    Ok(())
 }
 
 /// Removes the device and the export of what is mounted nowhere any more.
@@ -340,7 +349,7 @@ fn detach(export: &Export, device: &Path) {
 /// # Errors
 /// Somebody else uses it; the daemon's.
 pub async fn take_away(client: &Client, export: &Export, device: &Path) -> Result<(), ErrorDetail> {
-    detach(export, device);
+    detach(export, device)?;
     remove(client, export).await
 }
 

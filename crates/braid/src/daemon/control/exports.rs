@@ -259,7 +259,7 @@ impl Control {
             let entry = tables.export(name)?;
             (entry.saved.name.clone(), entry.saved.clone(), view::show_export(&tables, entry))
         };
-        self.refuse_kernel_client(&saved).await?;
+        self.end_kernel_client(&saved).await?;
         self.unmount_file(&saved).await?;
         self.forget_file(saved.uuid);
         self.end_blocks(&listening, |saved| saved.name == name).await?;

@@ -10,10 +10,14 @@ use braid_api::{ErrorDetail, Kind};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Only there where the kernel has an NBD client: nothing is looked for without one.
 const MODULE: &str = "/sys/module/nbd";
+
+/// So long is waited for a look at a device, whose export may not answer.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// An export that devices may stand on.
 struct Offered {
@@ -56,18 +60,28 @@ impl Control {
         offered.collect()
     }
 
-    /// Refuses to take an export from a device that somebody has for itself: mounted, above all.
-    pub(super) async fn refuse_kernel_client(&self, saved: &SavedExport) -> Result<(), ErrorDetail> {
+    /// An export is about to go: the kernel's device on it goes with it, unless somebody has that for itself: mounted, above all.
+    pub(super) async fn end_kernel_client(&self, saved: &SavedExport) -> Result<(), ErrorDetail> {
         let uuid = saved.uuid;
         if !saved.nbd.starts_with("unix:") || !Path::new(MODULE).exists() {
             return Ok(());
         }
         let held = tokio::task::spawn_blocking(move || {
-            let path = kernel_nbd::of(uuid)?.path();
-            let holder = braid_ring::disk::holder_of(&path)?;
+            let device = kernel_nbd::of(uuid)?;
+            let path = device.path();
+            // The table of mounts knows no device of btrfs, nor what other mount namespaces have.
+            let somebody = || is_held(&path).then(|| "somebody".to_owned());
+            let Some(holder) = braid_ring::disk::holder_of(&path).or_else(somebody) else {
+                // Else whoever looks at it would wait for a server that never comes.
+                if let Err(error) = device.disconnect() {
+                    tracing::warn!("{} keeps its place: {error}", path.display());
+                }
+                return None;
+            };
             Some((path, holder))
         });
-        match held.await.unwrap_or_default() {
+        // To open it takes an answer of what is exported.
+        match tokio::time::timeout(LOOK_MAX, held).await.unwrap_or(Ok(None)).unwrap_or_default() {
             None => Ok(()),
             Some((path, holder)) => {
                 let message = format!("{}, on export {}, is in use by {holder}", path.display(), saved.name);
@@ -77,6 +91,12 @@ impl Control {
             }
         }
     }
+}
+
+/// Whether somebody has a device for itself alone.
+fn is_held(device: &Path) -> bool {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(device, flags, rustix::fs::Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
 }
 
 /// What became of each device that had fewer connections than it should.
