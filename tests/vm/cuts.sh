@@ -38,6 +38,8 @@ begin_cache() {
 # The daemon is frozen, so that nothing comes between the marks of one log and those of the next.
 cut_log() { # which
     kill -STOP $daemon
+    # Its threads stop when they come to it: until then they go on answering.
+    while awk '{ print $3 }' /proc/$daemon/task/*/stat | grep -qv T; do sleep 0.01; done
     cp -r acks cut-$1
     for member in $members; do dmsetup message logged-$member 0 mark cut-$1; done
     kill -CONT $daemon

@@ -332,7 +332,14 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     cluster.create("2", &[]);
     let one = &cluster.nodes[0];
     assert!(one.refused(4, &["array", "stop", "db"]).contains("volume detach"));
-    for words in [&["resize", "db", "128M"][..], &["rename", "db", "other"], &["flatten", "db"]] {
+    let uuid = one.json(&["volume", "show", "db"])["uuid"].as_str().expect("it has one").to_owned();
+    for words in [
+        &["resize", "db", "128M"][..],
+        &["resize", &uuid, "128M"],
+        &["rename", "db", "other"],
+        &["flatten", "db"],
+        &["set", "db", "--limit", "iops=100"],
+    ] {
         let said = one.refused_any(&[&["volume"], words].concat());
         assert!(said.contains("kept on several nodes"), "{words:?}: {said}");
     }

@@ -346,14 +346,17 @@ impl Control {
                     return Ok(Located { pool, uuid, name });
                 }
             }
-            return Err(not_found(text, kind));
+            return Err(match self.find_replicated(text) {
+                Ok(_) => not_on_several_nodes(text),
+                Err(_) => not_found(text, kind),
+            });
         }
         let parsed = VolumeName::parse(text).filter(|name| name.snapshot.is_some() == (kind == OwnerKind::Snapshot));
         let Some(name) = parsed else {
             let volume = text.split('@').next().unwrap_or_default();
             return Err(match self.find_replicated(volume) {
-                Ok(_) => not_on_several_nodes(volume),
-                Err(_) => not_so_called(text, kind),
+                Ok(_) if kind != OwnerKind::Snapshot => not_on_several_nodes(volume),
+                _ => not_so_called(text, kind),
             });
         };
         let pool = self.reach(name.pool)?;
@@ -548,7 +551,7 @@ fn not_on_several_nodes(volume: &str) -> ErrorDetail {
     let message = format!("volume {volume} is kept on several nodes, where this cannot be done");
     ErrorDetail::new(Kind::Unsupported, message)
         .with("volume", volume)
-        .remedy("docs/replication.md says what can; for another size or other limits make a volume that has them, and copy the data")
+        .remedy("docs/replication.md says what can; for another size make a volume that has it, and copy the data")
 }
 
 fn has_snapshots(volume: &str) -> ErrorDetail {
